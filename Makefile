@@ -1,0 +1,57 @@
+# The front door. `make` alone lists what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# A fresh rustup is not yet on the PATH of the shell that called us, and must win over a distribution's older cargo.
+CARGO_HOME ?= $(HOME)/.cargo
+ifneq ($(wildcard $(CARGO_HOME)/bin/cargo),)
+export PATH := $(CARGO_HOME)/bin:$(PATH)
+endif
+
+TRIPLE := x86_64-unknown-linux-musl
+SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
+
+.PHONY: help setup setup-test setup-bench build demo test lint bench deny clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what building and the demo need, if missing
+	@scripts/setup.sh build
+
+setup-test: ## the same for the tests
+	@scripts/setup.sh test
+
+setup-bench: ## the same for the benchmarks
+	@scripts/setup.sh bench
+
+build: setup ## build the static release binary and print its path
+	@cargo build --locked --release --package saggar
+	@echo "$(SAGGAR)"
+
+demo: build ## build, then see the sandbox hold, step by step
+	@scripts/demo.sh "$(SAGGAR)"
+
+lint: setup-test ## house rules, formatting and clippy
+	@echo "==> tidy"
+	@cargo --locked xtask tidy
+	@echo "==> rustfmt"
+	@cargo fmt --all --check
+	@echo "==> clippy"
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
+
+test: lint ## everything a change must pass
+	@echo "==> tests"
+	@cargo nextest run --locked --workspace
+
+bench: setup-bench ## measure, side by side with bubblewrap and runc
+	@cargo --locked xtask bench
+
+deny: ## licences, advisories and sources of every dependency (needs the network)
+	@command -v cargo-deny >/dev/null || { echo "error: cargo-deny is not installed" >&2; echo "  help: cargo install --locked cargo-deny" >&2; exit 1; }
+	@cargo deny --locked check
+
+clean: ## remove what was built
+	@cargo clean

@@ -1,0 +1,168 @@
+//! The command line, from raw text to typed values. What can be refused by looking at one argument is refused here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use saggar_domain::{ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User};
+
+use crate::outcome::OUR_FAILURE;
+
+/// The runtime layer for AI agents: a boundary that it can prove, limits that it enforces, a record of what happened.
+#[derive(Parser, Debug)]
+#[command(name = "saggar", version, max_term_width = 110)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run one program in a fresh sandbox, and remove it
+    Run(Box<RunArguments>),
+    /// Say what this host can really guarantee, by trying it
+    Doctor(DoctorArguments),
+}
+
+/// `saggar run`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled.")]
+pub(crate) struct RunArguments {
+    /// Directory mounted at /workspace, the working directory
+    #[arg(long, value_name = "DIR", value_parser = HostPath::parse)]
+    pub(crate) workspace: Option<HostPath>,
+    /// What may be written of the workspace: read-only, workspace-write, scratch (copy-on-write)
+    #[arg(long, value_name = "MODE", value_parser = fs_mode)]
+    pub(crate) fs: Option<FsMode>,
+    /// A path in the workspace that stays as it is, present or absent (repeatable; a trailing / says directory)
+    #[arg(long, value_name = "PATH", value_parser = ProtectedPath::parse)]
+    pub(crate) protect: Vec<ProtectedPath>,
+    /// A file or directory of the host, read-only unless :rw (repeatable)
+    #[arg(long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
+    pub(crate) mounts: Vec<Mount>,
+    /// A variable of the program's environment (repeatable); nothing is inherited
+    #[arg(long, value_name = "K=V", value_parser = env_entry)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Working directory inside
+    #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
+    pub(crate) cwd: Option<GuestPath>,
+    /// Who the program runs as: user (uid 1000, no capabilities) or root (of the sandbox only)
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub(crate) user: Option<User>,
+    /// Network: none, proxied, or host (unmanaged: the host's own, its loopback included)
+    #[arg(long, value_name = "MODE", value_parser = network_mode)]
+    pub(crate) net: Option<NetworkMode>,
+    /// Isolation primitive
+    #[arg(long, value_name = "TIER", value_parser = tier)]
+    pub(crate) tier: Option<Tier>,
+    /// Wall-clock time [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
+    pub(crate) timeout: Option<Timeout>,
+    /// Memory of the whole tree, private storage included [default: 2G]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    pub(crate) memory: Option<ByteSize>,
+    /// CPUs [default: 2]
+    #[arg(long, value_name = "N", value_parser = Cpus::parse)]
+    pub(crate) cpus: Option<Cpus>,
+    /// Processes and threads at once [default: 512]
+    #[arg(long, value_name = "N", value_parser = Count::parse)]
+    pub(crate) pids: Option<Count>,
+    /// Storage the sandbox owns (/tmp, home, scratch layer); a workspace-write workspace is not covered [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    pub(crate) disk: Option<ByteSize>,
+    /// Open files of a process [default: 4096]
+    #[arg(long, value_name = "N", value_parser = Count::parse)]
+    pub(crate) files: Option<Count>,
+    /// Bytes kept of stdout and of stderr [default: 8M with --json; everything when live]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    pub(crate) output: Option<ByteSize>,
+    /// Refuse to start when a default limit can't be enforced here
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Read the spec from a TOML or JSON file; flags may add to it, not contradict it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+    /// Where stdin comes from: a file, or - for ours [default: empty]
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) stdin: Option<OsString>,
+    /// Give the program a terminal of its own, joined to ours
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) tty: bool,
+    /// Print one JSON object at the end instead of passing streams through
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write events as they happen, one JSON object a line; - is stdout and goes with --json
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) events: Option<OsString>,
+    /// Where records of live sandboxes are kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The program and its arguments, after --
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// `saggar doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0 when the default tier is ready, 1 when it isn't.")]
+pub(crate) struct DoctorArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where records of live sandboxes are kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.
+pub(crate) fn parse() -> Result<Command, ExitCode> {
+    match CommandLine::try_parse() {
+        Ok(line) => Ok(line.command),
+        Err(error) => {
+            // Nothing is left to do if even the message can't be printed.
+            let _ = error.print();
+            Err(if error.use_stderr() { ExitCode::from(OUR_FAILURE) } else { ExitCode::SUCCESS })
+        }
+    }
+}
+
+fn choice<T>(text: &str, parse: impl Fn(&str) -> Option<T>, names: impl Iterator<Item = &'static str>) -> Result<T, String> {
+    parse(text).ok_or_else(|| format!("choose one of: {}", names.collect::<Vec<_>>().join(", ")))
+}
+
+fn fs_mode(text: &str) -> Result<FsMode, String> {
+    choice(text, FsMode::parse, FsMode::ALL.iter().map(|choice| choice.as_str()))
+}
+
+fn network_mode(text: &str) -> Result<NetworkMode, String> {
+    choice(text, NetworkMode::parse, NetworkMode::ALL.iter().map(|choice| choice.as_str()))
+}
+
+fn user(text: &str) -> Result<User, String> {
+    choice(text, User::parse, User::ALL.iter().map(|choice| choice.as_str()))
+}
+
+fn tier(text: &str) -> Result<Tier, String> {
+    choice(text, Tier::parse, Tier::ALL.iter().map(|choice| choice.as_str()))
+}
+
+fn env_entry(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
+    if name.is_empty() {
+        return Err(format!("{text:?} has no name before the ="));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,58 @@
+//! What is said at the end: an exit status, a JSON object, or a few lines for people.
+
+use std::io::Write;
+
+use saggar_domain::{Code, ExecResult, ExecStatus, Problem};
+
+/// Our own failure: bad arguments, or a sandbox that could not be made.
+pub(crate) const OUR_FAILURE: u8 = 125;
+const TIMED_OUT: u8 = 124;
+const REFUSED: u8 = 126;
+const NO_SUCH_PROGRAM: u8 = 127;
+const CANCELLED: u8 = 130;
+const OUT_OF_MEMORY: u8 = 137;
+const SIGNAL_BASE: u8 = 128;
+
+/// The exit status for a result.
+pub(crate) fn exit_status(result: &ExecResult) -> u8 {
+    match result.status {
+        ExecStatus::Exited => result.exit_code.unwrap_or(OUR_FAILURE),
+        ExecStatus::Signaled => result.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal)),
+        ExecStatus::TimedOut => TIMED_OUT,
+        ExecStatus::Cancelled => CANCELLED,
+        ExecStatus::OutOfMemory => OUT_OF_MEMORY,
+        ExecStatus::Refused => REFUSED,
+        ExecStatus::SetupFailed if result.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => NO_SUCH_PROGRAM,
+        ExecStatus::SetupFailed => OUR_FAILURE,
+    }
+}
+
+/// One object on one line.
+pub(crate) fn print_json(result: &ExecResult) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(result)?;
+    line.push(b'\n');
+    std::io::stdout().write_all(&line)
+}
+
+/// What a person has to know besides the program's own output. Silent when all went well.
+pub(crate) fn print_notes(result: &ExecResult) {
+    let mut notes = String::new();
+    if let Some(error) = &result.error {
+        notes.push_str(&problem_text(error));
+    }
+    for denial in result.denials.iter().filter(|_| result.error.is_none()) {
+        notes.push_str(&format!("saggar: {} ({})\n", denial.message, denial.rule));
+    }
+    if !result.unenforced.is_empty() {
+        let names: Vec<&str> = result.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
+        notes.push_str(&format!("saggar: not enforced on this host: {} (`saggar doctor` tells why; --strict refuses to start)\n", names.join(", ")));
+    }
+    // Nothing is left to do if even this can't be printed; the exit status tells too.
+    let _ = std::io::stderr().write_all(notes.as_bytes());
+}
+
+/// A problem as people read it.
+pub(crate) fn problem_text(problem: &Problem) -> String {
+    let help = if problem.help.is_empty() { String::new() } else { format!("  help: {}\n", problem.help) };
+    format!("error: {} ({})\n{help}", problem.message, problem.code.as_str())
+}

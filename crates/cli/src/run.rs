@@ -1,0 +1,128 @@
+//! `saggar run`: from a command line to an exit status.
+
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use saggar_domain::{EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier};
+use saggar_jail::Signals;
+use saggar_sandbox::{DataDirectory, Ids, Job, Report, reap};
+
+use crate::args::RunArguments;
+use crate::events::{EventLog, check_out_of_reach};
+use crate::outcome::{OUR_FAILURE, exit_status, print_json, print_notes, problem_text};
+use crate::terminal::{self, RawMode};
+use crate::{spec_file, streams};
+
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH tells of a new size.
+const SIGNALS: &[i32] = &[1, 2, 3, 15, 28];
+
+/// Runs it, prints, and says how it ended.
+pub(crate) fn main(arguments: RunArguments) -> ExitCode {
+    let start = Instant::now();
+    let ids = match Ids::generate() {
+        Ok(ids) => ids,
+        Err(problem) => {
+            eprint!("{}", problem_text(&problem));
+            return ExitCode::from(OUR_FAILURE);
+        }
+    };
+    let is_json = arguments.json;
+    let result = execute(arguments, ids, start);
+    let printed = if is_json { print_json(&result) } else { Ok(()) };
+    if !is_json {
+        print_notes(&result);
+    }
+    match printed {
+        Ok(()) => ExitCode::from(exit_status(&result)),
+        Err(_) => ExitCode::from(OUR_FAILURE),
+    }
+}
+
+fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
+    // Before anything else: from here on a signal cancels, and never leaves anything half-made.
+    let signals = Signals::block(SIGNALS);
+    let spec = spec_file::resolve(&arguments);
+    let log = EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start);
+    let shape = Shape::of(spec.as_ref().ok(), &arguments);
+    let mut log = match log {
+        Ok(log) => log,
+        Err(problem) => return shape.result(&ids, Report::not_started(ExecStatus::Refused, problem), start),
+    };
+    let outcome = spec.and_then(|spec| {
+        check_out_of_reach(arguments.events.as_deref(), &spec)?;
+        log.set_policy(spec.policy_hash());
+        let signals = signals.map_err(|error| Problem::new(saggar_domain::Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
+        let data = DataDirectory::open(arguments.data_dir.as_deref())?;
+        let streams = streams::open(&arguments, &spec)?;
+        Ok((spec, data, streams, signals))
+    });
+    let report = match outcome {
+        Err(problem) => Report::not_started(ExecStatus::Refused, problem),
+        Ok((spec, data, streams, signals)) => {
+            reap(&data);
+            let job = Job {
+                spec,
+                program: arguments.program.into_iter().map(OsStringExt::into_vec).collect(),
+                streams,
+                terminal: arguments.tty.then(terminal::size),
+                terminal_name: arguments.tty.then(terminal::name),
+                signals,
+            };
+            let raw = arguments.tty.then(RawMode::enter);
+            let report = saggar_sandbox::run(&data, &ids, job, &mut |body| log.write(body));
+            drop(raw);
+            report
+        }
+    };
+    for denial in report.denials.iter().filter(|_| report.status == ExecStatus::Refused) {
+        log.write(EventBody::Denial(denial.clone()));
+    }
+    log.write(EventBody::Finish { status: report.status, exit_code: report.exit_code, signal: report.signal, usage: report.usage, error: report.error.clone() });
+    let mut result = shape.result(&ids, report, start);
+    result.error = result.error.or(log.failure());
+    result
+}
+
+/// What a result says of the boundary, also when there never was one.
+struct Shape {
+    tier: Tier,
+    fs: FsMode,
+    network: NetworkMode,
+    policy_hash: Option<saggar_domain::PolicyHash>,
+}
+
+impl Shape {
+    fn of(spec: Option<&Spec>, arguments: &RunArguments) -> Self {
+        match spec {
+            Some(spec) => Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(spec.policy_hash()) },
+            None => Self {
+                tier: arguments.tier.unwrap_or(Tier::Namespace),
+                fs: arguments.fs.unwrap_or(FsMode::ReadOnly),
+                network: arguments.net.unwrap_or(NetworkMode::None),
+                policy_hash: None,
+            },
+        }
+    }
+
+    fn result(self, ids: &Ids, report: Report, start: Instant) -> ExecResult {
+        ExecResult {
+            schema: EXEC_SCHEMA,
+            exec_id: ids.exec.clone(),
+            sandbox_id: ids.sandbox.clone(),
+            status: report.status,
+            exit_code: report.exit_code,
+            signal: report.signal,
+            output: report.output,
+            elapsed_ms: start.elapsed().as_millis() as u64,
+            usage: report.usage,
+            tier: self.tier,
+            fs: self.fs,
+            network: NetworkReport::from(self.network),
+            unenforced: report.unenforced,
+            policy_hash: self.policy_hash,
+            denials: report.denials,
+            error: report.error,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Reading a spec from a file, and joining it with the command line.
+
+use std::io::Read;
+use std::path::Path;
+
+use saggar_domain::{Code, Draft, DraftLimits, EnvDraft, Problem, Spec};
+
+use crate::args::RunArguments;
+
+/// No spec is longer.
+const SPEC_LEN_MAX: u64 = 1 << 20;
+
+/// The effective spec of a command line.
+pub(crate) fn resolve(arguments: &RunArguments) -> Result<Spec, Problem> {
+    let flags = from_flags(arguments)?;
+    let draft = match &arguments.spec {
+        Some(path) => read(path)?.merge(flags)?,
+        None => flags,
+    };
+    Spec::resolve(draft)
+}
+
+fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {
+    let mut env = EnvDraft::default();
+    for (name, value) in &arguments.env {
+        env.insert(name.clone(), value.clone())?;
+    }
+    Ok(Draft {
+        schema: None,
+        tier: arguments.tier,
+        template: None,
+        workspace: arguments.workspace.clone(),
+        fs: arguments.fs,
+        protect: arguments.protect.clone(),
+        mounts: arguments.mounts.clone(),
+        env,
+        cwd: arguments.cwd.clone(),
+        user: arguments.user,
+        network: arguments.net,
+        limits: DraftLimits {
+            timeout: arguments.timeout,
+            memory: arguments.memory,
+            cpus: arguments.cpus,
+            pids: arguments.pids,
+            disk: arguments.disk,
+            files: arguments.files,
+            output: arguments.output,
+        },
+        strict: arguments.strict.then_some(true),
+    })
+}
+
+fn read(path: &Path) -> Result<Draft, Problem> {
+    let name = path.display().to_string();
+    let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| fail(format!("can't be opened: {}", error.kind()), "check its name and permissions"))?;
+    file.take(SPEC_LEN_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| fail(format!("can't be read: {}", error.kind()), "it must be text in UTF-8"))?;
+    if text.len() as u64 > SPEC_LEN_MAX {
+        return Err(fail(format!("is longer than {SPEC_LEN_MAX} bytes"), "a spec is a few lines of TOML or JSON"));
+    }
+    const HELP: &str = "see README.md for the fields; unknown ones are errors";
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => toml::from_str(&text).map_err(|error| fail(format!("is not a spec: {}", error.to_string().trim_end()), HELP)),
+        Some("json") => serde_json::from_str(&text).map_err(|error| fail(format!("is not a spec: {error}"), HELP)),
+        _ => Err(fail("is neither .toml nor .json".to_owned(), "name it for the format it is in")),
+    }
+}

@@ -1,0 +1,70 @@
+//! The program's streams: where its stdin comes from and where its output goes.
+
+use std::ffi::OsStr;
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use saggar_domain::{Code, Problem, Spec};
+use saggar_sandbox::HostTree;
+use saggar_supervisor::{EscapeFilter, Sink, Streams};
+
+use crate::args::RunArguments;
+
+/// Opens the streams for a command line.
+pub(crate) fn open(arguments: &RunArguments, spec: &Spec) -> Result<Streams, Problem> {
+    let limit = spec.limits.output;
+    let sink = |fd: std::os::fd::BorrowedFd<'_>, is_terminal: bool| -> Result<Sink, Problem> {
+        if arguments.json {
+            return Ok(Sink::keep(limit.value.bytes()));
+        }
+        // With a terminal of its own the program's output is for that terminal, and escapes are the point.
+        let filter = (is_terminal && !arguments.tty).then(EscapeFilter::default);
+        let asked = limit.is_asked.then(|| limit.value.bytes());
+        Ok(Sink::forward(copy(fd)?, asked, filter))
+    };
+    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+    Ok(Streams {
+        stdin: stdin(arguments, spec)?,
+        stdout: sink(stdout.as_fd(), stdout.is_terminal())?,
+        stderr: sink(stderr.as_fd(), stderr.is_terminal())?,
+        terminal: if arguments.tty && std::io::stdin().is_terminal() { Some(copy(std::io::stdin().as_fd())?) } else { None },
+    })
+}
+
+fn stdin(arguments: &RunArguments, spec: &Spec) -> Result<Option<OwnedFd>, Problem> {
+    match arguments.stdin.as_deref() {
+        None if !arguments.tty => Ok(None),
+        None => Ok(Some(copy(std::io::stdin().as_fd())?)),
+        Some(target) if target == "-" => Ok(Some(copy(std::io::stdin().as_fd())?)),
+        Some(target) => file(target, spec).map(Some),
+    }
+}
+
+/// A stdin file must be a regular one, in the working directory, the workspace or a mount: somewhere the user has pointed at
+/// already. Whatever else is to be read can be piped in, by a shell that has the right to.
+fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
+    let fail = |why: &str| Problem::new(Code::InvalidStdin, format!("stdin file {target:?} {why}"), "name a regular file in the working directory, the workspace or a mount, or pipe it in: --stdin - < FILE");
+    let resolved = Path::new(target).canonicalize().map_err(|error| fail(&format!("can't be opened: {}", error.kind())))?;
+    let here = std::env::current_dir().and_then(|path| path.canonicalize()).ok();
+    let named = spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host));
+    let is_allowed = here.is_some_and(|here| resolved.starts_with(here))
+        || named.into_iter().any(|path| HostTree::open(path, Code::InvalidStdin, "directory").is_ok_and(|tree| tree.holds(&resolved)));
+    if !is_allowed {
+        return Err(fail("is outside of what was allowed"));
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let fd = openat2(CWD, &resolved, flags, Mode::empty(), resolve).map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
+    let stat = fstat(&fd).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(fd),
+        _ => Err(fail("is not a regular file")),
+    }
+}
+
+fn copy(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3)
+        .map_err(|errno| Problem::new(Code::Stream, format!("one of stdin, stdout and stderr can't be used: {errno}"), "start saggar with all three open"))
+}

@@ -1,0 +1,46 @@
+//! Canonical JSON and the policy hash.
+//!
+//! Canonical means: keys sorted, no spaces, no floating point anywhere in what is hashed. The same spec has the same text on every machine.
+
+use std::fmt;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::spec::Spec;
+
+/// Named in the hashed text, so that a change of format changes every hash.
+const POLICY_SCHEMA: &str = "saggar.policy/v1";
+
+/// The hash of an effective spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct PolicyHash(String);
+
+impl PolicyHash {
+    pub(crate) fn of(spec: &Spec) -> Self {
+        let text = canonical_json(&(POLICY_SCHEMA, spec));
+        let digest = Sha256::digest(text.as_bytes());
+        let mut hash = String::from("sha256:");
+        for byte in digest {
+            hash.push_str(&format!("{byte:02x}"));
+        }
+        Self(hash)
+    }
+
+    /// The hash as text, with its algorithm in front.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PolicyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The one text of a value. Going through `Value` sorts the keys.
+pub fn canonical_json(value: &impl Serialize) -> String {
+    serde_json::to_value(value).expect("our own types have only text keys").to_string()
+}

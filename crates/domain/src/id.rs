@@ -1,0 +1,87 @@
+//! Ids: random, prefixed with what they name, and never guessed from one another.
+//!
+//! The randomness enters as an argument, so that this crate stays pure.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// RFC 4648 base32 in lower case: safe in file names, host names and cgroup names.
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Makes an id from 128 random bits.
+            pub fn from_random(bits: [u8; 16]) -> Self {
+                Self(format!(concat!($prefix, "_{}"), base32(bits)))
+            }
+
+            /// Reads an id back, for example from a file name; `None` when it is not one.
+            pub fn parse(text: &str) -> Option<Self> {
+                let tail = text.strip_prefix(concat!($prefix, "_"))?;
+                let well_formed = tail.len() == ENCODED_LEN && tail.bytes().all(|b| ALPHABET.contains(&b));
+                well_formed.then(|| Self(text.to_owned()))
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One sandbox.
+    SandboxId, "sbx"
+);
+id!(
+    /// One exec: a process tree run in a sandbox.
+    ExecId, "exec"
+);
+
+/// 128 bits in groups of five.
+const ENCODED_LEN: usize = 26;
+
+fn base32(bits: [u8; 16]) -> String {
+    let mut rest = u128::from_be_bytes(bits);
+    let mut text = Vec::with_capacity(ENCODED_LEN);
+    for _ in 0..ENCODED_LEN {
+        text.push(ALPHABET[(rest & 31) as usize]);
+        rest >>= 5;
+    }
+    text.into_iter().map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_and_nothing_else_does() {
+        let id = SandboxId::from_random([0xa5; 16]);
+        assert_eq!(SandboxId::parse(id.as_str()), Some(id.clone()));
+        for wrong in ["", "sbx_", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa", "sbx_../../etc/passwd/aaaaaaaaa", "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA"] {
+            assert_eq!(SandboxId::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn different_bits_give_different_ids() {
+        let mut high = [0; 16];
+        high[0] = 0x80;
+        assert_ne!(SandboxId::from_random([0; 16]), SandboxId::from_random(high));
+    }
+}

@@ -1,0 +1,32 @@
+//! The vocabulary of Saggar as types: ids, specs, limits, events, results and error codes.
+//!
+//! Pure: no IO, no clock, no randomness. Anything stored or sent has its `schema` here, versioned from its first day.
+#![forbid(unsafe_code)]
+
+mod canonical;
+mod capability;
+mod denial;
+mod draft;
+mod event;
+mod exec;
+mod id;
+mod limit;
+mod mode;
+mod path;
+mod problem;
+mod quantity;
+mod spec;
+
+pub use canonical::{PolicyHash, canonical_json};
+pub use capability::{CAPABILITIES_SCHEMA, Capabilities, Capability, Support};
+pub use denial::{Denial, DenialCode};
+pub use draft::{Draft, DraftLimits, EnvDraft};
+pub use event::{EVENT_SCHEMA, Event, EventBody};
+pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage};
+pub use id::{ExecId, SandboxId};
+pub use limit::{Limit, LimitName, Limits};
+pub use mode::{Access, FsMode, NetworkMode, Template, Tier, User};
+pub use path::{GuestPath, HostPath, ProtectedPath};
+pub use problem::{Code, Problem};
+pub use quantity::{ByteSize, Count, Cpus, Timeout};
+pub use spec::{DEFAULT_PROTECTED, Mount, Spec};

@@ -1,0 +1,106 @@
+//! Problems: what went wrong, to which object, and what to do next, with a stable code for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// An error as a user or a program meets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+pub struct Problem {
+    /// Stable; never reused with another meaning.
+    pub code: Code,
+    /// What happened, to which object. No host path of ours, no secret.
+    pub message: String,
+    /// What to do next.
+    pub help: String,
+}
+
+impl Problem {
+    /// A problem with its remedy.
+    pub fn new(code: Code, message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { code, message: message.into(), help: help.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// What kind of problem it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A value that can't be read or is out of range.
+    InvalidValue,
+    /// Two values that can't both hold.
+    Contradiction,
+    /// The same thing given twice, differently.
+    AmbiguousMerge,
+    /// The spec file can't be read or isn't one.
+    InvalidSpec,
+    /// The workspace is missing, a link, the root directory, or not a directory.
+    InvalidWorkspace,
+    /// A mount's source or target can't be used.
+    InvalidMount,
+    /// A protected path can't be held.
+    InvalidProtect,
+    /// The stdin file can't be used.
+    InvalidStdin,
+    /// The host, or this version, can't give what was asked for.
+    UnsupportedCapability,
+    /// A limit that was asked for, or that `--strict` insists on, can't be enforced here.
+    UnenforcedLimit,
+    /// The kernel refused a step of making the sandbox.
+    SetupFailed,
+    /// The program isn't there.
+    ProgramNotFound,
+    /// The program is there and can't be run.
+    ProgramNotExecutable,
+    /// The working directory isn't there or can't be entered.
+    InvalidCwd,
+    /// The agent inside the sandbox went away or spoke nonsense.
+    GuestLost,
+    /// The data directory can't be used.
+    DataDirectory,
+    /// Reading or writing one of the streams failed.
+    Stream,
+}
+
+impl Code {
+    /// The code as programs see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidValue => "invalid_value",
+            Self::Contradiction => "contradiction",
+            Self::AmbiguousMerge => "ambiguous_merge",
+            Self::InvalidSpec => "invalid_spec",
+            Self::InvalidWorkspace => "invalid_workspace",
+            Self::InvalidMount => "invalid_mount",
+            Self::InvalidProtect => "invalid_protect",
+            Self::InvalidStdin => "invalid_stdin",
+            Self::UnsupportedCapability => "unsupported_capability",
+            Self::UnenforcedLimit => "unenforced_limit",
+            Self::SetupFailed => "setup_failed",
+            Self::ProgramNotFound => "program_not_found",
+            Self::ProgramNotExecutable => "program_not_executable",
+            Self::InvalidCwd => "invalid_cwd",
+            Self::GuestLost => "guest_lost",
+            Self::DataDirectory => "data_directory",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_reads_the_same_in_json_and_in_text() {
+        for code in [Code::InvalidValue, Code::UnenforcedLimit, Code::GuestLost, Code::ProgramNotFound] {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+}

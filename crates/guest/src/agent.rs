@@ -1,0 +1,61 @@
+//! The agent: PID 1 of a sandbox, starting programs for the host and reporting on them.
+//!
+//! It is one thread around one `poll`. It trusts the host's frames as far as their rules go and nothing inside the
+//! sandbox at all: it reads no file of it, resolves none of its paths before it has become the user who may, and gives up
+//! the whole sandbox (by exiting: the kernel then kills every process in the pid namespace) rather than carry on in doubt.
+//!
+//! ```text
+//!                      frames                       ┌─ stdin ──▶ program
+//!   host ◀──────────▶ channel ◀── event loop ──▶ exec ◀─ stdout ─ program
+//!                                    │              └◀─ stderr ─ program
+//!                                signalfd: who has ended
+//! ```
+//!
+//! INVARIANT: memory is bounded. Outputs are read only while the channel has room, stdin has a window, execs have a number.
+
+mod channel;
+mod child;
+mod event_loop;
+mod exec;
+mod identity;
+mod pipes;
+mod spawn;
+mod storage;
+mod sys;
+mod terminal;
+
+use core::ffi::c_int;
+
+use event_loop::Agent;
+
+/// Runs until there is no more reason to.
+pub(crate) fn run() -> Leave {
+    match Agent::start().map(Agent::serve) {
+        Ok(leave) | Err(leave) => leave,
+    }
+}
+
+/// Why the agent, and with it the sandbox, ends.
+#[derive(Clone, Copy)]
+pub(crate) enum Leave {
+    /// The one-shot exec is over and everything about it has been told.
+    Done,
+    /// The host closed the channel.
+    HostGone,
+    /// The host broke the protocol's rules.
+    Protocol,
+    /// What the agent itself needs is not there.
+    Broken,
+}
+
+impl Leave {
+    /// The exit status, which only the host sees.
+    pub(crate) fn code(self) -> c_int {
+        match self {
+            Leave::Done => 0,
+            Leave::HostGone => 10,
+            Leave::Protocol => 11,
+            Leave::Broken => 12,
+        }
+    }
+}

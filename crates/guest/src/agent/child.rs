@@ -1,0 +1,154 @@
+//! From fork to the program: what the new process does to itself.
+//!
+//! The order matters. Descriptors go before anything could be reached through them; limits that need no user go before the
+//! user; the working directory is entered as that user, so that their permissions count. Whatever fails is written to the
+//! status pipe as a stage and a number, and the process ends; success is the pipe closing unwritten when the program is
+//! executed. Nothing here allocates. (The agent has one thread, so allocating would be safe; there is just no need.)
+
+use core::ffi::{CStr, c_char, c_int};
+
+use saggar_guest::{ExecRequest, FailStage, PATH_MAX};
+
+use super::pipes::ProgramEnds;
+use super::spawn::{CStrings, Failure};
+use super::sys::{self, Errno};
+use super::{identity, terminal};
+
+/// Where the status pipe ends up, just above the standard descriptors.
+const STATUS: c_int = 3;
+
+/// What nobody sees: the failure itself is told through the status pipe.
+const EXIT_FAILED: c_int = 127;
+
+/// The highest signal number Linux has.
+const SIGNAL_MAX: c_int = 64;
+
+/// Files are written by their owner alone unless the program says otherwise.
+const UMASK: libc::mode_t = 0o022;
+
+/// Everything the new process needs, made before the fork.
+pub(super) struct Plan<'a> {
+    pub(super) request: &'a ExecRequest,
+    pub(super) argv: &'a CStrings,
+    pub(super) env: &'a CStrings,
+    pub(super) ends: &'a ProgramEnds,
+    pub(super) status: &'a sys::Fd,
+}
+
+/// Turns this process into the program, or reports why not and ends it.
+pub(super) fn become_program(plan: &Plan<'_>) -> ! {
+    let mut status = plan.status.raw();
+    let failure = prepare(plan, &mut status).err().unwrap_or_else(|| execute(plan));
+    let [a, b, c, d] = failure.errno.0.to_le_bytes();
+    let report = [failure.stage.code(), a, b, c, d];
+    // SAFETY: the pointer and the length are those of one array. Should the agent be gone, there is nobody left to tell. _exit does not return.
+    unsafe {
+        libc::write(status, report.as_ptr().cast(), report.len());
+        libc::_exit(EXIT_FAILED)
+    }
+}
+
+fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
+    let request = plan.request;
+    start_session().map_err(Failure::at(FailStage::Session))?;
+    place_descriptors(plan, status).map_err(Failure::at(FailStage::Descriptors))?;
+    if request.tty.is_some() {
+        terminal::take_control().map_err(Failure::at(FailStage::Terminal))?;
+    }
+    limit(libc::RLIMIT_CORE as _, Some(0)).map_err(Failure::at(FailStage::Limits))?;
+    limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(Failure::at(FailStage::Limits))?;
+    identity::assume(request).map_err(Failure::at(FailStage::Identity))?;
+    // SAFETY: umask takes a number and cannot fail.
+    unsafe { libc::umask(UMASK) };
+    enter(&request.cwd).map_err(Failure::at(FailStage::Cwd))?;
+    // Last, as it counts the processes of the user this process now belongs to.
+    limit(libc::RLIMIT_NPROC as _, request.nproc).map_err(Failure::at(FailStage::Limits))
+}
+
+/// Default signals, none blocked, and a session of its own: the process group that `Signal` goes to.
+fn start_session() -> Result<(), Errno> {
+    for signal in 1..=SIGNAL_MAX {
+        // All zeroes are the kernel's struct sigaction for the default. Not through the C library, which would leave the signals it
+        // keeps for its threads as they came from the host. KILL and STOP are refused, and are at their default anyway.
+        let default = [0u64; 4];
+        // SAFETY: the kernel reads at most four words, the last being a signal set of eight bytes, and writes nothing back.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), core::ptr::null::<u64>(), 8usize) };
+    }
+    let mut none = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before sigprocmask reads it.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        sys::check(libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), core::ptr::null_mut()))?;
+        sys::check(libc::setsid())
+    }
+}
+
+/// Puts the program's ends at 0, 1, 2 and the status pipe at 3, over the control channel, and closes the rest.
+fn place_descriptors(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Errno> {
+    // All sources are above 3, where the agent's own descriptors begin, so none is overwritten before it is copied.
+    for (source, target) in [(&plan.ends.stdin, 0), (&plan.ends.stdout, 1), (&plan.ends.stderr, 2)] {
+        // SAFETY: takes numbers only; 0, 1 and 2 belong to no `Fd`.
+        sys::check(unsafe { libc::dup2(source.raw(), target) })?;
+    }
+    // SAFETY: takes numbers only; 3 is the agent's channel, which this process never uses.
+    sys::check(unsafe { libc::dup3(*status, STATUS, libc::O_CLOEXEC) })?;
+    *status = STATUS;
+    sys::close_from(STATUS + 1)
+}
+
+/// Sets a limit, soft and hard, if there is one to set.
+fn limit(resource: c_int, value: Option<u64>) -> Result<(), Errno> {
+    let Some(value) = value else { return Ok(()) };
+    let limits = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: the call reads one rlimit through the pointer.
+    sys::check(unsafe { libc::setrlimit(resource as _, &raw const limits) })
+}
+
+fn enter(directory: &[u8]) -> Result<(), Errno> {
+    let mut buffer = [0; PATH_MAX];
+    let directory = join(&mut buffer, &[directory]).ok_or(Errno(libc::ENAMETOOLONG))?;
+    // SAFETY: the path is a C string.
+    sys::check(unsafe { libc::chdir(directory.as_ptr()) })
+}
+
+/// Executes the program; returns only with the reason why not.
+fn execute(plan: &Plan<'_>) -> Failure {
+    let name = plan.argv.first();
+    let errno = if name.contains(&b'/') { execute_path(plan, plan.argv.pointers()[0]) } else { search(plan, name) };
+    Failure { stage: FailStage::Program, errno }
+}
+
+/// Tries each directory of the request's `PATH`, as a shell would. Empty entries are passed over: the working directory
+/// is searched only if `PATH` names it.
+fn search(plan: &Plan<'_>, name: &[u8]) -> Errno {
+    let Some(path) = plan.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")) else { return Errno(libc::ENOENT) };
+    let mut reason = Errno(libc::ENOENT);
+    let mut buffer = [0; PATH_MAX];
+    for directory in path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty()) {
+        let Some(candidate) = join(&mut buffer, &[directory, b"/", name]) else { continue };
+        match execute_path(plan, candidate.as_ptr()) {
+            Errno(libc::ENOENT | libc::ENOTDIR) => {}
+            // It is here but may not be executed; one further on may.
+            Errno(libc::EACCES) => reason = Errno(libc::EACCES),
+            other => return other,
+        }
+    }
+    reason
+}
+
+fn execute_path(plan: &Plan<'_>, path: *const c_char) -> Errno {
+    // SAFETY: `path` is a C string, and both lists are arrays of C strings that end with a null pointer.
+    unsafe { libc::execve(path, plan.argv.pointers().as_ptr(), plan.env.pointers().as_ptr()) };
+    Errno::last()
+}
+
+/// Puts the parts together as a C string, if they fit.
+fn join<'a>(buffer: &'a mut [u8; PATH_MAX], parts: &[&[u8]]) -> Option<&'a CStr> {
+    let mut length = 0;
+    for part in parts {
+        buffer.get_mut(length..length + part.len())?.copy_from_slice(part);
+        length += part.len();
+    }
+    *buffer.get_mut(length)? = 0;
+    CStr::from_bytes_with_nul(buffer.get(..=length)?).ok()
+}

@@ -1,0 +1,173 @@
+//! Becoming the user an exec asked for, in a process that is about to execute its program.
+//!
+//! There are two cases. Where the sandbox has a range of users, the agent is root over it and steps down. Where it has a
+//! single one, the agent already is that user, has no capability, and can only verify: its supplementary groups are
+//! those of whoever started the sandbox, which the kernel lets nobody drop there, so a request must not name any other.
+//!
+//! INVARIANT: when [`assume`] returns `Ok`, what the kernel says about this process is what was asked for. Calls that should have made
+//! it so are not trusted to have done it. With no_new_privs, which is set here as well, no program can get more later.
+
+use core::ffi::c_int;
+
+use saggar_guest::{ExecRequest, GROUPS_MAX};
+
+use super::sys::{self, Errno};
+
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_SETPCAP: u32 = 8;
+
+/// The capability sets have room for this many.
+const CAPABILITIES_MAX: u32 = 64;
+
+/// Makes this process be who `request` says, for good.
+pub(super) fn assume(request: &ExecRequest) -> Result<(), Errno> {
+    let held = Capabilities::current()?;
+    // First, as it takes the very capability it drops.
+    drop_bounding(request.keep_capabilities)?;
+    sys::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
+    if held.can_change_user() {
+        change_user(request)?;
+    }
+    let kept = if request.keep_capabilities { held.permitted & !(1 << CAP_SETPCAP) } else { 0 };
+    Capabilities { effective: kept, permitted: kept, inheritable: 0 }.set()?;
+    sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    // A change of user makes a process dumpable again where the host is configured so; until the program replaces it,
+    // this one still has the agent's memory.
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+    verify(request, kept, held.can_change_user())
+}
+
+fn change_user(request: &ExecRequest) -> Result<(), Errno> {
+    // SAFETY: the pointer and the count are those of one slice.
+    sys::check(unsafe { libc::setgroups(request.groups.len() as _, request.groups.as_ptr()) })?;
+    // SAFETY: takes numbers only.
+    sys::check(unsafe { libc::setresgid(request.gid, request.gid, request.gid) })?;
+    // SAFETY: takes numbers only.
+    sys::check(unsafe { libc::setresuid(request.uid, request.uid, request.uid) })
+}
+
+fn drop_bounding(keeps_capabilities: bool) -> Result<(), Errno> {
+    for capability in 0..CAPABILITIES_MAX {
+        let is_unwanted = !keeps_capabilities || capability == CAP_SETPCAP;
+        if is_unwanted && is_in_bounding(capability) {
+            sys::prctl(libc::PR_CAPBSET_DROP, capability.into(), 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel refuses to be asked about capabilities it does not know, and nobody can have those.
+fn is_in_bounding(capability: u32) -> bool {
+    sys::prctl(libc::PR_CAPBSET_READ, capability.into(), 0) == Ok(1)
+}
+
+fn verify(request: &ExecRequest, kept: u64, could_change_user: bool) -> Result<(), Errno> {
+    let refused = Errno(libc::EPERM);
+
+    let (mut user, mut group) = ([0; 3], [0; 3]);
+    let ([user_real, user_effective, user_saved], [group_real, group_effective, group_saved]) = (&mut user, &mut group);
+    // SAFETY: each pointer is to a number that the call fills in.
+    sys::check(unsafe { libc::getresuid(user_real, user_effective, user_saved) })?;
+    // SAFETY: as above.
+    sys::check(unsafe { libc::getresgid(group_real, group_effective, group_saved) })?;
+    if user != [request.uid; 3] || group != [request.gid; 3] {
+        return Err(refused);
+    }
+
+    let groups_matter = could_change_user || !request.groups.is_empty();
+    if groups_matter && !has_exactly(&request.groups)? {
+        return Err(refused);
+    }
+
+    // The ambient set is always within the inheritable one, which is empty.
+    let held = Capabilities::current()?;
+    if (held.effective, held.permitted, held.inheritable) != (kept, kept, 0) {
+        return Err(refused);
+    }
+    for capability in 0..CAPABILITIES_MAX {
+        let is_allowed = request.keep_capabilities && capability != CAP_SETPCAP;
+        if !is_allowed && is_in_bounding(capability) {
+            return Err(refused);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the supplementary groups are these, in any order.
+fn has_exactly(wanted: &[u32]) -> Result<bool, Errno> {
+    let mut groups = [0; GROUPS_MAX];
+    // SAFETY: the call fills in at most GROUPS_MAX numbers and fails if there are more.
+    let count = unsafe { libc::getgroups(GROUPS_MAX as c_int, groups.as_mut_ptr()) };
+    let count = usize::try_from(count).map_err(|_| Errno::last())?;
+    let held = &groups[..count.min(GROUPS_MAX)];
+    Ok(held.iter().all(|group| wanted.contains(group)) && wanted.iter().all(|group| held.contains(group)))
+}
+
+/// The three sets that `capget` knows.
+#[derive(Clone, Copy)]
+struct Capabilities {
+    effective: u64,
+    permitted: u64,
+    inheritable: u64,
+}
+
+impl Capabilities {
+    fn current() -> Result<Capabilities, Errno> {
+        let mut header = CapabilityHeader::this();
+        let mut data = [CapabilityData::default(); 2];
+        // SAFETY: version 3 has two data structs, which the kernel fills in; the header is read and written.
+        let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) };
+        if result < 0 {
+            return Err(Errno::last());
+        }
+        let [low, high] = data;
+        let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        Ok(Capabilities {
+            effective: join(low.effective, high.effective),
+            permitted: join(low.permitted, high.permitted),
+            inheritable: join(low.inheritable, high.inheritable),
+        })
+    }
+
+    fn set(self) -> Result<(), Errno> {
+        let half = |shift: u32| CapabilityData {
+            effective: (self.effective >> shift) as u32,
+            permitted: (self.permitted >> shift) as u32,
+            inheritable: (self.inheritable >> shift) as u32,
+        };
+        let mut header = CapabilityHeader::this();
+        let data = [half(0), half(32)];
+        // SAFETY: version 3 has two data structs, which the kernel reads; the header is read and written.
+        let result = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, data.as_ptr()) };
+        if result < 0 { Err(Errno::last()) } else { Ok(()) }
+    }
+
+    fn can_change_user(self) -> bool {
+        let needed = 1 << CAP_SETUID | 1 << CAP_SETGID;
+        self.effective & needed == needed
+    }
+}
+
+/// The kernel's `struct __user_cap_header_struct`.
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: c_int,
+}
+
+impl CapabilityHeader {
+    /// Version 3, this process.
+    fn this() -> CapabilityHeader {
+        CapabilityHeader { version: 0x2008_0522, pid: 0 }
+    }
+}
+
+/// The kernel's `struct __user_cap_data_struct`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}

@@ -1,0 +1,97 @@
+//! Starting an exec: everything up to the fork, and the agent's half of what is after it.
+//!
+//! A process that exists is not yet a program that runs. Which it will be comes through the status pipe, which the event
+//! loop watches like everything else: a process that is stopped between fork and exec holds up nobody but itself.
+
+use alloc::vec::Vec;
+use core::ffi::c_char;
+
+use saggar_guest::{ExecRequest, FailStage};
+
+use super::child::{self, Plan};
+use super::pipes::{self, AgentEnds};
+use super::sys::{self, Errno, Fd};
+
+/// A process on its way to be a program.
+pub(super) struct Spawned {
+    pub(super) pid: libc::pid_t,
+    pub(super) status: Fd,
+    pub(super) ends: AgentEnds,
+}
+
+/// Why an exec did not start.
+#[derive(Clone, Copy)]
+pub(super) struct Failure {
+    pub(super) stage: FailStage,
+    pub(super) errno: Errno,
+}
+
+impl Failure {
+    /// For `map_err`: this stage failed with the error.
+    pub(super) fn at(stage: FailStage) -> impl Fn(Errno) -> Failure {
+        move |errno| Failure { stage, errno }
+    }
+
+    /// What the child wrote to the status pipe.
+    pub(super) fn from_report(report: [u8; 5]) -> Option<Failure> {
+        let [stage, errno @ ..] = report;
+        Some(Failure { stage: FailStage::from_code(stage)?, errno: Errno(i32::from_le_bytes(errno)) })
+    }
+}
+
+/// Makes the process. Takes the argument and environment strings out of `request`, which has no further use for them.
+pub(super) fn spawn(request: &mut ExecRequest) -> Result<Spawned, Failure> {
+    let argv = CStrings::new(core::mem::take(&mut request.argv));
+    let env = CStrings::new(core::mem::take(&mut request.env));
+    let (agent_ends, program_ends) = pipes::make(request)?;
+    let (status, status_write) = status_pipe().map_err(Failure::at(FailStage::Pipes))?;
+
+    // SAFETY: the agent has a single thread, so the child gets a consistent copy of everything, the allocator's state
+    // included, and may run any code.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        child::become_program(&Plan { request, argv: &argv, env: &env, ends: &program_ends, status: &status_write });
+    }
+    sys::check(pid).map_err(Failure::at(FailStage::Fork))?;
+    Ok(Spawned { pid, status, ends: agent_ends })
+}
+
+fn status_pipe() -> Result<(Fd, Fd), Errno> {
+    let (read, write) = sys::pipe()?;
+    read.set_nonblocking()?;
+    Ok((read, write))
+}
+
+/// Strings in the form that `execve` takes.
+pub(super) struct CStrings {
+    // INVARIANT: each ends with its only NUL, and none is touched while `pointers` points into them.
+    strings: Vec<Vec<u8>>,
+    pointers: Vec<*const c_char>,
+}
+
+impl CStrings {
+    /// The strings must have no NUL in them, as those of a checked request.
+    fn new(mut strings: Vec<Vec<u8>>) -> CStrings {
+        for string in &mut strings {
+            string.push(0);
+        }
+        let mut pointers: Vec<*const c_char> = strings.iter().map(|string| string.as_ptr().cast()).collect();
+        pointers.push(core::ptr::null());
+        CStrings { strings, pointers }
+    }
+
+    /// The strings without their NUL.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.strings.iter().map(|string| &string[..string.len() - 1])
+    }
+
+    /// The first string without its NUL; nothing if there is none.
+    pub(super) fn first(&self) -> &[u8] {
+        self.iter().next().unwrap_or_default()
+    }
+
+    /// The C strings, with a null pointer after the last.
+    pub(super) fn pointers(&self) -> &[*const c_char] {
+        &self.pointers
+    }
+}

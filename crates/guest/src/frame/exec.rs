@@ -1,0 +1,165 @@
+//! What to run: the request to start one program.
+//!
+//! INVARIANT: a request that was decoded satisfies [`ExecRequest::check`]: no NUL in what becomes a C string, paths absolute, no id that the
+//! kernel would read as "leave unchanged".
+
+use alloc::vec::Vec;
+
+use super::wire::{self, Reader};
+use super::{ExecId, FrameError};
+
+/// How many arguments a program may get, its own name included.
+pub const ARGUMENTS_MAX: usize = 65_536;
+/// How many environment variables a program may get.
+pub const ENVIRONMENT_MAX: usize = 16_384;
+/// How many supplementary groups an exec may have.
+pub const GROUPS_MAX: usize = 256;
+/// How many paths are checked for free space at an exec's end.
+pub const STORAGE_PATHS_MAX: usize = 16;
+/// The longest path in a request, as in Linux and with its final NUL counted.
+pub const PATH_MAX: usize = 4096;
+
+/// One program to start, and as whom. Nothing here has a default inside the guest: what is not asked for is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecRequest {
+    /// The id that every frame about this exec bears.
+    pub exec: ExecId,
+    /// The program and its arguments; at least the program. Without a `/` it is searched in the `PATH` of `env`.
+    pub argv: Vec<Vec<u8>>,
+    /// The whole environment, each entry `NAME=value`.
+    pub env: Vec<Vec<u8>>,
+    /// The working directory, absolute.
+    pub cwd: Vec<u8>,
+    /// The user, as seen inside the sandbox.
+    pub uid: u32,
+    /// The group, as seen inside the sandbox.
+    pub gid: u32,
+    /// The supplementary groups, exactly.
+    pub groups: Vec<u32>,
+    /// Whether the program, which must then be root's, keeps the sandbox's bounded capability set (never `SETPCAP`). Without
+    /// it no set holds any.
+    pub keep_capabilities: bool,
+    /// A terminal of this size for stdin, stdout and stderr, instead of pipes.
+    pub tty: Option<TerminalSize>,
+    /// Whether stdin comes in `Stdin` frames. Without it stdin is `/dev/null`, or a terminal on which nobody types.
+    pub stdin: bool,
+    /// `RLIMIT_NOFILE`, soft and hard.
+    pub nofile: Option<u64>,
+    /// `RLIMIT_NPROC`, soft and hard.
+    pub nproc: Option<u64>,
+    /// The paths, absolute, whose filesystems are looked at for free blocks and inodes when the exec ends.
+    pub storage_paths: Vec<Vec<u8>>,
+    /// Whether the guest, and with it the sandbox, ends when this exec has ended.
+    pub one_shot: bool,
+}
+
+impl ExecRequest {
+    /// Whether every field holds something that can be asked for. Both sides check: the host before it writes, the guest after it read.
+    pub fn check(&self) -> Result<(), FrameError> {
+        at_most("argv", self.argv.len(), ARGUMENTS_MAX)?;
+        at_most("env", self.env.len(), ENVIRONMENT_MAX)?;
+        at_most("groups", self.groups.len(), GROUPS_MAX)?;
+        at_most("storage_paths", self.storage_paths.len(), STORAGE_PATHS_MAX)?;
+        if self.argv.first().is_none_or(Vec::is_empty) || self.argv.iter().any(|argument| has_nul(argument)) {
+            return Err(FrameError::Invalid("argv"));
+        }
+        if !self.env.iter().all(|entry| is_variable(entry)) {
+            return Err(FrameError::Invalid("env"));
+        }
+        if !is_path(&self.cwd) {
+            return Err(FrameError::Invalid("cwd"));
+        }
+        if !self.storage_paths.iter().all(|path| is_path(path)) {
+            return Err(FrameError::Invalid("storage_paths"));
+        }
+        // To setresuid and its like the highest number means "leave as it is", which here would mean "stay root".
+        if self.uid == u32::MAX {
+            return Err(FrameError::Invalid("uid"));
+        }
+        if self.gid == u32::MAX {
+            return Err(FrameError::Invalid("gid"));
+        }
+        if self.groups.contains(&u32::MAX) {
+            return Err(FrameError::Invalid("groups"));
+        }
+        // Only to root does an execve give anything from the bounding set.
+        if self.keep_capabilities && self.uid != 0 {
+            return Err(FrameError::Invalid("keep_capabilities"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        wire::put_u32(out, self.exec);
+        wire::put_list(out, &self.argv, |out, argument| wire::put_bytes(out, argument));
+        wire::put_list(out, &self.env, |out, entry| wire::put_bytes(out, entry));
+        wire::put_bytes(out, &self.cwd);
+        wire::put_u32(out, self.uid);
+        wire::put_u32(out, self.gid);
+        wire::put_list(out, &self.groups, |out, group| wire::put_u32(out, *group));
+        wire::put_bool(out, self.keep_capabilities);
+        wire::put_option(out, self.tty, |out, size| size.put(out));
+        wire::put_bool(out, self.stdin);
+        wire::put_option(out, self.nofile, wire::put_u64);
+        wire::put_option(out, self.nproc, wire::put_u64);
+        wire::put_list(out, &self.storage_paths, |out, path| wire::put_bytes(out, path));
+        wire::put_bool(out, self.one_shot);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let request = ExecRequest {
+            exec: reader.u32()?,
+            argv: reader.list("argv", ARGUMENTS_MAX, Reader::bytes)?,
+            env: reader.list("env", ENVIRONMENT_MAX, Reader::bytes)?,
+            cwd: reader.bytes()?,
+            uid: reader.u32()?,
+            gid: reader.u32()?,
+            groups: reader.list("groups", GROUPS_MAX, Reader::u32)?,
+            keep_capabilities: reader.bool("keep_capabilities")?,
+            tty: reader.option("tty", TerminalSize::read)?,
+            stdin: reader.bool("stdin")?,
+            nofile: reader.option("nofile", Reader::u64)?,
+            nproc: reader.option("nproc", Reader::u64)?,
+            storage_paths: reader.list("storage_paths", STORAGE_PATHS_MAX, Reader::bytes)?,
+            one_shot: reader.bool("one_shot")?,
+        };
+        request.check()?;
+        Ok(request)
+    }
+}
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
+}
+
+impl TerminalSize {
+    pub(super) fn put(self, out: &mut Vec<u8>) {
+        wire::put_u16(out, self.rows);
+        wire::put_u16(out, self.cols);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        Ok(TerminalSize { rows: reader.u16()?, cols: reader.u16()? })
+    }
+}
+
+fn at_most(field: &'static str, count: usize, limit: usize) -> Result<(), FrameError> {
+    if count > limit { Err(FrameError::TooMany { field, count, limit }) } else { Ok(()) }
+}
+
+fn has_nul(bytes: &[u8]) -> bool {
+    bytes.contains(&0)
+}
+
+fn is_path(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'/') && bytes.len() < PATH_MAX && !has_nul(bytes)
+}
+
+fn is_variable(entry: &[u8]) -> bool {
+    !has_nul(entry) && entry.iter().position(|byte| *byte == b'=').is_some_and(|equals| equals > 0)
+}

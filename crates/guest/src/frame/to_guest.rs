@@ -1,0 +1,132 @@
+//! What the host tells the guest.
+//!
+//! Frames about an exec that has already ended are not an error: the host may send them before it hears of the end. The
+//! guest ignores them.
+
+use alloc::vec::Vec;
+
+use super::decoder::Message;
+use super::wire::{self, Reader};
+use super::{EXEC_FRAME_MAX, ExecId, ExecRequest, FRAME_MAX, FrameError, Stream, TerminalSize};
+
+/// The highest signal number Linux has.
+const SIGNAL_MAX: u8 = 64;
+
+const EXEC: u8 = 0x01;
+const STDIN: u8 = 0x02;
+const STDIN_END: u8 = 0x03;
+const RESIZE: u8 = 0x04;
+const SIGNAL: u8 = 0x05;
+const CLOSE_OUTPUT: u8 = 0x06;
+
+/// A frame from host to guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToGuest {
+    /// Start a program.
+    Exec(ExecRequest),
+    /// Bytes for a program's stdin, within `STDIN_WINDOW`.
+    Stdin {
+        /// Which exec.
+        exec: ExecId,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// No more stdin: the program reads an end of file once it has read what was sent.
+    StdinEnd {
+        /// Which exec.
+        exec: ExecId,
+    },
+    /// The terminal has a new size. Ignored for an exec without one.
+    Resize {
+        /// Which exec.
+        exec: ExecId,
+        /// Lines.
+        rows: u16,
+        /// Characters in a line.
+        cols: u16,
+    },
+    /// Send a signal to the exec's process group.
+    Signal {
+        /// Which exec.
+        exec: ExecId,
+        /// The signal's number on Linux, 1 to 64.
+        signal: u8,
+    },
+    /// Nobody reads this output any more: close it, so that the program gets `SIGPIPE` as it would in a shell.
+    CloseOutput {
+        /// Which exec.
+        exec: ExecId,
+        /// Which output.
+        stream: Stream,
+    },
+}
+
+impl ToGuest {
+    /// Appends this frame to `out`, which is unchanged after an error.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        match self {
+            ToGuest::Exec(request) => {
+                request.check()?;
+                wire::append(out, EXEC, EXEC_FRAME_MAX, |out| request.put(out))
+            }
+            ToGuest::Stdin { exec, bytes } => wire::append(out, STDIN, FRAME_MAX, |out| {
+                wire::put_u32(out, *exec);
+                out.extend_from_slice(bytes);
+            }),
+            ToGuest::StdinEnd { exec } => wire::append(out, STDIN_END, FRAME_MAX, |out| wire::put_u32(out, *exec)),
+            ToGuest::Resize { exec, rows, cols } => wire::append(out, RESIZE, FRAME_MAX, |out| {
+                wire::put_u32(out, *exec);
+                TerminalSize { rows: *rows, cols: *cols }.put(out);
+            }),
+            ToGuest::Signal { exec, signal } => {
+                check_signal(*signal)?;
+                wire::append(out, SIGNAL, FRAME_MAX, |out| {
+                    wire::put_u32(out, *exec);
+                    out.push(*signal);
+                })
+            }
+            ToGuest::CloseOutput { exec, stream } => wire::append(out, CLOSE_OUTPUT, FRAME_MAX, |out| {
+                wire::put_u32(out, *exec);
+                wire::put_stream(out, *stream);
+            }),
+        }
+    }
+}
+
+impl Message for ToGuest {
+    fn payload_max(kind: u8) -> Option<usize> {
+        match kind {
+            EXEC => Some(EXEC_FRAME_MAX),
+            STDIN | STDIN_END | RESIZE | SIGNAL | CLOSE_OUTPUT => Some(FRAME_MAX),
+            _ => None,
+        }
+    }
+
+    fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut reader = Reader::new(payload);
+        let frame = match kind {
+            EXEC => ToGuest::Exec(ExecRequest::read(&mut reader)?),
+            STDIN => ToGuest::Stdin { exec: reader.u32()?, bytes: reader.rest() },
+            STDIN_END => ToGuest::StdinEnd { exec: reader.u32()? },
+            RESIZE => {
+                let exec = reader.u32()?;
+                let TerminalSize { rows, cols } = TerminalSize::read(&mut reader)?;
+                ToGuest::Resize { exec, rows, cols }
+            }
+            SIGNAL => {
+                let (exec, signal) = (reader.u32()?, reader.u8()?);
+                check_signal(signal)?;
+                ToGuest::Signal { exec, signal }
+            }
+            CLOSE_OUTPUT => ToGuest::CloseOutput { exec: reader.u32()?, stream: reader.stream()? },
+            unknown => return Err(FrameError::UnknownKind(unknown)),
+        };
+        reader.finish()?;
+        Ok(frame)
+    }
+}
+
+/// Zero would only ask whether the group exists, and there is nobody to tell.
+fn check_signal(signal: u8) -> Result<(), FrameError> {
+    if (1..=SIGNAL_MAX).contains(&signal) { Ok(()) } else { Err(FrameError::Invalid("signal")) }
+}

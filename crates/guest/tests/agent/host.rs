@@ -1,0 +1,277 @@
+//! The host's side, for tests: starts an agent and speaks frames with it. Every wait has a deadline and fails the test.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use saggar_guest::{Decoder, End, ExecRequest, FailStage, FromGuest, PROTOCOL, Stream, ToGuest};
+
+/// Far more than anything here takes on a loaded machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A user who owns nothing.
+pub const NOBODY: u32 = 65_534;
+
+/// The agent to test: the one built with the tests, or, by its path in this variable, one built as it ships (profile
+/// `guest`, without the standard library).
+pub fn agent() -> String {
+    std::env::var("SAGGAR_GUEST_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_saggar-guest").to_owned())
+}
+
+/// An agent and the channel to it.
+pub struct Host {
+    stream: UnixStream,
+    decoder: Decoder<FromGuest>,
+    received: VecDeque<FromGuest>,
+    read_size: usize,
+    agent: Child,
+}
+
+impl Host {
+    /// An agent that is an ordinary child of the test, where the test wants to look at its process.
+    pub fn start_as_child() -> Host {
+        Host::start_with(Command::new(agent()))
+    }
+
+    /// An agent that is PID 1 of a pid namespace with its own `/proc`, as in a sandbox, so that it leaves nothing behind
+    /// whatever becomes of the test. It is root, with all that the test may do.
+    pub fn start() -> Host {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", &agent()]);
+        Host::start_with(command)
+    }
+
+    pub fn start_with(command: Command) -> Host {
+        Host::start_on(UnixStream::pair().unwrap(), command)
+    }
+
+    /// An agent on this channel: our end and its end.
+    pub fn start_on((ours, theirs): (UnixStream, UnixStream), mut command: Command) -> Host {
+        ours.set_read_timeout(Some(DEADLINE)).unwrap();
+        ours.set_write_timeout(Some(DEADLINE)).unwrap();
+        let theirs_raw = theirs.as_raw_fd();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: dup2 and fcntl are async-signal-safe and take numbers only.
+        unsafe {
+            command.pre_exec(move || {
+                let result = if theirs_raw == 3 { libc::fcntl(3, libc::F_SETFD, 0) } else { libc::dup2(theirs_raw, 3) };
+                if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            });
+        }
+        let agent = command.spawn().expect("the agent starts");
+        drop(theirs);
+        let decoder = Decoder::new();
+        let mut host = Host { stream: ours, decoder, received: VecDeque::new(), read_size: 64 * 1024, agent };
+        assert_eq!(host.next(), FromGuest::Hello { protocol: PROTOCOL });
+        host
+    }
+
+    /// The process id of an agent that was started as a child.
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.id()
+    }
+
+    /// Makes this a slow host.
+    pub fn read_at_most(&mut self, bytes: usize) {
+        self.read_size = bytes;
+    }
+
+    pub fn send(&mut self, frame: ToGuest) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        self.send_raw(&bytes);
+    }
+
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the agent takes frames in time");
+    }
+
+    /// The next frame, or `None` when the agent has closed the channel.
+    pub fn try_next(&mut self) -> Option<FromGuest> {
+        let mut buffer = vec![0; self.read_size];
+        while self.received.is_empty() {
+            let count = match self.stream.read(&mut buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
+                Err(error) => panic!("the agent says nothing: {error}"),
+            };
+            if count == 0 {
+                assert!(!self.decoder.is_mid_frame(), "the agent left in the middle of a frame");
+                return None;
+            }
+            let mut input = &buffer[..count];
+            while let Some(frame) = self.decoder.next_frame(&mut input).unwrap() {
+                self.received.push_back(frame);
+            }
+        }
+        self.received.pop_front()
+    }
+
+    pub fn next(&mut self) -> FromGuest {
+        self.try_next().expect("the agent is still there")
+    }
+
+    /// Starts an exec and returns its process id.
+    pub fn begin(&mut self, request: ExecRequest) -> u32 {
+        let expected = request.exec;
+        self.send(ToGuest::Exec(request));
+        match self.next() {
+            FromGuest::Started { exec, pid } if exec == expected => pid,
+            other => panic!("not started: {other:?}"),
+        }
+    }
+
+    /// Collects everything about the one running exec, up to its end.
+    pub fn finish(&mut self) -> Outcome {
+        let mut outcome = Outcome { stdout: vec![], stderr: vec![], is_storage_full: false, end: End::Code(0) };
+        loop {
+            match self.next() {
+                FromGuest::Output { stream: Stream::Stdout, bytes, .. } => outcome.stdout.extend(bytes),
+                FromGuest::Output { stream: Stream::Stderr, bytes, .. } => outcome.stderr.extend(bytes),
+                FromGuest::StdinTaken { .. } => {}
+                FromGuest::StorageFull { .. } => outcome.is_storage_full = true,
+                FromGuest::Exited { end, .. } => return Outcome { end, ..outcome },
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+
+    pub fn run(&mut self, request: ExecRequest) -> Outcome {
+        self.begin(request);
+        self.finish()
+    }
+
+    /// Reads output until it contains `marker`.
+    pub fn wait_for_output(&mut self, marker: &str) {
+        let mut seen = String::new();
+        while !seen.contains(marker) {
+            match self.next() {
+                FromGuest::Output { bytes, .. } => seen.push_str(&String::from_utf8_lossy(&bytes)),
+                FromGuest::StdinTaken { .. } => {}
+                other => panic!("no {marker:?} before {other:?}"),
+            }
+        }
+    }
+
+    /// The exec must fail this way.
+    pub fn check_failed(&mut self, request: ExecRequest, stage: FailStage, errno: i32) {
+        let (exec, what) = (request.exec, format!("{request:?}"));
+        self.send(ToGuest::Exec(request));
+        assert_eq!(self.next(), FromGuest::Failed { exec, stage, errno }, "{what}");
+    }
+
+    /// Waits for the agent to leave by itself and returns its status.
+    pub fn wait_for_leave(mut self) -> i32 {
+        while self.try_next().is_some() {}
+        self.agent.wait().unwrap().code().expect("the agent exits and is not killed")
+    }
+
+    /// Closes the channel and returns the agent's status.
+    pub fn hang_up(self) -> i32 {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        self.wait_for_leave()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The agent leaves when the channel closes. To kill it, or what it was started by, is for one that does not.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        if let Ok(None) = self.agent.try_wait() {
+            // SAFETY: takes numbers only.
+            let agent = unsafe { libc::syscall(libc::SYS_pidfd_open, self.agent.id(), 0) } as i32;
+            let mut entry = libc::pollfd { fd: agent, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, and the count says so; the descriptor is ours and used no more.
+            unsafe {
+                libc::poll(&raw mut entry, 1, DEADLINE.as_millis() as i32);
+                libc::close(agent);
+            }
+        }
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+/// Everything that was told about an exec.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub is_storage_full: bool,
+    pub end: End,
+}
+
+impl Outcome {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// A request for this command line, as root without capabilities, with nothing special.
+pub fn command(argv: &[&str]) -> ExecRequest {
+    ExecRequest {
+        exec: 1,
+        argv: argv.iter().map(|argument| argument.as_bytes().to_vec()).collect(),
+        env: vec![b"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_vec()],
+        cwd: b"/".to_vec(),
+        uid: 0,
+        gid: 0,
+        groups: vec![],
+        keep_capabilities: false,
+        tty: None,
+        stdin: false,
+        nofile: None,
+        nproc: None,
+        storage_paths: vec![],
+        one_shot: false,
+    }
+}
+
+/// A request for a line of shell.
+pub fn shell(script: &str) -> ExecRequest {
+    command(&["sh", "-c", script])
+}
+
+/// A directory of the test's own, gone at its end.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("saggar-guest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    /// A file in it with these permissions.
+    pub fn file(&self, name: &str, content: &[u8], mode: u32) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left in the temporary directory does not change what the test has found.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

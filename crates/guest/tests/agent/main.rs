@@ -1,0 +1,9 @@
+//! The agent, driven from outside as the host drives it. Needs root, as the agent of a sandbox with a range of users is.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+mod host;
+mod identity;
+mod lifecycle;
+mod programs;
+mod streams;

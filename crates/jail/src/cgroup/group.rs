@@ -1,0 +1,197 @@
+//! The leaves of one sandbox: made, limited, read and removed together.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use super::host::{Controller, Host, Place};
+use super::reap::remove_leaf;
+
+/// The limits to set; `None` leaves a controller alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Bytes, swap included.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Thousandths of a CPU.
+    pub cpu_millis: Option<u32>,
+}
+
+impl Wanted {
+    fn has(&self, controller: Controller) -> bool {
+        match controller {
+            Controller::Memory => self.memory.is_some(),
+            Controller::Pids => self.pids.is_some(),
+            Controller::Cpu => self.cpu_millis.is_some(),
+        }
+    }
+}
+
+/// What the kernel counted; `None` where it doesn't.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Most memory at once.
+    pub memory_peak: Option<u64>,
+    /// Processes killed because memory was used up.
+    pub out_of_memory_kills: Option<u64>,
+    /// Most processes and threads at once.
+    pub pids_peak: Option<u64>,
+    /// How often one more process was refused.
+    pub pids_refused: Option<u64>,
+    /// CPU time in microseconds.
+    pub cpu_usec: Option<u64>,
+}
+
+/// The cgroups of one sandbox.
+#[derive(Debug)]
+pub struct Group {
+    leaves: Vec<Leaf>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    path: PathBuf,
+    is_v2: bool,
+    controllers: Vec<Controller>,
+}
+
+/// The kernel's own default.
+const CPU_PERIOD_USEC: u64 = 100_000;
+
+impl Group {
+    /// The directories [`Group::create`] would make, for a record that is written first.
+    pub fn paths(host: &Host, name: &str, wanted: &Wanted) -> Vec<PathBuf> {
+        leaves(host, name, wanted).into_iter().map(|leaf| leaf.path).collect()
+    }
+
+    /// Makes the leaves and sets the limits; on failure removes what it made.
+    pub fn create(host: &Host, name: &str, wanted: &Wanted) -> io::Result<Self> {
+        let group = Self { leaves: leaves(host, name, wanted) };
+        for (made, leaf) in group.leaves.iter().enumerate() {
+            let outcome = fs::create_dir(&leaf.path).and_then(|()| leaf.limit(wanted));
+            if let Err(error) = outcome {
+                for leaf in &group.leaves[..=made] {
+                    // The first failure is the one to tell.
+                    let _ = fs::remove_dir(&leaf.path);
+                }
+                return Err(error);
+            }
+        }
+        Ok(group)
+    }
+
+    /// The `tasks` files of the version 1 leaves, open for the child to write itself into.
+    pub fn tasks(&self) -> io::Result<Vec<OwnedFd>> {
+        let v1 = self.leaves.iter().filter(|leaf| !leaf.is_v2);
+        v1.map(|leaf| fs::OpenOptions::new().write(true).open(leaf.path.join("tasks")).map(OwnedFd::from)).collect()
+    }
+
+    /// The version 2 leaf, to be born in.
+    pub fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
+        let v2 = self.leaves.iter().find(|leaf| leaf.is_v2);
+        v2.map(|leaf| fs::File::open(&leaf.path).map(OwnedFd::from)).transpose()
+    }
+
+    /// What the kernel counted so far.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        for leaf in &self.leaves {
+            for controller in &leaf.controllers {
+                leaf.count(*controller, &mut counters);
+            }
+        }
+        counters
+    }
+
+    /// Removes the leaves. The processes must be gone; if one isn't, it is killed.
+    pub fn remove(self) -> io::Result<()> {
+        self.leaves.iter().map(|leaf| remove_leaf(&leaf.path)).fold(Ok(()), Result::and)
+    }
+}
+
+fn leaves(host: &Host, name: &str, wanted: &Wanted) -> Vec<Leaf> {
+    let mut leaves: Vec<Leaf> = Vec::new();
+    for controller in Controller::ALL.iter().copied().filter(|controller| wanted.has(*controller)) {
+        let Ok(place) = host.place(controller) else { continue };
+        let path = place.directory().join(name);
+        match leaves.iter_mut().find(|leaf| leaf.path == path) {
+            Some(leaf) => leaf.controllers.push(controller),
+            None => leaves.push(Leaf { path, is_v2: matches!(place, Place::V2(_)), controllers: vec![controller] }),
+        }
+    }
+    leaves
+}
+
+impl Leaf {
+    fn limit(&self, wanted: &Wanted) -> io::Result<()> {
+        for controller in &self.controllers {
+            match controller {
+                Controller::Memory => self.limit_memory(wanted.memory.unwrap_or(u64::MAX))?,
+                Controller::Pids => self.write("pids.max", wanted.pids.unwrap_or(u64::MAX))?,
+                Controller::Cpu => {
+                    let quota = u64::from(wanted.cpu_millis.unwrap_or(u32::MAX)) * CPU_PERIOD_USEC / 1000;
+                    if self.is_v2 {
+                        self.write("cpu.max", format_args!("{quota} {CPU_PERIOD_USEC}"))?;
+                    } else {
+                        self.write("cpu.cfs_period_us", CPU_PERIOD_USEC)?;
+                        self.write("cpu.cfs_quota_us", quota)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Swap is no way out: it counts too, or there is none.
+    fn limit_memory(&self, bytes: u64) -> io::Result<()> {
+        if self.is_v2 {
+            self.write("memory.max", bytes)?;
+            return optional(self.write("memory.swap.max", 0));
+        }
+        self.write("memory.limit_in_bytes", bytes)?;
+        optional(self.write("memory.memsw.limit_in_bytes", bytes))
+    }
+
+    fn write(&self, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
+        fs::write(self.path.join(file), value.to_string())
+    }
+
+    fn count(&self, controller: Controller, counters: &mut Counters) {
+        let path = self.path.as_path();
+        match controller {
+            Controller::Memory if self.is_v2 => {
+                counters.memory_peak = number(path, "memory.peak");
+                counters.out_of_memory_kills = field(path, "memory.events", "oom_kill");
+            }
+            Controller::Memory => {
+                counters.memory_peak = number(path, "memory.max_usage_in_bytes");
+                counters.out_of_memory_kills = field(path, "memory.oom_control", "oom_kill");
+            }
+            Controller::Pids => {
+                counters.pids_peak = number(path, "pids.peak");
+                counters.pids_refused = field(path, "pids.events", "max");
+            }
+            Controller::Cpu if self.is_v2 => counters.cpu_usec = field(path, "cpu.stat", "usage_usec"),
+            Controller::Cpu => counters.cpu_usec = number(path, "cpuacct.usage").map(|nanoseconds| nanoseconds / 1000),
+        }
+    }
+}
+
+/// A kernel without swap accounting has no such file, and no swap to account for here.
+fn optional(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn number(directory: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
+}
+
+fn field(directory: &Path, file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(directory.join(file)).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}

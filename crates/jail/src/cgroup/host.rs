@@ -1,0 +1,230 @@
+//! Which controllers this host has, where, and in which version.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// A controller that carries one of our limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// Memory of the tree.
+    Memory,
+    /// Processes and threads.
+    Pids,
+    /// CPU time.
+    Cpu,
+}
+
+impl Controller {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Memory, Self::Pids, Self::Cpu];
+
+    /// The kernel's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// Where a leaf for a controller can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a version 1 hierarchy, below this directory.
+    V1(PathBuf),
+    /// In the version 2 hierarchy, below this directory, which hands the controller down.
+    V2(PathBuf),
+}
+
+/// What the host has.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    memory: Found,
+    pids: Found,
+    cpu: Found,
+}
+
+/// A place, or why there is none.
+#[derive(Clone, Debug)]
+enum Found {
+    At(Place),
+    Missing(String),
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self::Missing("the kernel has no such controller".to_owned())
+    }
+}
+
+impl Host {
+    /// Looks at what is mounted and where we are in it.
+    pub fn detect() -> Self {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::from_text(&mounts, &own)
+    }
+
+    fn from_text(mounts: &str, own: &str) -> Self {
+        let hierarchies: Vec<Hierarchy> = mounts.lines().filter_map(Hierarchy::parse).collect();
+        let find = |controller: Controller| {
+            let v1 = hierarchies.iter().find(|hierarchy| hierarchy.is_v1_of(controller));
+            match v1.or_else(|| hierarchies.iter().find(|hierarchy| hierarchy.is_v2)) {
+                Some(hierarchy) => hierarchy.place(controller, own),
+                None => Found::Missing(format!("no cgroup hierarchy with the {} controller is mounted", controller.as_str())),
+            }
+        };
+        Self { memory: find(Controller::Memory), pids: find(Controller::Pids), cpu: find(Controller::Cpu) }
+    }
+
+    /// Where a leaf for this controller can be made, or why it can't.
+    pub fn place(&self, controller: Controller) -> Result<&Place, &str> {
+        let found = match controller {
+            Controller::Memory => &self.memory,
+            Controller::Pids => &self.pids,
+            Controller::Cpu => &self.cpu,
+        };
+        match found {
+            Found::At(place) => Ok(place),
+            Found::Missing(why) => Err(why),
+        }
+    }
+}
+
+impl Place {
+    /// How people call it.
+    pub fn mechanism(&self) -> &'static str {
+        match self {
+            Self::V1(_) => "cgroup v1",
+            Self::V2(_) => "cgroup v2",
+        }
+    }
+
+    /// The directory a leaf goes into.
+    pub fn directory(&self) -> &Path {
+        match self {
+            Self::V1(path) | Self::V2(path) => path,
+        }
+    }
+}
+
+/// One mounted hierarchy.
+struct Hierarchy {
+    mount_point: PathBuf,
+    root: String,
+    is_v2: bool,
+    options: String,
+}
+
+impl Hierarchy {
+    /// Reads a line of mountinfo: `id parent dev root mountpoint options … - type source superoptions`.
+    fn parse(line: &str) -> Option<Self> {
+        let (front, back) = line.split_once(" - ")?;
+        let mut back = back.split(' ');
+        let kind = back.next()?;
+        let options = back.nth(1)?.to_owned();
+        let mut front = front.split(' ').skip(3);
+        let (root, mount_point) = (front.next()?.to_owned(), PathBuf::from(front.next()?));
+        match kind {
+            "cgroup" => Some(Self { mount_point, root, is_v2: false, options }),
+            "cgroup2" => Some(Self { mount_point, root, is_v2: true, options }),
+            _ => None,
+        }
+    }
+
+    fn is_v1_of(&self, controller: Controller) -> bool {
+        !self.is_v2 && self.options.split(',').any(|option| option == controller.as_str())
+    }
+
+    fn place(&self, controller: Controller, own: &str) -> Found {
+        let name = controller.as_str();
+        let Some(own) = self.own_directory(controller, own) else {
+            return Found::Missing(format!("our own cgroup is outside the mounted {name} hierarchy"));
+        };
+        if self.is_v2 {
+            return self.v2_place(name, own);
+        }
+        match access(&own, Access::WRITE_OK) {
+            Ok(()) => Found::At(Place::V1(own)),
+            Err(_) => Found::Missing(format!("the {name} cgroup is not ours to make a child of")),
+        }
+    }
+
+    /// Our own directory in this hierarchy, as the mount shows it.
+    fn own_directory(&self, controller: Controller, own: &str) -> Option<PathBuf> {
+        let path = own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let is_this = if self.is_v2 { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller.as_str()) };
+            is_this.then_some(path)
+        })?;
+        let inside = if self.root == "/" { path } else { path.strip_prefix(self.root.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'))? };
+        Some(self.mount_point.join(inside.trim_start_matches('/')))
+    }
+
+    /// In version 2 a cgroup with processes hands nothing down, so the leaf goes below the nearest ancestor that already does.
+    /// Root may make the top of the hierarchy hand controllers down to a directory of ours.
+    fn v2_place(&self, name: &str, own: PathBuf) -> Found {
+        let hands_down = |directory: &Path| {
+            let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+            enabled.split_whitespace().any(|controller| controller == name)
+        };
+        let available = std::fs::read_to_string(self.mount_point.join("cgroup.controllers")).unwrap_or_default();
+        if !available.split_whitespace().any(|controller| controller == name) {
+            return Found::Missing(format!("the cgroup v2 hierarchy has no {name} controller, and no v1 hierarchy does"));
+        }
+        if rustix::process::geteuid().is_root() {
+            let ours = self.mount_point.join("saggar");
+            let enable = |directory: &Path| std::fs::write(directory.join("cgroup.subtree_control"), format!("+{name}"));
+            let made = enable(&self.mount_point).and_then(|()| std::fs::create_dir_all(&ours)).and_then(|()| enable(&ours));
+            if made.is_ok() {
+                return Found::At(Place::V2(ours));
+            }
+        }
+        let mut ancestor = Some(own.as_path());
+        while let Some(directory) = ancestor.filter(|directory| directory.starts_with(&self.mount_point)) {
+            if hands_down(directory) && access(directory, Access::WRITE_OK).is_ok() {
+                return Found::At(Place::V2(directory.to_owned()));
+            }
+            ancestor = directory.parent();
+        }
+        Found::Missing(format!("no cgroup above ours hands the {name} controller down to us"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+33 30 0:29 / /nowhere/unified rw - cgroup2 cgroup2 rw";
+
+    #[test]
+    fn each_controller_is_found_where_it_is() {
+        let hierarchies: Vec<_> = MOUNTS.lines().filter_map(Hierarchy::parse).collect();
+        assert_eq!(hierarchies.len(), 3);
+        assert!(hierarchies[0].is_v1_of(Controller::Cpu) && !hierarchies[0].is_v1_of(Controller::Memory));
+        let own = "5:memory:/docker/abc/job\n4:cpu,cpuacct:/\n0::/user.slice\n";
+        let directory = |index: usize, controller| hierarchies[index].own_directory(controller, own);
+        assert_eq!(directory(0, Controller::Cpu), Some(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct/")));
+        assert_eq!(directory(1, Controller::Memory), Some(PathBuf::from("/sys/fs/cgroup/memory/job")));
+        assert_eq!(directory(2, Controller::Pids), Some(PathBuf::from("/nowhere/unified/user.slice")));
+    }
+
+    #[test]
+    fn a_cgroup_outside_the_mounted_subtree_is_not_used() {
+        let hierarchies: Vec<_> = MOUNTS.lines().filter_map(Hierarchy::parse).collect();
+        assert_eq!(hierarchies[1].own_directory(Controller::Memory, "5:memory:/docker/abcdef\n"), None);
+    }
+
+    #[test]
+    fn a_missing_controller_says_why() {
+        let host = Host::from_text(MOUNTS, "0::/\n");
+        assert!(host.place(Controller::Pids).unwrap_err().contains("no pids controller"), "{host:?}");
+    }
+}

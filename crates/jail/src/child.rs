@@ -1,0 +1,118 @@
+//! The child's half of [`crate::spawn`]: from a fresh process in new namespaces to the agent as PID 1.
+//!
+//! Order matters. The maps come first, because nothing is owned by anyone before; then cgroups, so that all that follows is
+//! counted; then the root; then Landlock, which forbids mounting; then capabilities and seccomp, which forbid the rest.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::identity::Identity;
+use crate::plan::Plan;
+use crate::root::Root;
+use crate::spawn::{Failure, Step};
+use crate::{caps, fence, seal, seccomp, sys};
+
+/// Never returns: ends as the agent, or reports and exits.
+pub(crate) fn run(plan: &Plan, filter: &seccomp::Filter, report: OwnedFd) -> ! {
+    if let Err(failure) = set_up(plan, &report) {
+        tell(report.as_fd(), &failure);
+    }
+    // SAFETY: `set_up` has put the same socket there, and nothing closes it before the agent is executed.
+    let report = unsafe { BorrowedFd::borrow_raw(seal::REPORT) };
+    let failure = close_and_execute(plan, filter, report);
+    tell(report, &failure)
+}
+
+fn tell(report: BorrowedFd<'_>, failure: &Failure) -> ! {
+    // If the parent is gone there is no one to tell, and the exit is all that matters.
+    let _ = rustix::net::send(report, &failure.to_bytes(), rustix::net::SendFlags::NOSIGNAL);
+    sys::exit_now(125)
+}
+
+fn at(step: Step) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { step, index: 0, errno }
+}
+
+/// Everything that needs rights over the new namespaces. At the end only the agent's descriptors are open.
+fn set_up(plan: &Plan, report: &OwnedFd) -> Result<(), Failure> {
+    wait_for_maps(report).map_err(at(Step::Maps))?;
+    take_identity(plan.identity).map_err(at(Step::Identity))?;
+    sys::die_with_parent().map_err(at(Step::Identity))?;
+    for tasks in &plan.tasks {
+        rustix::io::write(tasks, b"0").map_err(at(Step::Cgroup))?;
+    }
+    sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
+    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(at(Step::Hostname))?;
+    if plan.is_network_private {
+        sys::loopback_up().map_err(at(Step::Loopback))?;
+    }
+    sys::new_session_keyring().map_err(at(Step::Keyring))?;
+    // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    enter_root(plan)?;
+    seal::limit(plan).map_err(at(Step::Limits))?;
+    caps::bound_to_agent().map_err(at(Step::Capabilities))?;
+    set_no_new_privs(true).map_err(at(Step::Capabilities))?;
+    fence::close(&plan.fence).map_err(at(Step::Landlock))?;
+    seal::arrange_descriptors(&plan.channel, &plan.guest, report).map_err(at(Step::Descriptors))
+}
+
+fn enter_root(plan: &Plan) -> Result<(), Failure> {
+    let root = Root::stage(plan).map_err(at(Step::Storage))?;
+    for (index, op) in plan.ops.iter().enumerate() {
+        root.run(op).map_err(|errno| Failure { step: Step::Root, index: index as u16, errno })?;
+    }
+    root.enter().map_err(at(Step::Pivot))
+}
+
+/// Gives up the rights, installs the filter, and becomes the agent. Returns only what went wrong.
+fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> Failure {
+    let closed = || -> Result<(), Failure> {
+        caps::shrink_to_agent(matches!(plan.identity, Identity::Range { .. })).map_err(at(Step::Capabilities))?;
+        // Again: changes of credentials clear it. If the parent died in between, its end of the channel is closed and the agent ends itself.
+        sys::die_with_parent().map_err(at(Step::Capabilities))?;
+        let listener = filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        hand_over(report, listener.as_fd()).map_err(at(Step::Seccomp))
+    };
+    match closed() {
+        Ok(()) => at(Step::Execute)(sys::execute(seal::IMAGE, "saggar-guest")),
+        Err(failure) => failure,
+    }
+}
+
+/// The parent writes the maps and then one byte; end of file means that it died.
+fn wait_for_maps(report: &OwnedFd) -> Result<(), Errno> {
+    let mut byte = [0u8; 1];
+    match rustix::io::read(report, &mut byte)? {
+        1 => Ok(()),
+        _ => Err(Errno::PIPE),
+    }
+}
+
+/// From the host's root, which is nobody in here, to root of the range. A single id needs no change.
+fn take_identity(identity: Identity) -> Result<(), Errno> {
+    match identity {
+        Identity::Range { .. } => {
+            set_thread_groups(&[])?;
+            set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+            set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
+        }
+        Identity::Single { .. } => Ok(()),
+    }
+}
+
+/// Sends the listener to the parent: the only descriptor that ever leaves, over a socket that closes when the agent starts.
+fn hand_over(report: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let descriptors = [listener];
+    if !control.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    let ready = [0u8; 1];
+    rustix::net::sendmsg(report, &[std::io::IoSlice::new(&ready)], &mut control, rustix::net::SendFlags::NOSIGNAL)?;
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Landlock, under the mounts: even a mount that should be read-only and isn't can't be written, and no abstract socket or
+//! signal reaches out of the sandbox.
+
+use std::os::fd::AsFd;
+
+use landlock::{ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope};
+use rustix::io::Errno;
+
+use crate::plan::Fence;
+
+/// The newest version of Landlock whose rights are named here; older kernels enforce what they know, and `doctor` says which that is.
+const NEWEST: ABI = ABI::V6;
+
+/// Puts the calling process, and all it will start, behind the fence.
+pub(crate) fn close(fence: &Fence) -> Result<(), Errno> {
+    let outcome = build(fence).map_err(|_| Errno::OPNOTSUPP)?;
+    match outcome {
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+        RulesetStatus::NotEnforced => Err(Errno::OPNOTSUPP),
+    }
+}
+
+fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
+    let all = AccessFs::from_all(NEWEST);
+    let reads = AccessFs::from_read(NEWEST);
+    // Device nodes are never made, whatever the tree.
+    let changes = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev;
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .create()?;
+    ruleset = grant(ruleset, "/", reads)?;
+    for path in &fence.writable {
+        ruleset = grant(ruleset, path, changes)?;
+    }
+    for path in &fence.devices {
+        ruleset = grant(ruleset, path, device)?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
+fn grant(ruleset: landlock::RulesetCreated, path: &str, access: BitFlags<AccessFs>) -> Result<landlock::RulesetCreated, landlock::RulesetError> {
+    // A path that isn't there grants nothing; the plan names only paths it made.
+    let Ok(fd) = PathFd::new(path) else { return Ok(ruleset) };
+    let is_directory = rustix::fs::fstat(fd.as_fd()).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory);
+    let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
+    ruleset.add_rule(PathBeneath::new(fd, access))
+}
+
+/// The version of Landlock this kernel has; `None` when it has none or keeps it off.
+pub fn abi() -> Option<u32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the kernel takes a null attribute of size zero and only answers a number.
+    let answer = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, LANDLOCK_CREATE_RULESET_VERSION) };
+    u32::try_from(answer).ok().filter(|version| *version > 0)
+}

@@ -1,0 +1,31 @@
+//! The jail: enters namespaces, cgroups, seccomp and Landlock, and executes the guest agent as PID 1 inside.
+//!
+//! It is told everything by a [`Plan`] and decides nothing. The caller must be single-threaded: the child runs ordinary Rust
+//! between `clone3` and `execveat`. Nothing here is best-effort; a step the kernel refuses ends the child, and the parent says which.
+
+mod caps;
+pub mod cgroup;
+mod child;
+mod fence;
+mod identity;
+mod memfd;
+mod plan;
+mod reap;
+mod root;
+mod seal;
+pub mod seccomp;
+mod signal;
+mod spawn;
+mod sys;
+mod userns;
+
+pub use caps::ROOT_CAPABILITIES;
+pub use fence::abi as landlock_abi;
+pub use identity::Identity;
+pub use memfd::SealedProgram;
+pub use plan::{Attributes, Fence, Op, Plan, Source};
+pub use reap::{Reaped, reap};
+pub use signal::Signals;
+pub use spawn::{Jailed, SpawnError, Step, spawn};
+pub use sys::{MountAttributes, clone_tree, set_mount_attributes};
+pub use userns::{IdPair, mapping_namespace};

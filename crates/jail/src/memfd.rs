@@ -1,0 +1,47 @@
+//! A program in a sealed memfd: what is executed can't be rewritten, by anyone, through any path.
+
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+
+/// A program no one can change any more.
+#[derive(Debug)]
+pub struct SealedProgram(OwnedFd);
+
+impl SealedProgram {
+    /// Copies a program into memory and seals it.
+    pub fn new(name: &str, image: &[u8]) -> std::io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Kernels before 6.3 don't know the flag, and make every memfd executable.
+        let fd = match memfd_create(name, flags | MemfdFlags::EXEC) {
+            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            other => other?,
+        };
+        let mut file = std::fs::File::from(fd);
+        file.write_all(image)?;
+        let fd = OwnedFd::from(file);
+        fcntl_add_seals(&fd, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+        Ok(Self(fd))
+    }
+}
+
+impl AsFd for SealedProgram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_program_cannot_be_written_or_cut() {
+        let program = SealedProgram::new("test", b"image").unwrap();
+        assert_eq!(rustix::io::write(&program, b"x"), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&program, 0), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(&program, SealFlags::FUTURE_WRITE), Err(Errno::PERM));
+    }
+}

@@ -1,0 +1,152 @@
+//! The plan of a sandbox: everything the jail will do, decided beforehand and written down as data.
+//!
+//! Paths are relative to the new root unless they are a [`Source`]. The operations run in order, inside the new namespaces.
+
+use std::os::fd::{OwnedFd, RawFd};
+
+use crate::identity::Identity;
+use crate::memfd::SealedProgram;
+
+/// What [`crate::spawn`] carries out.
+pub struct Plan {
+    /// Which ids of the host stand behind those inside.
+    pub identity: Identity,
+    /// Whether the sandbox has a network namespace of its own; without one it shares the host's.
+    pub is_network_private: bool,
+    /// Host name inside.
+    pub hostname: String,
+    /// Bytes of private storage.
+    pub storage_bytes: u64,
+    /// Files and directories of private storage.
+    pub storage_inodes: u64,
+    /// How the root is made.
+    pub ops: Vec<Op>,
+    /// What Landlock grants, as a second lock under the mounts.
+    pub fence: Fence,
+    /// Most open files of a process.
+    pub files: u64,
+    /// Most processes of the host user behind the sandbox, where no cgroup counts them.
+    pub processes: Option<u64>,
+    /// Version 1 cgroups to join: their `tasks` files, open for writing. Writing `0` there moves just the writer and takes no
+    /// lock over all of the host's processes, as `cgroup.procs` does.
+    pub tasks: Vec<OwnedFd>,
+    /// The version 2 cgroup to be born in.
+    pub cgroup: Option<OwnedFd>,
+    /// The agent.
+    pub guest: SealedProgram,
+    /// The agent's end of the control channel.
+    pub channel: OwnedFd,
+}
+
+/// One step in making the root.
+#[derive(Debug)]
+pub enum Op {
+    /// A directory of private storage.
+    Directory {
+        /// Where.
+        path: String,
+        /// Permission bits.
+        mode: u32,
+        /// uid and gid inside.
+        owner: u32,
+    },
+    /// A file of private storage.
+    File {
+        /// Where.
+        path: String,
+        /// What is in it.
+        bytes: Vec<u8>,
+    },
+    /// A symbolic link.
+    Link {
+        /// Where.
+        path: String,
+        /// What it says.
+        target: String,
+    },
+    /// Something of the host.
+    Bind {
+        /// What.
+        source: Source,
+        /// Where; must exist.
+        target: String,
+        /// How.
+        attributes: Attributes,
+    },
+    /// A directory of private storage that stays writable when the root is sealed.
+    Writable {
+        /// Where.
+        path: String,
+    },
+    /// A copy-on-write view.
+    Overlay {
+        /// What is below; never changed.
+        lower: Source,
+        /// Where; must exist.
+        target: String,
+        /// A directory of private storage for the changes: `upper`, `work` and `lower` are made in it.
+        layer: String,
+    },
+    /// A path that can't be changed, with every directory above it up to `under` held in place.
+    Protect {
+        /// The workspace.
+        under: String,
+        /// Names from there down; each must exist and not be a link.
+        names: Vec<String>,
+    },
+    /// A procfs of the new pid namespace, read-only.
+    Proc {
+        /// Where; must exist.
+        target: String,
+    },
+    /// A devpts of its own.
+    Terminals {
+        /// Where; must exist.
+        target: String,
+    },
+    /// Hides a file or directory if it is there.
+    Mask {
+        /// What.
+        path: String,
+    },
+    /// Makes the root itself read-only.
+    Seal,
+}
+
+/// Something of the host to be mounted.
+#[derive(Debug)]
+pub enum Source {
+    /// A path that no sandbox can change, opened by the child.
+    System(String),
+    /// A path that must still be what the caller looked at: opened by the child without following links, and compared.
+    Pinned {
+        /// Absolute, without links.
+        path: String,
+        /// Device number seen.
+        device: u64,
+        /// Inode number seen.
+        inode: u64,
+    },
+    /// A detached mount the caller made, with its attributes set, and keeps open.
+    Detached(RawFd),
+}
+
+/// How something of the host is mounted; always without devices and set-id bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attributes {
+    /// Reads only.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+    /// A device node that the sandbox may use.
+    Device,
+}
+
+/// Landlock's grants. Everything may be read and executed (the mounts decide what there is); this says what may be written.
+#[derive(Debug, Default)]
+pub struct Fence {
+    /// Trees that may be changed.
+    pub writable: Vec<String>,
+    /// Devices and terminals that may be opened for writing.
+    pub devices: Vec<String>,
+}

@@ -1,0 +1,222 @@
+//! Making the private root: runs the plan's operations, inside the new mount namespace.
+//!
+//! The root is one tmpfs, so that everything the sandbox owns counts against one limit. It is attached over /proc, a
+//! directory every host has, filled, and pivoted to; the host's tree is then detached and out of reach.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+};
+
+use crate::identity::Identity;
+use crate::plan::{Attributes, Op, Plan, Source};
+use crate::sys::{MountAttributes, clone_tree, make_read_only, pivot_here, set_mount_attributes};
+
+/// Where the new root is attached until it becomes the root.
+const STAGE: &str = "/proc";
+
+/// A root in the making.
+pub(crate) struct Root {
+    fd: OwnedFd,
+    identity: Identity,
+    null: OwnedFd,
+}
+
+impl Root {
+    /// Makes the tmpfs and attaches it.
+    pub(crate) fn stage(plan: &Plan) -> Result<Self, Errno> {
+        // Opened before anything is covered: masks are made of it.
+        let null = clone_tree(&rustix::fs::CWD, "/dev/null")?;
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(context.as_fd(), "size", plan.storage_bytes.to_string())?;
+        fsconfig_set_string(context.as_fd(), "nr_inodes", plan.storage_inodes.to_string())?;
+        fsconfig_set_string(context.as_fd(), "mode", "0755")?;
+        fsconfig_create(context.as_fd())?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let root = Self { fd, identity: plan.identity, null };
+        chownat(&root.fd, "", Some(Uid::from_raw(root.owner(0))), Some(Gid::from_raw(root.owner(0))), AtFlags::EMPTY_PATH)?;
+        Ok(root)
+    }
+
+    /// Runs one operation.
+    pub(crate) fn run(&self, op: &Op) -> Result<(), Errno> {
+        match op {
+            Op::Directory { path, mode, owner } => self.directory(path, *mode, *owner),
+            Op::File { path, bytes } => self.file(path, bytes),
+            Op::Link { path, target } => symlinkat(target.as_str(), &self.fd, path.as_str()),
+            Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
+            Op::Writable { path } => {
+                let tree = clone_tree(&self.fd, path)?;
+                self.attach(tree.as_fd(), path)
+            }
+            Op::Overlay { lower, target, layer } => self.overlay(lower, target, layer),
+            Op::Protect { under, names } => self.protect(under, names),
+            Op::Proc { target } => self.proc(target),
+            Op::Terminals { target } => self.terminals(target),
+            Op::Mask { path } => self.mask(path),
+            Op::Seal => make_read_only(self.fd.as_fd()),
+        }
+    }
+
+    /// Pivots to the new root and detaches the host's.
+    pub(crate) fn enter(&self) -> Result<(), Errno> {
+        rustix::process::fchdir(&self.fd)?;
+        pivot_here()?;
+        unmount(".", UnmountFlags::DETACH)?;
+        rustix::process::chdir("/")
+    }
+
+    fn owner(&self, id: u32) -> u32 {
+        self.identity.owner(id)
+    }
+
+    fn directory(&self, path: &str, mode: u32, owner: u32) -> Result<(), Errno> {
+        mkdirat(&self.fd, path, Mode::from_raw_mode(mode))?;
+        // The process's umask is not ours to rely on.
+        rustix::fs::chmodat(&self.fd, path, Mode::from_raw_mode(mode), AtFlags::empty())?;
+        if owner != 0 {
+            let id = self.owner(owner);
+            chownat(&self.fd, path, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
+    }
+
+    fn file(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&self.fd, path, flags, Mode::from_raw_mode(0o444))?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(&file, rest)?..];
+        }
+        Ok(())
+    }
+
+    fn bind(&self, source: &Source, target: &str, attributes: Attributes) -> Result<(), Errno> {
+        let tree = match source {
+            Source::Detached(fd) => {
+                // SAFETY: the plan's owner keeps the descriptor open until `spawn` returns, and we are its child.
+                return self.attach(unsafe { BorrowedFd::borrow_raw(*fd) }, target);
+            }
+            Source::System(path) => clone_tree(&rustix::fs::CWD, path)?,
+            Source::Pinned { path, device, inode } => clone_tree(&pinned(path, *device, *inode)?, "")?,
+        };
+        let wanted = match attributes {
+            Attributes::ReadOnly => MountAttributes { is_read_only: true, ..MountAttributes::default() },
+            Attributes::ReadWrite => MountAttributes::default(),
+            Attributes::Device => MountAttributes { has_devices: true, is_no_exec: true, ..MountAttributes::default() },
+        };
+        set_mount_attributes(&tree, wanted)?;
+        self.attach(tree.as_fd(), target)
+    }
+
+    fn overlay(&self, lower: &Source, target: &str, layer: &str) -> Result<(), Errno> {
+        let [below, upper, work] = ["lower", "upper", "work"].map(|name| format!("{layer}/{name}"));
+        for path in [&below, &upper, &work] {
+            mkdirat(&self.fd, path.as_str(), Mode::from_raw_mode(0o755))?;
+        }
+        self.bind(lower, &below, Attributes::ReadOnly)?;
+        // The top of the view must look like the top of what is below.
+        let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
+        chownat(&self.fd, upper.as_str(), Some(Uid::from_raw(top.st_uid)), Some(Gid::from_raw(top.st_gid)), AtFlags::SYMLINK_NOFOLLOW)?;
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
+            fsconfig_set_string(context.as_fd(), key, format!("{STAGE}/{path}"))?;
+        }
+        fsconfig_set_flag(context.as_fd(), "userxattr")?;
+        fsconfig_set_string(context.as_fd(), "source", "scratch")?;
+        fsconfig_create(context.as_fd())?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        self.attach(tree.as_fd(), target)?;
+        // What the view is made of must not be seen beside it.
+        unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
+    }
+
+    /// Binds each directory on the way onto itself, which the kernel then refuses to rename or remove, and the last name read-only.
+    fn protect(&self, under: &str, names: &[String]) -> Result<(), Errno> {
+        let mut path = under.to_owned();
+        let Some((last, parents)) = names.split_last() else { return Err(Errno::INVAL) };
+        for name in parents {
+            path = format!("{path}/{name}");
+            self.hold(under, &path, Attributes::ReadWrite)?;
+        }
+        self.hold(under, &format!("{path}/{last}"), Attributes::ReadOnly)
+    }
+
+    fn hold(&self, under: &str, path: &str, attributes: Attributes) -> Result<(), Errno> {
+        let base = openat(&self.fd, under, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+        let inside = path.strip_prefix(under).map_or(path, |rest| rest.trim_start_matches('/'));
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let place = openat2(&base, inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+        if attributes == Attributes::ReadWrite && is_mount_point(&place)? {
+            return Ok(());
+        }
+        let tree = clone_tree(&place, "")?;
+        set_mount_attributes(&tree, MountAttributes { is_read_only: attributes == Attributes::ReadOnly, ..MountAttributes::default() })?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(tree.as_fd(), "", place.as_fd(), "", flags)
+    }
+
+    fn proc(&self, target: &str) -> Result<(), Errno> {
+        let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        // Processes of others, the agent's own among them, are not even listed.
+        fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
+        fsconfig_create(context.as_fd())?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        self.attach(tree.as_fd(), target)
+    }
+
+    fn terminals(&self, target: &str) -> Result<(), Errno> {
+        let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(context.as_fd(), "mode", "0620")?;
+        fsconfig_set_string(context.as_fd(), "ptmxmode", "0666")?;
+        fsconfig_create(context.as_fd())?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        self.attach(tree.as_fd(), target)
+    }
+
+    /// A file is covered by the null device, a directory by an empty one.
+    fn mask(&self, path: &str) -> Result<(), Errno> {
+        let place = match openat(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let is_directory = FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Directory;
+        let cover = if is_directory { clone_tree(&self.fd, EMPTY)? } else { clone_tree(&self.null, "")? };
+        set_mount_attributes(&cover, MountAttributes { is_read_only: true, has_devices: !is_directory, is_no_exec: true, id_map: None })?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(cover.as_fd(), "", place.as_fd(), "", flags)
+    }
+
+    fn attach(&self, tree: BorrowedFd<'_>, target: &str) -> Result<(), Errno> {
+        move_mount(tree, "", self.fd.as_fd(), target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    }
+}
+
+/// An empty directory every root has, to cover others with.
+pub(crate) const EMPTY: &str = "run";
+
+/// Opens a path without following a link anywhere in it, and makes sure that it is what the caller saw.
+fn pinned(path: &str, device: u64, inode: u64) -> Result<OwnedFd, Errno> {
+    let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let opened = openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    let seen = fstat(&opened)?;
+    if (seen.st_dev, seen.st_ino) != (device, inode) {
+        return Err(Errno::STALE);
+    }
+    Ok(opened)
+}
+
+fn is_mount_point(place: &OwnedFd) -> Result<bool, Errno> {
+    let statx = rustix::fs::statx(place, "", AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::BASIC_STATS)?;
+    Ok(statx.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT))
+}

@@ -1,0 +1,68 @@
+//! The last things before the agent: resource limits, and which descriptors survive.
+
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::plan::Plan;
+use crate::sys::checked;
+
+/// Where the agent finds its channel.
+pub(crate) const CHANNEL: RawFd = 3;
+/// Where its own image is, until it is executed.
+pub(crate) const IMAGE: RawFd = 4;
+/// Where failures are reported, until it is executed.
+pub(crate) const REPORT: RawFd = 5;
+
+/// Lowers the limits that every process inside inherits.
+pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
+    lower(Resource::Core, 0)?;
+    lower(Resource::Nofile, plan.files)?;
+    lower(Resource::Memlock, MEMLOCK_BYTES)?;
+    lower(Resource::Msgqueue, MSGQUEUE_BYTES)?;
+    lower(Resource::Rtprio, 0)?;
+    lower(Resource::Nice, 0)?;
+    if let Some(processes) = plan.processes {
+        lower(Resource::Nproc, processes)?;
+    }
+    Ok(())
+}
+
+/// Locked memory is enough for keys and small rings, and no way round a memory limit.
+const MEMLOCK_BYTES: u64 = 8 << 20;
+/// POSIX message queues live in kernel memory.
+const MSGQUEUE_BYTES: u64 = 819_200;
+
+fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
+    let before = getrlimit(resource);
+    let value = before.maximum.map_or(value, |maximum| maximum.min(value));
+    setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
+}
+
+/// Leaves 0, 1 and 2 as the null device, the channel at 3, and above it only what closes when the agent is executed.
+pub(crate) fn arrange_descriptors(channel: &OwnedFd, image: &impl std::os::fd::AsFd, report: &OwnedFd) -> Result<(), Errno> {
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // All moved out of the way first: a source may sit where another has to go.
+    let [null, channel, image, report] = [null.into_raw_fd(), channel.as_raw_fd(), image.as_fd().as_raw_fd(), report.as_raw_fd()].map(raised);
+    let (null, channel, image, report) = (null?, channel?, image?, report?);
+    for target in 0..=2 {
+        place(null, target, 0)?;
+    }
+    place(channel, CHANNEL, 0)?;
+    place(image, IMAGE, libc::O_CLOEXEC)?;
+    place(report, REPORT, libc::O_CLOEXEC)?;
+    // SAFETY: takes integers only; everything above REPORT is closed, and nothing here uses it afterwards.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, (REPORT + 1) as libc::c_uint, libc::c_uint::MAX, 0) }).map(|_| ())
+}
+
+fn raised(fd: RawFd) -> Result<RawFd, Errno> {
+    // SAFETY: duplicates a descriptor number; fails with EBADF when it isn't open.
+    checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16) }.into()).map(|fd| fd as RawFd)
+}
+
+fn place(fd: RawFd, target: RawFd, flags: i32) -> Result<(), Errno> {
+    // SAFETY: takes integers only; the source is at 16 or above and the target below it.
+    checked(unsafe { libc::dup3(fd, target, flags) }.into()).map(|_| ())
+}

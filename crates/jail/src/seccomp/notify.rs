@@ -1,0 +1,131 @@
+//! The host's end of a telling refusal: hear which call was refused, describe it, answer it.
+//!
+//! The caller waits in each refused call until it is answered, so one who holds a [`Listener`] must serve it, or drop
+//! it: without a listener the kernel answers ENOSYS by itself. There is no way here to let a call through
+//! (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`): the arguments may have changed since they were checked.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::{arch, rules};
+
+/// The listening end of an installed filter.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Wraps the descriptor that [`super::Filter::install`] gave, usually after it was passed to the host.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Takes the next refused call; `None` if its caller died or was interrupted before it was taken.
+    ///
+    /// Blocks when nothing is waiting, whatever the descriptor's flags: poll for readability first, and let only one
+    /// thread receive. A hang-up without readability means that the last process under the filter is gone.
+    pub fn receive(&self) -> io::Result<Option<Notification>> {
+        loop {
+            // SAFETY: all zeroes is a valid value of this struct of integers; the kernel insists on it.
+            let mut request: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+            match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut request) {
+                Ok(()) => return Ok(Some(Notification::from(request))),
+                Err(Errno::NOENT) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Answers a refused call with an error. A caller that died meanwhile needs no answer.
+    pub fn refuse(&self, notification: &Notification, errno: Errno) -> io::Result<()> {
+        let mut response = libc::seccomp_notif_resp {
+            id: notification.id,
+            val: 0,
+            error: -errno.raw_os_error(),
+            flags: 0,
+        };
+        loop {
+            match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response) {
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {
+        // SAFETY: both requests carry the size of their struct in their number and both callers pass that struct, so
+        // the kernel reads and writes within `argument`; on any other descriptor it refuses the number.
+        let answer = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+        if answer == 0 {
+            return Ok(());
+        }
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A refused call that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The kernel's cookie for this one call.
+    pub id: u64,
+    /// The calling thread, in the pid namespace of the listener's owner; 0 if it cannot be seen from there.
+    pub pid: u32,
+    /// The number of the system call.
+    pub nr: u32,
+    /// Its arguments as the filter saw them: registers, which nobody can change behind our back.
+    pub args: [u64; 6],
+}
+
+impl From<libc::seccomp_notif> for Notification {
+    fn from(request: libc::seccomp_notif) -> Self {
+        Self {
+            id: request.id,
+            pid: request.pid,
+            nr: request.data.nr.cast_unsigned(),
+            args: request.data.args,
+        }
+    }
+}
+
+/// What was refused, by which rule, and what the caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kernel's name of the call.
+    pub syscall: &'static str,
+    /// The stable id of the rule, such as `seccomp/mounts`.
+    pub rule: &'static str,
+    /// The error to answer with.
+    pub errno: Errno,
+}
+
+/// Describes a notification, from the same table the filter was made of.
+pub fn verdict(notification: &Notification) -> Refusal {
+    let syscall = arch::name(notification.nr).unwrap_or("unknown");
+    let clause = rules::rule_of(notification.nr)
+        .iter()
+        .find(|clause| clause.applies(&notification.args));
+    match clause {
+        Some(clause) => Refusal {
+            syscall,
+            rule: clause.group.rule(),
+            errno: clause.answer.errno(),
+        },
+        // The kernel asked about a call that this table allows: the filter comes from another build. Stay closed.
+        None => Refusal {
+            syscall,
+            rule: rules::Group::Unlisted.rule(),
+            errno: Errno::NOSYS,
+        },
+    }
+}

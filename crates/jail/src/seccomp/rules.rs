@@ -1,0 +1,428 @@
+//! The rules: which system calls are refused, when, and with what answer.
+//!
+//! A rule is a list of clauses; the first that applies refuses the call, and if none does the call is allowed. Each
+//! clause belongs to a group, the unit that is named in denials and that a mutation check can switch off.
+//!
+//! Checks look at the low 32 bits of an argument. That is exact, not an approximation, for every argument tested here,
+//! because the kernel itself drops the rest:
+//! - families, socket types, protocols, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
+//! - modes: `umode_t`, 16 bits, and the masks lie within them;
+//! - ioctl commands, seccomp operations and flags, personalities: `unsigned int`;
+//! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
+//!   every defined bit lies in the lower half and the kernel refuses undefined ones.
+//!
+//! Answers: EPERM for what exists and is refused; ENOSYS where programs then take another way (clone3, io_uring) or
+//! where the call is unknown; for sockets what a kernel without that family or protocol would say.
+
+use rustix::io::Errno;
+
+use super::arch::{self, nr};
+
+/// The rule of a number, listed or not.
+pub(super) fn rule_of(number: u32) -> Rule {
+    TABLE
+        .iter()
+        .chain(arch::LEGACY)
+        .find(|(_, numbers)| numbers.contains(&number))
+        .map_or(UNLISTED, |(rule, _)| *rule)
+}
+
+/// Clauses in order of precedence; an empty list allows.
+pub(super) type Rule = &'static [Clause];
+
+pub(super) const ALLOWED: Rule = &[];
+pub(super) const UNLISTED: Rule = &[silent(Group::Unlisted, Errno::NOSYS)];
+
+macro_rules! groups {
+    ($($(#[$doc:meta])* $name:ident = $rule:literal),+ $(,)?) => {
+        /// A family of refusals with one reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Group { $($(#[$doc])* $name),+ }
+
+        impl Group {
+            /// Every group.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// The stable id that denials carry, such as `seccomp/mounts`.
+            pub const fn rule(self) -> &'static str {
+                match self { $(Self::$name => concat!("seccomp/", $rule)),+ }
+            }
+
+            /// The stable name, such as `mounts`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $rule),+ }
+            }
+        }
+    };
+}
+
+groups! {
+    /// Making or entering a namespace: a new user namespace would bring back all capabilities.
+    Namespaces = "namespaces",
+    /// Changing or listing the mount table, and leaving the root.
+    Mounts = "mounts",
+    /// File handles, which name inodes outside of the root.
+    Handles = "handles",
+    /// Reading, writing or steering another process.
+    Ptrace = "ptrace",
+    /// The kernel's keyrings, which are not namespaced by process tree.
+    Keyrings = "keyrings",
+    /// Loading programs into the kernel.
+    Bpf = "bpf",
+    /// Performance counters, a side channel with a long list of bugs.
+    Perf = "perf",
+    /// Stalling the kernel in a page fault at will.
+    Userfaultfd = "userfaultfd",
+    /// The ring that makes system calls no filter sees.
+    IoUring = "io-uring",
+    /// Loading kernel code.
+    Modules = "modules",
+    /// Administration of the machine.
+    System = "system",
+    /// Setting the machine's clock.
+    Clock = "clock",
+    /// Setting the host and domain name.
+    Hostname = "hostname",
+    /// Placing or moving pages between memory nodes, and giving pages away.
+    MemoryPolicy = "memory-policy",
+    /// Execution domains: no randomisation, readable means executable.
+    Personality = "personality",
+    /// Setuid and setgid bits, which outlive the sandbox in a workspace.
+    SetidBits = "setid-bits",
+    /// Device nodes and whiteouts.
+    DeviceNodes = "device-nodes",
+    /// Every socket but unix, TCP and UDP.
+    Sockets = "sockets",
+    /// Typing into, or taking over, the terminal.
+    TtyIoctls = "tty-ioctls",
+    /// Becoming the one who answers for refused calls.
+    SeccompListener = "seccomp-listener",
+    /// Rewriting the memory map the kernel reports for a process.
+    Prctl = "prctl",
+    /// Numbers this table does not know.
+    Unlisted = "unlisted",
+    /// System calls in another convention: 32-bit, x32. Checked before the table.
+    ForeignAbi = "foreign-abi",
+}
+
+/// One refusal: applies when all its tests hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clause {
+    pub group: Group,
+    pub answer: Answer,
+    /// An array and not a slice, so that clauses can be made by const functions that take argument positions.
+    pub tests: [Option<Test>; 2],
+}
+
+impl Clause {
+    /// Whether a call with these arguments is refused by this clause.
+    pub fn applies(&self, args: &[u64; 6]) -> bool {
+        self.tests.iter().flatten().all(|test| test.holds(args))
+    }
+
+    const fn when(self, test: Test) -> Self {
+        Self {
+            tests: [Some(test), None],
+            ..self
+        }
+    }
+
+    const fn when_both(self, first: Test, second: Test) -> Self {
+        Self {
+            tests: [Some(first), Some(second)],
+            ..self
+        }
+    }
+}
+
+/// How a refusal is answered. Never with success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// By the kernel, with this error.
+    Silent(Errno),
+    /// By the host, which records it and answers with this error.
+    Telling(Errno),
+}
+
+impl Answer {
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::Silent(errno) | Self::Telling(errno) => errno,
+        }
+    }
+}
+
+/// A question about the low 32 bits of one argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Test {
+    pub arg: u8,
+    pub mask: u32,
+    pub values: Values,
+}
+
+impl Test {
+    fn holds(&self, args: &[u64; 6]) -> bool {
+        let masked = args[usize::from(self.arg)] as u32 & self.mask;
+        match self.values {
+            Values::OneOf(values) => values.contains(&masked),
+            Values::NoneOf(values) => !values.contains(&masked),
+        }
+    }
+}
+
+/// What the masked argument is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Values {
+    OneOf(&'static [u32]),
+    NoneOf(&'static [u32]),
+}
+
+pub(super) const fn silent(group: Group, errno: Errno) -> Clause {
+    Clause {
+        group,
+        answer: Answer::Silent(errno),
+        tests: [None; 2],
+    }
+}
+
+pub(super) const fn telling(group: Group, errno: Errno) -> Clause {
+    Clause {
+        group,
+        answer: Answer::Telling(errno),
+        tests: [None; 2],
+    }
+}
+
+/// Refuses a mode with a setuid or setgid bit.
+pub(super) const fn setid_mode(mode: u8) -> Clause {
+    telling(Group::SetidBits, Errno::PERM).when(any_bit(mode, SETID_BITS))
+}
+
+/// The same for an open that may create; otherwise the mode is garbage that the kernel ignores.
+pub(super) const fn setid_create(flags: u8, mode: u8) -> Clause {
+    telling(Group::SetidBits, Errno::PERM).when_both(any_bit(flags, CREATING_FLAGS), any_bit(mode, SETID_BITS))
+}
+
+/// Refuses the two device types; whiteouts are character devices too.
+pub(super) const fn device_node(mode: u8) -> Clause {
+    telling(Group::DeviceNodes, Errno::PERM).when(Test {
+        arg: mode,
+        mask: libc::S_IFMT,
+        values: Values::OneOf(&[libc::S_IFCHR, libc::S_IFBLK]),
+    })
+}
+
+const fn any_bit(arg: u8, mask: u32) -> Test {
+    Test {
+        arg,
+        mask,
+        values: Values::NoneOf(&[0]),
+    }
+}
+
+const fn one_of(arg: u8, values: &'static [u32]) -> Test {
+    Test {
+        arg,
+        mask: u32::MAX,
+        values: Values::OneOf(values),
+    }
+}
+
+const fn none_of(arg: u8, values: &'static [u32]) -> Test {
+    Test {
+        arg,
+        mask: u32::MAX,
+        values: Values::NoneOf(values),
+    }
+}
+
+const SETID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
+/// O_CREAT, and the bit of O_TMPFILE that is its own; the rest of O_TMPFILE is O_DIRECTORY.
+const CREATING_FLAGS: u32 = libc::O_CREAT as u32 | 0o20000000;
+/// NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
+const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
+/// In clone this bit is part of the exit signal, so only unshare can ask for it.
+const CLONE_NEWTIME: u32 = 0x80;
+const PERSONALITY_LINUX: u32 = 0;
+const PERSONALITY_QUERY: u32 = u32::MAX;
+const PR_SET_MM: u32 = 35;
+const RENAME_WHITEOUT: u32 = 1 << 2;
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541C;
+const TIOCCONS: u32 = 0x541D;
+const TIOCSETD: u32 = 0x5423;
+
+const AF_UNIX: u32 = libc::AF_UNIX as u32;
+const AF_INET: u32 = libc::AF_INET as u32;
+const AF_INET6: u32 = libc::AF_INET6 as u32;
+const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
+const SOCK_STREAM: u32 = libc::SOCK_STREAM as u32;
+const SOCK_DGRAM: u32 = libc::SOCK_DGRAM as u32;
+const SOCK_RAW: u32 = libc::SOCK_RAW as u32;
+const SOCK_SEQPACKET: u32 = libc::SOCK_SEQPACKET as u32;
+const SOCK_PACKET: u32 = 10;
+/// The kernel's SOCK_TYPE_MASK: above it are SOCK_CLOEXEC and SOCK_NONBLOCK.
+const SOCK_TYPE_MASK: u32 = 0xF;
+const IPPROTO_DEFAULT: u32 = 0;
+const IPPROTO_TCP: u32 = libc::IPPROTO_TCP as u32;
+const IPPROTO_UDP: u32 = libc::IPPROTO_UDP as u32;
+const IPPROTO_MPTCP: u32 = 262;
+
+const fn socket_type(values: Values) -> Test {
+    Test {
+        arg: 1,
+        mask: SOCK_TYPE_MASK,
+        values,
+    }
+}
+
+const SOCKET: Rule = &[
+    // Silent: getifaddrs and getaddrinfo of every C library ask for netlink and do without.
+    silent(Group::Sockets, Errno::AFNOSUPPORT).when(one_of(0, &[AF_NETLINK])),
+    telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX, AF_INET, AF_INET6])),
+    // SOCK_PACKET with AF_INET is an old way to spell AF_PACKET.
+    telling(Group::Sockets, Errno::PERM).when(socket_type(Values::OneOf(&[SOCK_RAW, SOCK_PACKET]))),
+    silent(Group::Sockets, Errno::SOCKTNOSUPPORT).when(socket_type(Values::NoneOf(&[
+        SOCK_STREAM,
+        SOCK_DGRAM,
+        SOCK_SEQPACKET,
+    ]))),
+    silent(Group::Sockets, Errno::PROTONOSUPPORT)
+        .when_both(none_of(0, &[AF_UNIX]), socket_type(Values::OneOf(&[SOCK_SEQPACKET]))),
+    // Silent: Go's listeners ask for multipath TCP first, and for plain TCP after this very answer.
+    silent(Group::Sockets, Errno::PROTONOSUPPORT).when_both(none_of(0, &[AF_UNIX]), one_of(2, &[IPPROTO_MPTCP])),
+    telling(Group::Sockets, Errno::PROTONOSUPPORT).when_both(
+        none_of(0, &[AF_UNIX]),
+        none_of(2, &[IPPROTO_DEFAULT, IPPROTO_TCP, IPPROTO_UDP]),
+    ),
+];
+
+const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX]))];
+
+const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM).when_both(
+    one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]),
+    any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32),
+)];
+
+/// Every call that all our architectures have, each exactly once.
+#[rustfmt::skip] // One idea to a line, not one number.
+pub(super) const TABLE: &[(Rule, &[u32])] = &[
+    (ALLOWED, ORDINARY),
+
+    (&[telling(Group::Namespaces, Errno::PERM).when(any_bit(0, NAMESPACE_FLAGS))], &[nr::clone]),
+    (&[telling(Group::Namespaces, Errno::PERM).when(any_bit(0, NAMESPACE_FLAGS | CLONE_NEWTIME))], &[nr::unshare]),
+    (&[telling(Group::Namespaces, Errno::PERM)], &[nr::setns]),
+    // The flags of clone3 are behind a pointer; the C libraries fall back to clone.
+    (&[silent(Group::Namespaces, Errno::NOSYS)], &[nr::clone3, nr::listns]),
+
+    (&[telling(Group::Mounts, Errno::PERM)], &[
+        nr::mount, nr::umount2, nr::pivot_root, nr::chroot,
+        nr::open_tree, nr::open_tree_attr, nr::move_mount, nr::mount_setattr,
+        nr::fsopen, nr::fsconfig, nr::fsmount, nr::fspick,
+    ]),
+    (&[silent(Group::Mounts, Errno::NOSYS)], &[nr::statmount, nr::listmount]),
+
+    (&[telling(Group::Handles, Errno::PERM)], &[nr::name_to_handle_at, nr::open_by_handle_at]),
+    (&[telling(Group::Ptrace, Errno::PERM)], &[
+        nr::ptrace, nr::process_vm_readv, nr::process_vm_writev, nr::kcmp,
+        nr::pidfd_getfd, nr::process_madvise, nr::process_mrelease,
+    ]),
+    (&[telling(Group::Keyrings, Errno::PERM)], &[nr::add_key, nr::request_key, nr::keyctl]),
+    (&[telling(Group::Bpf, Errno::PERM)], &[nr::bpf]),
+    (&[telling(Group::Perf, Errno::PERM)], &[nr::perf_event_open]),
+    (&[telling(Group::Userfaultfd, Errno::PERM)], &[nr::userfaultfd]),
+    // Silent: node and others probe for it at every start.
+    (&[silent(Group::IoUring, Errno::NOSYS)], &[nr::io_uring_setup, nr::io_uring_enter, nr::io_uring_register]),
+    (&[telling(Group::Modules, Errno::PERM)], &[
+        nr::init_module, nr::finit_module, nr::delete_module, nr::kexec_load, nr::kexec_file_load,
+    ]),
+    (&[telling(Group::System, Errno::PERM)], &[
+        nr::reboot, nr::swapon, nr::swapoff, nr::acct, nr::quotactl, nr::quotactl_fd, nr::syslog, nr::vhangup,
+        nr::lookup_dcookie, nr::fanotify_init, nr::fanotify_mark, nr::lsm_set_self_attr,
+    ]),
+    (&[silent(Group::System, Errno::NOSYS)], &[nr::nfsservctl]),
+    (&[telling(Group::Clock, Errno::PERM)], &[nr::settimeofday, nr::clock_settime, nr::adjtimex, nr::clock_adjtime]),
+    (&[telling(Group::Hostname, Errno::PERM)], &[nr::sethostname, nr::setdomainname]),
+
+    // Silent: numeric libraries give this advice whenever they allocate and do not look at the answer.
+    (&[silent(Group::MemoryPolicy, Errno::PERM)], &[nr::mbind, nr::set_mempolicy, nr::set_mempolicy_home_node]),
+    (&[telling(Group::MemoryPolicy, Errno::PERM)], &[nr::migrate_pages, nr::move_pages, nr::vmsplice]),
+    (&[silent(Group::MemoryPolicy, Errno::NOSYS)], &[nr::memfd_secret]),
+
+    (&[telling(Group::Personality, Errno::PERM).when(none_of(0, &[PERSONALITY_LINUX, PERSONALITY_QUERY]))],
+        &[nr::personality]),
+
+    (&[setid_mode(1)], &[nr::fchmod]),
+    (&[setid_mode(2)], &[nr::fchmodat, nr::fchmodat2]),
+    (&[setid_create(2, 3)], &[nr::openat]),
+    (&[setid_mode(2), device_node(2)], &[nr::mknodat]),
+    // The mode of openat2 is behind a pointer; who uses it falls back to openat.
+    (&[silent(Group::SetidBits, Errno::NOSYS)], &[nr::openat2, nr::file_getattr, nr::file_setattr]),
+    // A whiteout is a device node by another name, and needs no privilege.
+    (&[telling(Group::DeviceNodes, Errno::PERM).when(any_bit(4, RENAME_WHITEOUT))], &[nr::renameat2]),
+
+    (SOCKET, &[nr::socket]),
+    (SOCKETPAIR, &[nr::socketpair]),
+    (&[telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD]))],
+        &[nr::ioctl]),
+    (SECCOMP, &[nr::seccomp]),
+    // Syscall user dispatch stays: it only sends the caller's own calls to its own handler, before any runs.
+    (&[telling(Group::Prctl, Errno::PERM).when(one_of(0, &[PR_SET_MM]))], &[nr::prctl]),
+
+    (UNLISTED, &[nr::lsm_get_self_attr, nr::lsm_list_modules]),
+];
+
+/// What shells, compilers, interpreters, databases and browsers need. Where a call takes privilege (chown, setuid,
+/// capset, setpriority), the kernel decides: there is none to use.
+#[rustfmt::skip]
+const ORDINARY: &[u32] = &[
+    // Files: descriptors and contents.
+    nr::read, nr::write, nr::readv, nr::writev, nr::pread64, nr::pwrite64, nr::preadv, nr::pwritev, nr::preadv2,
+    nr::pwritev2, nr::lseek, nr::close, nr::close_range, nr::dup, nr::dup3, nr::pipe2, nr::fcntl, nr::flock,
+    nr::fsync, nr::fdatasync, nr::sync, nr::syncfs, nr::sync_file_range, nr::truncate, nr::ftruncate, nr::fallocate,
+    nr::fadvise64, nr::readahead, nr::sendfile, nr::splice, nr::tee, nr::copy_file_range, nr::cachestat,
+    // Files: names and attributes.
+    nr::fstat, nr::newfstatat, nr::statx, nr::statfs, nr::fstatfs, nr::faccessat, nr::faccessat2, nr::getdents64,
+    nr::getcwd, nr::chdir, nr::fchdir, nr::umask, nr::mkdirat, nr::unlinkat, nr::linkat, nr::symlinkat,
+    nr::readlinkat, nr::renameat, nr::fchown, nr::fchownat, nr::utimensat,
+    nr::getxattr, nr::lgetxattr, nr::fgetxattr, nr::getxattrat, nr::setxattr, nr::lsetxattr, nr::fsetxattr,
+    nr::setxattrat, nr::listxattr, nr::llistxattr, nr::flistxattr, nr::listxattrat, nr::removexattr,
+    nr::lremovexattr, nr::fremovexattr, nr::removexattrat,
+    nr::inotify_init1, nr::inotify_add_watch, nr::inotify_rm_watch,
+    // Memory.
+    nr::brk, nr::mmap, nr::munmap, nr::mremap, nr::mprotect, nr::madvise, nr::msync, nr::mincore, nr::mlock,
+    nr::mlock2, nr::munlock, nr::mlockall, nr::munlockall, nr::remap_file_pages, nr::memfd_create, nr::mseal,
+    nr::pkey_alloc, nr::pkey_free, nr::pkey_mprotect, nr::map_shadow_stack, nr::get_mempolicy, nr::membarrier,
+    // Processes and threads.
+    nr::execve, nr::execveat, nr::exit, nr::exit_group, nr::wait4, nr::waitid, nr::gettid, nr::getpid, nr::getppid,
+    nr::getpgid, nr::setpgid, nr::getsid, nr::setsid, nr::set_tid_address, nr::set_robust_list, nr::get_robust_list,
+    nr::rseq, nr::futex, nr::futex_wait, nr::futex_wake, nr::futex_requeue, nr::futex_waitv, nr::pidfd_open,
+    nr::getcpu, nr::getrusage, nr::times, nr::restart_syscall,
+    nr::getrlimit, nr::setrlimit, nr::prlimit64, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
+    nr::sched_yield, nr::sched_getaffinity, nr::sched_setaffinity, nr::sched_getparam, nr::sched_setparam,
+    nr::sched_getscheduler, nr::sched_setscheduler, nr::sched_getattr, nr::sched_setattr,
+    nr::sched_get_priority_min, nr::sched_get_priority_max, nr::sched_rr_get_interval,
+    // Identity and confinement.
+    nr::getuid, nr::geteuid, nr::getgid, nr::getegid, nr::getresuid, nr::getresgid, nr::getgroups, nr::setuid,
+    nr::setgid, nr::setreuid, nr::setregid, nr::setresuid, nr::setresgid, nr::setfsuid, nr::setfsgid, nr::setgroups,
+    nr::capget, nr::capset, nr::landlock_create_ruleset, nr::landlock_add_rule, nr::landlock_restrict_self,
+    // Signals.
+    nr::kill, nr::tkill, nr::tgkill, nr::pidfd_send_signal, nr::rt_sigaction, nr::rt_sigprocmask, nr::rt_sigreturn,
+    nr::rt_sigpending, nr::rt_sigsuspend, nr::rt_sigtimedwait, nr::rt_sigqueueinfo, nr::rt_tgsigqueueinfo,
+    nr::sigaltstack, nr::signalfd4,
+    // Sockets, once made.
+    nr::bind, nr::listen, nr::accept, nr::accept4, nr::connect, nr::shutdown, nr::getsockname, nr::getpeername,
+    nr::getsockopt, nr::setsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
+    // Waiting and time.
+    nr::ppoll, nr::pselect6, nr::epoll_create1, nr::epoll_ctl, nr::epoll_pwait, nr::epoll_pwait2, nr::eventfd2,
+    nr::nanosleep, nr::clock_nanosleep, nr::clock_gettime, nr::clock_getres, nr::gettimeofday, nr::getitimer,
+    nr::setitimer, nr::timer_create, nr::timer_settime, nr::timer_gettime, nr::timer_getoverrun, nr::timer_delete,
+    nr::timerfd_create, nr::timerfd_settime, nr::timerfd_gettime,
+    nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
+    // System V and POSIX communication, in the sandbox's own namespace.
+    nr::shmget, nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
+    nr::msgget, nr::msgsnd, nr::msgrcv, nr::msgctl,
+    nr::mq_open, nr::mq_unlink, nr::mq_timedsend, nr::mq_timedreceive, nr::mq_notify, nr::mq_getsetattr,
+    // About the machine.
+    nr::uname, nr::sysinfo, nr::getrandom,
+];

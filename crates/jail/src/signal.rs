@@ -1,0 +1,68 @@
+//! Signals as a file descriptor, so that one poll loop waits for everything.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// A set of signals, blocked for the process and read from a descriptor instead.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+    mask: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks the signals and opens the descriptor. A child that executes another program must [`Signals::unblock`] first.
+    pub fn block(signals: &[i32]) -> std::io::Result<Self> {
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the whole set before it is read; sigaddset, sigprocmask and signalfd get that valid set.
+        unsafe {
+            libc::sigemptyset(mask.as_mut_ptr());
+            for signal in signals {
+                libc::sigaddset(mask.as_mut_ptr(), *signal);
+            }
+            let mask = mask.assume_init();
+            if libc::sigprocmask(libc::SIG_BLOCK, &mask, std::ptr::null_mut()) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            let fd = libc::signalfd(-1, &mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd), mask })
+        }
+    }
+
+    /// The next signal that came, if one did.
+    pub fn next(&self) -> std::io::Result<Option<i32>> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut info) {
+            Ok(length) if length == info.len() => {
+                let number = info.first_chunk::<4>().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+                Ok(Some(number as i32))
+            }
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Lets the signals through again.
+    pub fn unblock(&self) {
+        // SAFETY: the set was initialised by `block`, and no old set is asked for.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.mask, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        debug_assert!(self.fd.as_raw_fd() >= 0);
+        self.unblock();
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,216 @@
+//! The parent's half: makes the child, maps its ids, and waits until the agent runs or a step failed.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair};
+use rustix::process::Pid;
+
+use crate::identity::Identity;
+use crate::plan::Plan;
+use crate::seccomp::{Filter, Listener};
+use crate::sys::{Cloned, clone3};
+use crate::{child, userns};
+
+/// A sandbox whose agent is running.
+#[derive(Debug)]
+pub struct Jailed {
+    /// PID 1 of the sandbox, as the host numbers it.
+    pub pid: Pid,
+    /// The same, immune to reuse of the number.
+    pub pidfd: OwnedFd,
+    /// Where the filter asks about telling syscalls.
+    pub listener: Listener,
+}
+
+/// Why there is no sandbox. Nothing of it is left: the child is reaped.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The kernel made no process in new namespaces.
+    #[error("creating namespaces")]
+    Clone(#[source] Errno),
+    /// The ids could not be mapped.
+    #[error("mapping ids into the user namespace")]
+    Map(#[source] Errno),
+    /// The child could not be talked to.
+    #[error("talking to the new process")]
+    Channel(#[source] Errno),
+    /// A step inside failed.
+    #[error("{step}")]
+    Step {
+        /// Which.
+        step: Step,
+        /// Which operation of the plan, when the step is the root.
+        index: usize,
+        /// What the kernel answered.
+        #[source]
+        errno: Errno,
+    },
+    /// The child died without a word.
+    #[error("the new process died during set-up")]
+    Died,
+    /// The child took too long. A first process of a pid namespace that crashes may not die of it.
+    #[error("the new process hung during set-up")]
+    Hung,
+}
+
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident = $number:literal $text:literal),+ $(,)?) => {
+        /// The steps inside, in order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Step { $($(#[$doc])* $name = $number),+ }
+
+        impl Step {
+            fn from_number(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for Step {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Self::$name => $text),+ })
+            }
+        }
+    };
+}
+
+steps! {
+    /// Waiting for the maps.
+    Maps = 1 "waiting for the id maps",
+    /// Becoming root of the range.
+    Identity = 2 "taking on the sandbox's identity",
+    /// Joining cgroups and hiding the ones above.
+    Cgroup = 3 "joining the cgroups",
+    /// Naming the host.
+    Hostname = 4 "setting the host name",
+    /// Bringing loopback up.
+    Loopback = 5 "bringing the loopback interface up",
+    /// A keyring of its own.
+    Keyring = 6 "making a session keyring",
+    /// The tmpfs of the root.
+    Storage = 7 "making the private storage",
+    /// One of the plan's operations.
+    Root = 8 "making the private root",
+    /// Leaving the host's tree.
+    Pivot = 9 "entering the private root",
+    /// Resource limits.
+    Limits = 10 "lowering the resource limits",
+    /// Capabilities and no_new_privs.
+    Capabilities = 11 "dropping capabilities",
+    /// Landlock.
+    Landlock = 12 "closing the Landlock fence",
+    /// Closing what is open.
+    Descriptors = 13 "arranging descriptors",
+    /// The filter.
+    Seccomp = 14 "installing the seccomp filter",
+    /// The agent.
+    Execute = 15 "executing the agent",
+}
+
+/// What the child says when a step fails.
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) index: u16,
+    pub(crate) errno: Errno,
+}
+
+impl Failure {
+    const LEN: usize = 7;
+
+    pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
+        let [a, b] = self.index.to_le_bytes();
+        let [c, d, e, f] = self.errno.raw_os_error().to_le_bytes();
+        [self.step as u8, a, b, c, d, e, f]
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [step, a, b, c, d, e, f] = *<&[u8; Self::LEN]>::try_from(bytes).ok()?;
+        Some(Self { step: Step::from_number(step)?, index: u16::from_le_bytes([a, b]), errno: Errno::from_raw_os_error(i32::from_le_bytes([c, d, e, f])) })
+    }
+}
+
+/// Starts a sandbox. The caller must have one thread.
+pub fn spawn(plan: &Plan) -> Result<Jailed, SpawnError> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(SpawnError::Channel)?;
+    let mut flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if plan.is_network_private {
+        flags |= libc::CLONE_NEWNET;
+    }
+    let filter = Filter::compile();
+    let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
+    let (pid, pidfd) = match clone3(flags as u64, cgroup).map_err(SpawnError::Clone)? {
+        Cloned::Child => {
+            drop(ours);
+            child::run(plan, &filter, theirs)
+        }
+        Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop(theirs);
+    let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
+    match attend(plan, pid, &ours) {
+        Ok(listener) => Ok(Jailed { pid, pidfd, listener }),
+        Err(error) => {
+            // Already dead in most cases; then the first call says so and the second reaps it.
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()); // Reaping our own child can't fail usefully.
+            Err(error)
+        }
+    }
+}
+
+fn attend(plan: &Plan, pid: Pid, ours: &OwnedFd) -> Result<Listener, SpawnError> {
+    let number = pid.as_raw_nonzero().get();
+    if let Identity::Single { .. } = plan.identity {
+        // Without this an ordinary user may not map a gid.
+        userns::write_map(number, "setgroups", "deny").map_err(SpawnError::Map)?;
+    }
+    userns::write_map(number, "uid_map", &plan.identity.uid_map()).map_err(SpawnError::Map)?;
+    userns::write_map(number, "gid_map", &plan.identity.gid_map()).map_err(SpawnError::Map)?;
+    rustix::net::send(ours, &[1], rustix::net::SendFlags::NOSIGNAL).map_err(SpawnError::Channel)?;
+    let (message, listener) = receive(ours)?;
+    match (Failure::from_bytes(&message), listener) {
+        (Some(failure), _) => Err(failure.into()),
+        (None, None) => Err(SpawnError::Died),
+        // The filter is on; what is left is the agent's execution, of which silence is success.
+        (None, Some(listener)) => match receive(ours)? {
+            (message, _) if message.is_empty() => Ok(Listener::from_fd(listener)),
+            (message, _) => Err(Failure::from_bytes(&message).map_or(SpawnError::Died, SpawnError::from)),
+        },
+    }
+}
+
+/// How long set-up may take on the slowest host.
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
+fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
+    let mut polls = [PollFd::new(ours, PollFlags::IN)];
+    match poll(&mut polls, Some(&PATIENCE)) {
+        Ok(0) => return Err(SpawnError::Hung),
+        // Interrupted or ready: the read tells.
+        Ok(_) | Err(_) => {}
+    }
+    let mut bytes = [0u8; 16];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            // The child closed without reading: it is gone.
+            Err(Errno::CONNRESET) => return Ok((Vec::new(), None)),
+            other => break other.map_err(SpawnError::Channel)?,
+        }
+    };
+    let listener = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((bytes[..received.bytes].to_vec(), listener))
+}
+
+impl From<Failure> for SpawnError {
+    fn from(failure: Failure) -> Self {
+        Self::Step { step: failure.step, index: failure.index.into(), errno: failure.errno }
+    }
+}

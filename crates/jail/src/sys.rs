@@ -1,0 +1,171 @@
+//! System calls that rustix does not wrap, each with the smallest safe face.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+/// What `mount_setattr` sets on a tree of mounts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountAttributes<'a> {
+    /// No writes.
+    pub is_read_only: bool,
+    /// Device nodes work.
+    pub has_devices: bool,
+    /// No program can be executed from it.
+    pub is_no_exec: bool,
+    /// A user namespace whose mapping the mount translates ids by.
+    pub id_map: Option<&'a OwnedFd>,
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
+const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+const AT_RECURSIVE: u32 = 0x8000;
+/// Too wide for the C library's `int`.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// Sets attributes on a mount and everything below it, and cuts it off from mount events elsewhere.
+pub fn set_mount_attributes(mount: &impl AsFd, attributes: MountAttributes<'_>) -> Result<(), Errno> {
+    let mut attr = MountAttr { attr_set: MOUNT_ATTR_NOSUID, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    if attributes.is_read_only {
+        attr.attr_set |= MOUNT_ATTR_RDONLY;
+    }
+    if !attributes.has_devices {
+        attr.attr_set |= MOUNT_ATTR_NODEV;
+    }
+    if attributes.is_no_exec {
+        attr.attr_set |= MOUNT_ATTR_NOEXEC;
+    }
+    if let Some(namespace) = attributes.id_map {
+        attr.attr_set |= MOUNT_ATTR_IDMAP;
+        attr.userns_fd = namespace.as_raw_fd() as u64;
+    }
+    mount_setattr(mount.as_fd(), &attr, libc::AT_EMPTY_PATH as u32 | AT_RECURSIVE)
+}
+
+/// Makes one mount read-only; mounts on top of it keep what they have.
+pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attr = MountAttr { attr_set: MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    mount_setattr(mount, &attr, libc::AT_EMPTY_PATH as u32)
+}
+
+fn mount_setattr(mount: BorrowedFd<'_>, attr: &MountAttr, flags: u32) -> Result<(), Errno> {
+    // SAFETY: the path is a NUL-terminated empty string, and `attr` is a live struct of the size given.
+    let outcome = unsafe { libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const *attr, size_of::<MountAttr>()) };
+    checked(outcome).map(|_| ())
+}
+
+/// A detached copy of a mount tree.
+pub fn clone_tree(directory: &impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
+}
+
+/// What `clone3` made, seen from either side.
+pub(crate) enum Cloned {
+    /// We are the child.
+    Child,
+    /// We are the parent.
+    Parent {
+        pid: i32,
+        pidfd: OwnedFd,
+    },
+}
+
+/// `clone3` with the parent's memory copied, as `fork` does. The caller is single-threaded, so the child may go on in ordinary code.
+pub(crate) fn clone3(flags: u64, cgroup: Option<RawFd>) -> Result<Cloned, Errno> {
+    // SAFETY: clone_args is a plain struct of integers, for which all zeroes is the documented "nothing asked for".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    let mut pidfd: RawFd = -1;
+    args.flags = flags | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup as u64;
+    }
+    // SAFETY: `args` is live and of the size given; no stack and no CLONE_VM is asked for, so the child goes on with a copy of this one.
+    let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) })?;
+    if pid == 0 {
+        return Ok(Cloned::Child);
+    }
+    // SAFETY: the kernel stored a new descriptor there, which nothing else owns.
+    Ok(Cloned::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
+}
+
+/// Leaves the caller's cgroup namespace for a new one, rooted where the caller sits now.
+pub(crate) fn unshare_cgroup() -> Result<(), Errno> {
+    // SAFETY: takes flags and no pointer.
+    checked(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_NEWCGROUP) }).map(|_| ())
+}
+
+/// `pivot_root(".", ".")`: the working directory becomes the root, and the old root lies under it until it is detached.
+pub(crate) fn pivot_here() -> Result<(), Errno> {
+    // SAFETY: both paths are NUL-terminated.
+    checked(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(|_| ())
+}
+
+/// A session keyring of our own: no key of whoever started us is reachable.
+pub(crate) fn new_session_keyring() -> Result<(), Errno> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    match checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) }) {
+        // A kernel without keyrings has no keys to reach.
+        Ok(_) | Err(Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Asks for SIGKILL when the parent dies. Changes of credentials clear it, so it is asked for again after each.
+pub(crate) fn die_with_parent() -> Result<(), Errno> {
+    // SAFETY: takes integers only.
+    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) }.into()).map(|_| ())
+}
+
+/// Brings the loopback of a new network namespace up.
+pub(crate) fn loopback_up() -> Result<(), Errno> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: ifreq is plain data for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads one live ifreq.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) }.into()).map(|_| ())
+}
+
+/// Replaces this process by the program in `fd`, with one argument and no environment. Returns only on failure.
+pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
+    let Ok(name) = CString::new(name) else { return Errno::INVAL };
+    let argv = [name.as_ptr(), std::ptr::null()];
+    let envp: [*const libc::c_char; 1] = [std::ptr::null()];
+    // SAFETY: both arrays are null-terminated and live, and so is the empty path.
+    unsafe { libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH) };
+    last_errno()
+}
+
+/// Ends this process without running anything the parent had registered or buffered.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: takes an integer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+pub(crate) fn checked(outcome: libc::c_long) -> Result<libc::c_long, Errno> {
+    if outcome < 0 { Err(last_errno()) } else { Ok(outcome) }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}

@@ -1,0 +1,75 @@
+//! The data directory: where records of live sandboxes are, so that a killed process's leftovers can be found.
+//!
+//! Mode 0700 and owned by us, or it is refused: who can write a record can have directories removed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, fstat, open, openat};
+use rustix::io::Errno;
+use saggar_domain::{Code, Problem};
+
+/// An open data directory.
+#[derive(Debug)]
+pub struct DataDirectory {
+    path: PathBuf,
+    sandboxes: OwnedFd,
+}
+
+impl DataDirectory {
+    /// Opens it, making it if it isn't there. `given` comes before the environment's choice, and that before the default.
+    pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
+        let path = match given {
+            Some(path) => path.to_owned(),
+            None => default_path()?,
+        };
+        let fail = |what: &str| {
+            Problem::new(
+                Code::DataDirectory,
+                format!("the data directory {:?} {what}", path.display().to_string()),
+                "give another with --data-dir or SAGGAR_DATA_DIR; it must be yours alone (mode 0700)",
+            )
+        };
+        std::fs::create_dir_all(&path).map_err(|error| fail(&format!("can't be made: {}", error.kind())))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let top = open(&path, flags, Mode::empty()).map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
+        let stat = fstat(&top).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(fail("belongs to another user"));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700)).map_err(|errno| fail(&format!("can't be closed to others: {errno}")))?;
+        }
+        match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(fail(&format!("can't be written: {errno}"))),
+        }
+        let sandboxes = openat(&top, "sandboxes", flags, Mode::empty()).map_err(|errno| fail(&format!("can't be used: {errno}")))?;
+        let path = path.canonicalize().map_err(|error| fail(&format!("can't be resolved: {}", error.kind())))?;
+        Ok(Self { path, sandboxes })
+    }
+
+    /// Whether it lies in, or is, this directory of the host: then nothing inside a sandbox may have that.
+    pub(crate) fn is_within(&self, tree: &Path) -> bool {
+        self.path.starts_with(tree)
+    }
+
+    /// The directory of records.
+    pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
+        self.sandboxes.as_fd()
+    }
+}
+
+fn default_path() -> Result<PathBuf, Problem> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("SAGGAR_DATA_DIR") {
+        return Ok(path);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/saggar"));
+    }
+    variable("XDG_DATA_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+        .map(|base| base.join("saggar"))
+        .ok_or_else(|| Problem::new(Code::DataDirectory, "there is no HOME to put a data directory in", "name one with --data-dir or SAGGAR_DATA_DIR"))
+}

@@ -1,0 +1,63 @@
+//! A file or directory of the host that a spec names: looked at once, by descriptor, and held to what was seen.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use rustix::io::Errno;
+use saggar_domain::{Code, HostPath, Problem};
+
+/// Something of the host, pinned.
+#[derive(Debug)]
+pub struct HostTree {
+    pub(crate) path: PathBuf,
+    pub(crate) fd: OwnedFd,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Whether it is a directory rather than a file.
+    pub is_directory: bool,
+}
+
+impl HostTree {
+    /// Opens what `path` names. Directories on the way may be links; the last name may not, and it is neither `/` nor special.
+    pub fn open(path: &HostPath, code: Code, what: &str) -> Result<Self, Problem> {
+        let fail = |why: &str, help: &str| Problem::new(code, format!("{what} {path} {why}"), help);
+        let given = Path::new(path.as_str());
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // A trailing slash would follow a link.
+        let trimmed = path.as_str().trim_end_matches('/');
+        let seen = match open(if trimmed.is_empty() { "/" } else { trimmed }, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(fail("does not exist", "create it, or name another")),
+            Err(Errno::ACCESS) => return Err(fail("can't be reached by this user", "check the permissions of the directories above it")),
+            Err(errno) => return Err(fail(&format!("can't be opened: {errno}"), "name another")),
+        };
+        let stat = fstat(&seen).map_err(|errno| fail(&format!("can't be looked at: {errno}"), "name another"))?;
+        let is_directory = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => true,
+            FileType::RegularFile => false,
+            FileType::Symlink => return Err(fail("is a symbolic link", "name the directory it leads to")),
+            _ => return Err(fail("is neither a file nor a directory", "name a file or a directory")),
+        };
+        let resolved = given.canonicalize().map_err(|error| fail(&format!("can't be resolved: {}", error.kind()), "name another"))?;
+        if resolved == Path::new("/") {
+            return Err(fail("is the whole host", "name the directory that the program is to work on"));
+        }
+        // From here on the resolved path must lead to what was just seen, without a link anywhere.
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let fd = openat2(CWD, &resolved, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+            .map_err(|_| fail("changed while it was being looked at", "try again when nothing renames it"))?;
+        let again = fstat(&fd).map_err(|errno| fail(&format!("can't be looked at: {errno}"), "name another"))?;
+        if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
+            return Err(fail("changed while it was being looked at", "try again when nothing renames it"));
+        }
+        Ok(Self { path: resolved, fd, device: stat.st_dev, inode: stat.st_ino, uid: stat.st_uid, gid: stat.st_gid, is_directory })
+    }
+
+    /// Whether another path of the host lies in it, or is it.
+    pub fn holds(&self, path: &Path) -> bool {
+        path.starts_with(&self.path)
+    }
+}

@@ -1,0 +1,22 @@
+//! Sandboxes: one lifecycle over the tiers, from a spec to a tree of dead processes and nothing left behind.
+//!
+//! This crate decides how a spec is carried out on this host, and refuses what can't be. It knows nothing of runs or HTTP.
+
+mod data;
+mod doctor;
+mod enforce;
+mod guest_image;
+mod host_tree;
+mod placeholder;
+mod plan;
+mod ranges;
+mod reaper;
+mod record;
+mod run;
+mod template;
+
+pub use data::DataDirectory;
+pub use doctor::examine;
+pub use host_tree::HostTree;
+pub use reaper::{Leftover, reap};
+pub use run::{Ids, Job, Report, run};

@@ -1,0 +1,202 @@
+//! Protected paths of a workspace, present or absent.
+//!
+//! The kernel can only hold a path that exists, so an absent one gets a placeholder on the host while sandboxes use the
+//! workspace. Several may: a placeholder goes when the last record that names it goes, because removing a name that is held
+//! elsewhere would let go of it there. A gate makes "look, record, place" and "look, remove" each one step among our own.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2, statat, unlinkat};
+use rustix::io::Errno;
+use saggar_domain::{Code, Problem, ProtectedPath};
+
+use crate::host_tree::HostTree;
+use crate::record::{Found, inspect};
+
+/// An empty one would make git fail in every directory below; this one says what git assumes without it.
+const COMMONDIR: (&str, &[u8]) = (".git/commondir", b".\n");
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// What has to be held, and what has to be placed first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protection {
+    /// Names from the workspace down, for each path to hold.
+    pub(crate) held: Vec<Vec<String>>,
+    /// Paths to place, parents first.
+    pub(crate) absent: Vec<String>,
+    /// Those of them that are files.
+    files: Vec<String>,
+}
+
+/// The gate: while it is held, no other of our processes places or removes a placeholder.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    _locked: OwnedFd,
+}
+
+impl Gate {
+    pub(crate) fn close(records: BorrowedFd<'_>) -> std::io::Result<Self> {
+        let fd = openat(records, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        flock(&fd, FlockOperation::LockExclusive)?;
+        Ok(Self { _locked: fd })
+    }
+}
+
+impl Protection {
+    /// Looks at each path without following a link.
+    pub(crate) fn look(workspace: &HostTree, paths: &[ProtectedPath], records: BorrowedFd<'_>, _gate: &Gate) -> Result<Self, Problem> {
+        let theirs = placed_by_others(records, workspace);
+        let mut protection = Self::default();
+        for path in paths {
+            protection.look_at(workspace, path, &theirs)?;
+        }
+        Ok(protection)
+    }
+
+    fn look_at(&mut self, workspace: &HostTree, path: &ProtectedPath, theirs: &[String]) -> Result<(), Problem> {
+        let names = path.names();
+        let mut so_far = String::new();
+        let mut is_missing = false;
+        for (index, name) in names.iter().enumerate() {
+            so_far = if so_far.is_empty() { (*name).to_owned() } else { format!("{so_far}/{name}") };
+            let is_last = index + 1 == names.len();
+            let kind = if is_missing { None } else { kind_of(workspace, &so_far, path)? };
+            match kind {
+                Some(FileType::Symlink) => {
+                    return Err(Problem::new(
+                        Code::InvalidProtect,
+                        format!("protected path {path} goes through the symbolic link {so_far:?}, which can't be held in place"),
+                        "replace the link by what it leads to, or use --fs read-only or --fs scratch",
+                    ));
+                }
+                // A file where a directory was expected (.git of a worktree) is what has to be held.
+                Some(FileType::Directory) | None => {}
+                Some(_) if !is_last => {
+                    self.hold(&names[..=index]);
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+            is_missing |= kind.is_none();
+            if is_missing || theirs.contains(&so_far) {
+                self.place(&so_far, is_last && !path.is_directory());
+            }
+        }
+        self.hold(&names);
+        Ok(())
+    }
+
+    fn hold(&mut self, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        if !self.held.contains(&names) {
+            self.held.push(names);
+        }
+    }
+
+    fn place(&mut self, path: &str, is_file: bool) {
+        if !self.absent.iter().any(|known| known == path) {
+            self.absent.push(path.to_owned());
+            if is_file {
+                self.files.push(path.to_owned());
+            }
+        }
+    }
+
+    /// Puts the placeholders there, owned like the workspace. One that appeared meanwhile is as good.
+    pub(crate) fn put(&self, workspace: &HostTree, _gate: &Gate) -> Result<(), Problem> {
+        for path in &self.absent {
+            self.put_one(workspace, path).map_err(|errno| {
+                Problem::new(
+                    Code::InvalidProtect,
+                    format!("protected path {path:?} is absent and no placeholder can be put there: {errno}"),
+                    "create it, make the workspace writable for you, or use --fs read-only or --fs scratch",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn put_one(&self, workspace: &HostTree, path: &str) -> Result<(), Errno> {
+        let (parent, name) = parent_of(workspace, path)?;
+        let made = if self.files.iter().any(|file| file == path) {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(&parent, name, flags, Mode::from_raw_mode(0o644)).and_then(|file| {
+                if path == COMMONDIR.0 {
+                    rustix::io::write(&file, COMMONDIR.1)?;
+                }
+                Ok(())
+            })
+        } else {
+            mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+        };
+        match made {
+            Ok(()) if rustix::process::geteuid().is_root() => {
+                let (uid, gid) = (Uid::from_raw(workspace.uid), Gid::from_raw(workspace.gid));
+                rustix::fs::chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            }
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Removes placeholders that no other live record names and that are still as we left them. The record that named them must
+/// no longer count: either it is the caller's own (`own`) or it is dead.
+pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd<'_>, own: &str, _gate: &Gate) {
+    let theirs = placed_by_live_records(records, workspace, own);
+    for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
+        // What can't be removed is no longer a placeholder: something was put into it or in its place.
+        let _ = remove_one(workspace, path);
+    }
+}
+
+fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
+    let (parent, name) = parent_of(workspace, path)?;
+    match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTDIR) => {}
+        other => return other,
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(&parent, name, flags, Mode::empty())?;
+    let mut content = [0u8; 8];
+    let length = rustix::io::read(&file, &mut content)?;
+    if length == 0 || (path == COMMONDIR.0 && content[..length] == *COMMONDIR.1) {
+        unlinkat(&parent, name, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn kind_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Option<FileType>, Problem> {
+    let looked = parent_of(workspace, path).and_then(|(parent, name)| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW));
+    match looked {
+        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(Problem::new(Code::InvalidProtect, format!("protected path {asked} can't be looked at: {errno}"), "check the permissions of the directories above it")),
+    }
+}
+
+/// The directory a path's last name is in, reached without leaving the workspace or following a link.
+fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a str), Errno> {
+    let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let fd = openat2(workspace.fd.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)?;
+    Ok((fd, name))
+}
+
+fn placed_by_others(records: BorrowedFd<'_>, workspace: &HostTree) -> Vec<String> {
+    placed_by_live_records(records, workspace, "")
+}
+
+fn placed_by_live_records(records: BorrowedFd<'_>, workspace: &HostTree, own: &str) -> Vec<String> {
+    let mut placed = Vec::new();
+    for name in crate::reaper::names(records) {
+        if name == own {
+            continue;
+        }
+        if let Ok(Found::Live(holdings)) = inspect(records, &name)
+            && holdings.workspace.as_deref().is_some_and(|path| std::path::Path::new(path) == workspace.path)
+        {
+            placed.extend(holdings.placeholders);
+        }
+    }
+    placed
+}

@@ -1,0 +1,66 @@
+//! Ranges of host ids, one for each sandbox of root's.
+//!
+//! A range is held by a lock on one byte of a file: the kernel lets go of it when its holder dies, so nothing has to be
+//! cleaned up. The file is host-wide, so that two data directories never share a range.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use saggar_jail::Identity;
+
+/// Above everything that distributions, systemd and subuid files hand out, and below the sign bit that some programs mistake.
+const FIRST: u32 = 0x7000_0000;
+/// How many ranges there are.
+const COUNT: u32 = 4094;
+const DIRECTORY: &str = "/run/saggar";
+const FILE: &str = "/run/saggar/ranges";
+
+/// A range of ids that no other live sandbox has.
+#[derive(Debug)]
+pub(crate) struct Range {
+    base: u32,
+    _held: OwnedFd,
+}
+
+impl Range {
+    /// Takes a free range; the search starts at a random place, so that ids are not soon used again.
+    pub(crate) fn take(random: u32) -> io::Result<Self> {
+        match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(DIRECTORY) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        let file = open(FILE, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
+        for step in 0..COUNT {
+            let slot = (random % COUNT + step) % COUNT;
+            if lock_byte(&file, slot)? {
+                return Ok(Self { base: FIRST + slot * Identity::RANGE, _held: file });
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, "every range of ids is in use"))
+    }
+
+    /// The first id.
+    pub(crate) fn base(&self) -> u32 {
+        self.base
+    }
+}
+
+/// Locks one byte for this process; false when another has it. Not inherited by children, unlike locks of the open file.
+fn lock_byte(file: &OwnedFd, byte: u32) -> io::Result<bool> {
+    // SAFETY: flock is plain data for which zeroes are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = libc::off_t::from(byte);
+    lock.l_len = 1;
+    // SAFETY: F_SETLK reads one live flock.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        error => Err(error),
+    }
+}

@@ -1,0 +1,91 @@
+//! The reaper: finds what a killed process left behind, and removes it.
+//!
+//! Runs at every start. It goes by records alone, and a record is written before anything it names is made, so there is
+//! nothing that it could miss. What still runs is killed first and waited for.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use saggar_domain::{Code, HostPath, SandboxId};
+
+use crate::data::DataDirectory;
+use crate::host_tree::HostTree;
+use crate::placeholder::{Gate, remove};
+use crate::record::{Dead, FirstProcess, Found, inspect, start_time};
+
+/// How long a killed PID 1 may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One sandbox that was left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Which.
+    pub sandbox: SandboxId,
+    /// Whether all of it is gone now; otherwise what isn't, and it is tried again at the next start.
+    pub outcome: Result<(), String>,
+}
+
+/// Removes everything that dead owners left.
+pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
+    let records = data.sandboxes();
+    let mut leftovers = Vec::new();
+    for name in names(records) {
+        let Some(sandbox) = SandboxId::parse(&name) else { continue };
+        match inspect(records, &name) {
+            Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(records, &name, &dead) }),
+            Ok(Found::Live(_) | Found::Gone) => {}
+            Err(error) => leftovers.push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
+        }
+    }
+    leftovers
+}
+
+/// The names of all records.
+pub(crate) fn names(records: BorrowedFd<'_>) -> Vec<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(fd) = openat(records, ".", flags, Mode::empty()) else { return Vec::new() };
+    let Ok(directory) = Dir::new(fd) else { return Vec::new() };
+    directory.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned)).filter(|name| SandboxId::parse(name).is_some()).collect()
+}
+
+fn bury(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
+    if let Some(first) = dead.first {
+        end(first)?;
+    }
+    for leaf in &dead.holdings.cgroups {
+        saggar_jail::cgroup::remove_leaf(Path::new(leaf)).map_err(|error| format!("a cgroup can't be removed: {}", error.kind()))?;
+    }
+    remove_placeholders(records, name, dead)?;
+    unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"))
+}
+
+fn remove_placeholders(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
+    let Some(workspace) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else { return Ok(()) };
+    let path = HostPath::parse(workspace)?;
+    // A workspace that is gone took its placeholders along.
+    let Ok(workspace) = HostTree::open(&path, Code::InvalidWorkspace, "workspace") else { return Ok(()) };
+    let gate = Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
+    remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
+    Ok(())
+}
+
+/// Kills a PID 1, unless its number belongs to another process by now.
+fn end(first: FirstProcess) -> Result<(), String> {
+    let Some(pid) = Pid::from_raw(first.pid) else { return Ok(()) };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    if start_time(first.pid) != Some(first.started) {
+        return Ok(());
+    }
+    // Gone in the meantime is what we want.
+    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    let mut polls = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    match rustix::event::poll(&mut polls, Some(&patience)) {
+        Ok(0) => Err(format!("process {} does not die", first.pid)),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(format!("process {} can't be waited for: {errno}", first.pid)),
+    }
+}

@@ -1,0 +1,138 @@
+//! Records: what a sandbox will have on the host, written before any of it is made.
+//!
+//! A record is a file named for its sandbox, locked by the process that owns the sandbox. The lock goes when that process
+//! dies, however it dies; whoever can then take it may remove everything the record names. It becomes visible only when it
+//! is whole and locked, so there is no moment at which a live one looks dead.
+
+use std::io::Write;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fcntl_lock, linkat, openat, unlinkat};
+use rustix::io::Errno;
+use saggar_domain::SandboxId;
+use serde::{Deserialize, Serialize};
+
+/// The schema of a record's lines.
+const SCHEMA: &str = "saggar.record/v1";
+/// No record is longer.
+const RECORD_LEN_MAX: usize = 1 << 20;
+
+/// What a sandbox has on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holdings {
+    pub(crate) schema: String,
+    /// Directories in cgroup hierarchies.
+    pub(crate) cgroups: Vec<String>,
+    /// The workspace that placeholders are in.
+    pub(crate) workspace: Option<String>,
+    /// Paths in it that stand in for absent protected ones, parents first.
+    pub(crate) placeholders: Vec<String>,
+}
+
+/// PID 1 of a sandbox, told from a later process with the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FirstProcess {
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
+}
+
+/// A record we own.
+#[derive(Debug)]
+pub(crate) struct Record {
+    file: std::fs::File,
+    name: String,
+}
+
+impl Holdings {
+    pub(crate) fn new() -> Self {
+        Self { schema: SCHEMA.to_owned(), ..Self::default() }
+    }
+}
+
+impl Record {
+    /// Writes, locks and only then shows a record.
+    pub(crate) fn create(directory: BorrowedFd<'_>, id: &SandboxId, holdings: &Holdings) -> std::io::Result<Self> {
+        let fd = openat(directory, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))?;
+        fcntl_lock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+        let mut file = std::fs::File::from(fd);
+        let mut line = serde_json::to_vec(holdings)?;
+        line.push(b'\n');
+        file.write_all(&line)?;
+        let name = id.as_str().to_owned();
+        let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        linkat(rustix::fs::CWD, own.as_str(), directory, name.as_str(), AtFlags::SYMLINK_FOLLOW)?;
+        Ok(Self { file, name })
+    }
+
+    /// Adds who PID 1 is. A line cut short by death is ignored by the reader, and then PID 1 ends itself.
+    pub(crate) fn add_first_process(&mut self, first: FirstProcess) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(&first)?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
+
+    /// Removes the record: the last thing, when everything it names is gone.
+    pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> std::io::Result<()> {
+        unlinkat(directory, self.name.as_str(), AtFlags::empty()).map_err(Into::into)
+    }
+}
+
+/// A record of someone else's.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Its owner lives.
+    Live(Holdings),
+    /// Its owner is dead, and we hold its lock now.
+    Dead(Dead),
+    /// It went away while we looked.
+    Gone,
+}
+
+/// A record whose owner died.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub(crate) holdings: Holdings,
+    pub(crate) first: Option<FirstProcess>,
+    _locked: OwnedFd,
+}
+
+/// Looks at a record. Taking the lock of a dead one keeps other reapers off it.
+pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<Found> {
+    let fd = match openat(directory, name, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(Found::Gone),
+        other => other?,
+    };
+    let is_dead = match fcntl_lock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(Errno::AGAIN | Errno::ACCESS) => false,
+        Err(errno) => return Err(errno.into()),
+    };
+    if rustix::fs::fstat(&fd)?.st_nlink == 0 {
+        return Ok(Found::Gone);
+    }
+    let text = read_whole(&fd)?;
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let holdings: Holdings = lines.next().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_else(Holdings::new);
+    let first = lines.next().and_then(|line| serde_json::from_slice(line).ok());
+    Ok(if is_dead { Found::Dead(Dead { holdings, first, _locked: fd }) } else { Found::Live(holdings) })
+}
+
+/// Reads by position through the one descriptor there is: closing a second one would drop the lock.
+fn read_whole(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let mut piece = [0u8; 4096];
+    while text.len() < RECORD_LEN_MAX {
+        match rustix::io::pread(fd, &mut piece, text.len() as u64)? {
+            0 => break,
+            length => text.extend_from_slice(&piece[..length]),
+        }
+    }
+    Ok(text)
+}
+
+/// When a process started, in the kernel's ticks since boot.
+pub(crate) fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; the fields after it are numbered from 3.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}

@@ -1,0 +1,162 @@
+//! The built-in template `host`: the host's programs and libraries, the few files of /etc that programs need, and nothing else.
+
+use std::path::Path;
+
+use saggar_domain::NetworkMode;
+use saggar_jail::{Attributes, Op, Source};
+
+/// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
+const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// Files of /etc that are copied: small, public, and the same for every user.
+const ETC_FILES: &[&str] = &[
+    "bash.bashrc", "debian_version", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "locale.alias", "magic", "mime.types", "profile",
+    "protocols", "services", "shells", "timezone",
+];
+/// Directories of /etc that are mounted read-only.
+const ETC_DIRECTORIES: &[&str] = &["alternatives", "ld.so.conf.d", "fonts", "perl", "python3", "ssl/certs", "terminfo"];
+/// Copied files are no larger; the largest usual one is the linker's cache.
+const ETC_FILE_MAX: u64 = 1 << 20;
+/// Devices that are safe to share: they hold no state of the host's.
+pub(crate) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Parts of /proc that tell of the host or act on it. All of /proc is read-only besides.
+pub(crate) const MASKED: &[&str] = &[
+    "acpi", "asound", "bus", "cmdline", "driver", "fs", "ioports", "iomem", "irq", "kallsyms", "kcore", "key-users", "keys", "kmsg",
+    "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "mtrr", "sched_debug", "scsi", "slabinfo", "sysrq-trigger", "timer_list",
+    "timer_stats", "vmallocinfo",
+];
+
+const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
+const NSSWITCH: &[u8] = b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n";
+const HOSTS: &[u8] = b"127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6-localhost ip6-loopback\n";
+
+/// The root of the template, up to but without what a spec adds to it.
+pub(crate) fn host(network: NetworkMode) -> Vec<Op> {
+    let mut ops = Vec::with_capacity(128);
+    directories(&mut ops);
+    system(&mut ops);
+    etc(&mut ops, network);
+    devices(&mut ops);
+    kernel(&mut ops);
+    ops
+}
+
+fn directories(ops: &mut Vec<Op>) {
+    for (path, mode, owner) in [
+        ("etc", 0o755, 0),
+        ("etc/ssl", 0o755, 0),
+        ("dev", 0o755, 0),
+        ("dev/pts", 0o755, 0),
+        ("dev/shm", 0o1777, 0),
+        ("home", 0o755, 0),
+        ("home/user", 0o755, 1000),
+        ("mnt", 0o755, 0),
+        ("opt", 0o755, 0),
+        ("proc", 0o555, 0),
+        ("root", 0o700, 0),
+        ("run", 0o555, 0),
+        ("sys", 0o555, 0),
+        ("tmp", 0o1777, 0),
+        ("var", 0o755, 0),
+        ("var/tmp", 0o1777, 0),
+        ("workspace", 0o755, 1000),
+    ] {
+        ops.push(Op::Directory { path: path.to_owned(), mode, owner });
+    }
+    ops.push(Op::Link { path: "var/run".to_owned(), target: "/run".to_owned() });
+}
+
+fn system(ops: &mut Vec<Op>) {
+    for name in SYSTEM {
+        let path = format!("/{name}");
+        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+        if metadata.is_dir() {
+            ops.push(Op::Directory { path: (*name).to_owned(), mode: 0o755, owner: 0 });
+            ops.push(Op::Bind { source: Source::System(path), target: (*name).to_owned(), attributes: Attributes::ReadOnly });
+        } else if let Some(target) = std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned)) {
+            ops.push(Op::Link { path: (*name).to_owned(), target });
+        }
+    }
+}
+
+fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
+    let mut file = |name: &str, bytes: &[u8]| ops.push(Op::File { path: format!("etc/{name}"), bytes: bytes.to_vec() });
+    file("passwd", PASSWD);
+    file("group", GROUP);
+    file("nsswitch.conf", NSSWITCH);
+    file("hostname", b"sandbox\n");
+    match network {
+        NetworkMode::Host => {
+            for name in ["hosts", "resolv.conf"] {
+                file(name, &small_file(&format!("/etc/{name}")).unwrap_or_default());
+            }
+        }
+        NetworkMode::None | NetworkMode::Proxied => {
+            file("hosts", HOSTS);
+            file("resolv.conf", b"");
+        }
+    }
+    for name in ETC_FILES {
+        if let Some(bytes) = small_file(&format!("/etc/{name}")) {
+            file(name, &bytes);
+        }
+    }
+    if let Some(bytes) = small_file("/etc/ssl/openssl.cnf") {
+        file("ssl/openssl.cnf", &bytes);
+    }
+    for name in ["localtime", "os-release"] {
+        if let Some(target) = std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned)) {
+            ops.push(Op::Link { path: format!("etc/{name}"), target });
+        }
+    }
+    ops.push(Op::Link { path: "etc/mtab".to_owned(), target: "/proc/mounts".to_owned() });
+    for name in ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories()) {
+        if Path::new("/etc").join(&name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            ops.push(Op::Directory { path: format!("etc/{name}"), mode: 0o755, owner: 0 });
+            ops.push(Op::Bind { source: Source::System(format!("/etc/{name}")), target: format!("etc/{name}"), attributes: Attributes::ReadOnly });
+        }
+    }
+}
+
+/// Runtimes that keep part of themselves in a directory of /etc named for their version.
+fn versioned_directories() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir("/etc") else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| (name.starts_with("java-") && name.ends_with("-openjdk")) || name.strip_prefix("python3.").is_some_and(|rest| rest.parse::<u8>().is_ok())).collect()
+}
+
+fn small_file(path: &str) -> Option<Vec<u8>> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > ETC_FILE_MAX {
+        return None;
+    }
+    std::fs::read(path).ok()
+}
+
+fn devices(ops: &mut Vec<Op>) {
+    for name in DEVICES {
+        let target = format!("dev/{name}");
+        ops.push(Op::File { path: target.clone(), bytes: Vec::new() });
+        ops.push(Op::Bind { source: Source::System(format!("/dev/{name}")), target, attributes: Attributes::Device });
+    }
+    for (name, target) in [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")] {
+        ops.push(Op::Link { path: format!("dev/{name}"), target: target.to_owned() });
+    }
+    ops.push(Op::Terminals { target: "dev/pts".to_owned() });
+}
+
+/// A procfs of its own with masks; of sysfs only what C libraries count processors by, as plain files.
+fn kernel(ops: &mut Vec<Op>) {
+    ops.push(Op::Proc { target: "proc".to_owned() });
+    for name in MASKED {
+        ops.push(Op::Mask { path: format!("proc/{name}") });
+    }
+    for path in ["sys/devices", "sys/devices/system", "sys/devices/system/cpu"] {
+        ops.push(Op::Directory { path: path.to_owned(), mode: 0o555, owner: 0 });
+    }
+    for name in ["online", "possible", "present"] {
+        if let Ok(bytes) = std::fs::read(format!("/sys/devices/system/cpu/{name}")) {
+            ops.push(Op::File { path: format!("sys/devices/system/cpu/{name}"), bytes });
+        }
+    }
+}

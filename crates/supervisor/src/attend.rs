@@ -1,0 +1,344 @@
+//! Attending one exec: from the agent's start to the death of the last process.
+//!
+//! Happy path: `Hello`, `Started`, output, `Exited`, the agent exits, the kernel kills what is left of the pid namespace,
+//! PID 1 is reaped. Only then is anything reported, so a report means that the whole tree is dead, daemonised children too.
+//! The ways it fails: the deadline passes or the user cancels (ask, wait, kill PID 1); the agent dies or speaks nonsense
+//! (kill PID 1); the program can't be started (`Failed`). Each ends in the same reaping.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, pidfd_send_signal};
+use saggar_guest::{End, ExecId, FailStage, FromGuest, PROTOCOL, STDIN_WINDOW, Stream, ToGuest};
+use saggar_jail::{Jailed, Reaped, Signals};
+
+use crate::channel::{Channel, Incoming};
+use crate::deadline::{Action, Cause, Deadline};
+use crate::sink::Sink;
+use crate::watch::{Observation, Watch};
+
+/// How long a killed PID 1 may take to be gone before we report that it isn't.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of stdin read at once.
+const STDIN_LEN: usize = 16 * 1024;
+
+/// The streams of an exec.
+#[derive(Debug)]
+pub struct Streams {
+    /// Where stdin comes from; `None` for an empty one.
+    pub stdin: Option<OwnedFd>,
+    /// Where stdout goes.
+    pub stdout: Sink,
+    /// Where stderr goes.
+    pub stderr: Sink,
+    /// The operator's terminal, whose size the program's terminal follows.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// How an exec ended, and what was seen on the way.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How.
+    pub ending: Ending,
+    /// Whether the private storage was full at the end.
+    pub is_storage_full: bool,
+    /// What the tree used.
+    pub reaped: Option<Reaped>,
+    /// The streams, with what was kept.
+    pub streams: Streams,
+}
+
+/// How an exec ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself.
+    Ended(End),
+    /// Its time was up.
+    TimedOut,
+    /// The user asked.
+    Cancelled,
+    /// It did not start.
+    NotStarted {
+        /// What failed.
+        stage: FailStage,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The agent died or spoke nonsense.
+    GuestLost,
+}
+
+/// Everything needed to attend one exec.
+#[derive(Debug)]
+pub struct Attendance {
+    /// The sandbox.
+    pub jailed: Jailed,
+    /// The channel to its agent, with the exec's request already sent.
+    pub channel: Channel,
+    /// Which exec.
+    pub exec: ExecId,
+    /// When it must be gone.
+    pub deadline: Instant,
+    /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
+    pub signals: Signals,
+    /// Its streams.
+    pub streams: Streams,
+}
+
+impl Attendance {
+    /// Attends until the whole tree is dead.
+    pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
+        let mut attendant = Attendant {
+            watch: Watch::new(self.jailed.listener),
+            pid: self.jailed.pid,
+            pidfd: self.jailed.pidfd,
+            channel: self.channel,
+            exec: self.exec,
+            deadline: Deadline::new(self.deadline),
+            signals: self.signals,
+            streams: self.streams,
+            stdin_credit: STDIN_WINDOW,
+            end: None,
+            is_greeted: false,
+            is_storage_full: false,
+            is_channel_open: true,
+        };
+        let outcome = attendant.attend(observe);
+        if outcome.is_err() || attendant.is_channel_open {
+            attendant.kill();
+        }
+        let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
+        outcome?;
+        Ok(Outcome { ending: attendant.ending(), is_storage_full: attendant.is_storage_full, reaped, streams: attendant.streams })
+    }
+}
+
+struct Attendant {
+    watch: Watch,
+    pid: rustix::process::Pid,
+    pidfd: OwnedFd,
+    channel: Channel,
+    exec: ExecId,
+    deadline: Deadline,
+    signals: Signals,
+    streams: Streams,
+    stdin_credit: usize,
+    end: Option<Ending>,
+    is_greeted: bool,
+    is_storage_full: bool,
+    is_channel_open: bool,
+}
+
+/// What a descriptor in the poll set stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Channel,
+    Filter,
+    Signals,
+    Stdin,
+    Stdout,
+    Stderr,
+}
+
+impl Attendant {
+    /// The loop: wait, serve what is ready, look at the clock; until the agent is gone and its last words are passed on.
+    fn attend(&mut self, observe: &mut dyn FnMut(Observation)) -> io::Result<()> {
+        loop {
+            let now = Instant::now();
+            match self.deadline.tick(now) {
+                Some(Action::Ask) => self.ask(Signal::TERM),
+                Some(Action::Kill) => self.kill(),
+                None => {}
+            }
+            if !self.is_channel_open && !self.has_backlog() {
+                return Ok(());
+            }
+            for source in self.wait(now)? {
+                self.serve(source, observe)?;
+            }
+            for (stream, is_lost) in [(Stream::Stdout, self.streams.stdout.take_lost()), (Stream::Stderr, self.streams.stderr.take_lost())] {
+                if is_lost {
+                    self.say(&ToGuest::CloseOutput { exec: self.exec, stream });
+                }
+            }
+        }
+    }
+
+    /// Output that still has a reader to go to. Nobody waits for a reader on behalf of a program that was made to end.
+    fn has_backlog(&self) -> bool {
+        self.deadline.cause().is_none() && [&self.streams.stdout, &self.streams.stderr].iter().any(|sink| sink.waiting_on().is_some())
+    }
+
+    fn wait(&self, now: Instant) -> io::Result<Vec<Source>> {
+        let mut wanted: Vec<(Source, BorrowedFd<'_>, PollFlags)> = Vec::with_capacity(6);
+        if self.is_channel_open {
+            let incoming = if self.is_backed_up() { PollFlags::empty() } else { PollFlags::IN };
+            let outgoing = if self.channel.has_outgoing() { PollFlags::OUT } else { PollFlags::empty() };
+            if !(incoming | outgoing).is_empty() {
+                wanted.push((Source::Channel, self.channel.as_fd(), incoming | outgoing));
+            }
+        }
+        if let Some(fd) = self.watch.waiting_on(now) {
+            wanted.push((Source::Filter, fd, PollFlags::IN));
+        }
+        wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
+        if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.stdin_credit > 0 && self.is_channel_open) {
+            wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
+        }
+        for (source, sink) in [(Source::Stdout, &self.streams.stdout), (Source::Stderr, &self.streams.stderr)] {
+            if let Some(fd) = sink.waiting_on() {
+                wanted.push((source, fd, PollFlags::OUT));
+            }
+        }
+        let mut polls: Vec<PollFd<'_>> = wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let next = [self.deadline.next(), self.watch.next()].into_iter().flatten().min();
+        let timeout = next.map(|at| at.saturating_duration_since(now)).map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        match poll(&mut polls, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(wanted.iter().zip(&polls).filter(|(_, poll)| !poll.revents().is_empty()).map(|((source, ..), _)| *source).collect())
+    }
+
+    /// Whether a slow reader makes the program wait. A program that was made to end no longer has that claim.
+    fn is_backed_up(&self) -> bool {
+        self.deadline.cause().is_none() && (self.streams.stdout.is_backed_up() || self.streams.stderr.is_backed_up())
+    }
+
+    fn serve(&mut self, source: Source, observe: &mut dyn FnMut(Observation)) -> io::Result<()> {
+        match source {
+            Source::Channel => self.converse(observe),
+            Source::Filter => self.answer(observe),
+            Source::Signals => self.obey()?,
+            Source::Stdin => self.feed(),
+            Source::Stdout => self.streams.stdout.write_some(),
+            Source::Stderr => self.streams.stderr.write_some(),
+        }
+        Ok(())
+    }
+
+    fn converse(&mut self, observe: &mut dyn FnMut(Observation)) {
+        self.channel.flush();
+        match self.channel.receive() {
+            Ok(Incoming::Frames(frames)) => {
+                for frame in frames {
+                    self.hear(frame, observe);
+                }
+            }
+            Ok(Incoming::End) => self.is_channel_open = false,
+            Err(_) => self.lose_guest(),
+        }
+    }
+
+    /// One frame of the guest's. Nothing in it is taken on trust: a frame out of order ends the conversation.
+    fn hear(&mut self, frame: FromGuest, observe: &mut dyn FnMut(Observation)) {
+        match frame {
+            FromGuest::Hello { protocol } if !self.is_greeted && protocol == PROTOCOL => self.is_greeted = true,
+            FromGuest::Hello { .. } => self.lose_guest(),
+            _ if !self.is_greeted || self.end.is_some() => self.lose_guest(),
+            FromGuest::Started { .. } => observe(Observation::Started),
+            FromGuest::Output { stream: Stream::Stdout, bytes, .. } => self.streams.stdout.take(&bytes),
+            FromGuest::Output { stream: Stream::Stderr, bytes, .. } => self.streams.stderr.take(&bytes),
+            FromGuest::StdinTaken { bytes, .. } => self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW),
+            FromGuest::StorageFull { .. } => self.is_storage_full = true,
+            FromGuest::Exited { end, .. } => self.end = Some(Ending::Ended(end)),
+            FromGuest::Failed { stage, errno, .. } => {
+                self.end = Some(Ending::NotStarted { stage, errno });
+                self.kill();
+            }
+        }
+    }
+
+    fn answer(&mut self, observe: &mut dyn FnMut(Observation)) {
+        // A hang-up without a question means that nobody is left to ask.
+        let mut polls = match self.watch.waiting_on(Instant::now()) {
+            Some(fd) => [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            None => return,
+        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_question = poll(&mut polls, Some(&now)).is_ok() && polls[0].revents().contains(PollFlags::IN);
+        if !has_question {
+            self.watch.close();
+        } else if let Some(refused) = self.watch.answer(Instant::now()) {
+            observe(Observation::Refused(refused));
+        }
+    }
+
+    fn obey(&mut self) -> io::Result<()> {
+        while let Some(number) = self.signals.next()? {
+            if Signal::from_named_raw(number) == Some(Signal::WINCH) {
+                self.resize();
+                continue;
+            }
+            match self.deadline.cancel(Instant::now()) {
+                Some(Action::Ask) => self.ask(Signal::TERM),
+                Some(Action::Kill) => self.kill(),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self) {
+        let Some(terminal) = &self.streams.terminal else { return };
+        if let Ok(size) = rustix::termios::tcgetwinsize(terminal) {
+            self.say(&ToGuest::Resize { exec: self.exec, rows: size.ws_row, cols: size.ws_col });
+        }
+    }
+
+    fn feed(&mut self) {
+        let Some(stdin) = &self.streams.stdin else { return };
+        let mut bytes = vec![0; self.stdin_credit.min(STDIN_LEN)];
+        match rustix::io::read(stdin, &mut bytes[..]) {
+            Ok(0) => self.end_stdin(),
+            Ok(length) => {
+                bytes.truncate(length);
+                self.stdin_credit -= length;
+                self.say(&ToGuest::Stdin { exec: self.exec, bytes });
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // An unreadable stdin is an empty one to the program.
+            Err(_) => self.end_stdin(),
+        }
+    }
+
+    fn end_stdin(&mut self) {
+        self.streams.stdin = None;
+        self.say(&ToGuest::StdinEnd { exec: self.exec });
+    }
+
+    fn ask(&mut self, signal: Signal) {
+        self.say(&ToGuest::Signal { exec: self.exec, signal: signal.as_raw() as u8 });
+    }
+
+    fn say(&mut self, frame: &ToGuest) {
+        if self.channel.send(frame).is_err() {
+            self.lose_guest();
+        }
+    }
+
+    fn lose_guest(&mut self) {
+        self.end = Some(Ending::GuestLost);
+        self.is_channel_open = false;
+        self.kill();
+    }
+
+    /// PID 1 dies, and the kernel takes the whole pid namespace with it.
+    fn kill(&mut self) {
+        // Dead already is what we want.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// What we did to a program outranks what it says of its end.
+    fn ending(&self) -> Ending {
+        match (self.deadline.cause(), self.end) {
+            (Some(Cause::Timeout), _) => Ending::TimedOut,
+            (Some(Cause::Cancel), _) => Ending::Cancelled,
+            (None, Some(ending)) => ending,
+            (None, None) => Ending::GuestLost,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! When a program must be gone: asked to end first, ended for certain a little later.
+//!
+//! ```text
+//!  Running ──timeout or cancel──▶ Asked ──grace over, or asked again──▶ Killed
+//! ```
+//! Read-only of clocks: `now` is an argument, and it is the clock that doesn't jump with the wall clock.
+
+use std::time::{Duration, Instant};
+
+/// How long a program may take to end by itself once it was asked.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// Why a program was made to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its time was up.
+    Timeout,
+    /// The user asked.
+    Cancel,
+}
+
+/// What has to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask it to end.
+    Ask,
+    /// End it.
+    Kill,
+}
+
+/// The state of an ending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    timeout: Instant,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Asked { cause: Cause, until: Instant },
+    Killed { cause: Cause },
+}
+
+impl Deadline {
+    pub(crate) fn new(timeout: Instant) -> Self {
+        Self { timeout, state: State::Running }
+    }
+
+    /// When to look again; `None` when there is nothing more to do.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        match self.state {
+            State::Running => Some(self.timeout),
+            State::Asked { until, .. } => Some(until),
+            State::Killed { .. } => None,
+        }
+    }
+
+    /// What the time says.
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<Action> {
+        match self.state {
+            State::Running if now >= self.timeout => self.ask(Cause::Timeout, now),
+            State::Asked { cause, until } if now >= until => self.kill(cause),
+            State::Running | State::Asked { .. } | State::Killed { .. } => None,
+        }
+    }
+
+    /// The user wants it to end; wanting it twice means now.
+    pub(crate) fn cancel(&mut self, now: Instant) -> Option<Action> {
+        match self.state {
+            State::Running => self.ask(Cause::Cancel, now),
+            State::Asked { cause, .. } => self.kill(cause),
+            State::Killed { .. } => None,
+        }
+    }
+
+    /// Why it was made to end, if it was.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        match self.state {
+            State::Running => None,
+            State::Asked { cause, .. } | State::Killed { cause } => Some(cause),
+        }
+    }
+
+    fn ask(&mut self, cause: Cause, now: Instant) -> Option<Action> {
+        self.state = State::Asked { cause, until: now + GRACE };
+        Some(Action::Ask)
+    }
+
+    fn kill(&mut self, cause: Cause) -> Option<Action> {
+        self.state = State::Killed { cause };
+        Some(Action::Kill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asked_at_the_deadline_and_killed_after_the_grace() {
+        let start = Instant::now();
+        let mut deadline = Deadline::new(start + Duration::from_secs(5));
+        assert_eq!(deadline.tick(start + Duration::from_secs(4)), None);
+        assert_eq!(deadline.tick(start + Duration::from_secs(5)), Some(Action::Ask));
+        assert_eq!(deadline.tick(start + Duration::from_secs(6)), None);
+        assert_eq!(deadline.tick(start + Duration::from_secs(5) + GRACE), Some(Action::Kill));
+        assert_eq!((deadline.next(), deadline.cause()), (None, Some(Cause::Timeout)));
+    }
+
+    #[test]
+    fn a_second_cancel_does_not_wait() {
+        let start = Instant::now();
+        let mut deadline = Deadline::new(start + Duration::from_secs(5));
+        assert_eq!(deadline.cancel(start), Some(Action::Ask));
+        assert_eq!(deadline.cancel(start), Some(Action::Kill));
+        assert_eq!((deadline.cancel(start), deadline.cause()), (None, Some(Cause::Cancel)));
+    }
+}

@@ -1,0 +1,189 @@
+//! Terminal escapes taken out of output that is shown on a terminal.
+//!
+//! A program in a sandbox must not be able to set the operator's clipboard (OSC 52), retitle the window, ask the terminal
+//! to type an answer (DECRQSS, DA, title report), or move the cursor over what was printed before. What stays: printable
+//! text, newline, carriage return, tab, backspace, and colours (CSI … m). Everything else is shown as a visible letter or dropped whole.
+
+/// The state between two pieces of output: a sequence may be cut anywhere.
+#[derive(Clone, Debug, Default)]
+pub struct EscapeFilter {
+    state: State,
+    /// Bytes of a CSI sequence that may turn out to be a colour.
+    sequence: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Text,
+    /// After a lead byte of UTF-8: so many continuation bytes follow.
+    Utf8 { left: u8, lead: u8 },
+    /// After ESC.
+    Escape,
+    /// After ESC and an intermediate byte, such as a choice of character set.
+    Intermediate,
+    /// Inside CSI.
+    Control,
+    /// Inside a string (OSC, DCS, APC, PM, SOS): all of it is dropped.
+    Text8,
+    /// Inside a string, after ESC.
+    Text8Escape,
+}
+
+/// A colour sequence is short; anything longer is not one.
+const SEQUENCE_MAX: usize = 64;
+const ESC: u8 = 0x1b;
+/// U+FFFD, for bytes that a terminal could read as a control.
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+impl EscapeFilter {
+    /// Passes on what is harmless.
+    pub fn pass(&mut self, bytes: &[u8], mut out: impl FnMut(u8)) {
+        for byte in bytes {
+            self.step(*byte, &mut out);
+        }
+    }
+
+    fn step(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
+        match self.state {
+            State::Text => self.text(byte, out),
+            State::Utf8 { left, lead } => self.continuation(left, lead, byte, out),
+            State::Escape => {
+                self.state = match byte {
+                    b'[' => {
+                        self.sequence.clear();
+                        State::Control
+                    }
+                    b']' | b'P' | b'X' | b'^' | b'_' => State::Text8,
+                    0x20..=0x2f => State::Intermediate,
+                    ESC => State::Escape,
+                    _ => State::Text,
+                };
+            }
+            State::Intermediate => {
+                if !(0x20..=0x2f).contains(&byte) {
+                    self.state = State::Text;
+                }
+            }
+            State::Control => self.control(byte, out),
+            State::Text8 => match byte {
+                0x07 => self.state = State::Text,
+                ESC => self.state = State::Text8Escape,
+                _ => {}
+            },
+            State::Text8Escape => {
+                self.state = if byte == b'\\' { State::Text } else { State::Text8 };
+            }
+        }
+    }
+
+    fn text(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
+        match byte {
+            ESC => self.state = State::Escape,
+            b'\n' | b'\r' | b'\t' | 0x08 | 0x20..=0x7e => out(byte),
+            0xc2..=0xdf => self.lead(1, byte),
+            0xe0..=0xef => self.lead(2, byte),
+            0xf0..=0xf4 => self.lead(3, byte),
+            // Lone continuation bytes are the C1 controls of an 8-bit terminal.
+            0x80..=0xff => REPLACEMENT.iter().for_each(|byte| out(*byte)),
+            // The rest of C0 and DEL: bell, shift-out, enquiry and their like.
+            _ => {}
+        }
+    }
+
+    fn lead(&mut self, left: u8, lead: u8) {
+        self.state = State::Utf8 { left, lead };
+        self.sequence.clear();
+        self.sequence.push(lead);
+    }
+
+    fn continuation(&mut self, left: u8, lead: u8, byte: u8, out: &mut impl FnMut(u8)) {
+        if !(0x80..=0xbf).contains(&byte) {
+            REPLACEMENT.iter().for_each(|byte| out(*byte));
+            self.state = State::Text;
+            return self.text(byte, out);
+        }
+        self.sequence.push(byte);
+        if left > 1 {
+            self.state = State::Utf8 { left: left - 1, lead };
+            return;
+        }
+        self.state = State::Text;
+        let shown = match std::str::from_utf8(&self.sequence) {
+            // U+0080 to U+009F are the C1 controls; the bidirectional ones make text read as what it isn't.
+            Ok(text) if !text.chars().any(is_hazard) => self.sequence.as_slice(),
+            _ => REPLACEMENT,
+        };
+        shown.iter().for_each(|byte| out(*byte));
+    }
+
+    fn control(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
+        match byte {
+            0x30..=0x3f | 0x20..=0x2f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
+            0x20..=0x3f => {}
+            ESC => self.state = State::Escape,
+            0x40..=0x7e => {
+                self.state = State::Text;
+                let is_colour = byte == b'm' && self.sequence.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
+                if is_colour && self.sequence.len() < SEQUENCE_MAX {
+                    [ESC, b'['].iter().chain(&self.sequence).chain(b"m").for_each(|byte| out(*byte));
+                }
+            }
+            // A control inside a sequence ends it here, so that nothing is swallowed for ever.
+            _ => {
+                self.state = State::Text;
+                self.text(byte, out);
+            }
+        }
+    }
+}
+
+fn is_hazard(character: char) -> bool {
+    matches!(character, '\u{80}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(input: &[u8], expected: &[u8]) {
+        let mut whole = Vec::new();
+        EscapeFilter::default().pass(input, |byte| whole.push(byte));
+        assert_eq!(whole, expected, "{:?}", String::from_utf8_lossy(input));
+        let (mut filter, mut pieces) = (EscapeFilter::default(), Vec::new());
+        for byte in input {
+            filter.pass(&[*byte], |byte| pieces.push(byte));
+        }
+        assert_eq!(pieces, expected, "cut after every byte: {:?}", String::from_utf8_lossy(input));
+    }
+
+    #[test]
+    fn text_and_colours_pass() {
+        check("plain\r\n\tüñ€😀 ok\x08".as_bytes(), "plain\r\n\tüñ€😀 ok\x08".as_bytes());
+        check(b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m");
+        check(b"\x1b[38:2:1:2:3mx\x1b[m", b"\x1b[38:2:1:2:3mx\x1b[m");
+    }
+
+    #[test]
+    fn what_acts_on_the_terminal_is_gone() {
+        check(b"a\x1b]52;c;ZXZpbA==\x07b", b"ab");
+        check(b"a\x1b]0;title\x1b\\b", b"ab");
+        check(b"a\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\b", b"alinkb");
+        check(b"a\x1bP$qm\x1b\\b", b"ab");
+        check(b"a\x1b[2J\x1b[H\x1b[6n\x1b[?1049hb", b"ab");
+        check(b"a\x1b[>4;2mb\x1b[?1mc", b"abc");
+        check(b"a\x1bcb\x1b(0c\x1b#8d", b"abcd");
+        check(b"a\x07\x0e\x05\x7f\x00b", b"ab");
+        check(b"a\x9b2Jb\x9d0;t\x07c", "a\u{fffd}2Jb\u{fffd}0;tc".as_bytes());
+        check("a\u{9b}2Jb".as_bytes(), "a\u{fffd}2Jb".as_bytes());
+        check("a\u{202e}b".as_bytes(), "a\u{fffd}b".as_bytes());
+    }
+
+    #[test]
+    fn broken_sequences_hide_nothing_that_follows() {
+        check(b"a\x1b[12\nb", b"a\nb");
+        check(b"a\xe2\x82b", "a\u{fffd}b".as_bytes());
+        check(b"a\xff\xc0b", "a\u{fffd}\u{fffd}b".as_bytes());
+        check(b"a\x1b\x1b[0mb", b"a\x1b[0mb");
+    }
+}

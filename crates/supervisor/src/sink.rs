@@ -1,0 +1,176 @@
+//! Sinks: where a program's output goes, each with its bound.
+//!
+//! `Keep` remembers up to a limit and counts the rest: it never blocks the program. `Forward` passes bytes on live and holds
+//! at most a small backlog: when the reader is slow the program waits, as in any pipe, and deadlines go on being watched.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::escape::EscapeFilter;
+
+/// Bytes held for a slow reader before the guest is no longer read.
+const BACKLOG_MAX: usize = 256 * 1024;
+/// A pipe that polls writable takes this much without blocking.
+const WRITE_LEN: usize = 4096;
+
+/// Where one output stream goes.
+#[derive(Debug)]
+pub struct Sink {
+    target: Target,
+    limit: Option<u64>,
+    totals: Totals,
+}
+
+/// How much of a stream there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes kept or passed on.
+    pub accepted: u64,
+    /// Bytes past the limit.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+enum Target {
+    Keep(Vec<u8>),
+    Forward { fd: OwnedFd, backlog: VecDeque<u8>, filter: Option<EscapeFilter>, state: Reader },
+}
+
+/// The other end of a forwarded stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    Open,
+    /// Gone; the guest has to be told.
+    Lost,
+    /// Gone; the guest was told.
+    Told,
+}
+
+impl Sink {
+    /// Keeps up to `limit` bytes.
+    pub fn keep(limit: u64) -> Self {
+        Self { target: Target::Keep(Vec::new()), limit: Some(limit), totals: Totals::default() }
+    }
+
+    /// Passes bytes on to `fd`, all of them unless a limit is given, through a filter if one is given.
+    pub fn forward(fd: OwnedFd, limit: Option<u64>, filter: Option<EscapeFilter>) -> Self {
+        Self { target: Target::Forward { fd, backlog: VecDeque::new(), filter, state: Reader::Open }, limit, totals: Totals::default() }
+    }
+
+    /// How much there was.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// What was kept.
+    pub fn into_kept(self) -> Vec<u8> {
+        match self.target {
+            Target::Keep(bytes) => bytes,
+            Target::Forward { .. } => Vec::new(),
+        }
+    }
+
+    /// Takes bytes of the program. A full backlog drops them: by then the attendant has either stopped reading the guest
+    /// or is ending the program.
+    pub(crate) fn take(&mut self, bytes: &[u8]) {
+        if self.is_backed_up() {
+            self.totals.dropped += bytes.len() as u64;
+            return;
+        }
+        let room = self.limit.map_or(u64::MAX, |limit| limit - self.totals.accepted);
+        let accepted = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        self.totals.accepted += accepted as u64;
+        self.totals.dropped += (bytes.len() - accepted) as u64;
+        let bytes = &bytes[..accepted];
+        match &mut self.target {
+            Target::Keep(kept) => kept.extend_from_slice(bytes),
+            Target::Forward { state: Reader::Open, backlog, filter: Some(filter), .. } => filter.pass(bytes, |byte| backlog.push_back(byte)),
+            Target::Forward { state: Reader::Open, backlog, filter: None, .. } => backlog.extend(bytes),
+            Target::Forward { .. } => {}
+        }
+        self.write_some();
+    }
+
+    /// Whether the guest should wait before it says more.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        match &self.target {
+            Target::Keep(_) => false,
+            Target::Forward { backlog, .. } => backlog.len() >= BACKLOG_MAX,
+        }
+    }
+
+    /// The descriptor to wait for, while there is something to write.
+    pub(crate) fn waiting_on(&self) -> Option<BorrowedFd<'_>> {
+        match &self.target {
+            Target::Forward { fd, backlog, .. } if !backlog.is_empty() => Some(fd.as_fd()),
+            Target::Keep(_) | Target::Forward { .. } => None,
+        }
+    }
+
+    /// Writes while the descriptor takes it. It is the operator's own, perhaps shared with others, so it is never made
+    /// non-blocking: it is polled, and given no more than it promises to take.
+    pub(crate) fn write_some(&mut self) {
+        let Target::Forward { fd, backlog, state, .. } = &mut self.target else { return };
+        while !backlog.is_empty() && is_writable(fd.as_fd()) {
+            let (front, _) = backlog.as_slices();
+            match rustix::io::write(&*fd, &front[..front.len().min(WRITE_LEN)]) {
+                Ok(written) => {
+                    backlog.drain(..written);
+                }
+                Err(Errno::INTR | Errno::AGAIN) => return,
+                Err(_) => {
+                    backlog.clear();
+                    *state = Reader::Lost;
+                }
+            }
+        }
+    }
+
+    /// Whether the reader went away since last asked.
+    pub(crate) fn take_lost(&mut self) -> bool {
+        match &mut self.target {
+            Target::Forward { state: state @ Reader::Lost, .. } => {
+                *state = Reader::Told;
+                true
+            }
+            Target::Keep(_) | Target::Forward { .. } => false,
+        }
+    }
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A descriptor in error polls ready too, and the write then tells.
+    rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_past_the_limit_is_counted_and_dropped() {
+        let mut sink = Sink::keep(5);
+        for piece in [&b"abc"[..], b"def", b"ghi"] {
+            sink.take(piece);
+        }
+        assert_eq!(sink.totals(), Totals { accepted: 5, dropped: 4 });
+        assert!(!sink.is_backed_up());
+        assert_eq!(sink.into_kept(), b"abcde");
+    }
+
+    #[test]
+    fn a_slow_reader_backs_up_and_a_lost_one_is_told_once() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut sink = Sink::forward(writer, None, None);
+        sink.take(&vec![b'x'; BACKLOG_MAX + (1 << 20)]);
+        assert!(sink.is_backed_up() && sink.waiting_on().is_some());
+        drop(reader);
+        sink.write_some();
+        assert!(sink.waiting_on().is_none());
+        assert_eq!([sink.take_lost(), sink.take_lost()], [true, false]);
+    }
+}

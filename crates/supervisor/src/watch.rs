@@ -1,0 +1,81 @@
+//! Watching the filter's questions: every telling syscall is refused, told of, and answered no faster than a named rate.
+//!
+//! The rate matters: each answer costs the host a little outside the sandbox's CPU limit, and a program that asks in a loop
+//! must not be able to spend that without end. It waits instead.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use saggar_jail::seccomp::{Listener, verdict};
+
+/// Answered at once before the rate holds.
+const BURST: u32 = 256;
+/// Between two answers afterwards.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// What happened inside, as it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// The program runs.
+    Started,
+    /// A telling syscall was refused.
+    Refused(Refused),
+}
+
+/// A refused syscall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name.
+    pub syscall: &'static str,
+    /// The rule that refused it.
+    pub rule: &'static str,
+}
+
+/// The filter's listener with its rate.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    listener: Option<Listener>,
+    left: u32,
+    next: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(listener: Listener) -> Self {
+        Self { listener: Some(listener), left: BURST, next: None }
+    }
+
+    /// The descriptor to wait for, unless the rate says to wait for the time.
+    pub(crate) fn waiting_on(&self, now: Instant) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().filter(|_| self.next.is_none_or(|next| now >= next)).map(AsFd::as_fd)
+    }
+
+    /// When the rate allows the next answer.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.listener.as_ref().and(self.next)
+    }
+
+    /// Refuses the call that waits.
+    pub(crate) fn answer(&mut self, now: Instant) -> Option<Refused> {
+        let listener = self.listener.as_ref()?;
+        let notification = match listener.receive() {
+            Ok(notification) => notification?,
+            // Without a listener the kernel refuses by itself, which is as good.
+            Err(_) => {
+                self.listener = None;
+                return None;
+            }
+        };
+        let refusal = verdict(&notification);
+        if listener.refuse(&notification, refusal.errno).is_err() {
+            self.listener = None;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.next = (self.left == 0).then(|| now + INTERVAL);
+        Some(Refused { syscall: refusal.syscall, rule: refusal.rule })
+    }
+
+    /// The last process under the filter is gone.
+    pub(crate) fn close(&mut self) {
+        self.listener = None;
+    }
+}

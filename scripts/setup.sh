@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench.
+#
+# A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup,
+# which is never installed behind anyone's back.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly TRIPLE=x86_64-unknown-linux-musl
+readonly PURPOSE=${1:?usage: setup.sh build|test|bench}
+
+# runc lives in sbin, which is not on an ordinary user's PATH.
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+main() {
+    case $PURPOSE in
+    build) install_packages ;;
+    test) install_packages ;;
+    bench) install_packages bwrap:bubblewrap runc:runc ;;
+    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench" ;;
+    esac
+    install_rust
+    install_target
+    if [[ $PURPOSE == test ]]; then
+        install_component fmt rustfmt
+        install_component clippy clippy
+        install_nextest
+    fi
+}
+
+# install_packages COMMAND:PACKAGE…: the packages of the commands that are absent, on top of what every purpose needs.
+install_packages() {
+    local pair missing=()
+    for pair in cc:build-essential make:build-essential musl-gcc:musl-tools curl:curl git:git python3:python3 "$@"; do
+        has "${pair%%:*}" || missing+=("${pair#*:}")
+    done
+    [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/ssl/cert.pem || -e /etc/pki/tls/certs/ca-bundle.crt ]] ||
+        missing+=(ca-certificates)
+    ((${#missing[@]})) || return 0
+
+    local packages
+    packages=$(printf '%s\n' "${missing[@]}" | sort -u | paste -sd ' ')
+    has apt-get || fail "missing packages, and there is no apt-get here" "install the equivalents of: $packages"
+
+    local as_root=()
+    if ((EUID != 0)); then
+        has sudo || fail "missing packages, and neither root nor sudo to install them" "as root: apt-get install $packages"
+        as_root=(sudo)
+    fi
+    say "installing $packages"
+    # shellcheck disable=SC2086 # the words of $packages are the arguments.
+    { "${as_root[@]}" apt-get update -qq &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages; } ||
+        fail "apt-get could not install $packages" "as root: apt-get update && apt-get install $packages"
+}
+
+install_rust() {
+    local needed found
+    needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    found=$(rust_version)
+    is_at_least "$found" "$needed" && return 0
+
+    has rustup || fail "Rust $needed or newer is needed; here is ${found:-none} (distribution packages are often too old)" \
+        "install it the official way, then run make again:
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y
+        . \"\$HOME/.cargo/env\""
+    say "installing the stable Rust toolchain"
+    rustup toolchain install stable --profile minimal
+    rustup default >/dev/null 2>&1 || rustup default stable
+    found=$(rust_version)
+    is_at_least "$found" "$needed" ||
+        fail "Rust $needed or newer is needed, and ${found:-none} is what runs here" \
+            "make it the default with: rustup default stable; and see that ~/.cargo/bin comes first in PATH"
+}
+
+install_target() {
+    [[ -d $(rustc --print sysroot)/lib/rustlib/$TRIPLE/lib ]] && return 0
+    has rustup || fail "this Rust has no standard library for $TRIPLE, and there is no rustup to add it" \
+        "install Rust through https://rustup.rs, or your distribution's package for that target"
+    say "adding the Rust target $TRIPLE"
+    rustup target add "$TRIPLE"
+}
+
+# install_component SUBCOMMAND COMPONENT
+install_component() {
+    cargo "$1" --version >/dev/null 2>&1 && return 0
+    has rustup || fail "cargo $1 is missing, and there is no rustup to add it" "install your distribution's $2"
+    say "adding the Rust component $2"
+    rustup component add "$2"
+}
+
+install_nextest() {
+    cargo nextest --version >/dev/null 2>&1 && return 0
+    say "building cargo-nextest, once; this takes some minutes"
+    cargo install --locked cargo-nextest
+}
+
+rust_version() {
+    # Empty if there is none, and also if rustup's stand-in has no toolchain behind it.
+    has cargo && { rustc --version 2>/dev/null || true; } | awk '{ print $2 }' | cut -d- -f1 || true
+}
+
+is_at_least() { [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n1) == "$2" ]]; }
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+say() { echo "==> $*"; }
+
+fail() {
+    echo "error: $1" >&2
+    echo "  help: $2" >&2
+    exit 1
+}
+
+main
