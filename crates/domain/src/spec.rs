@@ -20,9 +20,9 @@ const WORKSPACE: &str = "/workspace";
 /// Most mounts, and most protected paths.
 const ENTRIES_MAX: usize = 64;
 /// Guest trees that belong to the template or the kernel: nothing can be mounted in them.
-const RESERVED: &[&str] = &["/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/workspace"];
+const RESERVED: &[&str] = &["/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/var/run", "/var/tmp", "/workspace"];
 /// Guest directories that mounts may go into, and not on top of.
-const HELD: &[&str] = &["/", "/tmp", "/home", "/home/user", "/root", "/run", "/var", "/var/tmp"];
+const HELD: &[&str] = &["/", "/tmp", "/home", "/home/user", "/root", "/run", "/var"];
 
 /// What a sandbox is made to and held to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,8 +1,9 @@
 //! The agent: PID 1 of a sandbox, starting programs for the host and reporting on them.
 //!
-//! It is one thread around one `poll`. It trusts the host's frames as far as their rules go and nothing inside the
-//! sandbox at all: it reads no file of it, resolves none of its paths before it has become the user who may, and gives up
-//! the whole sandbox (by exiting: the kernel then kills every process in the pid namespace) rather than carry on in doubt.
+//! It is one thread around one `poll`. It trusts the host's frames as far as their rules go, and nothing inside the
+//! sandbox. Of the sandbox's files it opens only `/dev/null` and `/dev/ptmx`, and checks that they are those; it asks how
+//! full some filesystems are; everything else is done in the new process once that is the user who may. Rather than carry
+//! on in doubt it gives up the whole sandbox by exiting: the kernel then kills every process in the pid namespace.
 //!
 //! ```text
 //!                      frames                       ┌─ stdin ──▶ program

@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities};
 
+use crate::identity::Identity;
+
 /// What `--user root` has: enough to install packages and build, nothing that reaches the kernel's own objects.
 pub const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -15,9 +17,18 @@ pub const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 /// Highest capability number the kernel could know; asking for one it doesn't ends the loop.
 const LAST_POSSIBLE: u32 = 63;
 
-/// Leaves the guest agent what it needs: [`ROOT_CAPABILITIES`], and SETPCAP to take even those from the programs it starts.
-pub(crate) fn bound_to_agent() -> Result<(), Errno> {
-    let kept = ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP);
+/// What the agent has: as root of the namespace [`ROOT_CAPABILITIES`], and SETPCAP to take even those from the programs it starts.
+/// As anyone else nothing, and nothing to take either.
+fn agents(identity: Identity) -> CapabilitySet {
+    match identity {
+        Identity::Range { .. } | Identity::Single { inside: 0, .. } => ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP),
+        Identity::Single { .. } => CapabilitySet::empty(),
+    }
+}
+
+/// Takes from the bounding set what the agent will not have: no program inside can gain it, whatever it executes.
+pub(crate) fn bound_to_agent(identity: Identity) -> Result<(), Errno> {
+    let kept = agents(identity);
     for number in 0..=LAST_POSSIBLE {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if kept.contains(capability) {
@@ -34,7 +45,7 @@ pub(crate) fn bound_to_agent() -> Result<(), Errno> {
 }
 
 /// Drops the rights that setting up needed, keeping the agent's. Permitted, effective and inheritable all shrink.
-pub(crate) fn shrink_to_agent(is_root_inside: bool) -> Result<(), Errno> {
-    let kept = if is_root_inside { ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP) } else { CapabilitySet::empty() };
+pub(crate) fn shrink_to_agent(identity: Identity) -> Result<(), Errno> {
+    let kept = agents(identity);
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })
 }

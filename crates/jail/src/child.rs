@@ -51,10 +51,11 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<(), Failure> {
     }
     sys::new_session_keyring().map_err(at(Step::Keyring))?;
     // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    rustix::process::umask(rustix::fs::Mode::empty());
     enter_root(plan)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     seal::limit(plan).map_err(at(Step::Limits))?;
-    caps::bound_to_agent().map_err(at(Step::Capabilities))?;
+    caps::bound_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
     set_no_new_privs(true).map_err(at(Step::Capabilities))?;
     fence::close(&plan.fence).map_err(at(Step::Landlock))?;
     seal::arrange_descriptors(&plan.channel, &plan.guest, report).map_err(at(Step::Descriptors))
@@ -71,7 +72,7 @@ fn enter_root(plan: &Plan) -> Result<(), Failure> {
 /// Gives up the rights, installs the filter, and becomes the agent. Returns only what went wrong.
 fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> Failure {
     let closed = || -> Result<(), Failure> {
-        caps::shrink_to_agent(matches!(plan.identity, Identity::Range { .. })).map_err(at(Step::Capabilities))?;
+        caps::shrink_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
         // Again: changes of credentials clear it. If the parent died in between, its end of the channel is closed and the agent ends itself.
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
         let listener = filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;

@@ -25,6 +25,7 @@ fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     let reads = AccessFs::from_read(NEWEST);
     // Device nodes are never made, whatever the tree.
     let changes = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    // The nodes there are chosen, and the directory itself is sealed.
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev;
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -35,9 +36,7 @@ fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     for path in &fence.writable {
         ruleset = grant(ruleset, path, changes)?;
     }
-    for path in &fence.devices {
-        ruleset = grant(ruleset, path, device)?;
-    }
+    ruleset = grant(ruleset, "/dev", device)?;
     Ok(ruleset.restrict_self()?.ruleset)
 }
 

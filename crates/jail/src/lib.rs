@@ -23,7 +23,7 @@ pub use caps::ROOT_CAPABILITIES;
 pub use fence::abi as landlock_abi;
 pub use identity::Identity;
 pub use memfd::SealedProgram;
-pub use plan::{Attributes, Fence, Op, Plan, Source};
+pub use plan::{Attributes, Cover, Fence, Op, Plan, Source};
 pub use reap::{Reaped, reap};
 pub use signal::Signals;
 pub use spawn::{Jailed, SpawnError, Step, spawn};

@@ -73,6 +73,11 @@ pub enum Op {
         /// How.
         attributes: Attributes,
     },
+    /// A device node of the host, in /dev.
+    Device {
+        /// Its name there.
+        name: String,
+    },
     /// A directory of private storage that stays writable when the root is sealed.
     Writable {
         /// Where.
@@ -104,10 +109,14 @@ pub enum Op {
         /// Where; must exist.
         target: String,
     },
-    /// Hides a file or directory if it is there.
+    /// Makes what masks are made of.
+    Covers,
+    /// Hides a file or directory if it is there. Needs [`Op::Covers`] before it.
     Mask {
         /// What.
         path: String,
+        /// With what.
+        cover: Cover,
     },
     /// Makes the root itself read-only.
     Seal,
@@ -131,6 +140,15 @@ pub enum Source {
     Detached(RawFd),
 }
 
+/// What a mask is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cover {
+    /// The null device.
+    File,
+    /// An empty directory.
+    Directory,
+}
+
 /// How something of the host is mounted; always without devices and set-id bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
@@ -138,15 +156,11 @@ pub enum Attributes {
     ReadOnly,
     /// Reads and writes.
     ReadWrite,
-    /// A device node that the sandbox may use.
-    Device,
 }
 
 /// Landlock's grants. Everything may be read and executed (the mounts decide what there is); this says what may be written.
 #[derive(Debug, Default)]
 pub struct Fence {
-    /// Trees that may be changed.
+    /// Trees that may be changed, besides the device nodes of /dev, which may be opened for writing.
     pub writable: Vec<String>,
-    /// Devices and terminals that may be opened for writing.
-    pub devices: Vec<String>,
 }

@@ -5,14 +5,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, move_mount, unmount,
 };
 
 use crate::identity::Identity;
-use crate::plan::{Attributes, Op, Plan, Source};
+use crate::plan::{Attributes, Cover, Op, Plan, Source};
 use crate::sys::{MountAttributes, clone_tree, make_read_only, pivot_here, set_mount_attributes};
 
 /// Where the new root is attached until it becomes the root.
@@ -22,14 +22,11 @@ const STAGE: &str = "/proc";
 pub(crate) struct Root {
     fd: OwnedFd,
     identity: Identity,
-    null: OwnedFd,
 }
 
 impl Root {
     /// Makes the tmpfs and attaches it.
     pub(crate) fn stage(plan: &Plan) -> Result<Self, Errno> {
-        // Opened before anything is covered: masks are made of it.
-        let null = clone_tree(&rustix::fs::CWD, "/dev/null")?;
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(context.as_fd(), "size", plan.storage_bytes.to_string())?;
         fsconfig_set_string(context.as_fd(), "nr_inodes", plan.storage_inodes.to_string())?;
@@ -38,7 +35,7 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let root = Self { fd, identity: plan.identity, null };
+        let root = Self { fd, identity: plan.identity };
         chownat(&root.fd, "", Some(Uid::from_raw(root.owner(0))), Some(Gid::from_raw(root.owner(0))), AtFlags::EMPTY_PATH)?;
         Ok(root)
     }
@@ -50,6 +47,11 @@ impl Root {
             Op::File { path, bytes } => self.file(path, bytes),
             Op::Link { path, target } => symlinkat(target.as_str(), &self.fd, path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
+            // A node can't be mounted on or executed, and set-id bits mean nothing on it: a plain bind will do.
+            Op::Device { name } => {
+                self.file(&format!("dev/{name}"), b"")?;
+                mount_bind(format!("/dev/{name}"), format!("{STAGE}/dev/{name}"))
+            }
             Op::Writable { path } => {
                 let tree = clone_tree(&self.fd, path)?;
                 self.attach(tree.as_fd(), path)
@@ -58,7 +60,8 @@ impl Root {
             Op::Protect { under, names } => self.protect(under, names),
             Op::Proc { target } => self.proc(target),
             Op::Terminals { target } => self.terminals(target),
-            Op::Mask { path } => self.mask(path),
+            Op::Covers => self.make_covers(),
+            Op::Mask { path, cover } => self.mask(path, *cover),
             Op::Seal => make_read_only(self.fd.as_fd()),
         }
     }
@@ -77,8 +80,6 @@ impl Root {
 
     fn directory(&self, path: &str, mode: u32, owner: u32) -> Result<(), Errno> {
         mkdirat(&self.fd, path, Mode::from_raw_mode(mode))?;
-        // The process's umask is not ours to rely on.
-        rustix::fs::chmodat(&self.fd, path, Mode::from_raw_mode(mode), AtFlags::empty())?;
         if owner != 0 {
             let id = self.owner(owner);
             chownat(&self.fd, path, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -108,7 +109,6 @@ impl Root {
         let wanted = match attributes {
             Attributes::ReadOnly => MountAttributes { is_read_only: true, ..MountAttributes::default() },
             Attributes::ReadWrite => MountAttributes::default(),
-            Attributes::Device => MountAttributes { has_devices: true, is_no_exec: true, ..MountAttributes::default() },
         };
         set_mount_attributes(&tree, wanted)?;
         self.attach(tree.as_fd(), target)
@@ -183,17 +183,30 @@ impl Root {
         self.attach(tree.as_fd(), target)
     }
 
-    /// A file is covered by the null device, a directory by an empty one.
-    fn mask(&self, path: &str) -> Result<(), Errno> {
-        let place = match openat(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
-            other => other?,
+    /// Covers what is there. One cover of each kind is made with its attributes; binding it elsewhere copies them too.
+    fn mask(&self, path: &str, cover: Cover) -> Result<(), Errno> {
+        let source = match cover {
+            Cover::File => format!("{STAGE}/{COVER_FILE}"),
+            Cover::Directory => format!("{STAGE}/{COVER_DIRECTORY}"),
         };
-        let is_directory = FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Directory;
-        let cover = if is_directory { clone_tree(&self.fd, EMPTY)? } else { clone_tree(&self.null, "")? };
-        set_mount_attributes(&cover, MountAttributes { is_read_only: true, has_devices: !is_directory, is_no_exec: true, id_map: None })?;
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(cover.as_fd(), "", place.as_fd(), "", flags)
+        match mount_bind(source, format!("{STAGE}/{path}")) {
+            // Not every kernel has every file, and what isn't there needs no cover.
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The covers: an empty directory, and the null device, both read-only.
+    fn make_covers(&self) -> Result<(), Errno> {
+        let empty = MountAttributes { is_read_only: true, is_no_exec: true, ..MountAttributes::default() };
+        self.directory(COVER_DIRECTORY, 0o555, 0)?;
+        let directory = clone_tree(&self.fd, COVER_DIRECTORY)?;
+        set_mount_attributes(&directory, empty)?;
+        self.attach(directory.as_fd(), COVER_DIRECTORY)?;
+        self.file(COVER_FILE, b"")?;
+        let file = clone_tree(&rustix::fs::CWD, "/dev/null")?;
+        set_mount_attributes(&file, MountAttributes { has_devices: true, ..empty })?;
+        self.attach(file.as_fd(), COVER_FILE)
     }
 
     fn attach(&self, tree: BorrowedFd<'_>, target: &str) -> Result<(), Errno> {
@@ -201,8 +214,9 @@ impl Root {
     }
 }
 
-/// An empty directory every root has, to cover others with.
-pub(crate) const EMPTY: &str = "run";
+/// Where the covers are: in the root, because only what is attached can be bound elsewhere.
+const COVER_DIRECTORY: &str = ".empty";
+const COVER_FILE: &str = ".null";
 
 /// Opens a path without following a link anywhere in it, and makes sure that it is what the caller saw.
 fn pinned(path: &str, device: u64, inode: u64) -> Result<OwnedFd, Errno> {

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template};
+use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
 use saggar_jail::{Attributes, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace, set_mount_attributes};
 
 use crate::host_tree::HostTree;
 use crate::template;
 
 /// Directories of private storage that stay writable.
-const WRITABLE: &[&str] = &["tmp", "var/tmp", "home/user", "root", "dev/shm"];
+const WRITABLE: &[&str] = &["tmp", "home/user", "dev/shm"];
 
 /// The root of one sandbox, and the mounts it needs kept open until it is made.
 #[derive(Debug)]
@@ -47,7 +47,10 @@ pub(crate) fn lay_out(spec: &Spec, identity: Identity, brought: &Brought) -> Res
     for path in WRITABLE {
         layout.writable(path);
     }
-    layout.fence.devices = template::DEVICES.iter().map(|name| format!("/dev/{name}")).chain(["/dev/pts".to_owned()]).collect();
+    match spec.user {
+        User::User => {}
+        User::Root => layout.writable("root"),
+    }
     layout.ops.push(Op::Seal);
     Ok(layout)
 }
@@ -150,5 +153,5 @@ impl Layout {
 
 /// Directories that the template makes, which a mount may be put into.
 fn is_template_directory(path: &str) -> bool {
-    matches!(path, "home" | "home/user" | "mnt" | "opt" | "root" | "run" | "tmp" | "var" | "var/tmp")
+    matches!(path, "home" | "home/user" | "mnt" | "opt" | "root" | "run" | "tmp" | "var")
 }

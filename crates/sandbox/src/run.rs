@@ -335,7 +335,7 @@ fn request(spec: &Spec, argv: Vec<Vec<u8>>, has_stdin: bool, tty: Option<Termina
         uid: spec.user.id(),
         gid: spec.user.id(),
         groups: Vec::new(),
-        keep_capabilities: spec.user == User::Root && rustix::process::geteuid().is_root(),
+        keep_capabilities: spec.user == User::Root,
         tty,
         stdin: has_stdin,
         nofile: Some(spec.limits.files.value.get()),
@@ -350,11 +350,13 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
     match error {
         SpawnError::Step { step: Step::Root, index, errno } => {
             let what = match plan.ops.get(*index) {
-                Some(Op::Directory { path, .. } | Op::File { path, .. } | Op::Link { path, .. } | Op::Writable { path } | Op::Mask { path }) => format!("making /{path}"),
+                Some(Op::Directory { path, .. } | Op::File { path, .. } | Op::Link { path, .. } | Op::Writable { path } | Op::Mask { path, .. }) => format!("making /{path}"),
                 Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
                 Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
                 Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
                 Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
+                Some(Op::Device { name }) => format!("mounting /dev/{name}"),
+                Some(Op::Covers) => "making masks".to_owned(),
                 Some(Op::Seal) | None => "sealing the root".to_owned(),
             };
             failed(&what, errno)

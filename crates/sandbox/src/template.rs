@@ -1,29 +1,29 @@
 //! The built-in template `host`: the host's programs and libraries, the few files of /etc that programs need, and nothing else.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use saggar_domain::NetworkMode;
-use saggar_jail::{Attributes, Op, Source};
+use saggar_jail::{Attributes, Cover, Op, Source};
 
 /// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Files of /etc that are copied: small, public, and the same for every user.
-const ETC_FILES: &[&str] = &[
-    "bash.bashrc", "debian_version", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "locale.alias", "magic", "mime.types", "profile",
-    "protocols", "services", "shells", "timezone",
-];
+/// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
+const ETC_FILES: &[&str] = &["ld.so.cache", "protocols", "services", "ssl/openssl.cnf"];
 /// Directories of /etc that are mounted read-only.
-const ETC_DIRECTORIES: &[&str] = &["alternatives", "ld.so.conf.d", "fonts", "perl", "python3", "ssl/certs", "terminfo"];
+const ETC_DIRECTORIES: &[&str] = &["alternatives", "fonts", "ssl/certs"];
 /// Copied files are no larger; the largest usual one is the linker's cache.
 const ETC_FILE_MAX: u64 = 1 << 20;
 /// Devices that are safe to share: they hold no state of the host's.
-pub(crate) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
-/// Parts of /proc that tell of the host or act on it. All of /proc is read-only besides.
-pub(crate) const MASKED: &[&str] = &[
-    "acpi", "asound", "bus", "cmdline", "driver", "fs", "ioports", "iomem", "irq", "kallsyms", "kcore", "key-users", "keys", "kmsg",
-    "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "mtrr", "sched_debug", "scsi", "slabinfo", "sysrq-trigger", "timer_list",
-    "timer_stats", "vmallocinfo",
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
+/// stays unreadable, because no one inside is the host's root.
+const MASKED_FILES: &[&str] = &[
+    "cmdline", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug", "sysrq-trigger",
+    "timer_list", "timer_stats",
 ];
+/// Directories likewise.
+const MASKED_DIRECTORIES: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq", "scsi"];
 
 const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
@@ -58,12 +58,13 @@ fn directories(ops: &mut Vec<Op>) {
         ("sys", 0o555, 0),
         ("tmp", 0o1777, 0),
         ("var", 0o755, 0),
-        ("var/tmp", 0o1777, 0),
         ("workspace", 0o755, 1000),
     ] {
         ops.push(Op::Directory { path: path.to_owned(), mode, owner });
     }
-    ops.push(Op::Link { path: "var/run".to_owned(), target: "/run".to_owned() });
+    for (path, target) in [("var/run", "/run"), ("var/tmp", "/tmp")] {
+        ops.push(Op::Link { path: path.to_owned(), target: target.to_owned() });
+    }
 }
 
 fn system(ops: &mut Vec<Op>) {
@@ -101,9 +102,6 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
             file(name, &bytes);
         }
     }
-    if let Some(bytes) = small_file("/etc/ssl/openssl.cnf") {
-        file("ssl/openssl.cnf", &bytes);
-    }
     for name in ["localtime", "os-release"] {
         if let Some(target) = std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned)) {
             ops.push(Op::Link { path: format!("etc/{name}"), target });
@@ -118,11 +116,11 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
     }
 }
 
-/// Runtimes that keep part of themselves in a directory of /etc named for their version.
+/// Java keeps part of itself in a directory of /etc named for its version.
 fn versioned_directories() -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir("/etc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/usr/lib/jvm") else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| (name.starts_with("java-") && name.ends_with("-openjdk")) || name.strip_prefix("python3.").is_some_and(|rest| rest.parse::<u8>().is_ok())).collect()
+    names.filter_map(|name| Some(format!("java-{}-openjdk", name.strip_prefix("java-")?.split('-').next()?))).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn small_file(path: &str) -> Option<Vec<u8>> {
@@ -134,29 +132,18 @@ fn small_file(path: &str) -> Option<Vec<u8>> {
 }
 
 fn devices(ops: &mut Vec<Op>) {
-    for name in DEVICES {
-        let target = format!("dev/{name}");
-        ops.push(Op::File { path: target.clone(), bytes: Vec::new() });
-        ops.push(Op::Bind { source: Source::System(format!("/dev/{name}")), target, attributes: Attributes::Device });
-    }
+    ops.extend(DEVICES.iter().map(|name| Op::Device { name: (*name).to_owned() }));
     for (name, target) in [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")] {
         ops.push(Op::Link { path: format!("dev/{name}"), target: target.to_owned() });
     }
     ops.push(Op::Terminals { target: "dev/pts".to_owned() });
 }
 
-/// A procfs of its own with masks; of sysfs only what C libraries count processors by, as plain files.
+/// A procfs of its own with masks, and an empty /sys: nothing in there is needed, and much of it is the host's.
 fn kernel(ops: &mut Vec<Op>) {
     ops.push(Op::Proc { target: "proc".to_owned() });
-    for name in MASKED {
-        ops.push(Op::Mask { path: format!("proc/{name}") });
-    }
-    for path in ["sys/devices", "sys/devices/system", "sys/devices/system/cpu"] {
-        ops.push(Op::Directory { path: path.to_owned(), mode: 0o555, owner: 0 });
-    }
-    for name in ["online", "possible", "present"] {
-        if let Ok(bytes) = std::fs::read(format!("/sys/devices/system/cpu/{name}")) {
-            ops.push(Op::File { path: format!("sys/devices/system/cpu/{name}"), bytes });
-        }
-    }
+    ops.push(Op::Covers);
+    let files = MASKED_FILES.iter().map(|name| (name, Cover::File));
+    let directories = MASKED_DIRECTORIES.iter().map(|name| (name, Cover::Directory));
+    ops.extend(files.chain(directories).map(|(name, cover)| Op::Mask { path: format!("proc/{name}"), cover }));
 }

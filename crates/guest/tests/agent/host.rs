@@ -53,6 +53,8 @@ impl Host {
 
     /// An agent on this channel: our end and its end.
     pub fn start_on((ours, theirs): (UnixStream, UnixStream), mut command: Command) -> Host {
+        // SAFETY: has no precondition and cannot fail.
+        assert_eq!(unsafe { libc::geteuid() }, 0, "these tests change users and namespaces: run them as root");
         ours.set_read_timeout(Some(DEADLINE)).unwrap();
         ours.set_write_timeout(Some(DEADLINE)).unwrap();
         let theirs_raw = theirs.as_raw_fd();
@@ -258,14 +260,16 @@ impl Scratch {
         self.0.to_str().unwrap()
     }
 
-    /// A file in it with these permissions.
+    /// A file in it with these permissions. Another process writes it: were it open for writing here, a process that
+    /// another test starts at that moment would have it open, too, and nobody could execute it ("text file busy").
     pub fn file(&self, name: &str, content: &[u8], mode: u32) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, content).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-        path.to_str().unwrap().to_owned()
+        let path = format!("{}/{name}", self.text());
+        let mut install = Command::new("install");
+        install.args(["-D", "-m", &format!("{mode:o}"), "/dev/stdin", &path]).stdin(Stdio::piped());
+        let mut install = install.spawn().unwrap();
+        install.stdin.take().unwrap().write_all(content).unwrap();
+        assert!(install.wait().unwrap().success());
+        path
     }
 }
 

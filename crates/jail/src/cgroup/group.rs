@@ -135,7 +135,6 @@ impl Leaf {
                     if self.is_v2 {
                         self.write("cpu.max", format_args!("{quota} {CPU_PERIOD_USEC}"))?;
                     } else {
-                        self.write("cpu.cfs_period_us", CPU_PERIOD_USEC)?;
                         self.write("cpu.cfs_quota_us", quota)?;
                     }
                 }

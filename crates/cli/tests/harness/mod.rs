@@ -1,0 +1,176 @@
+//! Drives the real binary against the real kernel, in a data directory and a workspace of its own.
+//!
+//! Every wait has an end: a `saggar` that hangs fails its test after [`PATIENCE`] and is killed.
+
+// Each test file links its own copy and uses a part of it.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long any one `saggar` may take here.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place to run `saggar` in: removed, with everything in it, when dropped.
+pub struct Place {
+    root: PathBuf,
+}
+
+/// What a finished `saggar` left.
+#[derive(Debug)]
+pub struct Done {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    /// A new place under the system's temporary directory, which is not world-readable.
+    pub fn new() -> Self {
+        let root = PathBuf::from(format!("{}/saggar-test-{}-{}", std::env::temp_dir().display(), std::process::id(), unique()));
+        std::fs::create_dir_all(root.join("workspace")).expect("the temporary directory is writable");
+        Self { root: root.canonicalize().expect("just made") }
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A directory for `--workspace`, empty at first.
+    pub fn workspace(&self) -> PathBuf {
+        self.path("workspace")
+    }
+
+    /// Writes a file, making its directories.
+    pub fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("names are relative")).expect("ours");
+        std::fs::write(&path, content).expect("ours");
+        path
+    }
+
+    /// A `saggar` with its own data directory and nothing of our environment but PATH.
+    pub fn command(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+        command.args(arguments).env("SAGGAR_DATA_DIR", self.path("data")).current_dir(&self.root);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// `saggar run FLAGS -- PROGRAM`, waited for.
+    pub fn run(&self, flags: &[&str], program: &[&str]) -> Done {
+        finish(self.spawn(flags, program))
+    }
+
+    /// `saggar run FLAGS -- /bin/sh -c SCRIPT`, waited for.
+    pub fn sh(&self, flags: &[&str], script: &str) -> Done {
+        self.run(flags, &["/bin/sh", "-c", script])
+    }
+
+    /// `saggar run --json FLAGS -- PROGRAM`, waited for and read.
+    pub fn json(&self, flags: &[&str], program: &[&str]) -> Value {
+        let flags: Vec<&str> = ["--json"].iter().chain(flags).copied().collect();
+        self.run(&flags, program).json()
+    }
+
+    /// `saggar run FLAGS -- PROGRAM`, started.
+    pub fn spawn(&self, flags: &[&str], program: &[&str]) -> Child {
+        let arguments = ["run"].iter().chain(flags).chain(["--"].iter()).chain(program);
+        self.command(arguments).spawn().expect("the binary was built")
+    }
+
+    /// The records of live sandboxes in this place's data directory.
+    pub fn records(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.path("data/sandboxes")) else { return Vec::new() };
+        entries.map(|entry| entry.expect("ours").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A test that failed half-way may have left something unremovable; its failure is what matters.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Done {
+    /// The one JSON object on stdout.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(self.stdout.trim_end()).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
+    }
+}
+
+/// Waits for a `saggar` to finish, reading its output, and kills it when it takes too long.
+pub fn finish(mut child: Child) -> Done {
+    let read = |stream: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut stream) = stream {
+                stream.read_to_end(&mut bytes).expect("a pipe of ours");
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let stdout = read(child.stdout.take().map(|stream| Box::new(stream) as _));
+    let stderr = read(child.stderr.take().map(|stream| Box::new(stream) as _));
+    let pid = rustix::process::Pid::from_child(&child);
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("our own child");
+    let timeout = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let mut polls = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let ready = rustix::event::poll(&mut polls, Some(&timeout)).expect("a pidfd can be polled");
+    if ready == 0 {
+        child.kill().expect("it still runs");
+    }
+    let status = child.wait().expect("our own child");
+    let (stdout, stderr) = (stdout.join().expect("reader"), stderr.join().expect("reader"));
+    assert!(ready > 0, "saggar hung; stdout {stdout:?}, stderr {stderr:?}");
+    let code = std::os::unix::process::ExitStatusExt::signal(&status).map_or_else(|| status.code().expect("no signal, so a code"), |signal| -signal);
+    Done { code, stdout, stderr }
+}
+
+/// Gives a started `saggar` its stdin and closes it.
+pub fn feed(child: &mut Child, bytes: &[u8]) {
+    child.stdin.take().expect("spawned with a pipe").write_all(bytes).expect("it reads");
+}
+
+/// Whether we are root: what the kernel gives differs, and some tests are about the difference.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says aloud that a test can't be run here.
+pub fn not_here(why: &str) {
+    eprintln!("NOT RUN HERE: {why}");
+}
+
+/// Every cgroup directory of ours on this host.
+pub fn cgroups() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if entry.file_name().to_string_lossy().starts_with("saggar-") {
+                found.push(entry.path());
+            }
+            waiting.push(entry.path());
+        }
+    }
+    found
+}
+
+fn unique() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where a path is, for messages.
+pub fn show(path: &Path) -> String {
+    path.display().to_string()
+}
