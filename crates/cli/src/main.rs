@@ -13,6 +13,11 @@ mod terminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Helper modes come before anything else is set up.
+    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::KVM_TRIAL) {
+        saggar_sandbox::measure_kvm();
+        return ExitCode::SUCCESS;
+    }
     match args::parse() {
         Ok(args::Command::Run(arguments)) => run::main(*arguments),
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),

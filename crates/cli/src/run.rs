@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use saggar_domain::{EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier};
-use saggar_jail::Signals;
-use saggar_sandbox::{DataDirectory, Ids, Job, Report, reap};
+use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, reap};
 
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use saggar_guest::TerminalSize;
+use saggar_sandbox::TerminalSize;
 
 /// What a program gets when we have no terminal ourselves.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };

@@ -18,10 +18,13 @@ pub const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 const LAST_POSSIBLE: u32 = 63;
 
 /// What the agent has: as root of the namespace [`ROOT_CAPABILITIES`], and SETPCAP to take even those from the programs it starts.
-/// As anyone else nothing, and nothing to take either.
+/// Where there is only one id, there is no other to change to, and SETUID and SETGID would promise what can't be. As anyone else
+/// nothing, and nothing to take either.
 fn agents(identity: Identity) -> CapabilitySet {
+    let all = ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP);
     match identity {
-        Identity::Range { .. } | Identity::Single { inside: 0, .. } => ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP),
+        Identity::Range { .. } => all,
+        Identity::Single { inside: 0, .. } => all.difference(CapabilitySet::SETUID.union(CapabilitySet::SETGID)),
         Identity::Single { .. } => CapabilitySet::empty(),
     }
 }

@@ -49,9 +49,15 @@ impl DataDirectory {
         Ok(Self { path, sandboxes })
     }
 
-    /// Whether it lies in, or is, this directory of the host: then nothing inside a sandbox may have that.
-    pub(crate) fn is_within(&self, tree: &Path) -> bool {
-        self.path.starts_with(tree)
+    /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
+    /// write a record can have things removed. The doctor's own workspace is the exception, and holds no record.
+    pub(crate) fn overlaps(&self, tree: &Path) -> bool {
+        self.path.starts_with(tree) || (tree.starts_with(&self.path) && tree != self.trial_workspace())
+    }
+
+    /// Where the doctor's trials work. Only the doctor uses it, and empties it first.
+    pub(crate) fn trial_workspace(&self) -> PathBuf {
+        self.path.join("trial")
     }
 
     /// The directory of records.

@@ -16,7 +16,9 @@ mod run;
 mod template;
 
 pub use data::DataDirectory;
-pub use doctor::examine;
+pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;
 pub use reaper::{Leftover, reap};
 pub use run::{Ids, Job, Report, run};
+pub use saggar_guest::TerminalSize;
+pub use saggar_jail::Signals;

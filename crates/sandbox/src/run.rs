@@ -172,8 +172,8 @@ fn prepare(data: &DataDirectory, ids: &Ids, spec: &Spec, observe: &mut dyn FnMut
 /// Opens what the spec names of the host, and refuses what would hand our own records over.
 fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     let guard = |tree: &HostTree, code: Code, what: &str| {
-        if data.is_within(&tree.path) {
-            return Err(Problem::new(code, format!("{what} holds Saggar's own data directory"), "choose a directory that doesn't, or move the data directory with --data-dir"));
+        if data.overlaps(&tree.path) {
+            return Err(Problem::new(code, format!("{what} is, holds or is in Saggar's own data directory"), "choose a directory that doesn't, or move the data directory with --data-dir"));
         }
         Ok(())
     };

@@ -1,0 +1,79 @@
+//! One trial: a small program in a real sandbox, with a workspace of its own in the data directory.
+
+use std::path::{Path, PathBuf};
+
+use saggar_domain::{Draft, ExecStatus, HostPath, Problem, Spec};
+use saggar_jail::Signals;
+use saggar_supervisor::{Sink, Streams};
+
+use crate::data::DataDirectory;
+use crate::run::{Ids, Job, Report, run};
+
+/// Bytes kept of a trial's output, unless the trial is about that.
+const OUTPUT_KEPT: u64 = 4096;
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM end a trial like any other program.
+const SIGNALS: &[i32] = &[1, 2, 3, 15];
+
+/// Makes trials, and removes their workspace when it goes.
+pub(super) struct Trials<'a> {
+    data: &'a DataDirectory,
+    workspace: PathBuf,
+}
+
+impl<'a> Trials<'a> {
+    pub(super) fn new(data: &'a DataDirectory) -> std::io::Result<Self> {
+        let workspace = data.trial_workspace();
+        // What a killed doctor left is no reason to fail.
+        let _ = std::fs::remove_dir_all(&workspace);
+        std::fs::create_dir_all(&workspace)?;
+        Ok(Self { data, workspace })
+    }
+
+    /// Runs a shell script under a draft.
+    pub(super) fn sh(&self, draft: Draft, script: &str) -> Report {
+        let attempt = || -> Result<Report, Problem> {
+            let spec = Spec::resolve(draft)?;
+            let limit = if spec.limits.output.is_asked { spec.limits.output.value.bytes() } else { OUTPUT_KEPT };
+            let streams = Streams { stdin: None, stdout: Sink::keep(limit), stderr: Sink::keep(limit), terminal: None };
+            let program = ["/bin/sh", "-c", script].map(|part| part.as_bytes().to_vec()).to_vec();
+            let signals = Signals::block(SIGNALS)
+                .map_err(|error| Problem::new(saggar_domain::Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
+            let job = Job { spec, program, streams, terminal: None, terminal_name: None, signals };
+            Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))
+        };
+        attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem))
+    }
+
+    /// A draft with the trial's workspace in it.
+    pub(super) fn with_workspace(&self) -> Draft {
+        let path = HostPath::parse(&self.workspace.display().to_string()).ok();
+        Draft { workspace: path, ..Draft::default() }
+    }
+
+    /// The workspace, as the host sees it.
+    pub(super) fn workspace(&self) -> &Path {
+        &self.workspace
+    }
+}
+
+impl Drop for Trials<'_> {
+    fn drop(&mut self) {
+        // What stays is removed by the next doctor.
+        let _ = std::fs::remove_dir_all(&self.workspace);
+    }
+}
+
+/// Why a trial did not go as it should, in one line.
+pub(super) fn why(report: &Report) -> String {
+    if let Some(error) = &report.error {
+        return error.message.clone();
+    }
+    let said = String::from_utf8_lossy(&report.output.stderr);
+    let said = said.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
+    format!("the trial ended as {}{}{said}", report.status.as_str(), report.exit_code.map(|code| format!(" {code}")).unwrap_or_default())
+}
+
+/// Whether a trial's program exited with success.
+pub(super) fn succeeded(report: &Report) -> bool {
+    report.status == ExecStatus::Exited && report.exit_code == Some(0)
+}
