@@ -46,8 +46,11 @@ test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
 
-bench: setup-bench ## measure, side by side with bubblewrap and runc
-	@cargo --locked xtask bench
+# More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
+BENCH_FLAGS ?=
+
+bench: setup-bench build ## measure, side by side with bubblewrap and runc
+	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
 
 deny: ## licences, advisories and sources of every dependency (needs the network)
 	@command -v cargo-deny >/dev/null || { echo "error: cargo-deny is not installed" >&2; echo "  help: cargo install --locked cargo-deny" >&2; exit 1; }

@@ -3,12 +3,14 @@
 
 use std::process::ExitCode;
 
+mod bench;
 mod tidy;
 
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
 chores:
+  bench   measure what a sandbox costs, side by side with its peers (bench --help)
   tidy    check the house rules that neither rustc nor clippy can
 ";
 
@@ -16,6 +18,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
+        ["bench", options @ ..] => bench::run(options),
         ["tidy"] => tidy::run(),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

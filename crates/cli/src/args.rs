@@ -28,6 +28,7 @@ pub(crate) enum Command {
 
 /// `saggar run`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)] // So that `--memory -1` is told of as a size, not as an unknown flag.
 #[command(after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled.")]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory

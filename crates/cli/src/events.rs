@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use saggar_domain::{Access, Code, EVENT_SCHEMA, Event, EventBody, FsMode, PolicyHash, Problem, Spec};
 use saggar_sandbox::{HostTree, Ids};
 
@@ -34,10 +35,14 @@ impl EventLog {
                 ));
             }
             Some(target) => {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let fd = open(target, flags, Mode::from_raw_mode(0o600)).map_err(|errno| {
-                    Problem::new(Code::Stream, format!("the events file {target:?} can't be opened: {errno}"), "name a file in a directory that exists, not a link")
-                })?;
+                let fail = |errno: Errno| {
+                    let why = if errno == Errno::NXIO { "nobody reads it".to_owned() } else { errno.to_string() };
+                    Problem::new(Code::Stream, format!("the events file {target:?} can't be opened: {why}"), "name a file in a directory that exists, not a link, or a pipe that has a reader")
+                };
+                // Opening a pipe would wait for a reader, and no signal could end that: they are blocked by now.
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+                let fd = open(target, flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
+                rustix::io::ioctl_fionbio(&fd, false).map_err(fail)?;
                 Some(Box::new(std::fs::File::from(fd)))
             }
         };

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use saggar_domain::{EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier};
+use saggar_domain::{Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier};
 use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, reap};
 
 use crate::args::RunArguments;
@@ -42,16 +42,20 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
     // Before anything else: from here on a signal cancels, and never leaves anything half-made.
     let signals = Signals::block(SIGNALS);
     let spec = spec_file::resolve(&arguments);
-    let log = EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start);
     let shape = Shape::of(spec.as_ref().ok(), &arguments);
+    // Looked at before it is opened: opening makes the file.
+    let is_out_of_reach = spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach(arguments.events.as_deref(), spec));
+    let log = is_out_of_reach.and_then(|()| EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start));
     let mut log = match log {
         Ok(log) => log,
         Err(problem) => return shape.result(&ids, Report::not_started(ExecStatus::Refused, problem), start),
     };
     let outcome = spec.and_then(|spec| {
-        check_out_of_reach(arguments.events.as_deref(), &spec)?;
+        if arguments.program.first().is_none_or(|name| name.is_empty()) {
+            return Err(Problem::new(Code::InvalidValue, "the program's name is empty", "name a program after --"));
+        }
         log.set_policy(spec.policy_hash());
-        let signals = signals.map_err(|error| Problem::new(saggar_domain::Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
+        let signals = signals.map_err(|error| Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
         let streams = streams::open(&arguments, &spec)?;
         Ok((spec, data, streams, signals))

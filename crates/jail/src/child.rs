@@ -1,7 +1,8 @@
 //! The child's half of [`crate::spawn`]: from a fresh process in new namespaces to the agent as PID 1.
 //!
-//! Order matters. The maps come first, because nothing is owned by anyone before; then cgroups, so that all that follows is
-//! counted; then the root; then Landlock, which forbids mounting; then capabilities and seccomp, which forbid the rest.
+//! Order matters. The maps come first, because nothing is owned by anyone before; then the root; then the cgroups, so that
+//! everything the agent starts is counted; then Landlock, which forbids mounting; then capabilities and seccomp, which forbid
+//! the rest. The network namespace, the cgroups and the agent's image are made by others while the root is made here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,19 +11,21 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::identity::Identity;
+use crate::network::Network;
 use crate::plan::Plan;
 use crate::root::Root;
 use crate::spawn::{Failure, Step};
-use crate::{caps, fence, seal, seccomp, sys};
+use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: ends as the agent, or reports and exits.
-pub(crate) fn run(plan: &Plan, filter: &seccomp::Filter, report: OwnedFd) -> ! {
-    if let Err(failure) = set_up(plan, &report) {
-        tell(report.as_fd(), &failure);
-    }
+pub(crate) fn run(plan: &Plan, report: OwnedFd) -> ! {
+    let filter = match set_up(plan, &report) {
+        Ok(filter) => filter,
+        Err(failure) => tell(report.as_fd(), &failure),
+    };
     // SAFETY: `set_up` has put the same socket there, and nothing closes it before the agent is executed.
     let report = unsafe { BorrowedFd::borrow_raw(seal::REPORT) };
-    let failure = close_and_execute(plan, filter, report);
+    let failure = close_and_execute(plan, &filter, report);
     tell(report, &failure)
 }
 
@@ -37,28 +40,31 @@ fn at(step: Step) -> impl Fn(Errno) -> Failure {
 }
 
 /// Everything that needs rights over the new namespaces. At the end only the agent's descriptors are open.
-fn set_up(plan: &Plan, report: &OwnedFd) -> Result<(), Failure> {
+fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     wait_for_maps(report).map_err(at(Step::Maps))?;
     take_identity(plan.identity).map_err(at(Step::Identity))?;
     sys::die_with_parent().map_err(at(Step::Identity))?;
-    for tasks in &plan.tasks {
-        rustix::io::write(tasks, b"0").map_err(at(Step::Cgroup))?;
-    }
-    sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
+    let network = if plan.is_network_private { Some(Network::start().map_err(at(Step::Network))?) } else { None };
     rustix::system::sethostname(plan.hostname.as_bytes()).map_err(at(Step::Hostname))?;
-    if plan.is_network_private {
-        sys::loopback_up().map_err(at(Step::Loopback))?;
-    }
     sys::new_session_keyring().map_err(at(Step::Keyring))?;
     // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
     rustix::process::umask(rustix::fs::Mode::empty());
     enter_root(plan)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    if let Some(network) = network {
+        network.join().map_err(at(Step::Network))?;
+    }
+    let delivery = supply::receive(report).map_err(at(Step::Supplies))?;
+    for tasks in &delivery.supplies.tasks {
+        rustix::io::write(tasks, b"0").map_err(at(Step::Cgroup))?;
+    }
+    sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
     seal::limit(plan).map_err(at(Step::Limits))?;
     caps::bound_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
     set_no_new_privs(true).map_err(at(Step::Capabilities))?;
     fence::close(&plan.fence).map_err(at(Step::Landlock))?;
-    seal::arrange_descriptors(&plan.channel, &plan.guest, report).map_err(at(Step::Descriptors))
+    seal::arrange_descriptors(&plan.channel, delivery.supplies, report).map_err(at(Step::Descriptors))?;
+    Ok(delivery.filter)
 }
 
 fn enter_root(plan: &Plan) -> Result<(), Failure> {

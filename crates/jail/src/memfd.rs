@@ -3,8 +3,10 @@
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
+
+const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// A program no one can change any more.
 #[derive(Debug)]
@@ -22,8 +24,18 @@ impl SealedProgram {
         let mut file = std::fs::File::from(fd);
         file.write_all(image)?;
         let fd = OwnedFd::from(file);
-        fcntl_add_seals(&fd, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+        fcntl_add_seals(&fd, SEALS)?;
         Ok(Self(fd))
+    }
+
+    /// Takes a program that came over a socket, after making sure that it is sealed.
+    pub(crate) fn from_sealed(fd: OwnedFd) -> Result<Self, Errno> {
+        if fcntl_get_seals(&fd)?.contains(SEALS) { Ok(Self(fd)) } else { Err(Errno::PERM) }
+    }
+
+    /// The descriptor alone, for the last step.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
     }
 }
 

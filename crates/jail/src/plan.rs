@@ -27,15 +27,20 @@ pub struct Plan {
     pub files: u64,
     /// Most processes of the host user behind the sandbox, where no cgroup counts them.
     pub processes: Option<u64>,
+    /// The version 2 cgroup to be born in.
+    pub cgroup: Option<OwnedFd>,
+    /// The agent's end of the control channel.
+    pub channel: OwnedFd,
+}
+
+/// What a sandbox needs only when its root is made: prepared by the parent while the child makes it.
+#[derive(Debug)]
+pub struct Supplies {
     /// Version 1 cgroups to join: their `tasks` files, open for writing. Writing `0` there moves just the writer and takes no
     /// lock over all of the host's processes, as `cgroup.procs` does.
     pub tasks: Vec<OwnedFd>,
-    /// The version 2 cgroup to be born in.
-    pub cgroup: Option<OwnedFd>,
     /// The agent.
     pub guest: SealedProgram,
-    /// The agent's end of the control channel.
-    pub channel: OwnedFd,
 }
 
 /// One step in making the root.

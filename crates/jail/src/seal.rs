@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Supplies};
 use crate::sys::checked;
 
 /// Where the agent finds its channel.
@@ -42,10 +42,14 @@ fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
 }
 
 /// Leaves 0, 1 and 2 as the null device, the channel at 3, and above it only what closes when the agent is executed.
-pub(crate) fn arrange_descriptors(channel: &OwnedFd, image: &impl std::os::fd::AsFd, report: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report: &OwnedFd) -> Result<(), Errno> {
+    // No longer owned by anyone but the numbers below: closing them all at once must not be followed by closing them one by one.
+    let Supplies { tasks, guest } = supplies;
+    drop(tasks);
+    let image = guest.into_fd().into_raw_fd();
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // All moved out of the way first: a source may sit where another has to go.
-    let [null, channel, image, report] = [null.into_raw_fd(), channel.as_raw_fd(), image.as_fd().as_raw_fd(), report.as_raw_fd()].map(raised);
+    let [null, channel, image, report] = [null.into_raw_fd(), channel.as_raw_fd(), image, report.as_raw_fd()].map(raised);
     let (null, channel, image, report) = (null?, channel?, image?, report?);
     for target in 0..=2 {
         place(null, target, 0)?;

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, Recv
 use rustix::process::Pid;
 
 use crate::identity::Identity;
-use crate::plan::Plan;
+use crate::plan::{Plan, Supplies};
 use crate::seccomp::{Filter, Listener};
 use crate::sys::{Cloned, clone3};
 use crate::{child, userns};
@@ -37,6 +37,9 @@ pub enum SpawnError {
     /// The child could not be talked to.
     #[error("talking to the new process")]
     Channel(#[source] Errno),
+    /// What the child needs could not be prepared.
+    #[error("preparing the sandbox's cgroups and agent")]
+    Supply(#[source] std::io::Error),
     /// A step inside failed.
     #[error("{step}")]
     Step {
@@ -81,12 +84,14 @@ steps! {
     Maps = 1 "waiting for the id maps",
     /// Becoming root of the range.
     Identity = 2 "taking on the sandbox's identity",
+    /// Waiting for the supplies.
+    Supplies = 16 "waiting for the supplies",
     /// Joining cgroups and hiding the ones above.
     Cgroup = 3 "joining the cgroups",
     /// Naming the host.
     Hostname = 4 "setting the host name",
-    /// Bringing loopback up.
-    Loopback = 5 "bringing the loopback interface up",
+    /// A network of its own.
+    Network = 5 "making the network namespace",
     /// A keyring of its own.
     Keyring = 6 "making a session keyring",
     /// The tmpfs of the root.
@@ -131,25 +136,22 @@ impl Failure {
     }
 }
 
-/// Starts a sandbox. The caller must have one thread.
-pub fn spawn(plan: &Plan) -> Result<Jailed, SpawnError> {
+/// Starts a sandbox. The caller must have one thread. `supply` runs while the child makes its root.
+pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) -> Result<Jailed, SpawnError> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(SpawnError::Channel)?;
-    let mut flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if plan.is_network_private {
-        flags |= libc::CLONE_NEWNET;
-    }
-    let filter = Filter::compile();
+    // The network namespace is made by the child, beside the rest.
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
     let (pid, pidfd) = match clone3(flags as u64, cgroup).map_err(SpawnError::Clone)? {
         Cloned::Child => {
             drop(ours);
-            child::run(plan, &filter, theirs)
+            child::run(plan, theirs)
         }
         Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
-    match attend(plan, pid, &ours) {
+    match attend(plan, pid, &ours, supply) {
         Ok(listener) => Ok(Jailed { pid, pidfd, listener }),
         Err(error) => {
             // Already dead in most cases; then the first call says so and the second reaps it.
@@ -160,7 +162,7 @@ pub fn spawn(plan: &Plan) -> Result<Jailed, SpawnError> {
     }
 }
 
-fn attend(plan: &Plan, pid: Pid, ours: &OwnedFd) -> Result<Listener, SpawnError> {
+fn attend(plan: &Plan, pid: Pid, ours: &OwnedFd, supply: impl FnOnce() -> std::io::Result<Supplies>) -> Result<Listener, SpawnError> {
     let number = pid.as_raw_nonzero().get();
     if let Identity::Single { .. } = plan.identity {
         // Without this an ordinary user may not map a gid.
@@ -169,6 +171,13 @@ fn attend(plan: &Plan, pid: Pid, ours: &OwnedFd) -> Result<Listener, SpawnError>
     userns::write_map(number, "uid_map", &plan.identity.uid_map()).map_err(SpawnError::Map)?;
     userns::write_map(number, "gid_map", &plan.identity.gid_map()).map_err(SpawnError::Map)?;
     rustix::net::send(ours, &[1], rustix::net::SendFlags::NOSIGNAL).map_err(SpawnError::Channel)?;
+    let supplies = supply().map_err(SpawnError::Supply)?;
+    match crate::supply::send(ours, &supplies, &Filter::compile()) {
+        // A child that is gone has said why, and that is read next.
+        Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+        Err(errno) => return Err(SpawnError::Channel(errno)),
+    }
+    drop(supplies);
     let (message, listener) = receive(ours)?;
     match (Failure::from_bytes(&message), listener) {
         (Some(failure), _) => Err(failure.into()),

@@ -134,7 +134,18 @@ pub(crate) fn die_with_parent() -> Result<(), Errno> {
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) }.into()).map(|_| ())
 }
 
-/// Brings the loopback of a new network namespace up.
+/// Leaves for a new network namespace. Raw, because it is called where errno is shared.
+pub(crate) fn unshare_network() -> Result<(), Errno> {
+    // SAFETY: only the calling process's network namespace changes; no descriptor or memory is affected.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+}
+
+/// Moves into a network namespace.
+pub(crate) fn join_network(namespace: &OwnedFd) -> Result<(), Errno> {
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(rustix::thread::LinkNameSpaceType::Network))
+}
+
+/// Brings the loopback of a new network namespace up. Raw, because it is called where errno is shared.
 pub(crate) fn loopback_up() -> Result<(), Errno> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // SAFETY: ifreq is plain data for which zeroes are valid.
@@ -142,8 +153,8 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: SIOCSIFFLAGS reads one live ifreq.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) }.into()).map(|_| ())
+    // SAFETY: SIOCSIFFLAGS takes a pointer to one ifreq, which is what is given.
+    unsafe { rustix::ioctl::ioctl(&socket, rustix::ioctl::Setter::<{ libc::SIOCSIFFLAGS as u32 }, libc::ifreq>::new(request)) }
 }
 
 /// Replaces this process by the program in `fd`, with one argument and no environment. Returns only on failure.

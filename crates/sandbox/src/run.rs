@@ -6,14 +6,15 @@
 //! Up to "recorded" nothing exists on the host. From there on the record names everything that might, and every way out
 //! goes through the same cleaning up; a way out that doesn't run at all (SIGKILL) is the reaper's.
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use saggar_domain::{
-    Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
+    Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
 };
 use saggar_guest::{End, ExecRequest, FailStage, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Counters, Group, Host};
-use saggar_jail::{Identity, Op, Plan, SealedProgram, Signals, SpawnError, Step, spawn};
+use saggar_jail::{Identity, Op, Plan, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
 use saggar_supervisor::{Attendance, Channel, Ending, Observation, Outcome, Refused, Streams};
 
 use crate::data::DataDirectory;
@@ -126,7 +127,8 @@ pub fn run(data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(Ev
 struct Prepared {
     record: Record,
     range: Option<Range>,
-    group: Group,
+    host: Host,
+    name: String,
     layout: Layout,
     identity: Identity,
     enforcement: Enforcement,
@@ -150,30 +152,21 @@ fn prepare(data: &DataDirectory, ids: &Ids, spec: &Spec, observe: &mut dyn FnMut
     let mut holdings = Holdings::new();
     holdings.cgroups = Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
-    let made = Group::create(&host, &name, &enforcement.cgroup)
-        .map_err(|error| failed("making the cgroups", error.kind()))
-        .and_then(|group| match lay_out(spec, identity, &brought) {
-            Ok(layout) => Ok((group, layout)),
-            Err(problem) => {
-                // Empty and ours; if it can't be removed now, the record is still there for the reaper.
-                let _ = group.remove();
-                Err(refused(problem))
-            }
-        });
-    match made {
-        Ok((group, layout)) => Ok(Prepared { record, range, group, layout, identity, enforcement, placed }),
-        Err(stopped) => {
+    match lay_out(spec, identity, &brought) {
+        Ok(layout) => Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed }),
+        Err(problem) => {
             clean_up(data, ids, record, placed);
-            Err(stopped)
+            Err(refused(problem))
         }
     }
 }
 
 /// Opens what the spec names of the host, and refuses what would hand our own records over.
 fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
-    let guard = |tree: &HostTree, code: Code, what: &str| {
+    let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
         if data.overlaps(&tree.path) {
-            return Err(Problem::new(code, format!("{what} is, holds or is in Saggar's own data directory"), "choose a directory that doesn't, or move the data directory with --data-dir"));
+            let message = format!("{what} {path} is, holds or is in Saggar's own data directory");
+            return Err(Problem::new(code, message, "choose a directory apart from it, or move the data directory with --data-dir"));
         }
         Ok(())
     };
@@ -183,12 +176,12 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
         if !tree.is_directory {
             return Err(Problem::new(Code::InvalidWorkspace, format!("workspace {path} is not a directory"), "name a directory; single files can be brought in with --mount"));
         }
-        guard(&tree, Code::InvalidWorkspace, "the workspace")?;
+        guard(&tree, path, Code::InvalidWorkspace, "workspace")?;
         brought.workspace = Some(tree);
     }
     for mount in &spec.mounts {
         let tree = HostTree::open(&mount.host, Code::InvalidMount, "mount source")?;
-        guard(&tree, Code::InvalidMount, "a mount source")?;
+        guard(&tree, &mount.host, Code::InvalidMount, "mount source")?;
         brought.mounts.push((mount.clone(), tree));
     }
     Ok(brought)
@@ -247,11 +240,12 @@ fn clean_up(data: &DataDirectory, ids: &Ids, record: Record, placed: Option<Plac
 impl Prepared {
     fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(EventBody)) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
-        let started = self.start_and_attend(job, observe);
-        let counters = self.group.counters();
-        let removed = self.group.remove();
+        let mut group = None;
+        let started = self.start_and_attend(job, &mut group, observe);
+        let counters = group.as_ref().map(Group::counters).unwrap_or_default();
+        let removed = group.map_or(Ok(()), Group::remove);
         let mut report = match started {
-            Ok((outcome, denials, limits)) => conclude(outcome, denials, &limits, counters, observe),
+            Ok((outcome, denials, asked)) => conclude(outcome, denials, &asked, counters, observe),
             Err(stopped) => Report::not_started(stopped.status, stopped.error),
         };
         report.unenforced = unenforced;
@@ -267,7 +261,7 @@ impl Prepared {
         report
     }
 
-    fn start_and_attend(&mut self, job: Job, observe: &mut dyn FnMut(EventBody)) -> Result<(Outcome, Vec<Denial>, saggar_domain::Limits), Stopped> {
+    fn start_and_attend(&mut self, job: Job, group: &mut Option<Group>, observe: &mut dyn FnMut(EventBody)) -> Result<(Outcome, Vec<Denial>, Asked), Stopped> {
         let Job { spec, program, streams, terminal, terminal_name, signals } = job;
         let deadline = Instant::now() + spec.limits.timeout.value.duration();
         let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
@@ -276,8 +270,21 @@ impl Prepared {
         channel.send(&ToGuest::Exec(request)).map_err(|error| {
             refused(Problem::new(Code::InvalidValue, format!("the program, its arguments or its environment can't be passed on: {error}"), "shorten them, or put them into a file"))
         })?;
-        let plan = self.plan(&spec, theirs).map_err(|error| failed("preparing the sandbox", error))?;
-        let jailed = spawn(&plan).map_err(|error| explain(&error, &plan))?;
+        let create = || Group::create(&self.host, &self.name, &self.enforcement.cgroup);
+        // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
+        if Group::has_birthplace(&self.host, &self.enforcement.cgroup) {
+            *group = Some(create().map_err(|error| failed("making the cgroups", error.kind()))?);
+        }
+        let birthplace = group.as_ref().map_or(Ok(None), Group::birthplace).map_err(|error| failed("opening the cgroup", error.kind()))?;
+        let plan = plan(&mut self.layout, self.identity, &spec, self.enforcement.processes, birthplace, theirs);
+        let supply = || {
+            let group = match group {
+                Some(group) => group,
+                None => group.insert(create()?),
+            };
+            Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
+        };
+        let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
         drop(plan);
         let pid = jailed.pid.as_raw_nonzero().get();
         if let Some(started) = start_time(pid) {
@@ -290,25 +297,25 @@ impl Prepared {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),
             Observation::Refused(refused) => denials.add(refused, observe),
         });
-        Ok((outcome.map_err(|error| failed("attending the program", error))?, denials.kept, spec.limits))
+        let asked = Asked { program: program_name, cwd: spec.cwd, limits: spec.limits };
+        Ok((outcome.map_err(|error| failed("attending the program", error))?, denials.kept, asked))
     }
+}
 
-    fn plan(&mut self, spec: &Spec, channel: std::os::fd::OwnedFd) -> std::io::Result<Plan> {
-        Ok(Plan {
-            identity: self.identity,
-            is_network_private: spec.network != saggar_domain::NetworkMode::Host,
-            hostname: "sandbox".to_owned(),
-            storage_bytes: spec.limits.disk.value.bytes(),
-            storage_inodes: (spec.limits.disk.value.bytes() / BYTES_PER_INODE).max(1024),
-            ops: std::mem::take(&mut self.layout.ops),
-            fence: std::mem::take(&mut self.layout.fence),
-            files: spec.limits.files.value.get(),
-            processes: self.enforcement.processes,
-            tasks: self.group.tasks()?,
-            cgroup: self.group.birthplace()?,
-            guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)?,
-            channel,
-        })
+fn plan(layout: &mut Layout, identity: Identity, spec: &Spec, processes: Option<u64>, cgroup: Option<OwnedFd>, channel: OwnedFd) -> Plan {
+    let disk = spec.limits.disk.value.bytes();
+    Plan {
+        identity,
+        is_network_private: spec.network != saggar_domain::NetworkMode::Host,
+        hostname: "sandbox".to_owned(),
+        storage_bytes: disk,
+        storage_inodes: (disk / BYTES_PER_INODE).max(1024),
+        ops: std::mem::take(&mut layout.ops),
+        fence: std::mem::take(&mut layout.fence),
+        files: spec.limits.files.value.get(),
+        processes,
+        cgroup,
+        channel,
     }
 }
 
@@ -363,6 +370,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
         }
         SpawnError::Step { step, errno, .. } => failed(&step.to_string(), errno),
         SpawnError::Clone(errno) | SpawnError::Map(errno) | SpawnError::Channel(errno) => failed(&error.to_string(), errno),
+        SpawnError::Supply(source) => failed(&error.to_string(), source.kind()),
         SpawnError::Died => failed("set-up", "the new process died without a word"),
         SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
     }
@@ -398,11 +406,19 @@ impl Denials {
     }
 }
 
+/// What a message about the end of an exec has to name.
+struct Asked {
+    program: String,
+    cwd: GuestPath,
+    limits: saggar_domain::Limits,
+}
+
 /// Turns what was seen into what is said.
-fn conclude(outcome: Outcome, mut denials: Vec<Denial>, limits: &saggar_domain::Limits, counters: Counters, observe: &mut dyn FnMut(EventBody)) -> Report {
+fn conclude(outcome: Outcome, mut denials: Vec<Denial>, asked: &Asked, counters: Counters, observe: &mut dyn FnMut(EventBody)) -> Report {
     let Outcome { ending, is_storage_full, reaped, streams } = outcome;
     let was_killed = counters.out_of_memory_kills.unwrap_or(0) > 0;
-    let (status, exit_code, signal, error) = describe(ending, was_killed);
+    let (status, exit_code, signal, error) = describe(ending, was_killed, asked);
+    let limits = &asked.limits;
     let (stdout, stderr) = (streams.stdout.totals(), streams.stderr.totals());
     let mut hit = Vec::new();
     if status == ExecStatus::TimedOut {
@@ -437,7 +453,7 @@ fn conclude(outcome: Outcome, mut denials: Vec<Denial>, limits: &saggar_domain::
 /// What a shell gives for a child that SIGKILL ended.
 const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
 
-fn describe(ending: Ending, was_killed: bool) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
+fn describe(ending: Ending, was_killed: bool, asked: &Asked) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
     const SIGKILL: u8 = 9;
     match ending {
         Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
@@ -448,7 +464,7 @@ fn describe(ending: Ending, was_killed: bool) -> (ExecStatus, Option<u8>, Option
         Ending::TimedOut => (ExecStatus::TimedOut, None, None, None),
         Ending::Cancelled => (ExecStatus::Cancelled, None, None, None),
         Ending::NotStarted { stage, errno } => {
-            let (status, problem) = not_started(stage, errno);
+            let (status, problem) = not_started(stage, errno, asked);
             (status, None, None, Some(problem))
         }
         Ending::GuestLost => {
@@ -458,15 +474,20 @@ fn describe(ending: Ending, was_killed: bool) -> (ExecStatus, Option<u8>, Option
     }
 }
 
-fn not_started(stage: FailStage, errno: i32) -> (ExecStatus, Problem) {
+fn not_started(stage: FailStage, errno: i32, asked: &Asked) -> (ExecStatus, Problem) {
+    let Asked { program, cwd, .. } = asked;
     let reason = std::io::Error::from_raw_os_error(errno);
     match (stage, errno) {
         (FailStage::Program, libc::ENOENT) => (
             ExecStatus::SetupFailed,
-            Problem::new(Code::ProgramNotFound, "no such program in the sandbox", "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host"),
+            Problem::new(
+                Code::ProgramNotFound,
+                format!("no program {program:?} in the sandbox"),
+                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
+            ),
         ),
-        (FailStage::Program, _) => (ExecStatus::Refused, Problem::new(Code::ProgramNotExecutable, format!("the program can't be executed: {reason}"), "check that it is executable, for this machine, and starts with #! if it is a script")),
-        (FailStage::Cwd, _) => (ExecStatus::Refused, Problem::new(Code::InvalidCwd, format!("the working directory can't be entered: {reason}"), "give a directory that exists inside with --cwd")),
+        (FailStage::Program, _) => (ExecStatus::Refused, Problem::new(Code::ProgramNotExecutable, format!("the program {program:?} can't be executed: {reason}"), "check that it is executable, for this machine, and starts with #! if it is a script")),
+        (FailStage::Cwd, _) => (ExecStatus::Refused, Problem::new(Code::InvalidCwd, format!("the working directory {cwd} can't be entered: {reason}"), "give a directory that exists inside with --cwd")),
         (stage, _) => (ExecStatus::SetupFailed, Problem::new(Code::SetupFailed, format!("starting the program failed ({stage:?}): {reason}"), "`saggar doctor` shows what this host gives and what is missing")),
     }
 }

@@ -8,10 +8,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use saggar_guest::FRAME_MAX;
+
+use crate::channel::READ_LEN;
 use crate::escape::EscapeFilter;
 
 /// Bytes held for a slow reader before the guest is no longer read.
 const BACKLOG_MAX: usize = 256 * 1024;
+/// Bytes ever held. Larger by what one read of the channel can bring after the backlog was looked at: as many bytes as are
+/// read at once, and the rest of a frame that was begun before; each of them up to three, after the filter.
+const BACKLOG_LEN_MAX: usize = BACKLOG_MAX + EXPANSION * (READ_LEN + FRAME_MAX);
+/// A byte that the filter replaces becomes so many.
+const EXPANSION: usize = "\u{fffd}".len();
 /// A pipe that polls writable takes this much without blocking.
 const WRITE_LEN: usize = 4096;
 
@@ -72,11 +80,10 @@ impl Sink {
         }
     }
 
-    /// Takes bytes of the program. A full backlog drops them: by then the attendant has either stopped reading the guest
-    /// or is ending the program.
+    /// Takes bytes of the program. While the attendant heeds [`Sink::is_backed_up`] there is always room for them; once it is
+    /// ending the program it no longer does, and what a reader hasn't taken by then is lost.
     pub(crate) fn take(&mut self, bytes: &[u8]) {
-        if self.is_backed_up() {
-            self.totals.dropped += bytes.len() as u64;
+        if self.backlog_len() + EXPANSION * bytes.len() > BACKLOG_LEN_MAX {
             return;
         }
         let room = self.limit.map_or(u64::MAX, |limit| limit - self.totals.accepted);
@@ -95,9 +102,13 @@ impl Sink {
 
     /// Whether the guest should wait before it says more.
     pub(crate) fn is_backed_up(&self) -> bool {
+        self.backlog_len() >= BACKLOG_MAX
+    }
+
+    fn backlog_len(&self) -> usize {
         match &self.target {
-            Target::Keep(_) => false,
-            Target::Forward { backlog, .. } => backlog.len() >= BACKLOG_MAX,
+            Target::Keep(_) => 0,
+            Target::Forward { backlog, .. } => backlog.len(),
         }
     }
 
@@ -166,11 +177,37 @@ mod tests {
     fn a_slow_reader_backs_up_and_a_lost_one_is_told_once() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let mut sink = Sink::forward(writer, None, None);
-        sink.take(&vec![b'x'; BACKLOG_MAX + (1 << 20)]);
-        assert!(sink.is_backed_up() && sink.waiting_on().is_some());
+        while !sink.is_backed_up() {
+            sink.take(&vec![b'x'; FRAME_MAX]);
+        }
+        assert!(sink.waiting_on().is_some());
         drop(reader);
         sink.write_some();
         assert!(sink.waiting_on().is_none());
         assert_eq!([sink.take_lost(), sink.take_lost()], [true, false]);
+    }
+
+    #[test]
+    fn what_one_read_brings_after_the_backlog_was_full_is_not_lost() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut sink = Sink::forward(writer, None, None);
+        let mut sent = 0;
+        while !sink.is_backed_up() {
+            sink.take(&[b'x'; 1000]);
+            sent += 1000;
+        }
+        sink.take(&vec![b'x'; FRAME_MAX]);
+        sink.take(&vec![b'x'; READ_LEN]);
+        sent += FRAME_MAX + READ_LEN;
+        let (mut received, mut bytes) = (0, vec![0; 1 << 20]);
+        while sink.waiting_on().is_some() {
+            received += rustix::io::read(&reader, &mut bytes[..]).unwrap();
+            sink.write_some();
+        }
+        drop(sink);
+        while let Ok(length @ 1..) = rustix::io::read(&reader, &mut bytes[..]) {
+            received += length;
+        }
+        assert_eq!(received, sent);
     }
 }

@@ -5,6 +5,9 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod probe;
+pub mod tree;
+
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -88,6 +88,11 @@ impl Group {
         v1.map(|leaf| fs::OpenOptions::new().write(true).open(leaf.path.join("tasks")).map(OwnedFd::from)).collect()
     }
 
+    /// Whether one of the leaves would be of version 2.
+    pub fn has_birthplace(host: &Host, wanted: &Wanted) -> bool {
+        leaves(host, "", wanted).iter().any(|leaf| leaf.is_v2)
+    }
+
     /// The version 2 leaf, to be born in.
     pub fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
         let v2 = self.leaves.iter().find(|leaf| leaf.is_v2);

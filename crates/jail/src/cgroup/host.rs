@@ -62,13 +62,21 @@ impl Default for Found {
 impl Host {
     /// Looks at what is mounted and where we are in it.
     pub fn detect() -> Self {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        // Listing all mounts takes the kernel longer than all the rest here, so the usual places are looked at first.
+        let usual = Self::from_hierarchies(&Hierarchy::usual(), &own);
+        if Controller::ALL.iter().all(|controller| usual.place(*controller).is_ok()) {
+            return usual;
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self::from_text(&mounts, &own)
     }
 
     fn from_text(mounts: &str, own: &str) -> Self {
-        let hierarchies: Vec<Hierarchy> = mounts.lines().filter_map(Hierarchy::parse).collect();
+        Self::from_hierarchies(&mounts.lines().filter_map(Hierarchy::parse).collect::<Vec<_>>(), own)
+    }
+
+    fn from_hierarchies(hierarchies: &[Hierarchy], own: &str) -> Self {
         let find = |controller: Controller| {
             let v1 = hierarchies.iter().find(|hierarchy| hierarchy.is_v1_of(controller));
             match v1.or_else(|| hierarchies.iter().find(|hierarchy| hierarchy.is_v2)) {
@@ -119,6 +127,19 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
+    /// What is mounted where every distribution mounts it, told by the filesystem's own number.
+    fn usual() -> Vec<Self> {
+        const V1: u64 = 0x0027_e0eb;
+        const V2: u64 = 0x6367_7270;
+        let at = |path: &str, wanted: u64| rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == wanted);
+        let whole = |mount_point: String, is_v2: bool, options: &str| Self { mount_point: mount_point.into(), root: "/".to_owned(), is_v2, options: options.to_owned() };
+        if at("/sys/fs/cgroup", V2) {
+            return vec![whole("/sys/fs/cgroup".to_owned(), true, "")];
+        }
+        let names = Controller::ALL.iter().map(|controller| controller.as_str());
+        names.map(|name| (name, format!("/sys/fs/cgroup/{name}"))).filter(|(_, path)| at(path, V1)).map(|(name, path)| whole(path, false, name)).collect()
+    }
+
     /// Reads a line of mountinfo: `id parent dev root mountpoint options … - type source superoptions`.
     fn parse(line: &str) -> Option<Self> {
         let (front, back) = line.split_once(" - ")?;

@@ -52,6 +52,36 @@ impl Filter {
         }
     }
 
+    /// The most [`Filter::to_bytes`] gives: as much as the kernel takes.
+    pub(crate) const BYTES_MAX: usize = 4096 * 8;
+
+    /// The program as bytes, for a process of ours that will install it.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        self.program
+            .iter()
+            .flat_map(|instruction| {
+                let [code0, code1] = instruction.code.to_ne_bytes();
+                let [k0, k1, k2, k3] = instruction.k.to_ne_bytes();
+                [code0, code1, instruction.jt, instruction.jf, k0, k1, k2, k3]
+            })
+            .collect()
+    }
+
+    /// The program back from bytes; none when they are not whole instructions.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (instructions, rest) = bytes.as_chunks::<8>();
+        let program = instructions
+            .iter()
+            .map(|&[code0, code1, jt, jf, k0, k1, k2, k3]| sock_filter {
+                code: u16::from_ne_bytes([code0, code1]),
+                jt,
+                jf,
+                k: u32::from_ne_bytes([k0, k1, k2, k3]),
+            })
+            .collect();
+        (rest.is_empty() && !bytes.is_empty()).then_some(Self { program })
+    }
+
     fn install_with(&self, flags: libc::c_ulong) -> io::Result<OwnedFd> {
         let len = u16::try_from(self.program.len()).expect("the table compiles to far less than 4096 instructions");
         let program = libc::sock_fprog {

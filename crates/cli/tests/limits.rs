@@ -1,0 +1,283 @@
+//! Limits: each is hit by a program that runs to its end under a larger one, and says so by name.
+
+mod harness;
+mod traces;
+
+use harness::{Done, Place, finish, is_root, not_here};
+use serde_json::{Value, json};
+use traces::{check_nothing_left, events_in};
+
+/// Runs a script under `--json` and gives its result, after checking that nothing is left of it.
+fn run(flags: &[&str], script: &str) -> (i32, Value) {
+    let place = Place::new();
+    let done = place.sh(&[&["--json"], flags].concat(), script);
+    let result = done.json();
+    check_nothing_left(&place, result["sandbox_id"].as_str().expect("always there"));
+    (done.code, result)
+}
+
+/// The rules of a result's denials.
+fn rules(result: &Value) -> Vec<&str> {
+    result["denials"].as_array().expect("an array").iter().map(|denial| denial["rule"].as_str().expect("text")).collect()
+}
+
+/// The same script passes under `enough` and hits the limit named `rule` under `tight`, where it ends as `status` with `code`.
+fn check_limit(name: &str, script: &str, tight: &[&str], enough: &[&str], (status, code, rule): (&str, i32, &str)) {
+    let (control_code, control) = run(enough, script);
+    assert_eq!((control_code, &control["status"], rules(&control)), (0, &json!("exited"), vec![]), "{name} under the larger limit: {control}");
+    let (tight_code, hit) = run(tight, script);
+    assert_eq!((tight_code, &hit["status"], rules(&hit)), (code, &json!(status), vec![rule]), "{name}: {hit}");
+    assert_eq!(hit["denials"][0]["code"], "limit_reached", "{name}: {hit}");
+}
+
+/// Whether the host enforces a limit; if it doesn't, asking for it must be refused, and that is checked instead.
+fn is_enforced(name: &str, flags: &[&str]) -> bool {
+    let unenforced = run(&[], "true").1["unenforced"].clone();
+    if unenforced.as_array().expect("an array").iter().all(|text| !text.as_str().expect("text").starts_with(name)) {
+        return true;
+    }
+    not_here(&format!("limit {name} can't be enforced; its refusal is tested instead"));
+    let (code, result) = run(flags, "true");
+    assert_eq!((code, &result["error"]["code"]), (126, &json!("unenforced_limit")), "{result}");
+    false
+}
+
+#[test]
+fn a_timeout_ends_whatever_a_program_does() {
+    const STOPPED_CHILD: &str = "sh -c 'kill -STOP $$' & child=$!; (sleep 1; kill -CONT $child) & wait $child";
+    for (name, script) in [
+        ("sleep", "sleep 1"),
+        ("busy loop", "python3 -c 'import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass'"),
+        ("blocked read", "mkfifo /tmp/f; (sleep 1; echo > /tmp/f) & read line < /tmp/f"),
+        ("stopped child", STOPPED_CHILD),
+        ("stopped itself", "(sleep 1; kill -CONT $$) & kill -STOP $$"),
+    ] {
+        check_limit(name, script, &["--timeout", "100ms"], &["--timeout", "1m"], ("timed_out", 124, "limit/timeout"));
+    }
+}
+
+#[test]
+fn a_program_is_asked_to_end_before_it_is_ended() {
+    let (code, result) = run(&["--timeout", "2s"], "trap 'echo asked; exit 3' TERM; while :; do sleep 0.01; done");
+    assert_eq!((code, &result["stdout"], &result["exit_code"]), (124, &json!("asked\n"), &Value::Null));
+    // This one doesn't listen, and has lived through the question for as long as it had to answer.
+    let (code, result) = run(&["--timeout", "1s"], "trap '' TERM; while :; do sleep 1000; done");
+    assert_eq!((code, &result["status"]), (124, &json!("timed_out")));
+    assert!(result["elapsed_ms"].as_u64() >= Some(3000), "{result}");
+}
+
+#[test]
+fn a_timeout_is_told_as_an_event_too() {
+    let place = Place::new();
+    let events = place.path("events");
+    assert_eq!(place.sh(&["--timeout", "50ms", "--events", &harness::show(&events)], "sleep 1000").code, 124);
+    let events = events_in(&events);
+    let limit = events.iter().find(|event| event["type"] == "limit").expect("a limit event");
+    assert_eq!((&limit["rule"], &events.last().expect("some")["status"]), (&json!("limit/timeout"), &json!("timed_out")));
+}
+
+const HOG: &str = "python3 -c 'block = bytearray(200 << 20)'";
+
+#[test]
+fn heavy_memory_is_bounded_however_it_is_taken() {
+    if !is_enforced("memory", &["--memory", "64M"]) {
+        return;
+    }
+    for (name, script) in [
+        ("heap", HOG.to_owned()),
+        ("child of a shell", format!("{HOG}; exit $?")),
+        ("private storage", "head -c 200M /dev/zero > /tmp/block".to_owned()),
+        ("shared memory", "head -c 200M /dev/zero > /dev/shm/block".to_owned()),
+        ("memfd", "python3 -c 'import os\nfd = os.memfd_create(\"m\")\nfor i in range(200): os.write(fd, bytes(1 << 20))'".to_owned()),
+    ] {
+        let (tight, enough) = (["--memory", "64M", "--disk", "512M"], ["--memory", "1G", "--disk", "512M"]);
+        check_limit(name, &script, &tight, &enough, ("out_of_memory", 137, "limit/memory"));
+    }
+}
+
+#[test]
+fn heavy_a_killed_child_is_told_of_and_its_parent_lives() {
+    if !is_enforced("memory", &["--memory", "64M"]) {
+        return;
+    }
+    let (code, result) = run(&["--memory", "64M"], &format!("{HOG}; echo child $?; exit 0"));
+    assert_eq!((code, &result["status"], &result["stdout"]), (0, &json!("exited"), &json!("child 137\n")));
+    assert_eq!(rules(&result), ["limit/memory"]);
+    let peak = result["usage"]["memory_peak_bytes"].as_u64().expect("counted here");
+    assert!(peak <= 64 << 20, "{peak} bytes are more than the limit");
+}
+
+const CROWD: &str = "i=0; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); done; echo all";
+
+#[test]
+fn heavy_processes_are_bounded() {
+    let (code, control) = run(&["--pids", "100"], CROWD);
+    assert_eq!((code, &control["stdout"], rules(&control)), (0, &json!("all\n"), vec![]));
+    let (code, hit) = run(&["--pids", "20"], CROWD);
+    assert_ne!(code, 0, "40 processes fit into 20: {hit}");
+    let threads = "python3 -c 'import threading\nstop = threading.Event()\nfor i in range(40): threading.Thread(target=stop.wait, daemon=True).start()'";
+    assert_eq!(run(&["--pids", "100"], threads).0, 0);
+    assert_ne!(run(&["--pids", "20"], threads).0, 0);
+    if is_root() {
+        assert_eq!((rules(&hit), &hit["usage"]["processes_peak"]), (vec!["limit/pids"], &json!(20)));
+    } else {
+        not_here("without a cgroup nobody counts refused processes");
+    }
+}
+
+#[test]
+fn heavy_a_fork_bomb_ends_with_its_sandbox() {
+    let (code, result) = run(&["--pids", "32", "--timeout", "2s"], "bomb() { bomb | bomb & bomb; }; bomb; while :; do :; done");
+    assert!(matches!(code, 2 | 124 | 139), "{result}");
+    if is_root() {
+        assert!(rules(&result).contains(&"limit/pids") && result["usage"]["processes_peak"].as_u64() <= Some(32), "{result}");
+    }
+}
+
+#[test]
+fn heavy_a_share_of_a_cpu_is_no_more_than_that() {
+    if !is_enforced("cpus", &["--cpus", "0.1"]) {
+        return;
+    }
+    let place = Place::new();
+    let spin = |cpus| place.spawn(&["--json", "--timeout", "3s", "--cpus", cpus], &["/bin/sh", "-c", "while :; do :; done"]);
+    // Side by side, so that both have the same machine.
+    let (little, enough) = (spin("0.1"), spin("1"));
+    let usage = |done: Done| {
+        let result = done.json();
+        (result["usage"]["cpu_ms"].as_f64().expect("counted here"), result["elapsed_ms"].as_f64().expect("always"))
+    };
+    let ((little, wall), (enough, _)) = (usage(finish(little)), usage(finish(enough)));
+    assert!(little / wall < 0.25, "{little} ms of CPU in {wall} ms");
+    assert!(enough > little, "{enough} ms with a whole CPU, {little} ms with a tenth");
+}
+
+#[test]
+fn heavy_storage_of_the_sandbox_is_bounded_in_bytes_and_in_files() {
+    let flood = "python3 -c 'for i in range(4000): open(\"/tmp/%d\" % i, \"w\").close()'";
+    for (name, script) in [
+        ("/tmp", "head -c 16M /dev/zero > /tmp/block"),
+        ("home", "head -c 16M /dev/zero > ~/block"),
+        ("/dev/shm", "head -c 16M /dev/zero > /dev/shm/block"),
+        ("/workspace without one", "head -c 16M /dev/zero > /workspace/block"),
+        ("inodes", flood),
+    ] {
+        check_limit(name, script, &["--disk", "8M"], &["--disk", "64M"], ("exited", 1, "limit/disk"));
+    }
+    let (_, result) = run(&["--disk", "8M"], "head -c 16M /dev/zero > /tmp/block");
+    assert!(result["stderr"].as_str().expect("text").contains("No space left on device"), "{result}");
+}
+
+#[test]
+fn heavy_a_scratch_layer_counts_and_a_bind_mounted_workspace_does_not() {
+    let place = Place::new();
+    place.write("workspace/lower", "lower");
+    let workspace = harness::show(&place.workspace());
+    let write = |fs, disk| place.sh(&["--json", "--workspace", &workspace, "--fs", fs, "--disk", disk], "head -c 16M /dev/zero > upper && cat lower");
+    assert_eq!(write("scratch", "8M").json()["denials"][0]["rule"], "limit/disk");
+    for (fs, disk) in [("scratch", "64M"), ("workspace-write", "8M")] {
+        let done = write(fs, disk);
+        assert_eq!((done.code, &done.json()["stdout"]), (0, &json!("lower")), "{fs} with {disk}");
+    }
+    assert_eq!(std::fs::metadata(place.path("workspace/upper")).expect("written by the last").len(), 16 << 20);
+}
+
+#[test]
+fn open_files_are_bounded_and_the_bound_can_not_be_raised() {
+    let open = "python3 -c 'import resource, sys\ntry: resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))\nexcept (ValueError, OSError): pass\ntry: files = [open(\"/dev/null\") for i in range(100)]\nexcept OSError as error: sys.exit(error.errno)'";
+    const EMFILE: i32 = 24;
+    assert_eq!(run(&["--files", "32"], open).0, EMFILE);
+    assert_eq!(run(&["--files", "4096"], open).0, 0);
+}
+
+#[test]
+fn output_past_the_limit_is_counted_and_dropped_and_the_program_goes_on() {
+    let script = "head -c 3000000 /dev/zero; echo out of band >&2; exit 5";
+    let (code, result) = run(&["--output", "1000"], script);
+    assert_eq!((code, &result["stdout"], rules(&result)), (5, &json!("\0".repeat(1000)), vec!["limit/output"]));
+    assert_eq!([&result["stdout_truncated"], &result["stderr_truncated"]], [&json!(true), &json!(false)]);
+    assert_eq!([&result["stdout_dropped_bytes"], &result["stderr_dropped_bytes"]], [&json!(2_999_000), &json!(0)]);
+    assert_eq!(result["stderr"], "out of band\n");
+    let (code, result) = run(&["--output", "3000000"], script);
+    assert_eq!((code, &result["stdout_truncated"], rules(&result)), (5, &json!(false), vec![]));
+    assert_eq!(result["stdout"].as_str().expect("NUL is UTF-8").len(), 3_000_000);
+}
+
+#[test]
+fn live_output_is_whole_unless_a_limit_was_asked_for() {
+    let place = Place::new();
+    let script = "head -c 10000000 /dev/zero; echo -n err >&2";
+    assert_eq!(place.sh(&[], script).stdout.len(), 10_000_000);
+    let done = place.sh(&["--output", "1000"], script);
+    assert_eq!((done.code, done.stdout.len()), (0, 1000));
+    assert!(done.stderr.starts_with("err") && done.stderr.contains("limit/output"), "{done:?}");
+}
+
+#[test]
+fn a_limit_that_can_not_be_enforced_is_refused_when_asked_for_and_listed_when_not() {
+    let place = Place::new();
+    let Some(ordinary) = Ordinary::in_place(&place) else { return };
+    let plain = ordinary.json(&["--json", "--", "/bin/true"]);
+    assert_eq!((plain.0, &plain.1["status"]), (0, &json!("exited")), "{}", plain.1);
+    let unenforced: Vec<&str> = plain.1["unenforced"].as_array().expect("an array").iter().map(|text| text.as_str().expect("text")).collect();
+    assert!(unenforced.len() == 2 && unenforced[0].starts_with("memory: ") && unenforced[1].starts_with("cpus: "), "{unenforced:?}");
+    for flags in [&["--memory", "64M"][..], &["--cpus", "1"], &["--strict"]] {
+        let (code, result) = ordinary.json(&[&["--json"], flags, &["--", "/bin/true"]].concat());
+        assert_eq!((code, &result["status"], &result["error"]["code"]), (126, &json!("refused"), &json!("unenforced_limit")), "{flags:?}");
+        assert_eq!(rules(&result), ["spec/unenforced_limit"], "{flags:?}");
+    }
+    for flags in [&["--pids", "64"][..], &["--disk", "64M"], &["--files", "64"], &["--timeout", "1m"], &["--output", "1K"]] {
+        assert_eq!(ordinary.json(&[&["--json"], flags, &["--", "/bin/true"]].concat()).0, 0, "{flags:?} needs no cgroup");
+    }
+    let (code, result) = ordinary.json(&["--json", "--pids", "20", "--", "/bin/sh", "-c", CROWD]);
+    assert_ne!(code, 0, "40 processes fit into 20: {result}");
+    assert_eq!(place.records(), Vec::<String>::new());
+}
+
+#[test]
+fn with_every_limit_enforced_strict_starts_and_nothing_is_listed() {
+    if !is_root() {
+        return not_here("an ordinary user has no cgroups of its own");
+    }
+    let (code, result) = run(&["--strict"], "true");
+    assert_eq!((code, &result["unenforced"]), (0, &json!([])));
+}
+
+/// `saggar` as an ordinary user who owns the data directory, whoever runs the tests.
+struct Ordinary<'a> {
+    place: &'a Place,
+    binary: std::path::PathBuf,
+}
+
+impl<'a> Ordinary<'a> {
+    const ID: u32 = 54_321;
+
+    /// `None`, said aloud, when this ordinary user has cgroups of its own: then there is nothing to refuse.
+    fn in_place(place: &'a Place) -> Option<Self> {
+        let data = place.path("data");
+        std::fs::create_dir(&data).expect("ours");
+        if is_root() {
+            let id = (rustix::fs::Uid::from_raw(Self::ID), rustix::fs::Gid::from_raw(Self::ID));
+            rustix::fs::chown(&data, Some(id.0), Some(id.1)).expect("root may");
+        } else if run(&[], "true").1["unenforced"] == json!([]) {
+            not_here("cgroups are delegated to this user");
+            return None;
+        }
+        // The build directory may be closed to others.
+        let binary = place.path("saggar");
+        std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &binary).expect("the binary was built");
+        Some(Self { place, binary })
+    }
+
+    fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new(&self.binary);
+        command.arg("run").args(arguments).env("SAGGAR_DATA_DIR", self.place.path("data")).current_dir("/");
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        if is_root() {
+            command.uid(Self::ID).gid(Self::ID);
+        }
+        let done = finish(command.spawn().expect("copied here"));
+        (done.code, done.json())
+    }
+}

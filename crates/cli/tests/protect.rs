@@ -1,0 +1,290 @@
+//! Protected paths of a writable workspace: as they were, present or absent, whatever is tried on them or on what holds them.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use harness::probe::{self, REFUSED, check, check_all, compare};
+use harness::tree::{names, tree};
+use harness::{Place, finish, show};
+
+const DIRECTORIES: &[&str] = &[".git/hooks", ".saggar"];
+const FILES: &[&str] = &[".git/config", ".git/config.worktree", ".git/commondir"];
+
+/// Every way to change a directory, or to put another in its place; the last one takes it away.
+const ON_DIRECTORY: &[&str] = &[
+    "write('{}/new')",
+    "os.mkdir('{}/made')",
+    "os.symlink('/tmp', '{}/link')",
+    "tmpfile('{}', name='{}/unnamed')",
+    "os.rename(fresh('/etc/passwd'), '{}/moved')",
+    "os.link(fresh('/etc/passwd'), '{}/linked')",
+    "os.chmod('{}', 0o755)",
+    "os.utime('{}', (1, 1))",
+    "rename_away('{}')",
+    "replace_by_link('{}')",
+    "exchange('{}')",
+    "rename_over('{}')",
+    "os.rmdir('{}')",
+];
+
+/// The same for a file.
+const ON_FILE: &[&str] = &[
+    "write('{}')",
+    "write('{}', os.O_APPEND)",
+    "os.truncate('{}', 0)",
+    "os.posix_fallocate(os.open('{}', os.O_RDWR), 0, 4096)",
+    "os.chmod('{}', 0o644)",
+    "os.utime('{}', (1, 1))",
+    "os.setxattr('{}', 'user.mark', b'x')",
+    "rename_away('{}')",
+    "replace_by_link('{}')",
+    "link_and_write('{}')",
+    "exchange('{}')",
+    "rename_over('{}')",
+    "os.unlink('{}')",
+];
+
+/// What moves a directory that holds a protected path.
+const ON_PARENT: &[&str] = &["rename_away('{}')", "replace_by_link('{}')", "exchange('{}')", "rename_over('{}')", "os.rmdir('{}')"];
+
+fn on(attempts: &[&str], path: &str) -> Vec<String> {
+    attempts.iter().map(|attempt| attempt.replace("{}", &format!("/workspace/{path}"))).collect()
+}
+
+fn on_all_defaults() -> Vec<String> {
+    let directories = DIRECTORIES.iter().flat_map(|path| on(ON_DIRECTORY, path));
+    let files = FILES.iter().flat_map(|path| on(ON_FILE, path));
+    directories.chain(files).chain(on(ON_PARENT, ".git")).collect()
+}
+
+fn check_held(place: &Place, flags: &[&str], attempts: &[String]) {
+    let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
+    check_all(place, flags, &attempts, REFUSED);
+}
+
+/// What is in the workspace, without what attempts left of their own.
+fn kept(place: &Place) -> Vec<(String, String)> {
+    tree(&place.workspace()).into_iter().filter(|(name, _)| !name.starts_with("own")).collect()
+}
+
+#[test]
+fn the_attempts_work_where_nothing_is_protected() {
+    let place = Place::new();
+    place.write("workspace/plain/config", "host\n");
+    std::fs::create_dir_all(place.path("workspace/plain/hooks")).unwrap();
+    std::fs::create_dir_all(place.path("workspace/parent")).unwrap();
+    let outcomes = |attempts: Vec<String>| {
+        let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
+        check_all(&place, &["--workspace", &show(&place.workspace())], &attempts, "ok");
+    };
+    outcomes(on(ON_FILE, "plain/config"));
+    // A directory that something was put into can't be renamed over; these two lists are complete together.
+    outcomes(on(&ON_DIRECTORY[..11], "plain/hooks"));
+    outcomes(on(&ON_DIRECTORY[11..], "plain/hooks"));
+    outcomes(on(ON_PARENT, "parent"));
+}
+
+#[test]
+fn present_paths_stay_as_they_are() {
+    for user in ["user", "root"] {
+        let place = Place::new();
+        place.write("workspace/.git/hooks/pre-commit", "#!/bin/sh\n");
+        place.write("workspace/.saggar/policy.toml", "[policy]\n");
+        for path in FILES {
+            place.write(&format!("workspace/{path}"), "of the host\n");
+        }
+        let before = kept(&place);
+        let workspace = show(&place.workspace());
+        let flags = ["--workspace", &workspace, "--user", user];
+        check_held(&place, &flags, &on_all_defaults());
+        check_held(&place, &flags, &on(ON_FILE, ".git/hooks/pre-commit"));
+        check_held(&place, &flags, &on(ON_FILE, ".saggar/policy.toml"));
+        check(&place, &flags, &[("read('/workspace/.git/hooks/pre-commit')", "#!/bin/sh"), ("read('/workspace/.git/config')", "of the host")]);
+        assert_eq!(kept(&place), before);
+    }
+}
+
+#[test]
+fn absent_paths_stay_absent() {
+    for existing in [&[][..], &[".git"], &[".git", ".git/hooks", ".saggar"]] {
+        let place = Place::new();
+        for directory in existing {
+            std::fs::create_dir(place.path("workspace").join(directory)).unwrap();
+        }
+        let before = kept(&place);
+        check_held(&place, &["--workspace", &show(&place.workspace())], &on_all_defaults());
+        assert_eq!(kept(&place), before, "starting from {existing:?}");
+        assert_eq!(place.records(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn empty_paths_of_the_users_own_are_not_taken_for_placeholders() {
+    let place = Place::new();
+    for path in FILES {
+        place.write(&format!("workspace/{path}"), "");
+    }
+    let before = kept(&place);
+    assert_eq!(place.sh(&["--workspace", &show(&place.workspace())], "true").code, 0);
+    assert_eq!(kept(&place), before);
+}
+
+#[test]
+fn more_paths_can_be_protected() {
+    let place = Place::new();
+    place.write("workspace/ci/deploy/key.yml", "of the host\n");
+    place.write("workspace/AGENTS.md", "of the host\n");
+    let before = kept(&place);
+    let workspace = show(&place.workspace());
+    let flags = ["--workspace", &workspace, "--protect", "ci/deploy/key.yml", "--protect", "AGENTS.md", "--protect", "absent/one.yml", "--protect", "absent/two/"];
+    let files = ["ci/deploy/key.yml", "AGENTS.md", "absent/one.yml"];
+    let held: Vec<String> = files.iter().flat_map(|path| on(ON_FILE, path)).chain(on(ON_DIRECTORY, "absent/two")).collect();
+    check_held(&place, &flags, &held);
+    for parent in ["ci", "ci/deploy", "absent"] {
+        check_held(&place, &flags, &on(ON_PARENT, parent));
+    }
+    assert_eq!(kept(&place), before);
+    // What is beside a protected path is not held; and without the flag nothing is.
+    check(&place, &flags, &[("write('/workspace/ci/other')", "ok"), ("write('/workspace/ci/deploy/other')", "ok")]);
+    check(&place, &flags[..2], &[("write('/workspace/ci/deploy/key.yml')", "ok")]);
+}
+
+#[test]
+fn git_of_a_worktree_is_held_as_the_file_it_is() {
+    let place = Place::new();
+    place.write("workspace/.git", "gitdir: /srv/main/.git/worktrees/one\n");
+    let before = kept(&place);
+    check_held(&place, &["--workspace", &show(&place.workspace())], &on(ON_FILE, ".git"));
+    assert_eq!(kept(&place), before);
+}
+
+#[test]
+fn a_protected_path_behind_a_link_is_refused_before_start() {
+    for (link, target) in [(".git", "elsewhere"), (".git/hooks", "../elsewhere"), (".git/config", "../elsewhere/config"), (".saggar", "elsewhere"), (".git", "/nowhere")] {
+        let place = Place::new();
+        place.write("workspace/elsewhere/config", "of the host\n");
+        std::fs::create_dir_all(place.path("workspace").join(link).parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, place.path("workspace").join(link)).unwrap();
+        let before = kept(&place);
+        let workspace = show(&place.workspace());
+        let done = place.run(&["--json", "--workspace", &workspace], &["/bin/sh", "-c", "touch started"]);
+        assert_eq!((done.code, done.json()["error"]["code"].as_str()), (126, Some("invalid_protect")), "{link}: {done:?}");
+        assert_eq!(kept(&place), before, "{link}");
+        assert_eq!(place.records(), Vec::<String>::new());
+        // The modes that write nothing to the host have nothing to protect.
+        assert_eq!(place.sh(&["--workspace", &workspace, "--fs", "scratch"], "true").code, 0);
+    }
+}
+
+#[test]
+fn modes_that_leave_the_host_alone_need_no_placeholders() {
+    let place = Place::new();
+    let workspace = show(&place.workspace());
+    for (mode, outcome) in [("scratch", "ok"), ("read-only", REFUSED)] {
+        check(&place, &["--workspace", &workspace, "--fs", mode], &[("os.listdir('/workspace')", "[]"), ("os.makedirs('/workspace/.git/hooks')", outcome)]);
+    }
+    assert_eq!(names(&place.workspace()), Vec::<String>::new());
+}
+
+/// A run that makes its attempts only when told, and says when it is there.
+struct Waiting {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Waiting {
+    fn start(place: &Place, attempts: &[&str]) -> Self {
+        let workspace = show(&place.workspace());
+        let waits: Vec<&str> = ["print('there', flush=True)", "sys.stdin.readline()"].iter().chain(attempts).copied().collect();
+        let program = probe::program(&waits);
+        let flags = ["run", "--workspace", &workspace, "--timeout", "40s", "--stdin", "-", "--"];
+        let mut child = place.command(flags.iter().chain(&program)).stdin(Stdio::piped()).spawn().unwrap();
+        let (stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "there\n");
+        Self { child, stdin, stdout }
+    }
+
+    /// What its attempts came to.
+    fn go_on(mut self) -> Vec<String> {
+        self.stdin.write_all(b"go\n").unwrap();
+        drop(self.stdin);
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        assert_eq!(finish(self.child).code, 0);
+        probe::parse(&line).unwrap().split_off(2)
+    }
+}
+
+#[test]
+fn one_run_that_ends_does_not_take_anothers_protection_away() {
+    for is_first_to_end_the_first in [true, false] {
+        let place = Place::new();
+        let attempts = on_all_defaults();
+        let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
+        let (first, second) = (Waiting::start(&place, &attempts), Waiting::start(&place, &attempts));
+        let (early, late) = if is_first_to_end_the_first { (first, second) } else { (second, first) };
+        let cases: Vec<(&str, &str)> = attempts.iter().map(|attempt| (*attempt, REFUSED)).collect();
+        compare(&cases, &early.go_on());
+        assert!(place.path("workspace/.git/hooks").is_dir(), "still held by the other");
+        compare(&cases, &late.go_on());
+        assert_eq!(kept(&place), Vec::new());
+    }
+}
+
+#[test]
+fn files_an_agent_made_beside_placeholders_stay() {
+    let place = Place::new();
+    check(&place, &["--workspace", &show(&place.workspace())], &[("write('/workspace/.git/HEAD')", "ok"), ("os.mkdir('/workspace/.git/refs')", "ok")]);
+    assert_eq!(names(&place.workspace()), [".git", ".git/HEAD", ".git/refs"]);
+}
+
+fn git(workspace: &Path, arguments: &[&str]) -> String {
+    let identity = ["-c", "user.name=host", "-c", "user.email=host@example.org", "-C"];
+    let mut command = Command::new("git");
+    command.args(identity).arg(workspace).args(arguments);
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    let output = command.output().expect("git is installed by make test");
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_git_repository_keeps_working_inside_and_after() {
+    let place = Place::new();
+    let workspace = place.workspace();
+    place.write("workspace/file", "one\n");
+    git(&workspace, &["init", "--quiet", "--initial-branch=main", "--template="]);
+    git(&workspace, &["add", "file"]);
+    git(&workspace, &["commit", "--quiet", "--message=one"]);
+    let config = std::fs::read_to_string(workspace.join(".git/config")).unwrap();
+    let script = "set -e
+        test -z \"$(git status --porcelain)\"
+        echo two >> file
+        test \"$(git status --porcelain)\" = ' M file'
+        git add file
+        git -c user.name=agent -c user.email=agent@example.org commit --quiet --message=two
+        git checkout --quiet -b topic
+        git checkout --quiet main
+        git gc --quiet
+        git log --format=%an:%s";
+    let flags = ["--workspace", &show(&workspace)];
+    let done = place.sh(&flags, script);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "agent:two\nhost:one\n"), "{done:?}");
+    for refused in ["git config core.hooksPath /workspace/evil", "git config --worktree core.fsmonitor /workspace/evil", "echo evil > .git/hooks/post-checkout"] {
+        assert_ne!(place.sh(&flags, refused).code, 0, "{refused}");
+    }
+    assert_eq!(place.sh(&flags, "git config --file /tmp/config core.hooksPath x").code, 0, "a control");
+    assert_eq!(git(&workspace, &["log", "--format=%an:%s"]), "agent:two\nhost:one\n");
+    assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+    git(&workspace, &["fsck", "--strict"]);
+    assert_eq!(std::fs::read_to_string(workspace.join(".git/config")).unwrap(), config);
+    for absent in [".git/hooks", ".git/config.worktree", ".git/commondir", ".saggar"] {
+        assert!(!workspace.join(absent).exists(), "{absent}");
+    }
+}

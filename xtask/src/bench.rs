@@ -1,0 +1,86 @@
+//! Bench: what a sandbox costs, side by side with its peers, in one interleaved run.
+//!
+//! An absolute time drifts with the machine's load, so what is promised and judged are ratios: of medians, per round, of
+//! contenders that took turns run by run. Nothing here decides what is fast enough but the table in `target`, and nothing
+//! fails for being slow unless `--check` asks for it. Whatever can't be measured here is told in its place in the table.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use contender::Field;
+use machine::{Load, Machine};
+use options::{Asked, Options};
+use report::Report;
+use target::Verdict;
+
+mod bundle;
+mod contender;
+mod document;
+mod idle;
+mod machine;
+mod options;
+mod report;
+mod rounds;
+mod statistics;
+mod table;
+mod target;
+mod watchdog;
+mod workplace;
+
+/// The page with the last numbers that were worth keeping.
+const DOCUMENT: &str = "docs/benchmarks.md";
+
+/// Measures, prints, and writes the numbers into the page if asked to.
+pub fn run(arguments: &[&str]) -> Result<ExitCode> {
+    let options = match Options::parse(arguments)? {
+        Asked::Help => {
+            print!("{}", options::USAGE);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Run(options) => options,
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    if options.drops_caches {
+        machine::drop_caches().context("dropping the kernel's caches, for which one must be root")?;
+    }
+    let saggar = match &options.saggar {
+        Some(path) => path.clone(),
+        None => build(root).context("building the release binary")?,
+    };
+    let report = measure(&options, &saggar)?;
+    print!("{}", report.text());
+    if options.writes {
+        document::write(&root.join(DOCUMENT), &report.text())?;
+        eprintln!("bench: wrote {DOCUMENT}");
+    }
+    let is_short = report.targets.iter().any(|target| target.verdict() != Verdict::Met);
+    if options.checks && is_short {
+        bail!("a target was missed or could not be measured; the table above says which");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(options: &Options, saggar: &Path) -> Result<Report> {
+    let workplace = workplace::Workplace::make().context("making a directory for the benchmark")?;
+    let field = Field::gather(saggar, options, workplace.path()).context("gathering what to compare")?;
+    let machine = Machine::look().context("looking at the machine")?;
+    let load_before = Load::now()?;
+    let rounds = rounds::measure(&field.launchers, options.rounds).context("timing")?;
+    let idle = match options.idle_sandboxes {
+        0 => None,
+        _ => Some(idle::measure(saggar, options, workplace.path()).context("measuring idle sandboxes")?),
+    };
+    let load_after = Load::now()?;
+    Ok(Report::new(machine, field, rounds, idle, [load_before, load_after]))
+}
+
+/// Builds the binary that ships and says where it is.
+fn build(root: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--quiet", "--locked", "--release", "--package", "saggar"];
+    let status = Command::new("cargo").current_dir(root).args(arguments).status().context("running cargo")?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+    Ok(target.join("x86_64-unknown-linux-musl/release/saggar"))
+}

@@ -1,0 +1,130 @@
+//! What the benchmark is asked to do.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+usage: cargo xtask bench [options]
+
+  --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
+  --runs N          runs of each contender in a round (100)
+  --runc-runs N     the same for runc, which is slow (20)
+  --idle N          idle sandboxes to start at once (50; 0 leaves memory out)
+  --idle-rounds N   times to do that (3)
+  --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
+  --saggar PATH     the binary to measure (else the release build, made first)
+  --write           put the numbers into docs/benchmarks.md
+  --check           fail when a target is missed
+";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// How to call it.
+    Help,
+    /// To measure.
+    Run(Options),
+}
+
+/// How to measure.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Rounds of timing.
+    pub rounds: usize,
+    /// Runs of a contender in a round.
+    pub runs: usize,
+    /// Runs of runc in a round.
+    pub runc_runs: usize,
+    /// Idle sandboxes at once; none when 0.
+    pub idle_sandboxes: usize,
+    /// How often to start them.
+    pub idle_rounds: usize,
+    /// Whether the kernel's caches are dropped before each reading of memory.
+    pub drops_caches: bool,
+    /// The binary, if it is not to be built.
+    pub saggar: Option<PathBuf>,
+    /// Whether the page is written.
+    pub writes: bool,
+    /// Whether a missed target is a failure.
+    pub checks: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            rounds: 7,
+            runs: 100,
+            runc_runs: 20,
+            idle_sandboxes: 50,
+            idle_rounds: 3,
+            drops_caches: false,
+            saggar: None,
+            writes: false,
+            checks: false,
+        }
+    }
+}
+
+impl Options {
+    /// Reads a command line.
+    pub fn parse(arguments: &[&str]) -> Result<Asked> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter().copied();
+        while let Some(flag) = rest.next() {
+            match flag {
+                "--rounds" => options.rounds = number(flag, rest.next())?,
+                "--runs" => options.runs = number(flag, rest.next())?,
+                "--runc-runs" => options.runc_runs = number(flag, rest.next())?,
+                "--idle" => options.idle_sandboxes = number(flag, rest.next())?,
+                "--idle-rounds" => options.idle_rounds = number(flag, rest.next())?,
+                "--drop-caches" => options.drops_caches = true,
+                "--saggar" => options.saggar = Some(value(flag, rest.next())?.into()),
+                "--write" => options.writes = true,
+                "--check" => options.checks = true,
+                "--help" | "-h" => return Ok(Asked::Help),
+                _ => bail!("bench has no option \"{flag}\"\n\n{USAGE}"),
+            }
+        }
+        let counts = [options.rounds, options.runs, options.runc_runs, options.idle_rounds];
+        ensure!(!counts.contains(&0), "of nothing there is no median: rounds and runs start at 1");
+        Ok(Asked::Run(options))
+    }
+}
+
+fn number(flag: &str, given: Option<&str>) -> Result<usize> {
+    let text = value(flag, given)?;
+    usize::from_str(text).with_context(|| format!("{flag} takes a number, and \"{text}\" is none"))
+}
+
+fn value<'a>(flag: &str, given: Option<&'a str>) -> Result<&'a str> {
+    given.with_context(|| format!("{flag} takes a value"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_change_what_they_name_and_nothing_else() {
+        let given = ["--rounds", "5", "--write", "--saggar", "./saggar"];
+        let options = Options { rounds: 5, writes: true, saggar: Some("./saggar".into()), ..Options::default() };
+        assert_eq!(Options::parse(&given).unwrap(), Asked::Run(options));
+        assert_eq!(Options::parse(&["--rounds", "5", "-h"]).unwrap(), Asked::Help);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (given, complaint) in [
+            (&["--rounds"][..], "takes a value"),
+            (&["--runs", "many"], "is none"),
+            (&["--runs", "0"], "no median"),
+            (&["--fast"], "no option \"--fast\""),
+        ] {
+            let error = format!("{:#}", Options::parse(given).unwrap_err());
+            assert!(error.contains(complaint), "{given:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Order statistics: robust against the one run that met a page fault or another tenant, unlike a mean.
+//!
+//! Every function takes at least one value; the options see to it that there is a run in each round.
+
+/// The middle of a sample, and how far it reaches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// A tenth is below.
+    pub p10: f64,
+    /// Half is below.
+    pub median: f64,
+    /// A tenth is above.
+    pub p90: f64,
+}
+
+impl Summary {
+    /// Of values in any order.
+    pub fn of(values: &[f64]) -> Self {
+        let sorted = sorted(values);
+        Self { p10: quantile(&sorted, 0.1), median: quantile(&sorted, 0.5), p90: quantile(&sorted, 0.9) }
+    }
+}
+
+/// One figure per round: their median, and the worst and the best of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of values in any order.
+    pub fn of(values: &[f64]) -> Self {
+        let sorted = sorted(values);
+        Self { median: quantile(&sorted, 0.5), min: quantile(&sorted, 0.0), max: quantile(&sorted, 1.0) }
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The value below which a fraction `at` of them lies, on the straight line between the two nearest.
+fn quantile(sorted: &[f64], at: f64) -> f64 {
+    assert!(!sorted.is_empty(), "of nothing there is no quantile");
+    assert!((0.0..=1.0).contains(&at), "a quantile is a fraction");
+    let position = at * (sorted.len() - 1) as f64;
+    let (below, above) = (position.floor() as usize, position.ceil() as usize);
+    sorted[below] + (sorted[above] - sorted[below]) * (position - position.floor())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_on_the_line_between_neighbours() {
+        for (values, at, expected) in [
+            (&[7.0][..], 0.1, 7.0),
+            (&[1.0, 3.0], 0.5, 2.0),
+            (&[1.0, 2.0, 10.0], 0.5, 2.0),
+            (&[0.0, 10.0, 20.0, 30.0, 40.0], 0.1, 4.0),
+            (&[0.0, 10.0], 0.0, 0.0),
+            (&[0.0, 10.0], 1.0, 10.0),
+        ] {
+            assert_eq!(quantile(values, at), expected, "{values:?} at {at}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_values_does_not_matter() {
+        let values: Vec<f64> = (0..=100).map(|index| f64::from(index * 37 % 101)).collect();
+        assert_eq!(Summary::of(&values), Summary { p10: 10.0, median: 50.0, p90: 90.0 });
+        assert_eq!(Spread::of(&[1.1, 0.9, 1.0]), Spread { median: 1.0, min: 0.9, max: 1.1 });
+    }
+
+    #[test]
+    fn one_wild_run_does_not_move_the_median() {
+        let mut values = vec![1.0; 99];
+        values.push(1e6);
+        assert_eq!(Summary::of(&values), Summary { p10: 1.0, median: 1.0, p90: 1.0 });
+    }
+}

@@ -1,0 +1,145 @@
+//! Targets: what was promised, and whether what was measured keeps it.
+
+use super::contender::Contender;
+use super::idle::Idle;
+use super::rounds::Round;
+use super::statistics::Spread;
+
+/// How many times bubblewrap's time a run may take.
+const OVER_BUBBLEWRAP_MAX: f64 = 1.0;
+/// How many times as long runc has to take.
+const RUNC_OVER_MIN: f64 = 6.0;
+/// What an idle sandbox may cost, in MiB.
+const IDLE_MIB_MAX: f64 = 2.0;
+
+/// A promise, and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// What is promised.
+    pub name: &'static str,
+    /// The limit.
+    pub bound: Bound,
+    /// The unit of the numbers, with the space before it if it has one.
+    pub unit: &'static str,
+    /// One figure per round, summed up; or why there is none.
+    pub measured: Result<Spread, String>,
+}
+
+/// On which side of a number to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// No more than.
+    AtMost(f64),
+    /// No less than.
+    AtLeast(f64),
+}
+
+/// How a promise fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The median over rounds keeps it.
+    Met,
+    /// It doesn't.
+    Missed,
+    /// Nobody knows.
+    NotMeasured,
+}
+
+impl Target {
+    /// All of them. `absent` says why a contender is not among the rounds.
+    pub fn all(rounds: &[Round], idle: Option<&Idle>, absent: impl Fn(Contender) -> String) -> Vec<Self> {
+        let ratios = |of: Contender, to: Contender, peer: Contender| {
+            let ratios: Option<Vec<f64>> = rounds.iter().map(|round| round.ratio(of, to)).collect();
+            ratios.filter(|ratios| !ratios.is_empty()).map(|ratios| Spread::of(&ratios)).ok_or_else(|| absent(peer))
+        };
+        let mib = |kib: Spread| Spread { median: kib.median / 1024.0, min: kib.min / 1024.0, max: kib.max / 1024.0 };
+        vec![
+            Self {
+                name: "saggar's time over bubblewrap's",
+                bound: Bound::AtMost(OVER_BUBBLEWRAP_MAX),
+                unit: "×",
+                measured: ratios(Contender::Saggar, Contender::Bubblewrap, Contender::Bubblewrap),
+            },
+            Self {
+                name: "runc's time over saggar's",
+                bound: Bound::AtLeast(RUNC_OVER_MIN),
+                unit: "×",
+                measured: ratios(Contender::Runc, Contender::Saggar, Contender::Runc),
+            },
+            Self {
+                name: "an idle sandbox, above its program",
+                bound: Bound::AtMost(IDLE_MIB_MAX),
+                unit: " MiB",
+                measured: idle.map(|idle| mib(idle.cost_kib())).ok_or_else(|| "left out by --idle 0".to_owned()),
+            },
+        ]
+    }
+
+    /// Whether the median over rounds keeps the promise.
+    pub fn verdict(&self) -> Verdict {
+        match &self.measured {
+            Ok(spread) if self.bound.holds(spread.median) => Verdict::Met,
+            Ok(_) => Verdict::Missed,
+            Err(_) => Verdict::NotMeasured,
+        }
+    }
+
+    /// In words: a narrow result says that it is one.
+    pub fn verdict_text(&self) -> String {
+        let is_split = |spread: &Spread| self.bound.holds(spread.min) != self.bound.holds(spread.max);
+        let but = if self.measured.as_ref().is_ok_and(is_split) { ", not in every round" } else { "" };
+        match (self.verdict(), &self.measured) {
+            (Verdict::Met, _) => format!("met{but}"),
+            (Verdict::Missed, _) if but.is_empty() => "MISSED".to_owned(),
+            (Verdict::Missed, _) => "MISSED, not in every round".to_owned(),
+            (Verdict::NotMeasured, Err(reason)) => format!("NOT MEASURED: {reason}"),
+            (Verdict::NotMeasured, Ok(_)) => unreachable!("what is not measured has a reason"),
+        }
+    }
+
+    /// The bound, as text.
+    pub fn bound_text(&self) -> String {
+        match self.bound {
+            Bound::AtMost(limit) => format!("≤ {limit}{}", self.unit),
+            Bound::AtLeast(limit) => format!("≥ {limit}{}", self.unit),
+        }
+    }
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_verdict(bound: Bound, [min, median, max]: [f64; 3], expected: &str) {
+        let target = Target { name: "a thing", bound, unit: "×", measured: Ok(Spread { median, min, max }) };
+        assert_eq!(target.verdict_text(), expected, "{target:?}");
+    }
+
+    #[test]
+    fn a_verdict_goes_by_the_median_and_tells_a_split() {
+        check_verdict(Bound::AtMost(1.0), [0.8, 0.9, 1.0], "met");
+        check_verdict(Bound::AtMost(1.0), [0.8, 0.9, 1.1], "met, not in every round");
+        check_verdict(Bound::AtMost(1.0), [0.9, 1.01, 1.1], "MISSED, not in every round");
+        check_verdict(Bound::AtMost(1.0), [1.1, 1.2, 1.3], "MISSED");
+        check_verdict(Bound::AtLeast(6.0), [6.0, 7.0, 8.0], "met");
+        check_verdict(Bound::AtLeast(6.0), [3.0, 4.0, 5.0], "MISSED");
+    }
+
+    #[test]
+    fn what_was_not_measured_says_why() {
+        let targets = Target::all(&[], None, |contender| format!("{} is not installed", contender.name()));
+        let texts: Vec<String> = targets.iter().map(Target::verdict_text).collect();
+        let expected = ["bubblewrap is not installed", "runc is not installed", "left out by --idle 0"];
+        assert_eq!(texts, expected.map(|reason| format!("NOT MEASURED: {reason}")));
+        assert!(targets.iter().all(|target| target.verdict() == Verdict::NotMeasured));
+    }
+}

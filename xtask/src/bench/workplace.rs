@@ -1,0 +1,33 @@
+//! A directory of the benchmark's own, gone when the benchmark is.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Removes itself.
+#[derive(Debug)]
+pub struct Workplace(PathBuf);
+
+impl Workplace {
+    /// Makes one that nobody else can write to.
+    pub fn make() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("saggar-bench-{}", std::process::id()));
+        // Searchable by others: a container's root, mapped or not, has to walk through it to its root directory.
+        std::fs::DirBuilder::new().mode(0o711).create(&path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("bench: {} could not be removed: {error}", self.0.display());
+        }
+    }
+}
