@@ -43,7 +43,8 @@ fn place_with_files() -> Place {
 }
 
 fn chown(path: &Path, (uid, gid): (u32, u32)) {
-    rustix::fs::chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW).expect("only called as root");
+    rustix::fs::chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
+        .expect("only called as root");
 }
 
 fn chmod(path: &Path, mode: u32) {
@@ -83,7 +84,18 @@ fn only_private_directories_of_the_root_can_be_written() {
             "os.link('/etc/passwd', '/tmp/passwd')",
         ];
         check_all(&place, &flags, &refused, REFUSED);
-        check_all(&place, &flags, &["write('/tmp/a')", "write('/var/tmp/b')", "write('/home/user/a')", "write('/dev/shm/a')", "write('/workspace/a')"], "ok");
+        check_all(
+            &place,
+            &flags,
+            &[
+                "write('/tmp/a')",
+                "write('/var/tmp/b')",
+                "write('/home/user/a')",
+                "write('/dev/shm/a')",
+                "write('/workspace/a')",
+            ],
+            "ok",
+        );
     }
     check(&place, &["--user", "user"], &[("write('/root/a')", REFUSED)]);
     check(&place, &["--user", "root"], &[("write('/root/a')", "ok")]);
@@ -102,11 +114,20 @@ fn the_root_holds_programs_and_nothing_else_of_the_host() {
         &[
             (&format!("sorted(set(os.listdir('/')) - {system})"), own),
             ("os.listdir('/home')", "['user']"),
-            ("os.listdir('/home/user') + os.listdir('/tmp') + os.listdir('/run') + os.listdir('/opt') + os.listdir('/mnt')", "[]"),
+            (
+                "os.listdir('/home/user') + os.listdir('/tmp') + os.listdir('/run') + os.listdir('/opt') + os.listdir('/mnt')",
+                "[]",
+            ),
             (&format!("remains('{}')", show(&secret)), "absent"),
             (&format!("remains('{}')", env!("CARGO_MANIFEST_DIR")), "absent"),
-            ("[name for name in ('shadow', 'gshadow', 'sudoers', 'ssh', 'machine-id', 'fstab', 'cron.d') if os.path.lexists('/etc/' + name)]", "[]"),
-            ("[name for name in ('boot', 'srv', 'lost+found', 'media', '.scratch') if os.path.lexists('/' + name)]", "[]"),
+            (
+                "[name for name in ('shadow', 'gshadow', 'sudoers', 'ssh', 'machine-id', 'fstab', 'cron.d') if os.path.lexists('/etc/' + name)]",
+                "[]",
+            ),
+            (
+                "[name for name in ('boot', 'srv', 'lost+found', 'media', '.scratch') if os.path.lexists('/' + name)]",
+                "[]",
+            ),
             ("remains('/etc/passwd')", "there"),
             ("remains('/usr/bin/env')", "there"),
         ],
@@ -120,9 +141,17 @@ fn a_read_only_workspace_refuses_every_change() {
     let workspace = show(&place.workspace());
     for user in ["user", "root"] {
         let flags = ["--workspace", &workspace, "--fs", "read-only", "--user", user];
-        let existing: Vec<&str> = CHANGES.iter().filter(|change| !change.contains("/second')") || change.contains("link(")).copied().collect();
+        let existing: Vec<&str> = CHANGES
+            .iter()
+            .filter(|change| !change.contains("/second')") || change.contains("link("))
+            .copied()
+            .collect();
         check_all(&place, &flags, &existing, REFUSED);
-        check(&place, &flags, &[("read('/workspace/file')", "host"), ("sorted(os.listdir('/workspace'))", "['directory', 'file']")]);
+        check(
+            &place,
+            &flags,
+            &[("read('/workspace/file')", "host"), ("sorted(os.listdir('/workspace'))", "['directory', 'file']")],
+        );
     }
     assert_eq!(tree(&place.workspace()), before);
 }
@@ -132,7 +161,11 @@ fn a_writable_workspace_takes_every_change() {
     let place = place_with_files();
     check_all(&place, &["--workspace", &show(&place.workspace())], CHANGES, "ok");
     let names = names(&place.workspace());
-    assert_eq!(names.iter().filter(|name| !name.starts_with("own")).collect::<Vec<_>>(), ["fifo", "link", "made", "new", "socket"], "and placeholders are gone");
+    assert_eq!(
+        names.iter().filter(|name| !name.starts_with("own")).collect::<Vec<_>>(),
+        ["fifo", "link", "made", "new", "socket"],
+        "and placeholders are gone"
+    );
 }
 
 #[test]
@@ -256,7 +289,8 @@ fn mounts_are_read_only_unless_asked_otherwise() {
             ("remains('/home/user/shared/../../../' + 'secret')", "absent"),
         ],
     );
-    let contents = [&file, &other, &data.join("inner"), &shared.join("new")].map(|path| std::fs::read_to_string(path).unwrap());
+    let contents =
+        [&file, &other, &data.join("inner"), &shared.join("new")].map(|path| std::fs::read_to_string(path).unwrap());
     assert_eq!(contents, ["host\n", "inside\n", "host\n", "inside\n"]);
     assert_eq!((names(data), names(shared)), (vec!["inner".to_owned()], vec!["new".to_owned()]));
 }
@@ -289,18 +323,28 @@ fn the_mount_table_names_no_path_of_the_host_but_what_was_brought_in() {
     let place = place_with_files();
     let root = show(&place.workspace().parent().unwrap().to_owned());
     let lines = |flags: &[&str]| -> Vec<String> {
-        let table = probe::attempts(&place, flags, &["open('/proc/self/mountinfo').read() + open('/proc/self/mounts').read()"]);
+        let table =
+            probe::attempts(&place, flags, &["open('/proc/self/mountinfo').read() + open('/proc/self/mounts').read()"]);
         table[0].lines().filter(|line| line.contains(&root)).map(str::to_owned).collect()
     };
     assert_eq!(lines(&[]), Vec::<String>::new());
     let workspace = show(&place.workspace());
-    assert_eq!(lines(&["--workspace", &workspace, "--fs", "scratch"]), Vec::<String>::new(), "the layers are named as they were during set-up");
+    assert_eq!(
+        lines(&["--workspace", &workspace, "--fs", "scratch"]),
+        Vec::<String>::new(),
+        "the layers are named as they were during set-up"
+    );
     // The kernel tells of a bind mount which directory of its filesystem it shows; THREAT_MODEL.md names this.
     let shown = lines(&["--workspace", &workspace]);
     assert!(!shown.is_empty(), "a control: this test finds the path where it is");
     for line in shown {
         let fields: Vec<&str> = line.split(' ').collect();
-        assert!(fields[3].starts_with(&workspace) && fields[4].starts_with("/workspace") && line.matches(&root).count() == 1, "{line}");
+        assert!(
+            fields[3].starts_with(&workspace)
+                && fields[4].starts_with("/workspace")
+                && line.matches(&root).count() == 1,
+            "{line}"
+        );
     }
 }
 
@@ -318,16 +362,33 @@ fn the_working_directory_is_what_was_asked_and_grants_nothing() {
         check(&place, &flags, &[("os.getcwd()", directory), ("write('new')", "ok")]);
     }
     for directory in ["/", "/usr", "/etc"] {
-        check(&place, &["--workspace", &workspace, "--cwd", directory], &[("os.getcwd()", directory), ("write('new')", REFUSED)]);
+        check(
+            &place,
+            &["--workspace", &workspace, "--cwd", directory],
+            &[("os.getcwd()", directory), ("write('new')", REFUSED)],
+        );
     }
-    let result = place.json(&["--workspace", &workspace, "--cwd", "/no/such"], &["/bin/sh", "-c", "touch /workspace/started"]);
-    assert_eq!((result["status"].as_str(), result["error"]["code"].as_str()), (Some("refused"), Some("invalid_cwd")), "{result}");
+    let result =
+        place.json(&["--workspace", &workspace, "--cwd", "/no/such"], &["/bin/sh", "-c", "touch /workspace/started"]);
+    assert_eq!(
+        (result["status"].as_str(), result["error"]["code"].as_str()),
+        (Some("refused"), Some("invalid_cwd")),
+        "{result}"
+    );
     assert!(!place.path("workspace/started").exists());
 }
 
 #[test]
 fn an_ordinary_refusal_of_the_filesystem_is_no_denial() {
     let place = Place::new();
-    let result = check_json(&place, &[], &[("write('/etc/passwd')", REFUSED), ("write('/usr/new')", REFUSED), ("os.listdir('/proc/1/fd')", "EACCES|ENOENT|EPERM")]);
+    let result = check_json(
+        &place,
+        &[],
+        &[
+            ("write('/etc/passwd')", REFUSED),
+            ("write('/usr/new')", REFUSED),
+            ("os.listdir('/proc/1/fd')", "EACCES|ENOENT|EPERM"),
+        ],
+    );
     assert_eq!(result["denials"], serde_json::json!([]));
 }

@@ -33,8 +33,9 @@ fn programs_have_no_capabilities_and_can_gain_none() {
 
 #[test]
 fn root_of_a_sandbox_has_the_seven_named_capabilities() {
-    // CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID and NET_BIND_SERVICE.
-    let (none, seven) = ("['0000000000000000']", "['00000000000004eb']");
+    // CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID and NET_BIND_SERVICE; with a single id, the two that change ids are none.
+    let none = "['0000000000000000']";
+    let seven = if is_root() { "['00000000000004eb']" } else { "['000000000000042b']" };
     let ids = "['0', '0', '0', '0']";
     let expected = [
         ("Uid", ids),
@@ -52,7 +53,8 @@ fn root_of_a_sandbox_has_the_seven_named_capabilities() {
 
 fn check_status(user: &str, expected: &[(&str, &str)]) {
     let questions: Vec<String> = expected.iter().map(|(name, _)| format!("{STATUS}['{name}']")).collect();
-    let cases: Vec<(&str, &str)> = questions.iter().map(String::as_str).zip(expected.iter().map(|(_, value)| *value)).collect();
+    let cases: Vec<(&str, &str)> =
+        questions.iter().map(String::as_str).zip(expected.iter().map(|(_, value)| *value)).collect();
     check(&Place::new(), &["--user", user], &cases);
 }
 
@@ -61,16 +63,24 @@ fn no_id_inside_is_one_the_host_uses() {
     if !is_root() {
         return not_here("an ordinary user's sandbox has that user's own id and no other");
     }
-    let first = |name: &str| format!("(lambda inside, outside, count: (inside, outside >= 65536, count))(*map(int, read('/proc/self/{name}').split()))");
+    let first = |name: &str| {
+        format!(
+            "(lambda inside, outside, count: (inside, outside >= 65536, count))(*map(int, read('/proc/self/{name}').split()))"
+        )
+    };
     for user in ["user", "root"] {
-        check(&Place::new(), &["--user", user], &[(&first("uid_map"), "(0, True, 65536)"), (&first("gid_map"), "(0, True, 65536)")]);
+        check(
+            &Place::new(),
+            &["--user", user],
+            &[(&first("uid_map"), "(0, True, 65536)"), (&first("gid_map"), "(0, True, 65536)")],
+        );
     }
 }
 
 #[test]
 fn root_of_a_sandbox_can_do_what_installing_takes_and_a_user_can_not() {
     let mut cases = vec![
-        ("os.chown('/tmp', 0, 0)", "ok", "EPERM"),
+        ("os.chown('/tmp', 0, 0)", "ok", "EPERM|EINVAL"),
         ("bind(socket.AF_INET, ('127.0.0.1', 80))", "ok", "EACCES"),
         ("os.setresuid(0, 0, 0)", "ok", "EPERM|EINVAL"),
         ("os.setresgid(0, 0, 0)", "ok", "EPERM|EINVAL"),
@@ -84,7 +94,9 @@ fn root_of_a_sandbox_can_do_what_installing_takes_and_a_user_can_not() {
         cases.push(("os.setgroups([0])", "ok", "EPERM"));
         cases.push(("in_child(lambda: os.setresuid(33, 33, 33))", "status 0", "status 1"));
     }
-    let pick = |root: bool| -> Vec<(&str, &str)> { cases.iter().map(|(attempt, as_root, as_user)| (*attempt, if root { *as_root } else { *as_user })).collect() };
+    let pick = |root: bool| -> Vec<(&str, &str)> {
+        cases.iter().map(|(attempt, as_root, as_user)| (*attempt, if root { *as_root } else { *as_user })).collect()
+    };
     check(&Place::new(), &["--user", "root"], &pick(true));
     check(&Place::new(), &["--user", "user"], &pick(false));
 }
@@ -143,10 +155,22 @@ const REFUSALS: &[(&str, &str, Option<(&str, &str)>)] = &[
     ("socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()", "EAFNOSUPPORT", Some(("socket", "sockets"))),
     ("socket.socket(socket.AF_BLUETOOTH, socket.SOCK_STREAM, 3).close()", "EAFNOSUPPORT", Some(("socket", "sockets"))),
     ("socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM).close()", "EAFNOSUPPORT", None),
-    ("socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()", "EPERM", Some(("socket", "sockets"))),
-    ("socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).close()", "EPERM", Some(("socket", "sockets"))),
+    (
+        "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()",
+        "EPERM",
+        Some(("socket", "sockets")),
+    ),
+    (
+        "socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).close()",
+        "EPERM",
+        Some(("socket", "sockets")),
+    ),
     ("socket.socket(socket.AF_INET, 10, 768).close()", "EPERM", Some(("socket", "sockets"))),
-    ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP).close()", "EPROTONOSUPPORT", Some(("socket", "sockets"))),
+    (
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP).close()",
+        "EPROTONOSUPPORT",
+        Some(("socket", "sockets")),
+    ),
     // Typing into a terminal, even one of its own.
     ("fcntl.ioctl(os.openpty()[1], 0x5412, b'x')", "EPERM", Some(("ioctl", "tty-ioctls"))),
     ("fcntl.ioctl(os.openpty()[1], 0x5423, b'\\0' * 4)", "EPERM", Some(("ioctl", "tty-ioctls"))),
@@ -180,7 +204,8 @@ fn what_reaches_past_a_sandbox_is_refused_and_told() {
         let mut expected: Vec<Value> = Vec::new();
         for (syscall, group) in REFUSALS.iter().filter_map(|(_, _, told)| *told) {
             let rule = format!("seccomp/{group}");
-            let message = format!("a program called {syscall}, which the {rule} rule refuses in every sandbox of this tier");
+            let message =
+                format!("a program called {syscall}, which the {rule} rule refuses in every sandbox of this tier");
             let denial = json!({"code": "syscall_refused", "rule": rule, "message": message});
             if !expected.contains(&denial) {
                 expected.push(denial);
@@ -251,7 +276,15 @@ fn no_setid_bit_can_be_put_on_a_file_of_the_workspace() {
     }
     // openat2 hides its mode behind a pointer and is not there at all.
     let how = "syscall(437, -100, b'/workspace/openat2', struct.pack('QQQ', 0o101, 0o4755, 0), 24)";
-    let rest = [(how, "ENOSYS"), ("os.setxattr('/workspace/file', 'security.capability', struct.pack('<5I', 0x02000001, 0xff, 0, 0, 0))", "EPERM"), ("os.chmod('/workspace/file', 0o1777)", "ok"), ("tmpfile('/workspace', 0o755, '/workspace/plain')", "ok")];
+    let rest = [
+        (how, "ENOSYS"),
+        (
+            "os.setxattr('/workspace/file', 'security.capability', struct.pack('<5I', 0x02000001, 0xff, 0, 0, 0))",
+            "EPERM",
+        ),
+        ("os.chmod('/workspace/file', 0o1777)", "ok"),
+        ("tmpfile('/workspace', 0o755, '/workspace/plain')", "ok"),
+    ];
     for user in ["user", "root"] {
         let place = Place::new();
         place.write("workspace/file", "");
@@ -259,7 +292,8 @@ fn no_setid_bit_can_be_put_on_a_file_of_the_workspace() {
         let flags = ["--workspace", &workspace, "--user", user];
         let cases: Vec<(&str, &str)> = ways.iter().map(|way| (way.as_str(), "EPERM")).chain(rest).collect();
         let result = check_json(&place, &flags, &cases);
-        let rules: Vec<&str> = result["denials"].as_array().unwrap().iter().map(|denial| denial["rule"].as_str().unwrap()).collect();
+        let rules: Vec<&str> =
+            result["denials"].as_array().unwrap().iter().map(|denial| denial["rule"].as_str().unwrap()).collect();
         assert!(!rules.is_empty() && rules.iter().all(|rule| *rule == "seccomp/setid-bits"), "{rules:?}");
         for (name, entry) in tree(&place.workspace()) {
             let mode = u32::from_str_radix(entry.split(' ').next().unwrap(), 8).unwrap();
@@ -274,9 +308,27 @@ fn a_setid_file_of_the_host_loses_the_bit_when_it_is_written() {
         let place = Place::new();
         let file = place.write("workspace/file", "#!/bin/sh\n");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).unwrap();
-        check(&place, &["--workspace", &show(&place.workspace()), "--user", user], &[("write('/workspace/file', os.O_APPEND)", "ok")]);
+        check(
+            &place,
+            &["--workspace", &show(&place.workspace()), "--user", user],
+            &[("write('/workspace/file', os.O_APPEND)", "ok")],
+        );
         assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o755);
     }
+}
+
+#[test]
+fn a_setid_file_of_the_host_keeps_the_bit_when_it_is_written_through_memory() {
+    // What is wrong with it: the kernel takes the bit away on write(2) alone, and nothing of ours sees a page being dirtied. So a
+    // set-id program that is in a writable workspace before the run is one whose content the agent chooses afterwards.
+    let place = Place::new();
+    let file = place.write("workspace/file", "host\n");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    check(&place, &["--workspace", &show(&place.workspace())], &[("map_shared('/workspace/file')", "ok")]);
+    assert_eq!(
+        (file.metadata().unwrap().mode() & 0o7777, std::fs::read_to_string(&file).unwrap().as_str()),
+        (0o4755, "mmap\n")
+    );
 }
 
 #[test]
@@ -288,7 +340,15 @@ fn setid_programs_give_nothing() {
     let workspace = show(&place.workspace());
     let flags = ["--workspace", &workspace];
     check(&place, &flags, &[("subprocess.check_output(['/workspace/id', '-u'], text=True).strip()", "1000")]);
-    check_all(&place, &flags, &["'nosuid' in next(line for line in open('/proc/self/mounts') if ' %s ' % '/usr' in line) or 1/0", "'nosuid' in next(line for line in open('/proc/self/mounts') if ' /workspace ' in line) or 1/0"], "True");
+    check_all(
+        &place,
+        &flags,
+        &[
+            "'nosuid' in next(line for line in open('/proc/self/mounts') if ' %s ' % '/usr' in line) or 1/0",
+            "'nosuid' in next(line for line in open('/proc/self/mounts') if ' /workspace ' in line) or 1/0",
+        ],
+        "True",
+    );
     for program in ["/usr/bin/su", "/usr/bin/sudo", "/usr/bin/pkexec"] {
         if std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & 0o4000 != 0) {
             let done = place.run(&flags, &[program, "-c", "id"]);

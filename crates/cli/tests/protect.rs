@@ -48,7 +48,8 @@ const ON_FILE: &[&str] = &[
 ];
 
 /// What moves a directory that holds a protected path.
-const ON_PARENT: &[&str] = &["rename_away('{}')", "replace_by_link('{}')", "exchange('{}')", "rename_over('{}')", "os.rmdir('{}')"];
+const ON_PARENT: &[&str] =
+    &["rename_away('{}')", "replace_by_link('{}')", "exchange('{}')", "rename_over('{}')", "os.rmdir('{}')"];
 
 fn on(attempts: &[&str], path: &str) -> Vec<String> {
     attempts.iter().map(|attempt| attempt.replace("{}", &format!("/workspace/{path}"))).collect()
@@ -102,7 +103,14 @@ fn present_paths_stay_as_they_are() {
         check_held(&place, &flags, &on_all_defaults());
         check_held(&place, &flags, &on(ON_FILE, ".git/hooks/pre-commit"));
         check_held(&place, &flags, &on(ON_FILE, ".saggar/policy.toml"));
-        check(&place, &flags, &[("read('/workspace/.git/hooks/pre-commit')", "#!/bin/sh"), ("read('/workspace/.git/config')", "of the host")]);
+        check(
+            &place,
+            &flags,
+            &[
+                ("read('/workspace/.git/hooks/pre-commit')", "#!/bin/sh"),
+                ("read('/workspace/.git/config')", "of the host"),
+            ],
+        );
         assert_eq!(kept(&place), before);
     }
 }
@@ -139,9 +147,21 @@ fn more_paths_can_be_protected() {
     place.write("workspace/AGENTS.md", "of the host\n");
     let before = kept(&place);
     let workspace = show(&place.workspace());
-    let flags = ["--workspace", &workspace, "--protect", "ci/deploy/key.yml", "--protect", "AGENTS.md", "--protect", "absent/one.yml", "--protect", "absent/two/"];
+    let flags = [
+        "--workspace",
+        &workspace,
+        "--protect",
+        "ci/deploy/key.yml",
+        "--protect",
+        "AGENTS.md",
+        "--protect",
+        "absent/one.yml",
+        "--protect",
+        "absent/two/",
+    ];
     let files = ["ci/deploy/key.yml", "AGENTS.md", "absent/one.yml"];
-    let held: Vec<String> = files.iter().flat_map(|path| on(ON_FILE, path)).chain(on(ON_DIRECTORY, "absent/two")).collect();
+    let held: Vec<String> =
+        files.iter().flat_map(|path| on(ON_FILE, path)).chain(on(ON_DIRECTORY, "absent/two")).collect();
     check_held(&place, &flags, &held);
     for parent in ["ci", "ci/deploy", "absent"] {
         check_held(&place, &flags, &on(ON_PARENT, parent));
@@ -163,7 +183,13 @@ fn git_of_a_worktree_is_held_as_the_file_it_is() {
 
 #[test]
 fn a_protected_path_behind_a_link_is_refused_before_start() {
-    for (link, target) in [(".git", "elsewhere"), (".git/hooks", "../elsewhere"), (".git/config", "../elsewhere/config"), (".saggar", "elsewhere"), (".git", "/nowhere")] {
+    for (link, target) in [
+        (".git", "elsewhere"),
+        (".git/hooks", "../elsewhere"),
+        (".git/config", "../elsewhere/config"),
+        (".saggar", "elsewhere"),
+        (".git", "/nowhere"),
+    ] {
         let place = Place::new();
         place.write("workspace/elsewhere/config", "of the host\n");
         std::fs::create_dir_all(place.path("workspace").join(link).parent().unwrap()).unwrap();
@@ -171,7 +197,11 @@ fn a_protected_path_behind_a_link_is_refused_before_start() {
         let before = kept(&place);
         let workspace = show(&place.workspace());
         let done = place.run(&["--json", "--workspace", &workspace], &["/bin/sh", "-c", "touch started"]);
-        assert_eq!((done.code, done.json()["error"]["code"].as_str()), (126, Some("invalid_protect")), "{link}: {done:?}");
+        assert_eq!(
+            (done.code, done.json()["error"]["code"].as_str()),
+            (126, Some("invalid_protect")),
+            "{link}: {done:?}"
+        );
         assert_eq!(kept(&place), before, "{link}");
         assert_eq!(place.records(), Vec::<String>::new());
         // The modes that write nothing to the host have nothing to protect.
@@ -184,7 +214,11 @@ fn modes_that_leave_the_host_alone_need_no_placeholders() {
     let place = Place::new();
     let workspace = show(&place.workspace());
     for (mode, outcome) in [("scratch", "ok"), ("read-only", REFUSED)] {
-        check(&place, &["--workspace", &workspace, "--fs", mode], &[("os.listdir('/workspace')", "[]"), ("os.makedirs('/workspace/.git/hooks')", outcome)]);
+        check(
+            &place,
+            &["--workspace", &workspace, "--fs", mode],
+            &[("os.listdir('/workspace')", "[]"), ("os.makedirs('/workspace/.git/hooks')", outcome)],
+        );
     }
     assert_eq!(names(&place.workspace()), Vec::<String>::new());
 }
@@ -199,7 +233,8 @@ struct Waiting {
 impl Waiting {
     fn start(place: &Place, attempts: &[&str]) -> Self {
         let workspace = show(&place.workspace());
-        let waits: Vec<&str> = ["print('there', flush=True)", "sys.stdin.readline()"].iter().chain(attempts).copied().collect();
+        let waits: Vec<&str> =
+            ["print('there', flush=True)", "sys.stdin.readline()"].iter().chain(attempts).copied().collect();
         let program = probe::program(&waits);
         let flags = ["run", "--workspace", &workspace, "--timeout", "40s", "--stdin", "-", "--"];
         let mut child = place.command(flags.iter().chain(&program)).stdin(Stdio::piped()).spawn().unwrap();
@@ -240,7 +275,11 @@ fn one_run_that_ends_does_not_take_anothers_protection_away() {
 #[test]
 fn files_an_agent_made_beside_placeholders_stay() {
     let place = Place::new();
-    check(&place, &["--workspace", &show(&place.workspace())], &[("write('/workspace/.git/HEAD')", "ok"), ("os.mkdir('/workspace/.git/refs')", "ok")]);
+    check(
+        &place,
+        &["--workspace", &show(&place.workspace())],
+        &[("write('/workspace/.git/HEAD')", "ok"), ("os.mkdir('/workspace/.git/refs')", "ok")],
+    );
     assert_eq!(names(&place.workspace()), [".git", ".git/HEAD", ".git/refs"]);
 }
 
@@ -276,7 +315,11 @@ fn a_git_repository_keeps_working_inside_and_after() {
     let flags = ["--workspace", &show(&workspace)];
     let done = place.sh(&flags, script);
     assert_eq!((done.code, done.stdout.as_str()), (0, "agent:two\nhost:one\n"), "{done:?}");
-    for refused in ["git config core.hooksPath /workspace/evil", "git config --worktree core.fsmonitor /workspace/evil", "echo evil > .git/hooks/post-checkout"] {
+    for refused in [
+        "git config core.hooksPath /workspace/evil",
+        "git config --worktree core.fsmonitor /workspace/evil",
+        "echo evil > .git/hooks/post-checkout",
+    ] {
         assert_ne!(place.sh(&flags, refused).code, 0, "{refused}");
     }
     assert_eq!(place.sh(&flags, "git config --file /tmp/config core.hooksPath x").code, 0, "a control");
@@ -287,4 +330,28 @@ fn a_git_repository_keeps_working_inside_and_after() {
     for absent in [".git/hooks", ".git/config.worktree", ".git/commondir", ".saggar"] {
         assert!(!workspace.join(absent).exists(), "{absent}");
     }
+}
+
+#[test]
+fn a_repository_inside_the_workspace_is_not_protected() {
+    // What is wrong with it: git on the host looks into repositories below the one it is asked about, and reads the settings it
+    // finds there, so whoever runs `git status` after an agent runs what the agent put into one. Protected paths are fixed names,
+    // and can't hold a repository that doesn't exist yet.
+    let place = Place::new();
+    let workspace = place.workspace();
+    git(&workspace, &["init", "--quiet", "--template="]);
+    git(&workspace, &["commit", "--quiet", "--allow-empty", "--message=one"]);
+    let mark = place.path("ran-on-the-host");
+    let script = format!(
+        "set -e
+        git init --quiet sub
+        git -C sub -c user.name=agent -c user.email=agent@example.org commit --quiet --allow-empty --message=two
+        git -C sub config core.fsmonitor 'touch {}; false'
+        git add sub 2>/dev/null",
+        show(&mark)
+    );
+    let done = place.sh(&["--workspace", &show(&workspace)], &script);
+    assert_eq!(done.code, 0, "{done:?}");
+    git(&workspace, &["status", "--porcelain"]);
+    assert!(mark.exists(), "git has become safer, or we have: say so in THREAT_MODEL.md");
 }

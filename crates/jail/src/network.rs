@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::sys::{checked, join_network, loopback_up, unshare_network};
 
 /// Enough for a few system calls.
-const STACK_LEN: usize = 64 * 1024;
+const STACK_LEN: usize = 16 * 1024;
 
 /// A network namespace in the making.
 pub(crate) struct Network {

@@ -9,6 +9,9 @@ use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem};
 
+/// The doctor's workspace in it.
+const TRIAL: &str = "trial";
+
 /// An open data directory.
 #[derive(Debug)]
 pub struct DataDirectory {
@@ -30,9 +33,15 @@ impl DataDirectory {
                 "give another with --data-dir or SAGGAR_DATA_DIR; it must be yours alone (mode 0700)",
             )
         };
-        std::fs::create_dir_all(&path).map_err(|error| fail(&format!("can't be made: {}", error.kind())))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let top = open(&path, flags, Mode::empty()).map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
+        let opened = match open(&path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                std::fs::create_dir_all(&path).map_err(|error| fail(&format!("can't be made: {}", error.kind())))?;
+                open(&path, flags, Mode::empty())
+            }
+            other => other,
+        };
+        let top = opened.map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
         let stat = fstat(&top).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(fail("belongs to another user"));
@@ -40,24 +49,30 @@ impl DataDirectory {
         if stat.st_mode & 0o077 != 0 {
             rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700)).map_err(|errno| fail(&format!("can't be closed to others: {errno}")))?;
         }
-        match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(fail(&format!("can't be written: {errno}"))),
-        }
-        let sandboxes = openat(&top, "sandboxes", flags, Mode::empty()).map_err(|errno| fail(&format!("can't be used: {errno}")))?;
-        let path = path.canonicalize().map_err(|error| fail(&format!("can't be resolved: {}", error.kind())))?;
+        let sandboxes = match openat(&top, "sandboxes", flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {
+                    Ok(()) | Err(Errno::EXIST) => openat(&top, "sandboxes", flags, Mode::empty()),
+                    Err(errno) => Err(errno),
+                }
+            }
+            other => other,
+        };
+        let sandboxes = sandboxes.map_err(|errno| fail(&format!("can't be used: {errno}")))?;
         Ok(Self { path, sandboxes })
     }
 
     /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
     /// write a record can have things removed. The doctor's own workspace is the exception, and holds no record.
     pub(crate) fn overlaps(&self, tree: &Path) -> bool {
-        self.path.starts_with(tree) || (tree.starts_with(&self.path) && tree != self.trial_workspace())
+        // It is open, so it is there; if its path can't be resolved any more, nothing is safe to hand over.
+        let Ok(path) = self.path.canonicalize() else { return true };
+        path.starts_with(tree) || (tree.starts_with(&path) && tree != path.join(TRIAL))
     }
 
     /// Where the doctor's trials work. Only the doctor uses it, and empties it first.
     pub(crate) fn trial_workspace(&self) -> PathBuf {
-        self.path.join("trial")
+        self.path.join(TRIAL)
     }
 
     /// The directory of records.

@@ -153,5 +153,5 @@ impl Layout {
 
 /// Directories that the template makes, which a mount may be put into.
 fn is_template_directory(path: &str) -> bool {
-    matches!(path, "home" | "home/user" | "mnt" | "opt" | "root" | "run" | "tmp" | "var")
+    matches!(path, "home" | "home/user" | "mnt" | "root" | "run" | "tmp" | "var")
 }

@@ -13,7 +13,7 @@ use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
 };
 use saggar_guest::{End, ExecRequest, FailStage, TerminalSize, ToGuest};
-use saggar_jail::cgroup::{Counters, Group, Host};
+use saggar_jail::cgroup::{Counters, Group, Host, Wanted};
 use saggar_jail::{Identity, Op, Plan, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
 use saggar_supervisor::{Attendance, Channel, Ending, Observation, Outcome, Refused, Streams};
 
@@ -287,7 +287,10 @@ impl Prepared {
         let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
         drop(plan);
         let pid = jailed.pid.as_raw_nonzero().get();
-        if let Some(started) = start_time(pid) {
+        // Where there are cgroups the reaper finds every process in them.
+        if self.enforcement.cgroup == Wanted::default()
+            && let Some(started) = start_time(pid)
+        {
             // Without this line the reaper relies on PID 1 ending itself, which it does.
             let _ = self.record.add_first_process(FirstProcess { pid, started });
         }

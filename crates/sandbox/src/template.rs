@@ -9,11 +9,13 @@ use saggar_jail::{Attributes, Cover, Op, Source};
 /// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
-const ETC_FILES: &[&str] = &["ld.so.cache", "protocols", "services", "ssl/openssl.cnf"];
+const ETC_FILES: &[&str] = &["protocols", "services", "ssl/openssl.cnf"];
 /// Directories of /etc that are mounted read-only.
 const ETC_DIRECTORIES: &[&str] = &["alternatives", "fonts", "ssl/certs"];
-/// Copied files are no larger; the largest usual one is the linker's cache.
+/// Copied files are no larger.
 const ETC_FILE_MAX: u64 = 1 << 20;
+/// The dynamic linker's cache: large enough to be worth mounting instead.
+const LINKER_CACHE: &str = "etc/ld.so.cache";
 /// Devices that are safe to share: they hold no state of the host's.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
@@ -51,7 +53,6 @@ fn directories(ops: &mut Vec<Op>) {
         ("home", 0o755, 0),
         ("home/user", 0o755, 1000),
         ("mnt", 0o755, 0),
-        ("opt", 0o755, 0),
         ("proc", 0o555, 0),
         ("root", 0o700, 0),
         ("run", 0o555, 0),
@@ -85,7 +86,6 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
     file("passwd", PASSWD);
     file("group", GROUP);
     file("nsswitch.conf", NSSWITCH);
-    file("hostname", b"sandbox\n");
     match network {
         NetworkMode::Host => {
             for name in ["hosts", "resolv.conf"] {
@@ -107,7 +107,10 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
             ops.push(Op::Link { path: format!("etc/{name}"), target });
         }
     }
-    ops.push(Op::Link { path: "etc/mtab".to_owned(), target: "/proc/mounts".to_owned() });
+    if Path::new("/").join(LINKER_CACHE).is_file() {
+        ops.push(Op::File { path: LINKER_CACHE.to_owned(), bytes: Vec::new() });
+        ops.push(Op::Bind { source: Source::System(format!("/{LINKER_CACHE}")), target: LINKER_CACHE.to_owned(), attributes: Attributes::ReadOnly });
+    }
     for name in ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories()) {
         if Path::new("/etc").join(&name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             ops.push(Op::Directory { path: format!("etc/{name}"), mode: 0o755, owner: 0 });

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use saggar_guest::{Decoder, FromGuest, FrameError, ToGuest};
 
 /// Bytes read from the channel at once.
-pub(crate) const READ_LEN: usize = 64 * 1024;
+pub(crate) const READ_LEN: usize = 16 * 1024;
 
 /// One end of the conversation with a guest.
 #[derive(Debug)]

@@ -61,7 +61,9 @@ pub fn compare(cases: &[(&str, &str)], outcomes: &[String]) {
     let wrong: Vec<String> = cases
         .iter()
         .zip(outcomes)
-        .filter(|((_, expected), outcome)| *expected != outcome.as_str() && !expected.split('|').any(|choice| choice == *outcome))
+        .filter(|((_, expected), outcome)| {
+            *expected != outcome.as_str() && !expected.split('|').any(|choice| choice == *outcome)
+        })
         .map(|((attempt, expected), outcome)| format!("{attempt}\n    expected {expected}, got {outcome}"))
         .collect();
     assert!(wrong.is_empty(), "{} of {} attempts came out wrong:\n  {}", wrong.len(), cases.len(), wrong.join("\n  "));

@@ -52,8 +52,8 @@ impl Filter {
         }
     }
 
-    /// The most [`Filter::to_bytes`] gives: as much as the kernel takes.
-    pub(crate) const BYTES_MAX: usize = 4096 * 8;
+    /// The most [`Filter::to_bytes`] gives; a test holds the table to it.
+    pub(crate) const BYTES_MAX: usize = 1024 * 8;
 
     /// The program as bytes, for a process of ours that will install it.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {

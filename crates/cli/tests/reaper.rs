@@ -1,0 +1,179 @@
+//! The reaper: whatever a killed `saggar` left is gone after one more start, and nothing that lives is touched.
+
+mod harness;
+mod traces;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Child;
+use std::time::Duration;
+
+use harness::{Place, cgroups, finish, is_root, not_here, show};
+use serde_json::json;
+use traces::{Events, check_nothing_left, let_run, marker, names, processes};
+
+/// How often `saggar` is killed at a random moment.
+const KILLS: u64 = 200;
+/// Longer than all of set-up takes on an idle machine: kills fall before, in and after it.
+const DELAY_MAX: Duration = Duration::from_millis(12);
+
+/// SIGKILL, and nothing else: what a machine out of memory would do.
+fn kill(mut child: Child) {
+    child.kill().expect("not reaped yet");
+    child.wait().expect("our own child");
+}
+
+/// One more start, which has to find and remove everything.
+fn start_once_more(place: &Place) {
+    let done = place.run(&[], &["/bin/true"]);
+    assert_eq!(done.code, 0, "{done:?}");
+}
+
+/// The mounts of this host's namespace, the one every `saggar` starts in.
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted")
+}
+
+/// Names of sandboxes that have a cgroup on this host.
+fn sandboxes_with_cgroups() -> Vec<String> {
+    cgroups().iter().filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix("saggar-")?.to_owned())).collect()
+}
+
+/// The same numbers at every run: a failure can be had again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+#[test]
+fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
+    let (place, marker) = (Place::new(), marker());
+    let (workspace, mounted) = (show(&place.workspace()), mounts());
+    let mut random = Random(0x5a66_a12d);
+    let (mut sandboxes, mut placeholders) = (Vec::new(), 0);
+    for _ in 0..KILLS {
+        let child = place.spawn(&["--workspace", &workspace, "--protect", "deep/er/secret"], &["/bin/sh", "-c", &format!("(setsid sleep {marker} &); sleep {marker}")]);
+        let_run(&child, Duration::from_nanos(random.below(DELAY_MAX.as_nanos() as u64)));
+        kill(child);
+        // Each start also reaps what the one before left, so the names are collected along the way.
+        sandboxes.extend(place.records());
+        placeholders += usize::from(!names(&place.workspace()).is_empty());
+    }
+    // Otherwise the kills came too early or too late to mean anything.
+    assert!(sandboxes.len() > 10 && placeholders > 10, "{} records and {placeholders} placeholders were seen", sandboxes.len());
+    start_once_more(&place);
+    assert_eq!(processes(&marker), Vec::<String>::new());
+    check_nothing_left(&place, "none of these is called so");
+    let left: Vec<String> = sandboxes_with_cgroups().into_iter().filter(|name| sandboxes.contains(name)).collect();
+    assert_eq!(left, Vec::<String>::new());
+    let new: Vec<String> = mounts().lines().filter(|line| !mounted.contains(line) && line.contains(&workspace)).map(str::to_owned).collect();
+    assert_eq!(new, Vec::<String>::new());
+}
+
+#[test]
+fn killed_in_the_middle_of_a_run_its_tree_dies_and_the_rest_is_removed_later() {
+    let (place, marker) = (Place::new(), marker());
+    let mut events = Events::pipe(&place);
+    let flags = ["--workspace", &show(&place.workspace()), "--events", events.path()];
+    let child = place.spawn(&flags, &["/bin/sh", "-c", &format!("trap '' TERM HUP; (setsid sleep {marker} &); sleep {marker}")]);
+    let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
+    assert_eq!(names(&place.workspace()), [".git", ".saggar"]);
+    kill(child);
+    // What was on disk stays there until someone comes by.
+    assert_eq!(place.records(), [sandbox.as_str()]);
+    start_once_more(&place);
+    assert_eq!(processes(&marker), Vec::<String>::new());
+    check_nothing_left(&place, &sandbox);
+}
+
+#[test]
+fn what_was_there_before_or_was_put_there_by_the_user_survives_the_reaper() {
+    let place = Place::new();
+    place.write("workspace/.git/config", "[core]\n");
+    place.write("workspace/notes", "mine");
+    let mut events = Events::pipe(&place);
+    let child = place.spawn(&["--workspace", &show(&place.workspace()), "--events", events.path()], &["/bin/sleep", "1000"]);
+    events.wait_for("start");
+    kill(child);
+    // The user makes use of a place that was held by a placeholder.
+    place.write("workspace/.saggar/settings", "mine");
+    start_once_more(&place);
+    assert_eq!(names(&place.workspace()), [".git", ".saggar", "notes"]);
+    assert_eq!((names(&place.path("workspace/.git")), names(&place.path("workspace/.saggar"))), (vec!["config".to_owned()], vec!["settings".to_owned()]));
+    assert_eq!(place.records(), Vec::<String>::new());
+}
+
+#[test]
+fn a_live_sandbox_is_left_alone_by_another_start() {
+    let place = Place::new();
+    let workspace = show(&place.workspace());
+    let mut events = Events::pipe(&place);
+    let script = "read line; test -d .git/hooks && ! mkdir .saggar/x 2>/dev/null && echo \"$line\"";
+    let mut command = place.command(["run", "--workspace", &workspace, "--stdin", "-", "--events", events.path(), "--", "/bin/sh", "-c", script]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("built");
+    let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
+    // Others come and go, in the same workspace too, and share its placeholders.
+    start_once_more(&place);
+    assert_eq!(place.run(&["--workspace", &workspace], &["/bin/true"]).code, 0);
+    assert_eq!((place.records(), names(&place.workspace())), (vec![sandbox.clone()], vec![".git".to_owned(), ".saggar".to_owned()]));
+    if is_root() {
+        assert!(sandboxes_with_cgroups().contains(&sandbox), "its cgroups were removed");
+    }
+    harness::feed(&mut child, b"still here\n");
+    let done = finish(child);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "still here\n"), "{done:?}");
+    check_nothing_left(&place, &sandbox);
+}
+
+#[test]
+fn what_is_not_a_record_is_not_believed() {
+    let place = Place::new();
+    start_once_more(&place);
+    let innocent = place.write("innocent", "mine");
+    let records = place.path("data/sandboxes");
+    std::fs::write(records.join("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"), "{\"schema\":\"saggar.record/v1\",\"cgr").expect("ours");
+    std::fs::write(records.join("notes"), "not a record").expect("ours");
+    std::os::unix::fs::symlink(&innocent, records.join("sbx_bbbbbbbbbbbbbbbbbbbbbbbbbb")).expect("ours");
+    start_once_more(&place);
+    assert_eq!(std::fs::read_to_string(innocent).expect("untouched"), "mine");
+    assert!(names(&records).contains(&"notes".to_owned()));
+    // Cut short before anything it would name was made, so there is nothing to do but to forget it.
+    assert!(!names(&records).contains(&"sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa".to_owned()));
+}
+
+#[test]
+fn the_data_directory_is_ours_alone() {
+    let place = Place::new();
+    let mode = |name: &str| std::fs::metadata(place.path(name)).expect("made").permissions().mode() & 0o7777;
+    start_once_more(&place);
+    assert_eq!((mode("data"), mode("data/sandboxes")), (0o700, 0o700));
+    std::fs::set_permissions(place.path("data"), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    start_once_more(&place);
+    assert_eq!(mode("data"), 0o700, "one that was open to others is closed");
+}
+
+#[test]
+fn a_data_directory_of_someone_else_or_behind_a_link_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("elsewhere")).expect("ours");
+    std::os::unix::fs::symlink(place.path("elsewhere"), place.path("link")).expect("ours");
+    let refused = |directory: &str| {
+        let done = place.run(&["--json", "--data-dir", &show(&place.path(directory))], &["/bin/true"]);
+        assert_eq!((done.code, &done.json()["error"]["code"]), (126, &json!("data_directory")), "{directory}: {done:?}");
+    };
+    refused("link");
+    assert_eq!(names(&place.path("elsewhere")), Vec::<String>::new());
+    if !is_root() {
+        return not_here("only root can make a directory that belongs to someone else");
+    }
+    std::fs::create_dir(place.path("theirs")).expect("ours");
+    rustix::fs::chown(place.path("theirs"), Some(rustix::fs::Uid::from_raw(12_345)), None).expect("root may");
+    refused("theirs");
+    assert_eq!(names(&place.path("theirs")), Vec::<String>::new());
+    assert_eq!(std::fs::metadata(place.path("theirs")).expect("still there").uid(), 12_345);
+}
