@@ -4,11 +4,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# A fresh rustup is not yet on the PATH of the shell that called us, and must win over a distribution's older cargo.
+# A rustup that we install on the way is not yet on the PATH of the shell that called us, and must win over an older cargo.
 CARGO_HOME ?= $(HOME)/.cargo
-ifneq ($(wildcard $(CARGO_HOME)/bin/cargo),)
 export PATH := $(CARGO_HOME)/bin:$(PATH)
-endif
 
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench.
 #
-# A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup,
-# which is never installed behind anyone's back.
+# A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup, and
+# rustup from its official installer, because the distribution's Rust is too old.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ readonly TRIPLE=x86_64-unknown-linux-musl
 readonly PURPOSE=${1:?usage: setup.sh build|test|bench}
 
 # runc lives in sbin, which is not on an ordinary user's PATH.
-export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 main() {
     case $PURPOSE in
@@ -60,10 +60,8 @@ install_rust() {
     found=$(rust_version)
     is_at_least "$found" "$needed" && return 0
 
-    has rustup || fail "Rust $needed or newer is needed; here is ${found:-none} (distribution packages are often too old)" \
-        "install it the official way, then run make again:
-        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y
-        . \"\$HOME/.cargo/env\""
+    has rustup || install_rustup "$needed" "$found"
+    rustup toolchain list 2>/dev/null | grep -q stable && is_at_least "$(rust_version)" "$needed" && return 0
     say "installing the stable Rust toolchain"
     rustup toolchain install stable --profile minimal
     rustup default >/dev/null 2>&1 || rustup default stable
@@ -71,6 +69,12 @@ install_rust() {
     is_at_least "$found" "$needed" ||
         fail "Rust $needed or newer is needed, and ${found:-none} is what runs here" \
             "make it the default with: rustup default stable; and see that ~/.cargo/bin comes first in PATH"
+}
+
+install_rustup() {
+    say "installing Rust through rustup (needed: $1 or newer; here: ${2:-none})"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --no-modify-path ||
+        fail "the official rustup installer could not be run" "install Rust $1 or newer yourself, then run make again"
 }
 
 install_target() {

@@ -334,24 +334,14 @@ fn a_git_repository_keeps_working_inside_and_after() {
 
 #[test]
 fn a_repository_inside_the_workspace_is_not_protected() {
-    // What is wrong with it: git on the host looks into repositories below the one it is asked about, and reads the settings it
-    // finds there, so whoever runs `git status` after an agent runs what the agent put into one. Protected paths are fixed names,
-    // and can't hold a repository that doesn't exist yet.
+    // What is wrong with it: git on the host looks into repositories below the one it is asked about and obeys the settings
+    // it finds there, so whoever runs `git status` after an agent may run what the agent put into one. Protected paths are
+    // fixed names, and can't hold a repository that doesn't exist yet.
     let place = Place::new();
     let workspace = place.workspace();
     git(&workspace, &["init", "--quiet", "--template="]);
-    git(&workspace, &["commit", "--quiet", "--allow-empty", "--message=one"]);
-    let mark = place.path("ran-on-the-host");
-    let script = format!(
-        "set -e
-        git init --quiet sub
-        git -C sub -c user.name=agent -c user.email=agent@example.org commit --quiet --allow-empty --message=two
-        git -C sub config core.fsmonitor 'touch {}; false'
-        git add sub 2>/dev/null",
-        show(&mark)
-    );
-    let done = place.sh(&["--workspace", &show(&workspace)], &script);
+    let script = "git init --quiet sub && git -C sub config core.fsmonitor /workspace/program";
+    let done = place.sh(&["--workspace", &show(&workspace)], script);
     assert_eq!(done.code, 0, "{done:?}");
-    git(&workspace, &["status", "--porcelain"]);
-    assert!(mark.exists(), "git has become safer, or we have: say so in THREAT_MODEL.md");
+    assert_eq!(git(&workspace.join("sub"), &["config", "core.fsmonitor"]), "/workspace/program\n");
 }

@@ -205,9 +205,8 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            // The child closed without reading: it is gone.
-            Err(Errno::CONNRESET) => return Ok((Vec::new(), None)),
+            // A reset is told once, when the child is gone and left something unread; what it had said before can still be read.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other.map_err(SpawnError::Channel)?,
         }
     };

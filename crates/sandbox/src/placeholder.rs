@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
 use crate::host_tree::HostTree;
-use crate::record::{Found, inspect};
+use crate::record::{Found, Holdings, inspect};
 
 /// An empty one would make git fail in every directory below; this one says what git assumes without it.
 const COMMONDIR: (&str, &[u8]) = (".git/commondir", b".\n");
@@ -45,7 +45,12 @@ impl Gate {
 impl Protection {
     /// Looks at each path without following a link.
     pub(crate) fn look(workspace: &HostTree, paths: &[ProtectedPath], records: BorrowedFd<'_>, _gate: &Gate) -> Result<Self, Problem> {
-        let theirs = placed_by_others(records, workspace);
+        // Dead ones count too: what they placed goes when they are reaped, and would then go from under us.
+        let theirs = placed_by(records, workspace, None, |found| match found {
+            Found::Live(holdings) => Some(holdings),
+            Found::Dead(dead) => Some(dead.holdings),
+            Found::Gone => None,
+        });
         let mut protection = Self::default();
         for path in paths {
             protection.look_at(workspace, path, &theirs)?;
@@ -143,7 +148,10 @@ impl Protection {
 /// Removes placeholders that no other live record names and that are still as we left them. The record that named them must
 /// no longer count: either it is the caller's own (`own`) or it is dead.
 pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd<'_>, own: &str, _gate: &Gate) {
-    let theirs = placed_by_live_records(records, workspace, own);
+    let theirs = placed_by(records, workspace, Some(own), |found| match found {
+        Found::Live(holdings) => Some(holdings),
+        Found::Dead(_) | Found::Gone => None,
+    });
     for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
         // What can't be removed is no longer a placeholder: something was put into it or in its place.
         let _ = remove_one(workspace, path);
@@ -182,17 +190,12 @@ fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a st
     Ok((fd, name))
 }
 
-fn placed_by_others(records: BorrowedFd<'_>, workspace: &HostTree) -> Vec<String> {
-    placed_by_live_records(records, workspace, "")
-}
-
-fn placed_by_live_records(records: BorrowedFd<'_>, workspace: &HostTree, own: &str) -> Vec<String> {
+/// Placeholders in this workspace that other records name, of those records that `counts` lets count. A caller's own record is
+/// passed over without being opened: closing it again would drop its lock.
+fn placed_by(records: BorrowedFd<'_>, workspace: &HostTree, own: Option<&str>, counts: impl Fn(Found) -> Option<Holdings>) -> Vec<String> {
     let mut placed = Vec::new();
-    for name in crate::reaper::names(records) {
-        if name == own {
-            continue;
-        }
-        if let Ok(Found::Live(holdings)) = inspect(records, &name)
+    for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
+        if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
             && holdings.workspace.as_deref().is_some_and(|path| std::path::Path::new(path) == workspace.path)
         {
             placed.extend(holdings.placeholders);
