@@ -26,9 +26,8 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
 }
 
-/// `saggar run`.
+/// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)] // So that `--memory -1` is told of as a size, not as an unknown flag.
 #[command(after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled.")]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory
@@ -59,25 +58,25 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
     /// Wall-clock time [default: 1h]
-    #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
+    #[arg(long, value_name = "TIME", value_parser = Timeout::parse, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Timeout>,
     /// Memory of the whole tree, private storage included [default: 2G]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) memory: Option<ByteSize>,
     /// CPUs [default: 2]
-    #[arg(long, value_name = "N", value_parser = Cpus::parse)]
+    #[arg(long, value_name = "N", value_parser = Cpus::parse, allow_hyphen_values = true)]
     pub(crate) cpus: Option<Cpus>,
     /// Processes and threads at once [default: 512]
-    #[arg(long, value_name = "N", value_parser = Count::parse)]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub(crate) pids: Option<Count>,
     /// Storage the sandbox owns (/tmp, home, scratch layer); a workspace-write workspace is not covered [default: 1G]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) disk: Option<ByteSize>,
     /// Open files of a process [default: 4096]
-    #[arg(long, value_name = "N", value_parser = Count::parse)]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub(crate) files: Option<Count>,
     /// Bytes kept of stdout and of stderr [default: 8M with --json; everything when live]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) output: Option<ByteSize>,
     /// Refuse to start when a default limit can't be enforced here
     #[arg(long)]

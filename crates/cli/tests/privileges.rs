@@ -101,8 +101,11 @@ fn root_of_a_sandbox_can_do_what_installing_takes_and_a_user_can_not() {
     check(&Place::new(), &["--user", "user"], &pick(false));
 }
 
-/// What even root of a sandbox is refused: the attempt, the answer, and the call and rule that are told, if any.
-const REFUSALS: &[(&str, &str, Option<(&str, &str)>)] = &[
+/// An attempt, its answer, and the call and rule that are told, if any.
+type Refusal = (&'static str, &'static str, Option<(&'static str, &'static str)>);
+
+/// What even root of a sandbox is refused.
+const REFUSALS: &[Refusal] = &[
     // Namespaces: user, mount, network, process, time; by unshare, clone, clone3 and setns.
     ("syscall(272, 0x10000000)", "EPERM", Some(("unshare", "namespaces"))),
     ("syscall(272, 0x00020000)", "EPERM", Some(("unshare", "namespaces"))),

@@ -210,6 +210,26 @@ fn a_protected_path_behind_a_link_is_refused_before_start() {
 }
 
 #[test]
+fn a_writable_mount_is_no_way_round_protection() {
+    let place = Place::new();
+    place.write("workspace/.git/hooks/pre-commit", "of the host\n");
+    place.write("workspace-beside/file", "of the host\n");
+    let workspace = show(&place.workspace());
+    let run = |source: &str, access: &str, mode: &str| {
+        let mount = format!("{}:/mnt/other{access}", show(&place.path(source)));
+        let program = ["/bin/sh", "-c", "true"];
+        place.json(&["--workspace", &workspace, "--fs", mode, "--mount", &mount], &program)["error"]["code"].clone()
+    };
+    for source in ["workspace", "workspace/.git", "workspace/.git/hooks", "workspace/.git/hooks/pre-commit"] {
+        assert_eq!(run(source, ":rw", "workspace-write"), "invalid_mount", "{source}");
+        assert!(run(source, "", "workspace-write").is_null(), "{source} read-only");
+        // Where nothing is protected, naming a part to be written is a choice like any other.
+        assert!(run(source, ":rw", "read-only").is_null(), "{source} of a read-only workspace");
+    }
+    assert!(run("workspace-beside", ":rw", "workspace-write").is_null(), "a name that only begins the same");
+}
+
+#[test]
 fn modes_that_leave_the_host_alone_need_no_placeholders() {
     let place = Place::new();
     let workspace = show(&place.workspace());
@@ -237,22 +257,24 @@ impl Waiting {
             ["print('there', flush=True)", "sys.stdin.readline()"].iter().chain(attempts).copied().collect();
         let program = probe::program(&waits);
         let flags = ["run", "--workspace", &workspace, "--timeout", "40s", "--stdin", "-", "--"];
-        let mut child = place.command(flags.iter().chain(&program)).stdin(Stdio::piped()).spawn().unwrap();
-        let (stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut child =
+            place.command(flags.iter().chain(&program)).stdin(Stdio::piped()).spawn().expect("the binary was built");
+        let (stdin, mut stdout) =
+            (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
         let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
+        stdout.read_line(&mut line).expect("a pipe of ours");
         assert_eq!(line, "there\n");
         Self { child, stdin, stdout }
     }
 
     /// What its attempts came to.
     fn go_on(mut self) -> Vec<String> {
-        self.stdin.write_all(b"go\n").unwrap();
+        self.stdin.write_all(b"go\n").expect("it reads");
         drop(self.stdin);
         let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
+        self.stdout.read_line(&mut line).expect("a pipe of ours");
         assert_eq!(finish(self.child).code, 0);
-        probe::parse(&line).unwrap().split_off(2)
+        probe::parse(&line).expect("outcomes").split_off(2)
     }
 }
 
@@ -290,7 +312,7 @@ fn git(workspace: &Path, arguments: &[&str]) -> String {
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
     let output = command.output().expect("git is installed by make test");
     assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(output.stdout).expect("git speaks UTF-8")
 }
 
 #[test]

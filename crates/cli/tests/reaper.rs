@@ -4,6 +4,7 @@ mod harness;
 mod traces;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
 
@@ -16,10 +17,15 @@ const KILLS: u64 = 200;
 /// Longer than all of set-up takes on an idle machine: kills fall before, in and after it.
 const DELAY_MAX: Duration = Duration::from_millis(12);
 
-/// SIGKILL, and nothing else: what a machine out of memory would do.
+/// SIGKILL, and nothing else: what a machine out of memory would do. It must still have been running.
 fn kill(mut child: Child) {
     child.kill().expect("not reaped yet");
-    child.wait().expect("our own child");
+    let status = child.wait().expect("our own child");
+    let mut complaint = String::new();
+    if let Some(mut stderr) = child.stderr.take().filter(|_| status.code().is_some()) {
+        std::io::Read::read_to_string(&mut stderr, &mut complaint).expect("a pipe of ours");
+    }
+    assert_eq!(status.signal(), Some(9), "it ended by itself: {complaint}");
 }
 
 /// One more start, which has to find and remove everything.
@@ -55,15 +61,20 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
     let (place, marker) = (Place::new(), marker());
     let (workspace, mounted) = (show(&place.workspace()), mounts());
     let mut random = Random(0x5a66_a12d);
-    let (mut sandboxes, mut placeholders) = (Vec::new(), 0);
+    let (mut sandboxes, mut placeholders, mut living) = (Vec::new(), 0, Vec::new());
+    // Two at a time in one workspace: one may die while the other looks at what it had placed.
     for _ in 0..KILLS {
-        let child = place.spawn(&["--workspace", &workspace, "--protect", "deep/er/secret"], &["/bin/sh", "-c", &format!("(setsid sleep {marker} &); sleep {marker}")]);
+        while living.len() < 2 {
+            living.push(place.spawn(&["--workspace", &workspace, "--protect", "deep/er/secret"], &["/bin/sh", "-c", &format!("(setsid sleep {marker} &); sleep {marker}")]));
+        }
+        let child = living.swap_remove(random.below(2) as usize);
         let_run(&child, Duration::from_nanos(random.below(DELAY_MAX.as_nanos() as u64)));
         kill(child);
-        // Each start also reaps what the one before left, so the names are collected along the way.
+        // Each start also reaps what the ones before left, so the names are collected along the way.
         sandboxes.extend(place.records());
         placeholders += usize::from(!names(&place.workspace()).is_empty());
     }
+    living.into_iter().for_each(kill);
     // Otherwise the kills came too early or too late to mean anything.
     assert!(sandboxes.len() > 10 && placeholders > 10, "{} records and {placeholders} placeholders were seen", sandboxes.len());
     start_once_more(&place);

@@ -20,7 +20,7 @@ const ENV_ENTRIES_MAX: usize = 1024;
 
 /// A spec with holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct Draft {
     /// Which format the file is in; absent means the only one there is.
     pub schema: Option<String>,
@@ -52,7 +52,7 @@ pub struct Draft {
 
 /// Limits with holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct DraftLimits {
     /// Wall-clock time.
     pub timeout: Option<Timeout>,
@@ -69,6 +69,34 @@ pub struct DraftLimits {
     /// Kept output.
     pub output: Option<ByteSize>,
 }
+
+/// A table is read from a table alone. What serde derives would also take a list, by the order of the fields: then a value
+/// could mean what nobody wrote, and a new field would change what old files say.
+macro_rules! only_from_a_table {
+    ($($name:ident),+) => {$(
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Table;
+                impl<'de> serde::de::Visitor<'de> for Table {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("a table of fields")
+                    }
+
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
+                        // The one that was derived: `remote` makes it a plain function of the type.
+                        $name::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+                    }
+                }
+                deserializer.deserialize_map(Table)
+            }
+        }
+    )+};
+}
+pub(crate) use only_from_a_table;
+
+only_from_a_table!(Draft, DraftLimits);
 
 /// Environment entries, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,6 +247,10 @@ mod tests {
             r#"{"workspace": "a\u0000b"}"#,
             r#"{"limits": {"memory": "-1"}}"#,
             r#"{"mounts": [{"host": "/a", "guest": "/b", "acces": "rw"}]}"#,
+            r#"[]"#,
+            r#"["saggar.spec/v1", "namespace"]"#,
+            r#"{"limits": ["1h"]}"#,
+            r#"{"mounts": [["/a", "/b", "rw"]]}"#,
         ] {
             assert!(serde_json::from_str::<Draft>(wrong).is_err(), "{wrong}");
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::canonical::PolicyHash;
-use crate::draft::Draft;
+use crate::draft::{Draft, only_from_a_table};
 use crate::limit::Limits;
 use crate::mode::{Access, FsMode, NetworkMode, Template, Tier, User};
 use crate::path::{GuestPath, HostPath, ProtectedPath};
@@ -56,7 +56,7 @@ pub struct Spec {
 
 /// A file or directory of the host, at a path inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct Mount {
     /// On the host.
     pub host: HostPath,
@@ -65,6 +65,14 @@ pub struct Mount {
     /// Whether it may be written.
     #[serde(default = "read_only")]
     pub access: Access,
+}
+
+only_from_a_table!(Mount);
+
+impl Serialize for Mount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
 }
 
 impl Mount {

@@ -203,3 +203,30 @@ fn placed_by(records: BorrowedFd<'_>, workspace: &HostTree, own: Option<&str>, c
     }
     placed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+    use saggar_domain::{HostPath, SandboxId};
+
+    /// Its owner died after the reaper came by: the placeholder is on disk, and belongs to nobody who lives.
+    #[test]
+    fn a_placeholder_of_the_dead_is_taken_over_and_not_taken_for_the_users() {
+        let root = std::env::temp_dir().join(format!("saggar-placeholder-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("workspace/.saggar")).unwrap();
+        std::fs::create_dir_all(root.join("records")).unwrap();
+        let records = rustix::fs::open(root.join("records"), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let path = HostPath::parse(root.join("workspace").to_str().unwrap()).unwrap();
+        let workspace = HostTree::open(&path, Code::InvalidWorkspace, "workspace").unwrap();
+        let mut holdings = Holdings::new();
+        holdings.workspace = Some(workspace.path.display().to_string());
+        holdings.placeholders = vec![".saggar".to_owned()];
+        let protected = [ProtectedPath::parse(".saggar/").unwrap()];
+        let look = || Protection::look(&workspace, &protected, records.as_fd(), &Gate::close(records.as_fd()).unwrap()).unwrap().absent;
+        assert_eq!(look(), Vec::<String>::new());
+        drop(Record::create(records.as_fd(), &SandboxId::from_random([7; 16]), &holdings).unwrap());
+        assert_eq!(look(), [".saggar"]);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
-use saggar_jail::{Attributes, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace, set_mount_attributes};
+use saggar_jail::{Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace, set_mount_attributes};
 
 use crate::host_tree::HostTree;
 use crate::template;
@@ -86,6 +86,8 @@ impl Layout {
                 let lower = self.source(tree, Access::ReadOnly, identity, spec, Code::InvalidWorkspace)?;
                 self.ops.push(Op::Directory { path: ".scratch".to_owned(), mode: 0o700, owner: 0 });
                 self.ops.push(Op::Overlay { lower, target: target(), layer: ".scratch".to_owned() });
+                // What the view is made of is not for those who look at it.
+                self.ops.push(Op::Mask { path: ".scratch".to_owned(), cover: Cover::Directory });
                 self.fence.writable.push("/workspace".to_owned());
             }
         }

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use saggar_domain::{
-    Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
+    Access, Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
 };
 use saggar_guest::{End, ExecRequest, FailStage, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Counters, Group, Host, Wanted};
@@ -182,6 +182,14 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     for mount in &spec.mounts {
         let tree = HostTree::open(&mount.host, Code::InvalidMount, "mount source")?;
         guard(&tree, &mount.host, Code::InvalidMount, "mount source")?;
+        if let Some(workspace) = &brought.workspace
+            && spec.fs == FsMode::WorkspaceWrite
+            && mount.access == Access::ReadWrite
+            && (tree.holds(&workspace.path) || workspace.holds(&tree.path))
+        {
+            let message = format!("writable mount source {} overlaps the workspace, and would be a way round its protected paths", mount.host);
+            return Err(Problem::new(Code::InvalidMount, message, "the workspace is writable already: leave the mount out, or make it read-only"));
+        }
         brought.mounts.push((mount.clone(), tree));
     }
     Ok(brought)

@@ -103,6 +103,7 @@ impl Attendance {
             stdin_credit: STDIN_WINDOW,
             end: None,
             is_greeted: false,
+            is_started: false,
             is_storage_full: false,
             is_channel_open: true,
         };
@@ -128,6 +129,7 @@ struct Attendant {
     stdin_credit: usize,
     end: Option<Ending>,
     is_greeted: bool,
+    is_started: bool,
     is_storage_full: bool,
     is_channel_open: bool,
 }
@@ -181,7 +183,9 @@ impl Attendant {
                 wanted.push((Source::Channel, self.channel.as_fd(), incoming | outgoing));
             }
         }
-        if let Some(fd) = self.watch.waiting_on(now) {
+        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start. The agent
+        // tells by itself, and makes no such call.
+        if let Some(fd) = self.watch.waiting_on(now).filter(|_| self.is_started) {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
@@ -239,7 +243,10 @@ impl Attendant {
             FromGuest::Hello { protocol } if !self.is_greeted && protocol == PROTOCOL => self.is_greeted = true,
             FromGuest::Hello { .. } => self.lose_guest(),
             _ if !self.is_greeted || self.end.is_some() => self.lose_guest(),
-            FromGuest::Started { .. } => observe(Observation::Started),
+            FromGuest::Started { .. } => {
+                self.is_started = true;
+                observe(Observation::Started);
+            }
             FromGuest::Output { stream: Stream::Stdout, bytes, .. } => self.streams.stdout.take(&bytes),
             FromGuest::Output { stream: Stream::Stderr, bytes, .. } => self.streams.stderr.take(&bytes),
             FromGuest::StdinTaken { bytes, .. } => self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW),

@@ -1,0 +1,241 @@
+//! Terminals and streams: a terminal of the program's own when asked for, harmless output on ours when not, stdin as given.
+
+mod harness;
+mod traces;
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+
+use harness::{Place, feed, finish, show};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use serde_json::json;
+use traces::{names, read_until, signal};
+
+/// The operator's terminal: we hold both ends, so it outlives every `saggar` that runs on it.
+struct Terminal {
+    ours: OwnedFd,
+    theirs: OwnedFd,
+}
+
+impl Terminal {
+    fn open() -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are ptys");
+        grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own");
+        let name = ptsname(&ours, Vec::new()).expect("our own");
+        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("unlocked");
+        let terminal = Self { ours, theirs };
+        terminal.resize(33, 101);
+        terminal
+    }
+
+    fn resize(&self, rows: u16, cols: u16) {
+        tcsetwinsize(&self.ours, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }).expect("a terminal");
+    }
+
+    /// `saggar run FLAGS -- sh -c SCRIPT` on it.
+    fn spawn(&self, place: &Place, flags: &[&str], script: &str) -> Child {
+        let mut command = place.command([&["run"], flags, &["--", "/bin/sh", "-c", script]].concat());
+        let stream = || Stdio::from(self.theirs.try_clone().expect("open"));
+        command.env("TERM", "vt220").stdin(stream()).stdout(stream()).stderr(stream());
+        command.spawn().expect("built")
+    }
+
+    /// Everything up to the word that a script says last.
+    fn read(&self, word: &str) -> String {
+        read_until(&self.ours, word)
+    }
+
+    fn type_in(&self, bytes: &[u8]) {
+        assert_eq!(rustix::io::write(&self.ours, bytes), Ok(bytes.len()));
+    }
+
+    fn modes(&self) -> Termios {
+        tcgetattr(&self.theirs).expect("a terminal")
+    }
+}
+
+/// All that a program could have changed of a terminal's settings.
+fn settings(termios: &Termios) -> impl PartialEq + std::fmt::Debug {
+    (termios.input_modes, termios.output_modes, termios.control_modes, termios.local_modes)
+}
+
+#[test]
+fn with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &["--tty"], "test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo x > /dev/tty; echo last");
+    let said = terminal.read("last");
+    assert_eq!(said.replace("\r\n", "\n").trim_end(), "/dev/pts/0\n33 101\nvt220\nx\nlast");
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn without_one_it_has_none_even_when_we_do() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &[], "test -t 0; echo $?; test -t 1; echo $?; test -t 2; echo $?; (echo x > /dev/tty) 2>/dev/null || echo none; echo ${TERM-unset} last");
+    assert_eq!(terminal.read("last").replace("\r\n", "\n").trim_end(), "1\n1\n1\nnone\nunset last");
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn a_terminal_of_its_own_needs_none_of_ours() {
+    let place = Place::new();
+    let done = place.sh(&["--tty"], "test -t 1 && stty size");
+    assert_eq!((done.code, done.stdout.as_str()), (0, "24 80\r\n"));
+    let mut command = place.command(["run", "--tty", "--", "/bin/cat"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("built");
+    feed(&mut child, b"piped\n");
+    let done = finish(child);
+    assert_eq!(done.code, 0, "the end of our stdin ends the program's: {done:?}");
+    assert!(done.stdout.ends_with("piped\r\n"), "{done:?}");
+}
+
+#[test]
+fn keys_go_to_the_program_and_not_to_us() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &["--tty"], "trap 'echo caught; read line; echo \"got $line\"; exit 5' INT; echo ready; while :; do sleep 0.01; done");
+    terminal.read("ready");
+    terminal.type_in(b"\x03");
+    terminal.read("caught");
+    terminal.type_in("s\u{f6}me\r".as_bytes());
+    terminal.read("got s\u{f6}me");
+    assert_eq!(finish(child).code, 5, "cancelling would be 130");
+}
+
+#[test]
+fn a_new_size_is_passed_on() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &["--tty"], "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done");
+    terminal.read("ready");
+    terminal.resize(50, 120);
+    // The kernel would tell the terminal's foreground group, which a test's child is not.
+    signal(&child, Signal::WINCH);
+    terminal.read("50 120");
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn our_terminal_is_raw_meanwhile_and_as_before_afterwards() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let before = terminal.modes();
+    let cooked = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+    assert!(before.local_modes.contains(cooked));
+    for (name, flags, script, how, code) in [
+        ("exited", &["--tty"][..], "stty raw -echo; echo ready; read line", None, 0),
+        ("killed", &["--tty"], "echo ready; read line; kill -KILL $$", None, 137),
+        ("timed out", &["--tty", "--timeout", "2s"], "echo ready; sleep 1000", None, 124),
+        ("cancelled", &["--tty"], "echo ready; sleep 1000", Some(Signal::TERM), 130),
+    ] {
+        let child = terminal.spawn(&place, flags, script);
+        terminal.read("ready");
+        assert!(!terminal.modes().local_modes.intersects(cooked), "{name}: not raw");
+        match how {
+            Some(how) => signal(&child, how),
+            None => terminal.type_in(b"\n"),
+        }
+        assert_eq!(finish(child).code, code, "{name}");
+        assert_eq!(format!("{:?}", settings(&terminal.modes())), format!("{:?}", settings(&before)), "{name}");
+    }
+    let done = terminal.spawn(&place, &["--tty", "--workspace", "/no/such/directory"], "true");
+    assert_eq!(finish(done).code, 126);
+    assert_eq!(format!("{:?}", settings(&terminal.modes())), format!("{:?}", settings(&before)), "refused");
+    assert_eq!(place.records(), Vec::<String>::new());
+}
+
+/// What acts on a terminal: the clipboard, the title, a question it answers by typing, the cursor, a device string, 8-bit CSI.
+const ESCAPES: &str = "printf '[\\033]52;c;ZXZpbA==\\007\\033]0;title\\033\\\\\\033[6n\\033[2J\\033[1;1H\\033Pq#0\\033\\\\\\0332J\\302\\233c\\007]\\033[1;31mred\\033[0m last'";
+
+#[test]
+fn escapes_that_act_are_taken_out_for_a_terminal_and_colours_stay() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    for redirect in ["", " >&2"] {
+        let child = terminal.spawn(&place, &[], &format!("{ESCAPES}{redirect}"));
+        let said = terminal.read("last");
+        assert!(said.contains("\x1b[1;31mred\x1b[0m last"), "colours are gone: {said:?}");
+        let rest = said.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
+        assert!(!rest.contains(['\x1b', '\x07', '\u{9b}']) && !rest.contains("ZXZpbA") && !rest.contains("title"), "{said:?}");
+        assert_eq!(finish(child).code, 0);
+    }
+}
+
+#[test]
+fn escapes_are_as_written_in_a_pipe_and_for_a_terminal_of_its_own() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let raw = "[\x1b]52;c;ZXZpbA==\x07\x1b]0;title\x1b\\\x1b[6n\x1b[2J\x1b[1;1H\x1bPq#0\x1b\\\x1b2J\u{9b}c\x07]\x1b[1;31mred\x1b[0m last";
+    assert_eq!(place.sh(&[], ESCAPES).stdout, raw);
+    assert_eq!(place.sh(&["--json"], ESCAPES).json()["stdout"], json!(raw));
+    let child = terminal.spawn(&place, &["--tty"], ESCAPES);
+    assert_eq!(terminal.read("last"), raw);
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn a_refusal_on_a_terminal_shows_no_escape_of_the_name_it_names() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &["--workspace", "a\x1b[2J\x07"], "true");
+    let said = terminal.read("help:");
+    assert!(!said.contains(['\x1b', '\x07']), "{said:?}");
+    assert_eq!(finish(child).code, 126);
+}
+
+#[test]
+fn stdin_is_empty_unless_it_is_given() {
+    let place = Place::new();
+    let cat = |flags: &[&str], input: &[u8]| {
+        let mut command = place.command([&["run"], flags, &["--", "/bin/cat"]].concat());
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("built");
+        let mut stdin = child.stdin.take().expect("piped");
+        let input = input.to_vec();
+        // A program that doesn't read leaves it in the pipe, and the pipe is closed on us.
+        let feeder = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, &input).is_ok());
+        let done = finish(child);
+        feeder.join().expect("feeder");
+        done
+    };
+    assert_eq!(cat(&[], b"not for it").stdout, "");
+    assert_eq!(cat(&["--stdin", "-"], b"for it").stdout, "for it");
+    assert_eq!(cat(&["--stdin", "-"], b"").stdout, "");
+    let file = place.write("input", "from a file");
+    assert_eq!(cat(&["--stdin", &show(&file)], b"not for it").stdout, "from a file");
+    let within = place.write("workspace/input", "from the workspace");
+    let flags = ["--workspace", &show(&place.workspace()), "--stdin", &show(&within)];
+    assert_eq!(place.command([&["run"], &flags[..], &["--", "/bin/cat"]].concat()).current_dir("/").output().expect("runs").stdout, b"from the workspace");
+    assert_eq!(names(&place.workspace()), ["input"]);
+}
+
+/// A mebibyte in which no byte stands for its neighbour.
+fn noise() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..1 << 20).map(|_| next()).collect()
+}
+
+#[test]
+fn every_byte_of_stdin_arrives_and_comes_back() {
+    let place = Place::new();
+    let noise = noise();
+    let file = place.path("noise");
+    std::fs::write(&file, &noise).expect("ours");
+    let from_file = place.command(["run", "--stdin", &show(&file), "--", "/bin/cat"]).output().expect("runs");
+    assert!(from_file.stdout == noise, "{} of {} bytes, or others", from_file.stdout.len(), noise.len());
+    let mut command = place.command(["run", "--stdin", "-", "--", "/bin/sh", "-c", "cat > /tmp/copy; cat /tmp/copy"]);
+    let piped = command.stdin(std::fs::File::open(&file).expect("just written")).output().expect("runs");
+    assert!(piped.stdout == noise, "{} of {} bytes, or others", piped.stdout.len(), noise.len());
+}
+
+#[test]
+fn a_program_that_does_not_read_its_stdin_is_not_held_up_by_it() {
+    let place = Place::new();
+    let file = place.path("noise");
+    std::fs::write(&file, noise()).expect("ours");
+    for script in ["exit 3", "exec <&-; sleep 0.05; exit 3", "head -c 10 > /dev/null; exit 3"] {
+        assert_eq!(place.sh(&["--stdin", &show(&file)], script).code, 3, "{script}");
+    }
+}
