@@ -185,9 +185,9 @@ fn a_scratch_workspace_takes_every_change_and_keeps_the_host_as_it_was() {
                 ("os.unlink('/workspace/directory/inner')", "ok"),
                 ("os.listdir('/workspace/directory')", "[]"),
                 // No path to the layers, from which a lower file could be changed or a deleted one brought back.
-                ("write('/.scratch/upper/new')", REFUSED),
-                ("write('/.scratch/lower/new')", REFUSED),
-                ("os.unlink('/.scratch/upper/file')", REFUSED),
+                ("write('/.scratch/upper/new')", "ENOENT"),
+                ("write('/.scratch/lower/new')", "ENOENT"),
+                ("os.unlink('/.scratch/upper/file')", "ENOENT"),
             ],
         );
         check(&place, &flags, &[("read('/workspace/file')", "host")]);

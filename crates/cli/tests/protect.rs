@@ -355,6 +355,29 @@ fn a_git_repository_keeps_working_inside_and_after() {
 }
 
 #[test]
+fn linked_worktrees_and_submodules_are_held_where_git_reads_them() {
+    let place = Place::new();
+    let (worktree, module) = (".git/worktrees/tree", ".git/modules/sub");
+    for name in ["commondir", "gitdir", "HEAD"] {
+        place.write(&format!("workspace/{worktree}/{name}"), "../..\n");
+    }
+    place.write(&format!("workspace/{module}/config"), "[core]\n");
+    place.write(&format!("workspace/{module}/hooks/pre-commit"), "#!/bin/sh\n");
+    let before = kept(&place);
+    let files = ["commondir", "config.worktree", "gitdir"].map(|name| format!("{worktree}/{name}"));
+    let more = ["commondir", "config", "config.worktree"].map(|name| format!("{module}/{name}"));
+    let mut attempts: Vec<String> = files.iter().chain(&more).flat_map(|path| on(ON_FILE, path)).collect();
+    attempts.extend(on(ON_DIRECTORY, &format!("{module}/hooks")));
+    attempts.extend([worktree, ".git/worktrees", module, ".git/modules"].iter().flat_map(|path| on(ON_PARENT, path)));
+    let workspace = show(&place.workspace());
+    check_held(&place, &["--workspace", &workspace], &attempts);
+    check(&place, &["--workspace", &workspace], &[("write('/workspace/.git/worktrees/tree/HEAD')", "ok")]);
+    let head = place.workspace().join(worktree).join("HEAD");
+    std::fs::write(head, "../..\n").expect("ours");
+    assert_eq!(kept(&place), before);
+}
+
+#[test]
 fn a_repository_inside_the_workspace_is_not_protected() {
     // What is wrong with it: git on the host looks into repositories below the one it is asked about and obeys the settings
     // it finds there, so whoever runs `git status` after an agent may run what the agent put into one. Protected paths are

@@ -195,10 +195,9 @@ const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     let mut polls = [PollFd::new(ours, PollFlags::IN)];
-    match poll(&mut polls, Some(&PATIENCE)) {
-        Ok(0) => return Err(SpawnError::Hung),
-        // Interrupted or ready: the read tells.
-        Ok(_) | Err(_) => {}
+    // Interrupted or ready: the read tells.
+    if let Ok(0) = poll(&mut polls, Some(&PATIENCE)) {
+        return Err(SpawnError::Hung);
     }
     let mut bytes = [0u8; 16];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2, statat, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
@@ -14,7 +14,7 @@ use crate::host_tree::HostTree;
 use crate::record::{Found, Holdings, inspect};
 
 /// An empty one would make git fail in every directory below; this one says what git assumes without it.
-const COMMONDIR: (&str, &[u8]) = (".git/commondir", b".\n");
+const COMMONDIR: (&str, &[u8]) = ("/commondir", b".\n");
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// What has to be held, and what has to be placed first.
@@ -52,7 +52,7 @@ impl Protection {
             Found::Gone => None,
         });
         let mut protection = Self::default();
-        for path in paths {
+        for path in paths.iter().chain(&inner_git_paths(workspace, paths)?) {
             protection.look_at(workspace, path, &theirs)?;
         }
         Ok(protection)
@@ -126,7 +126,7 @@ impl Protection {
         let made = if self.files.iter().any(|file| file == path) {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             openat(&parent, name, flags, Mode::from_raw_mode(0o644)).and_then(|file| {
-                if path == COMMONDIR.0 {
+                if path.ends_with(COMMONDIR.0) {
                     rustix::io::write(&file, COMMONDIR.1)?;
                 }
                 Ok(())
@@ -168,10 +168,53 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
     let file = openat(&parent, name, flags, Mode::empty())?;
     let mut content = [0u8; 8];
     let length = rustix::io::read(&file, &mut content)?;
-    if length == 0 || (path == COMMONDIR.0 && content[..length] == *COMMONDIR.1) {
+    if length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1) {
         unlinkat(&parent, name, AtFlags::empty())?;
     }
     Ok(())
+}
+
+/// The same files of git's in the directories it keeps for linked worktrees and submodules, where there are any: the host's git
+/// reads them from there when it is used in such a checkout.
+fn inner_git_paths(workspace: &HostTree, paths: &[ProtectedPath]) -> Result<Vec<ProtectedPath>, Problem> {
+    const KEPT: &[(&str, &[&str])] =
+        &[(".git/worktrees", &["commondir", "config.worktree", "gitdir"]), (".git/modules", &["commondir", "config", "config.worktree", "hooks/"])];
+    let mut found = Vec::new();
+    if paths.is_empty() {
+        return Ok(found);
+    }
+    for (directory, names) in KEPT {
+        for checkout in directories_in(workspace, directory) {
+            if found.len() >= INNER_MAX {
+                return Err(Problem::new(
+                    Code::InvalidProtect,
+                    format!("the workspace has more worktrees and submodules than {INNER_MAX} protected paths cover"),
+                    "prune them with `git worktree prune`, or use --fs read-only or --fs scratch",
+                ));
+            }
+            let path = |name: &&str| ProtectedPath::parse(&format!("{directory}/{checkout}/{name}"));
+            // A name that is no path of ours can't be a checkout's either.
+            found.extend(names.iter().flat_map(path));
+        }
+    }
+    Ok(found)
+}
+
+/// Most paths of worktrees and submodules; each costs a mount or two.
+const INNER_MAX: usize = 256;
+
+fn directories_in(workspace: &HostTree, path: &str) -> Vec<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(fd) = openat2(workspace.fd.as_fd(), path, flags, Mode::empty(), RESOLVE) else { return Vec::new() };
+    let Ok(entries) = Dir::new(fd) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type() == FileType::Directory)
+        .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
+        .filter(|name| name != "." && name != "..")
+        .collect();
+    names.sort();
+    names
 }
 
 fn kind_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Option<FileType>, Problem> {

@@ -119,7 +119,7 @@ impl EscapeFilter {
 
     fn control(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
         match byte {
-            0x30..=0x3f | 0x20..=0x2f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
+            0x20..=0x3f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
             0x20..=0x3f => {}
             ESC => self.state = State::Escape,
             0x40..=0x7e => {

@@ -24,7 +24,7 @@ impl Bundle {
         let rootfs = directory.join("rootfs");
         std::fs::create_dir_all(&rootfs).context("creating the bundle")?;
         let output = Command::new(runc).arg("spec").current_dir(directory).stdin(Stdio::null()).output()?;
-        ensure!(output.status.success(), "runc spec failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        ensure!(output.status.success(), "runc spec ended with {}", output.status);
         let path = directory.join("config.json");
         let template = std::fs::read(&path).context("reading runc's template")?;
         let mut config = serde_json::from_slice(&template).context("parsing runc's template")?;

@@ -70,7 +70,13 @@ impl Target {
                 name: "an idle sandbox, above its program",
                 bound: Bound::AtMost(IDLE_MIB_MAX),
                 unit: " MiB",
-                measured: idle.map(|idle| mib(idle.cost_kib())).ok_or_else(|| "left out by --idle 0".to_owned()),
+                measured: match idle.map(|idle| mib(idle.cost_kib())) {
+                    None => Err("left out by --idle 0".to_owned()),
+                    Some(Spread { min, max, .. }) if min <= 0.0 => Err(format!(
+                        "a round came out at {min:.2} MiB and another at {max:.2}, so something else moves memory; measure when it is quiet"
+                    )),
+                    Some(cost) => Ok(cost),
+                },
             },
         ]
     }
@@ -118,6 +124,7 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::idle::IdleRound;
 
     fn check_verdict(bound: Bound, [min, median, max]: [f64; 3], expected: &str) {
         let target = Target { name: "a thing", bound, unit: "×", measured: Ok(Spread { median, min, max }) };
@@ -132,6 +139,16 @@ mod tests {
         check_verdict(Bound::AtMost(1.0), [1.1, 1.2, 1.3], "MISSED");
         check_verdict(Bound::AtLeast(6.0), [6.0, 7.0, 8.0], "met");
         check_verdict(Bound::AtLeast(6.0), [3.0, 4.0, 5.0], "MISSED");
+    }
+
+    #[test]
+    fn a_cost_below_nothing_is_no_measurement() {
+        let round = |sandboxed_kib| IdleRound { sandboxed_kib, bare_kib: 100.0 };
+        for (costs, expected) in [([500.0, 90.0, 510.0], Verdict::NotMeasured), ([500.0, 490.0, 510.0], Verdict::Met)] {
+            let idle = Idle { sandboxes: 50, caches_were_dropped: false, rounds: costs.map(round).to_vec() };
+            let targets = Target::all(&[], Some(&idle), |_| String::new());
+            assert_eq!(targets[2].verdict(), expected, "{:?}", targets[2]);
+        }
     }
 
     #[test]

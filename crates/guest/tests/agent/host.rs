@@ -195,8 +195,9 @@ impl Drop for Host {
                 libc::close(agent);
             }
         }
+        // Gone already is what we want, and then there is nothing to kill.
         let _ = self.agent.kill();
-        let _ = self.agent.wait();
+        let _ = self.agent.wait(); // Our own child: reaping it can't fail usefully.
     }
 }
 
