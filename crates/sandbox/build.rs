@@ -22,7 +22,17 @@ fn main() {
 
 fn build(guest: &Path, target: &str, directory: &Path) {
     let outcome = Command::new(variable("CARGO"))
-        .args(["build", "--quiet", "--bin", "saggar-guest", "--profile", "guest", "--target", target, "--manifest-path"])
+        .args([
+            "build",
+            "--quiet",
+            "--bin",
+            "saggar-guest",
+            "--profile",
+            "guest",
+            "--target",
+            target,
+            "--manifest-path",
+        ])
         .arg(guest.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(directory)
@@ -33,7 +43,9 @@ fn build(guest: &Path, target: &str, directory: &Path) {
         .status();
     match outcome {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("building the guest agent for {target} failed ({status}); is the target installed? rustup target add {target}"),
+        Ok(status) => panic!(
+            "building the guest agent for {target} failed ({status}); is the target installed? rustup target add {target}"
+        ),
         Err(error) => panic!("cargo could not be started for the guest agent: {error}"),
     }
 }

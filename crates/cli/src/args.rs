@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use saggar_domain::{ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User};
+use saggar_domain::{
+    ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
+};
 
 use crate::outcome::OUR_FAILURE;
 
@@ -28,7 +30,9 @@ pub(crate) enum Command {
 
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled.")]
+#[command(
+    after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
+)]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory
     #[arg(long, value_name = "DIR", value_parser = HostPath::parse)]
@@ -121,6 +125,9 @@ pub(crate) fn parse() -> Result<Command, ExitCode> {
     match CommandLine::try_parse() {
         Ok(line) => Ok(line.command),
         Err(error) => {
+            if error.use_stderr() && wants_json() {
+                return Err(crate::run::misused(&error.to_string()));
+            }
             // Nothing is left to do if even the message can't be printed.
             let _ = error.print();
             Err(if error.use_stderr() { ExitCode::from(OUR_FAILURE) } else { ExitCode::SUCCESS })
@@ -128,7 +135,17 @@ pub(crate) fn parse() -> Result<Command, ExitCode> {
     }
 }
 
-fn choice<T>(text: &str, parse: impl Fn(&str) -> Option<T>, names: impl Iterator<Item = &'static str>) -> Result<T, String> {
+/// Whether a program reads what we print, as far as a broken command line tells.
+fn wants_json() -> bool {
+    let ours: Vec<OsString> = std::env::args_os().take_while(|argument| argument != "--").collect();
+    ours.iter().any(|argument| argument == "run") && ours.iter().any(|argument| argument == "--json")
+}
+
+fn choice<T>(
+    text: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    names: impl Iterator<Item = &'static str>,
+) -> Result<T, String> {
     parse(text).ok_or_else(|| format!("choose one of: {}", names.collect::<Vec<_>>().join(", ")))
 }
 

@@ -21,7 +21,11 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
         }
     };
     let capabilities = examine(&data, &reap(&data));
-    let text = if arguments.json { serde_json::to_string(&capabilities).map(|line| line + "\n") } else { Ok(table(&capabilities)) };
+    let text = if arguments.json {
+        serde_json::to_string(&capabilities).map(|line| line + "\n")
+    } else {
+        Ok(table(&capabilities))
+    };
     let printed = text.map_err(std::io::Error::from).and_then(|text| std::io::stdout().write_all(text.as_bytes()));
     match printed {
         Ok(()) if capabilities.is_ready => ExitCode::SUCCESS,
@@ -32,7 +36,10 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
 
 fn table(capabilities: &Capabilities) -> String {
     let ready = if capabilities.is_ready { "ready" } else { "NOT READY" };
-    let mut text = format!("saggar {} on {} as {}: the default tier (namespace) is {ready}\n", capabilities.version, capabilities.host, capabilities.identity);
+    let mut text = format!(
+        "saggar {} on {} as {}: the default tier (namespace) is {ready}\n",
+        capabilities.version, capabilities.host, capabilities.identity
+    );
     for (title, rows) in [
         ("tiers", &capabilities.tiers),
         ("filesystem", &capabilities.filesystem),

@@ -1,18 +1,21 @@
 //! The event stream: one JSON object a line, as things happen, in a file no sandbox can write.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use saggar_domain::{Access, Code, EVENT_SCHEMA, Event, EventBody, FsMode, PolicyHash, Problem, Spec};
 use saggar_sandbox::{HostTree, Ids};
 
+use crate::streams::copy;
+
 /// Where events go, and the order they are in.
 pub(crate) struct EventLog {
-    out: Option<Box<dyn Write>>,
+    out: Option<OwnedFd>,
     ids: Ids,
     policy_hash: Option<PolicyHash>,
     start: Instant,
@@ -24,9 +27,9 @@ pub(crate) struct EventLog {
 impl EventLog {
     /// Opens the stream. `-` is stdout, which the program's own output must not share: it could forge events.
     pub(crate) fn open(target: Option<&OsStr>, has_json: bool, ids: Ids, start: Instant) -> Result<Self, Problem> {
-        let out: Option<Box<dyn Write>> = match target {
+        let out = match target {
             None => None,
-            Some(target) if target == "-" && has_json => Some(Box::new(std::io::stdout())),
+            Some(target) if target == "-" && has_json => Some(copy(std::io::stdout().as_fd())?),
             Some(target) if target == "-" => {
                 return Err(Problem::new(
                     Code::Contradiction,
@@ -37,13 +40,22 @@ impl EventLog {
             Some(target) => {
                 let fail = |errno: Errno| {
                     let why = if errno == Errno::NXIO { "nobody reads it".to_owned() } else { errno.to_string() };
-                    Problem::new(Code::Stream, format!("the events file {target:?} can't be opened: {why}"), "name a file in a directory that exists, not a link, or a pipe that has a reader")
+                    Problem::new(
+                        Code::Stream,
+                        format!("the events file {target:?} can't be opened: {why}"),
+                        "name a file in a directory that exists, not a link, or a pipe that has a reader",
+                    )
                 };
                 // Opening a pipe would wait for a reader, and no signal could end that: they are blocked by now.
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+                let flags = OFlags::WRONLY
+                    | OFlags::CREATE
+                    | OFlags::APPEND
+                    | OFlags::CLOEXEC
+                    | OFlags::NOFOLLOW
+                    | OFlags::NONBLOCK;
                 let fd = open(target, flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
                 rustix::io::ioctl_fionbio(&fd, false).map_err(fail)?;
-                Some(Box::new(std::fs::File::from(fd)))
+                Some(fd)
             }
         };
         Ok(Self { out, ids, policy_hash: None, start, seq: 0, failure: None })
@@ -70,8 +82,7 @@ impl EventLog {
         self.seq += 1;
         let written = serde_json::to_vec(&event).map_err(std::io::Error::from).and_then(|mut line| {
             line.push(b'\n');
-            out.write_all(&line)?;
-            out.flush()
+            write_patiently(out, &line)
         });
         self.failure = written.err();
     }
@@ -79,8 +90,30 @@ impl EventLog {
     /// Why the stream is incomplete, if it is.
     pub(crate) fn failure(&self) -> Option<Problem> {
         let error = self.failure.as_ref()?;
-        Some(Problem::new(Code::Stream, format!("writing events failed: {}", error.kind()), "the record of this exec is incomplete; check the disk the events file is on"))
+        Some(Problem::new(
+            Code::Stream,
+            format!("writing events failed: {}", error.kind()),
+            "the record of this exec is incomplete; check the disk the events file is on, or whoever reads the pipe",
+        ))
     }
+}
+
+/// A reader that stalls must not stop the clock of the program that is written about: after a while the stream is given up, and
+/// the result says that it is incomplete.
+fn write_patiently(out: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
+    const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    // A pipe that polls writable takes this much without blocking.
+    const PIECE: usize = 4096;
+    for piece in line.chunks(PIECE) {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            if poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&PATIENCE))? == 0 {
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+            rest = &rest[rustix::io::write(out, rest)?..];
+        }
+    }
+    Ok(())
 }
 
 /// A program must not be able to write its own record.
@@ -90,7 +123,8 @@ pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<
     // A directory that isn't there is told of when the file is opened.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
     let workspace = spec.workspace.iter().filter(|_| spec.fs == FsMode::WorkspaceWrite);
-    let writable = workspace.chain(spec.mounts.iter().filter(|mount| mount.access == Access::ReadWrite).map(|mount| &mount.host));
+    let writable =
+        workspace.chain(spec.mounts.iter().filter(|mount| mount.access == Access::ReadWrite).map(|mount| &mount.host));
     for path in writable {
         // One that can't be opened is told of when the sandbox is made.
         if HostTree::open(path, Code::InvalidWorkspace, "workspace").is_ok_and(|tree| tree.holds(&parent)) {
@@ -109,7 +143,13 @@ fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z", second / 3600, second / 60 % 60, second % 60, since.subsec_millis())
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_millis()
+    )
 }
 
 /// Days since 1970-01-01 as a date. Years are counted from March, so that the leap day comes last.

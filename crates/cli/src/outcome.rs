@@ -22,7 +22,9 @@ pub(crate) fn exit_status(result: &ExecResult) -> u8 {
         ExecStatus::Cancelled => CANCELLED,
         ExecStatus::OutOfMemory => OUT_OF_MEMORY,
         ExecStatus::Refused => REFUSED,
-        ExecStatus::SetupFailed if result.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => NO_SUCH_PROGRAM,
+        ExecStatus::SetupFailed if result.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => {
+            NO_SUCH_PROGRAM
+        }
         ExecStatus::SetupFailed => OUR_FAILURE,
     }
 }
@@ -45,7 +47,10 @@ pub(crate) fn print_notes(result: &ExecResult) {
     }
     if !result.unenforced.is_empty() {
         let names: Vec<&str> = result.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
-        notes.push_str(&format!("saggar: not enforced on this host: {} (`saggar doctor` tells why; --strict refuses to start)\n", names.join(", ")));
+        notes.push_str(&format!(
+            "saggar: not enforced on this host: {} (`saggar doctor` tells why; --strict refuses to start)\n",
+            names.join(", ")
+        ));
     }
     // Nothing is left to do if even this can't be printed; the exit status tells too.
     let _ = std::io::stderr().write_all(notes.as_bytes());

@@ -4,7 +4,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use saggar_domain::{Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier};
+use saggar_domain::{
+    Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier,
+};
 use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, reap};
 
 use crate::args::RunArguments;
@@ -38,6 +40,19 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     }
 }
 
+/// A command line that can't be read, told to a program.
+pub(crate) fn misused(complaint: &str) -> ExitCode {
+    let first = complaint.split("\n\n").next().unwrap_or(complaint).trim_start_matches("error: ").trim_end();
+    let problem = Problem::new(Code::InvalidValue, first.replace('\n', " "), "see `saggar run --help`");
+    let shape = Shape { tier: Tier::Namespace, fs: FsMode::ReadOnly, network: NetworkMode::None, policy_hash: None };
+    if let Ok(ids) = Ids::generate() {
+        let report = Report::not_started(ExecStatus::SetupFailed, problem);
+        // The exit status says the same if this can't be printed.
+        let _ = print_json(&shape.result(&ids, report, Instant::now()));
+    }
+    ExitCode::from(OUR_FAILURE)
+}
+
 fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
     // Before anything else: from here on a signal cancels, and never leaves anything half-made.
     let signals = Signals::block(SIGNALS);
@@ -45,7 +60,8 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
     let shape = Shape::of(spec.as_ref().ok(), &arguments);
     // Looked at before it is opened: opening makes the file.
     let is_out_of_reach = spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach(arguments.events.as_deref(), spec));
-    let log = is_out_of_reach.and_then(|()| EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start));
+    let log =
+        is_out_of_reach.and_then(|()| EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start));
     let mut log = match log {
         Ok(log) => log,
         Err(problem) => return shape.result(&ids, Report::not_started(ExecStatus::Refused, problem), start),
@@ -55,7 +71,9 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
             return Err(Problem::new(Code::InvalidValue, "the program's name is empty", "name a program after --"));
         }
         log.set_policy(spec.policy_hash());
-        let signals = signals.map_err(|error| Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
+        let signals = signals.map_err(|error| {
+            Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
+        })?;
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
         let streams = streams::open(&arguments, &spec)?;
         Ok((spec, data, streams, signals))
@@ -81,7 +99,13 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
     for denial in report.denials.iter().filter(|_| report.status == ExecStatus::Refused) {
         log.write(EventBody::Denial(denial.clone()));
     }
-    log.write(EventBody::Finish { status: report.status, exit_code: report.exit_code, signal: report.signal, usage: report.usage, error: report.error.clone() });
+    log.write(EventBody::Finish {
+        status: report.status,
+        exit_code: report.exit_code,
+        signal: report.signal,
+        usage: report.usage,
+        error: report.error.clone(),
+    });
     let mut result = shape.result(&ids, report, start);
     result.error = result.error.or(log.failure());
     result
@@ -98,7 +122,9 @@ struct Shape {
 impl Shape {
     fn of(spec: Option<&Spec>, arguments: &RunArguments) -> Self {
         match spec {
-            Some(spec) => Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(spec.policy_hash()) },
+            Some(spec) => {
+                Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(spec.policy_hash()) }
+            }
             None => Self {
                 tier: arguments.tier.unwrap_or(Tier::Namespace),
                 fs: arguments.fs.unwrap_or(FsMode::ReadOnly),

@@ -54,7 +54,8 @@ fn read(path: &Path) -> Result<Draft, Problem> {
     let name = path.display().to_string();
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| fail(format!("can't be opened: {}", error.kind()), "check its name and permissions"))?;
+    let file = std::fs::File::open(path)
+        .map_err(|error| fail(format!("can't be opened: {}", error.kind()), "check its name and permissions"))?;
     file.take(SPEC_LEN_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| fail(format!("can't be read: {}", error.kind()), "it must be text in UTF-8"))?;
@@ -63,7 +64,8 @@ fn read(path: &Path) -> Result<Draft, Problem> {
     }
     const HELP: &str = "see README.md for the fields; unknown ones are errors";
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("toml") => toml::from_str(&text).map_err(|error| fail(format!("is not a spec: {}", error.to_string().trim_end()), HELP)),
+        Some("toml") => toml::from_str(&text)
+            .map_err(|error| fail(format!("is not a spec: {}", error.to_string().trim_end()), HELP)),
         Some("json") => serde_json::from_str(&text).map_err(|error| fail(format!("is not a spec: {error}"), HELP)),
         _ => Err(fail("is neither .toml nor .json".to_owned(), "name it for the format it is in")),
     }

@@ -29,7 +29,11 @@ pub(crate) fn open(arguments: &RunArguments, spec: &Spec) -> Result<Streams, Pro
         stdin: stdin(arguments, spec)?,
         stdout: sink(stdout.as_fd(), stdout.is_terminal())?,
         stderr: sink(stderr.as_fd(), stderr.is_terminal())?,
-        terminal: if arguments.tty && std::io::stdin().is_terminal() { Some(copy(std::io::stdin().as_fd())?) } else { None },
+        terminal: if arguments.tty && std::io::stdin().is_terminal() {
+            Some(copy(std::io::stdin().as_fd())?)
+        } else {
+            None
+        },
     })
 }
 
@@ -45,18 +49,28 @@ fn stdin(arguments: &RunArguments, spec: &Spec) -> Result<Option<OwnedFd>, Probl
 /// A stdin file must be a regular one, in the working directory, the workspace or a mount: somewhere the user has pointed at
 /// already. Whatever else is to be read can be piped in, by a shell that has the right to.
 fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
-    let fail = |why: &str| Problem::new(Code::InvalidStdin, format!("stdin file {target:?} {why}"), "name a regular file in the working directory, the workspace or a mount, or pipe it in: --stdin - < FILE");
-    let resolved = Path::new(target).canonicalize().map_err(|error| fail(&format!("can't be opened: {}", error.kind())))?;
+    let fail = |why: &str| {
+        Problem::new(
+            Code::InvalidStdin,
+            format!("stdin file {target:?} {why}"),
+            "name a regular file in the working directory, the workspace or a mount, or pipe it in: --stdin - < FILE",
+        )
+    };
+    let resolved =
+        Path::new(target).canonicalize().map_err(|error| fail(&format!("can't be opened: {}", error.kind())))?;
     let here = std::env::current_dir().and_then(|path| path.canonicalize()).ok();
     let named = spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host));
     let is_allowed = here.is_some_and(|here| resolved.starts_with(here))
-        || named.into_iter().any(|path| HostTree::open(path, Code::InvalidStdin, "directory").is_ok_and(|tree| tree.holds(&resolved)));
+        || named
+            .into_iter()
+            .any(|path| HostTree::open(path, Code::InvalidStdin, "directory").is_ok_and(|tree| tree.holds(&resolved)));
     if !is_allowed {
         return Err(fail("is outside of what was allowed"));
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let fd = openat2(CWD, &resolved, flags, Mode::empty(), resolve).map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
+    let fd = openat2(CWD, &resolved, flags, Mode::empty(), resolve)
+        .map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
     let stat = fstat(&fd).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(fd),
@@ -64,7 +78,13 @@ fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
     }
 }
 
-fn copy(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
-    rustix::io::fcntl_dupfd_cloexec(fd, 3)
-        .map_err(|errno| Problem::new(Code::Stream, format!("one of stdin, stdout and stderr can't be used: {errno}"), "start saggar with all three open"))
+/// A descriptor of our own for one of the three streams.
+pub(crate) fn copy(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|errno| {
+        Problem::new(
+            Code::Stream,
+            format!("one of stdin, stdout and stderr can't be used: {errno}"),
+            "start saggar with all three open",
+        )
+    })
 }

@@ -50,6 +50,10 @@ pub(crate) fn size() -> TerminalSize {
 
 /// The kind of our terminal, if its name is an ordinary one.
 pub(crate) fn name() -> String {
-    let is_plain = |name: &String| !name.is_empty() && name.len() <= NAME_LEN_MAX && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+._".contains(&byte));
+    let is_plain = |name: &String| {
+        !name.is_empty()
+            && name.len() <= NAME_LEN_MAX
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+._".contains(&byte))
+    };
     std::env::var("TERM").ok().filter(is_plain).unwrap_or_else(|| "xterm".to_owned())
 }

@@ -27,7 +27,11 @@ fn check_usage(place: &Place, arguments: &[&str], named: &str) {
     let before = names(&place.path("."));
     let done = finish(place.command(arguments).spawn().expect("built"));
     assert_eq!((done.code, done.stdout.as_str()), (125, ""), "{arguments:?}: {done:?}");
-    assert!(done.stderr.starts_with("error: ") && done.stderr.contains(named), "{arguments:?} does not name {named:?}: {}", done.stderr);
+    assert!(
+        done.stderr.starts_with("error: ") && done.stderr.contains(named),
+        "{arguments:?} does not name {named:?}: {}",
+        done.stderr
+    );
     assert_eq!(names(&place.path(".")), before, "{arguments:?} left something");
 }
 
@@ -44,9 +48,15 @@ fn check_refused(place: &Place, flags: &[&str], program: &[&str], (exit, code): 
     let people = place.run(flags, program);
     assert_eq!((people.code, people.stdout.as_str()), (exit, ""), "{flags:?}");
     // An ordinary user may be told of unenforced limits as well.
-    assert!(people.stderr.starts_with(&format!("error: {message} ({code})\n  help: {help}\n")), "{flags:?}: {people:?}");
+    assert!(
+        people.stderr.starts_with(&format!("error: {message} ({code})\n  help: {help}\n")),
+        "{flags:?}: {people:?}"
+    );
     for text in [message, help] {
-        assert!(!text.contains(&show(&place.path("data"))) && !text.contains("/sys/fs/cgroup"), "{flags:?} tells a path of ours: {text}");
+        assert!(
+            !text.contains(&show(&place.path("data"))) && !text.contains("/sys/fs/cgroup"),
+            "{flags:?} tells a path of ours: {text}"
+        );
     }
     let after: Vec<String> = names(&place.path(".")).into_iter().filter(|name| name != "data").collect();
     assert_eq!(after, before.into_iter().filter(|name| name != "data").collect::<Vec<_>>(), "{flags:?} left something");
@@ -98,14 +108,29 @@ fn impossible_quantities_are_named_wherever_they_are_found() {
             check_usage(&place, &["run", flag, size, "--", "true"], flag);
         }
     }
-    for (flag, values) in [("--timeout", ["", "soon", "-1s", "1.5s", "1w"]), ("--cpus", ["", "all", "-1", "1e3", ".5"]), ("--pids", ["", "many", "-1", "1.5", "1K"])] {
+    for (flag, values) in [
+        ("--timeout", ["", "soon", "-1s", "1.5s", "1w"]),
+        ("--cpus", ["", "all", "-1", "1e3", ".5"]),
+        ("--pids", ["", "many", "-1", "1.5", "1K"]),
+    ] {
         for value in values {
             check_usage(&place, &["run", flag, value, "--", "true"], flag);
         }
     }
     for (flag, value) in [
-        ("memory", "1K"), ("memory", "128T"), ("disk", "0"), ("disk", "1000T"), ("output", "2G"), ("timeout", "0"), ("timeout", "100d"), ("cpus", "0"), ("cpus", "2000"), ("pids", "0"),
-        ("pids", "99999999"), ("files", "3"), ("files", "99999999"),
+        ("memory", "1K"),
+        ("memory", "128T"),
+        ("disk", "0"),
+        ("disk", "1000T"),
+        ("output", "2G"),
+        ("timeout", "0"),
+        ("timeout", "100d"),
+        ("cpus", "0"),
+        ("cpus", "2000"),
+        ("pids", "0"),
+        ("pids", "99999999"),
+        ("files", "3"),
+        ("files", "99999999"),
     ] {
         check_refused(&place, &[&format!("--{flag}"), value], TRUE, (126, "invalid_value"), flag);
     }
@@ -116,14 +141,34 @@ fn a_workspace_has_to_be_a_directory_of_its_own() {
     let place = place();
     let data = show(&place.path("data"));
     place.run(&[], TRUE);
-    for workspace in ["missing", "link", "link/", "link/.", "file", "file/", "fifo", "/", "//", "/.", "/dev/null", "missing/deeper", "."] {
+    for workspace in [
+        "missing",
+        "link",
+        "link/",
+        "link/.",
+        "file",
+        "file/",
+        "fifo",
+        "/",
+        "//",
+        "/.",
+        "/dev/null",
+        "missing/deeper",
+        ".",
+    ] {
         // "link/." names the directory itself, by way of a link.
         if workspace == "link/." {
             assert_eq!(place.run(&["--workspace", workspace], TRUE).code, 0);
             continue;
         }
         for fs in ["read-only", "workspace-write", "scratch"] {
-            check_refused(&place, &["--workspace", workspace, "--fs", fs], TRUE, (126, "invalid_workspace"), &format!("{workspace:?}"));
+            check_refused(
+                &place,
+                &["--workspace", workspace, "--fs", fs],
+                TRUE,
+                (126, "invalid_workspace"),
+                &format!("{workspace:?}"),
+            );
         }
     }
     for ours in [data.clone(), format!("{data}/sandboxes")] {
@@ -137,26 +182,57 @@ fn a_mount_has_to_have_a_source_and_a_place_of_its_own() {
     let place = place();
     let root = show(&place.path(""));
     for (mount, named) in [
-        ("missing:/data", "\"missing\""), ("link:/data", "\"link\""), ("fifo:/data", "\"fifo\""), ("/:/data", "\"/\""), ("/usr:/", "\"/\""), ("/usr:/usr/x", "\"/usr/x\""),
-        ("/usr:/proc", "\"/proc\""), ("/usr:/workspace/x", "\"/workspace/x\""), ("/usr:/tmp", "\"/tmp\""), ("/usr:/dev/x:rw", "\"/dev/x\""), (&format!("{root}:/data"), "holds"),
+        ("missing:/data", "\"missing\""),
+        ("link:/data", "\"link\""),
+        ("fifo:/data", "\"fifo\""),
+        ("/:/data", "\"/\""),
+        ("/usr:/", "\"/\""),
+        ("/usr:/usr/x", "\"/usr/x\""),
+        ("/usr:/proc", "\"/proc\""),
+        ("/usr:/workspace/x", "\"/workspace/x\""),
+        ("/usr:/tmp", "\"/tmp\""),
+        ("/usr:/dev/x:rw", "\"/dev/x\""),
+        (&format!("{root}:/data"), "holds"),
     ] {
         check_refused(&place, &["--mount", mount], TRUE, (126, "invalid_mount"), named);
     }
-    check_refused(&place, &["--mount", "/usr:/data", "--mount", "/etc:/data/etc"], TRUE, (126, "invalid_mount"), "/data/etc");
+    check_refused(
+        &place,
+        &["--mount", "/usr:/data", "--mount", "/etc:/data/etc"],
+        TRUE,
+        (126, "invalid_mount"),
+        "/data/etc",
+    );
 }
 
 #[test]
 fn a_program_has_to_be_there_and_executable() {
     let place = place();
     let workspace = show(&place.workspace());
-    for (name, content, mode) in [("plain", "#!/bin/sh\n", 0o644), ("bare", "echo hi\n", 0o755), ("lost", "#!/no/such/interpreter\n", 0o755), ("binary", "\x7fELF\x01junk", 0o755), ("empty", "", 0o755)] {
+    for (name, content, mode) in [
+        ("plain", "#!/bin/sh\n", 0o644),
+        ("bare", "echo hi\n", 0o755),
+        ("lost", "#!/no/such/interpreter\n", 0o755),
+        ("binary", "\x7fELF\x01junk", 0o755),
+        ("empty", "", 0o755),
+    ] {
         let path = place.write(&format!("workspace/{name}"), content);
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
     }
     let (missing, unusable) = ((127, "program_not_found"), (126, "program_not_executable"));
     for (program, expected) in [
-        ("missing", missing), ("/missing/too", missing), ("./missing", missing), ("./lost", missing), ("/usr", unusable), ("./plain", unusable), ("./bare", unusable),
-        ("./binary", unusable), ("./empty", unusable), ("/etc/passwd", unusable), ("./plain/x", unusable), ("/usr/bin/../../etc/passwd", unusable),
+        ("missing", missing),
+        ("/missing/too", missing),
+        ("./missing", missing),
+        ("./lost", missing),
+        ("/usr", unusable),
+        ("./plain", unusable),
+        ("./bare", unusable),
+        ("./binary", unusable),
+        ("./empty", unusable),
+        ("/etc/passwd", unusable),
+        ("./plain/x", unusable),
+        ("/usr/bin/../../etc/passwd", unusable),
     ] {
         check_refused(&place, &["--workspace", &workspace], &[program], expected, &format!("{program:?}"));
     }
@@ -173,18 +249,34 @@ fn a_working_directory_has_to_be_there() {
         check_refused(&place, &["--cwd", cwd], TRUE, (126, "invalid_cwd"), &format!("{cwd:?}"));
     }
     // One that exists widens nothing: what may be written doesn't follow it.
-    let done = place.sh(&["--workspace", &show(&place.workspace()), "--cwd", "/"], "pwd; touch /x /etc/x /usr/x 2>/dev/null; ls -d /x /etc/x /usr/x 2>/dev/null");
+    let done = place.sh(
+        &["--workspace", &show(&place.workspace()), "--cwd", "/"],
+        "pwd; touch /x /etc/x /usr/x 2>/dev/null; ls -d /x /etc/x /usr/x 2>/dev/null",
+    );
     assert_eq!(done.stdout, "/\n");
 }
 
 #[test]
 fn a_stdin_file_has_to_be_a_regular_one_where_it_is_allowed() {
     let place = place();
-    for stdin in ["missing", "workspace", "fifo", "outside", "/etc/hostname", "/dev/zero", "../../../../../etc/hostname", "/proc/self/environ"] {
+    for stdin in [
+        "missing",
+        "workspace",
+        "fifo",
+        "outside",
+        "/etc/hostname",
+        "/dev/zero",
+        "../../../../../etc/hostname",
+        "/proc/self/environ",
+    ] {
         check_refused(&place, &["--stdin", stdin], &["/bin/cat"], (126, "invalid_stdin"), &format!("{stdin:?}"));
     }
     assert_eq!(place.run(&["--stdin", "file"], &["/bin/cat"]).stdout, "content");
-    assert_eq!(place.run(&["--stdin", "/etc/hostname", "--mount", "/etc/hostname:/data"], &["/bin/cat"]).code, 0, "a mount allows it");
+    assert_eq!(
+        place.run(&["--stdin", "/etc/hostname", "--mount", "/etc/hostname:/data"], &["/bin/cat"]).code,
+        0,
+        "a mount allows it"
+    );
 }
 
 #[test]
@@ -193,9 +285,27 @@ fn an_events_file_has_to_be_one_that_no_program_can_write() {
     std::os::unix::fs::symlink("planted", place.path("events-link")).expect("ours");
     let workspace = show(&place.workspace());
     let mount = format!("{workspace}:/data:rw");
-    check_refused(&place, &["--workspace", &workspace, "--events", "workspace/events"], TRUE, (126, "contradiction"), "workspace/events");
-    check_refused(&place, &["--workspace", &workspace, "--events", "link/events"], TRUE, (126, "contradiction"), "link/events");
-    check_refused(&place, &["--mount", &mount, "--events", "workspace/events"], TRUE, (126, "contradiction"), "workspace/events");
+    check_refused(
+        &place,
+        &["--workspace", &workspace, "--events", "workspace/events"],
+        TRUE,
+        (126, "contradiction"),
+        "workspace/events",
+    );
+    check_refused(
+        &place,
+        &["--workspace", &workspace, "--events", "link/events"],
+        TRUE,
+        (126, "contradiction"),
+        "link/events",
+    );
+    check_refused(
+        &place,
+        &["--mount", &mount, "--events", "workspace/events"],
+        TRUE,
+        (126, "contradiction"),
+        "workspace/events",
+    );
     for events in ["events-link", "missing/events", "workspace", "fifo", "file/events"] {
         check_refused(&place, &["--events", events], TRUE, (126, "stream"), &format!("{events:?}"));
     }
@@ -203,7 +313,10 @@ fn an_events_file_has_to_be_one_that_no_program_can_write() {
     assert_eq!((done.code, done.stdout.as_str()), (126, ""));
     assert!(done.stderr.contains("--json"), "{done:?}");
     // Where the workspace can't be written, the file may be in it.
-    assert_eq!(place.run(&["--workspace", &workspace, "--fs", "read-only", "--events", "workspace/events"], TRUE).code, 0);
+    assert_eq!(
+        place.run(&["--workspace", &workspace, "--fs", "read-only", "--events", "workspace/events"], TRUE).code,
+        0
+    );
 }
 
 #[test]
@@ -258,7 +371,8 @@ fn a_spec_file_is_read_to_the_letter_or_not_at_all() {
         check_refused(&place, &["--spec", spec], TRUE, (126, "invalid_spec"), named);
     }
     place.write("u.toml", "fs = \"scratch\"\n[limits]\nmemory = \"64M\"\n[env]\nA = \"1\"");
-    for (flags, named) in [(["--fs", "read-only"], "fs"), (["--memory", "65M"], "memory"), (["--env", "A=2"], "\"A\"")] {
+    for (flags, named) in [(["--fs", "read-only"], "fs"), (["--memory", "65M"], "memory"), (["--env", "A=2"], "\"A\"")]
+    {
         check_refused(&place, &[&["--spec", "u.toml"], &flags[..]].concat(), TRUE, (126, "ambiguous_merge"), named);
     }
 }
@@ -280,10 +394,18 @@ fn names_that_are_not_text_are_refused_as_paths_and_passed_on_as_arguments() {
         assert!(done.stderr.contains("UTF-8") && !done.stderr.contains('\x1b'), "{flag}: {done:?}");
     }
     let lost = run(&[], &[raw]);
-    assert_eq!((lost.code, lost.json()["error"]["message"].as_str()), (127, Some("no program \"not-\u{fffd}-text\\u{1b}[31m\" in the sandbox")));
+    assert_eq!(
+        (lost.code, lost.json()["error"]["message"].as_str()),
+        (127, Some("no program \"not-\u{fffd}-text\\u{1b}[31m\" in the sandbox"))
+    );
     // A plain workspace may hold such names, and a stdin or events file may have one.
     std::fs::write(place.workspace().join(raw), "inside").expect("ours");
-    let listed = finish(place.command(["run", "--workspace", "workspace", "--", "/bin/sh", "-c", "cat *; rm *"]).spawn().expect("built"));
+    let listed = finish(
+        place
+            .command(["run", "--workspace", "workspace", "--", "/bin/sh", "-c", "cat *; rm *"])
+            .spawn()
+            .expect("built"),
+    );
     assert_eq!((listed.code, listed.stdout.as_str()), (0, "inside"));
     std::fs::write(place.path("").join(OsString::from(raw)).join("stdin"), "piped").expect("ours");
     let stdin = place.path("").join(raw).join("stdin");
@@ -294,8 +416,17 @@ fn names_that_are_not_text_are_refused_as_paths_and_passed_on_as_arguments() {
 #[test]
 fn a_message_shows_the_escapes_of_a_name_and_does_not_send_them_to_the_terminal() {
     let place = place();
-    for (flags, program) in [(&["--workspace", "a\x1b]52;c;eA==\x07b"][..], "true"), (&["--stdin", "a\x1b[2Jb"], "true"), (&["--events", "no/a\x1b[2J"], "true"), (&[], "a\x1b[2Jb"), (&["--spec", "a\x1b[2J.toml"], "true")] {
+    for (flags, program) in [
+        (&["--workspace", "a\x1b]52;c;eA==\x07b"][..], "true"),
+        (&["--stdin", "a\x1b[2Jb"], "true"),
+        (&["--events", "no/a\x1b[2J"], "true"),
+        (&[], "a\x1b[2Jb"),
+        (&["--spec", "a\x1b[2J.toml"], "true"),
+    ] {
         let done = place.run(flags, &[program]);
-        assert!(done.code >= 126 && !done.stderr.contains('\x1b') && done.stderr.contains("u{1b}"), "{flags:?}: {done:?}");
+        assert!(
+            done.code >= 126 && !done.stderr.contains('\x1b') && done.stderr.contains("u{1b}"),
+            "{flags:?}: {done:?}"
+        );
     }
 }

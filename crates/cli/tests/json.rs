@@ -12,21 +12,49 @@ use traces::{Events, events_in, signal};
 
 /// The fields of the result; `stdout` and `stderr` have a base64 form in their place when they are not text.
 const FIELDS: &[&str] = &[
-    "denials", "elapsed_ms", "error", "exec_id", "exit_code", "fs", "network", "network_managed", "policy_hash", "sandbox_id", "schema", "signal", "status",
-    "stderr", "stderr_dropped_bytes", "stderr_truncated", "stdout", "stdout_dropped_bytes", "stdout_truncated", "tier", "unenforced", "usage",
+    "denials",
+    "elapsed_ms",
+    "error",
+    "exec_id",
+    "exit_code",
+    "fs",
+    "network",
+    "network_managed",
+    "policy_hash",
+    "sandbox_id",
+    "schema",
+    "signal",
+    "status",
+    "stderr",
+    "stderr_dropped_bytes",
+    "stderr_truncated",
+    "stdout",
+    "stdout_dropped_bytes",
+    "stdout_truncated",
+    "tier",
+    "unenforced",
+    "usage",
 ];
 
 fn is_id(value: &Value, prefix: &str) -> bool {
-    value.as_str().and_then(|text| text.strip_prefix(prefix)).is_some_and(|rest| rest.len() == 26 && rest.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
+    value
+        .as_str()
+        .and_then(|text| text.strip_prefix(prefix))
+        .is_some_and(|rest| rest.len() == 26 && rest.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
 }
 
 fn is_hash(value: &Value) -> bool {
-    value.as_str().and_then(|text| text.strip_prefix("sha256:")).is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    value
+        .as_str()
+        .and_then(|text| text.strip_prefix("sha256:"))
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn is_text_object(value: &Value, fields: &[&str]) -> bool {
-    value.as_object().is_some_and(|object| object.keys().collect::<BTreeSet<_>>() == fields.iter().map(|field| field.to_string()).collect::<BTreeSet<_>>().iter().collect())
-        && fields.iter().all(|field| value[*field].is_string())
+    value.as_object().is_some_and(|object| {
+        object.keys().collect::<BTreeSet<_>>()
+            == fields.iter().map(|field| field.to_string()).collect::<BTreeSet<_>>().iter().collect()
+    }) && fields.iter().all(|field| value[*field].is_string())
 }
 
 /// Exactly these fields, each of its type, and no two that contradict each other.
@@ -47,16 +75,30 @@ fn check_shape(result: &Value) {
         assert!(result[field].is_u64(), "{field}: {result}");
     }
     let usage = result["usage"].as_object().expect("an object");
-    assert_eq!(usage.keys().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(["cpu_ms", "memory_peak_bytes", "processes_peak"]));
+    assert_eq!(
+        usage.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        BTreeSet::from(["cpu_ms", "memory_peak_bytes", "processes_peak"])
+    );
     assert!(usage.values().all(|value| value.is_u64() || value.is_null()), "{result}");
     assert!(result["unenforced"].as_array().expect("an array").iter().all(Value::is_string), "{result}");
-    assert!(result["denials"].as_array().expect("an array").iter().all(|denial| is_text_object(denial, &["code", "rule", "message"])), "{result}");
+    assert!(
+        result["denials"]
+            .as_array()
+            .expect("an array")
+            .iter()
+            .all(|denial| is_text_object(denial, &["code", "rule", "message"])),
+        "{result}"
+    );
     assert!(result["error"].is_null() || is_text_object(&result["error"], &["code", "message", "help"]), "{result}");
     let (is_exited, is_signaled) = (result["status"] == "exited", result["status"] == "signaled");
     assert!(result["exit_code"].is_u64() || !is_exited, "{result}");
     assert!(result["signal"].is_u64() || !is_signaled, "{result}");
     assert!(!(result["exit_code"].is_u64() && result["signal"].is_u64()), "{result}");
-    assert_eq!(result["error"].is_object(), matches!(result["status"].as_str(), Some("refused" | "setup_failed")), "{result}");
+    assert_eq!(
+        result["error"].is_object(),
+        matches!(result["status"].as_str(), Some("refused" | "setup_failed")),
+        "{result}"
+    );
 }
 
 /// The events of one exec belong together, are in order, and say nothing that they shouldn't.
@@ -100,19 +142,44 @@ const STARTED: [&str; 3] = ["setup", "network", "start"];
 
 #[test]
 fn every_way_to_end_has_the_same_shape() {
-    let exited = check(&[], &["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], "exited", 3, &[&STARTED[..], &["finish"]].concat());
-    assert_eq!([&exited["stdout"], &exited["stderr"], &exited["exit_code"]], [&json!("out\n"), &json!("err\n"), &json!(3)]);
-    assert_eq!([&exited["tier"], &exited["fs"], &exited["network"], &exited["network_managed"]], [&json!("namespace"), &json!("scratch"), &json!("none"), &json!(true)]);
+    let exited = check(
+        &[],
+        &["/bin/sh", "-c", "echo out; echo err >&2; exit 3"],
+        "exited",
+        3,
+        &[&STARTED[..], &["finish"]].concat(),
+    );
+    assert_eq!(
+        [&exited["stdout"], &exited["stderr"], &exited["exit_code"]],
+        [&json!("out\n"), &json!("err\n"), &json!(3)]
+    );
+    assert_eq!(
+        [&exited["tier"], &exited["fs"], &exited["network"], &exited["network_managed"]],
+        [&json!("namespace"), &json!("scratch"), &json!("none"), &json!(true)]
+    );
     assert!(is_hash(&exited["policy_hash"]) && exited["usage"]["cpu_ms"].is_u64(), "{exited}");
     check(&[], &["/bin/sh", "-c", "kill -KILL $$"], "signaled", 137, &[&STARTED[..], &["finish"]].concat());
-    check(&["--timeout", "50ms"], &["/bin/sleep", "1000"], "timed_out", 124, &[&STARTED[..], &["limit", "finish"]].concat());
+    check(
+        &["--timeout", "50ms"],
+        &["/bin/sleep", "1000"],
+        "timed_out",
+        124,
+        &[&STARTED[..], &["limit", "finish"]].concat(),
+    );
     check(&["--output", "1"], &["/bin/echo", "long"], "exited", 0, &[&STARTED[..], &["limit", "finish"]].concat());
     check(&[], &["/bin/unshare", "--user", "/bin/true"], "exited", 1, &[&STARTED[..], &["denial", "finish"]].concat());
     check(&[], &["/no/such/program"], "setup_failed", 127, &["setup", "network", "finish"]);
     let refused = check(&["--workspace", "/no/such/directory"], &["/bin/true"], "refused", 126, &["denial", "finish"]);
-    assert_eq!((&refused["denials"][0]["rule"], &refused["error"]["code"]), (&json!("spec/invalid_workspace"), &json!("invalid_workspace")));
+    assert_eq!(
+        (&refused["denials"][0]["rule"], &refused["error"]["code"]),
+        (&json!("spec/invalid_workspace"), &json!("invalid_workspace"))
+    );
     let unread = check(&["--net", "proxied"], &["/bin/true"], "refused", 126, &["denial", "finish"]);
-    assert_eq!((&unread["policy_hash"], &unread["network"]), (&Value::Null, &json!("proxied")), "no boundary, and no other stands in for it");
+    assert_eq!(
+        (&unread["policy_hash"], &unread["network"]),
+        (&Value::Null, &json!("proxied")),
+        "no boundary, and no other stands in for it"
+    );
 }
 
 #[test]
@@ -126,7 +193,10 @@ fn a_cancelled_exec_has_the_same_shape() {
     let done = finish(child);
     let result = done.json();
     check_shape(&result);
-    assert_eq!((done.code, &result["status"], &result["policy_hash"]), (130, &json!("cancelled"), &started["policy_hash"]));
+    assert_eq!(
+        (done.code, &result["status"], &result["policy_hash"]),
+        (130, &json!("cancelled"), &started["policy_hash"])
+    );
     assert_eq!(events.wait_for("finish")["status"], "cancelled");
 }
 
@@ -182,7 +252,10 @@ fn events_hold_no_secret_and_no_path_of_ours() {
     let secret = "hunter2-is-the-secret";
     let token = format!("TOKEN={secret}");
     for program in [&["/bin/sh", "-c", "echo $TOKEN; unshare --user true"][..], &["/no/such/program"]] {
-        place.run(&["--workspace", &show(&place.workspace()), "--env", &token, "--events", &show(&path), "--timeout", "1m"], program);
+        place.run(
+            &["--workspace", &show(&place.workspace()), "--env", &token, "--events", &show(&path), "--timeout", "1m"],
+            program,
+        );
     }
     let text = std::fs::read_to_string(&path).expect("written");
     assert!(text.lines().count() > 6, "both runs are in it: {text}");
@@ -200,7 +273,10 @@ fn an_events_file_is_closed_to_others_and_appended_to() {
         place.run(&["--events", &show(&path)], &["/bin/true"]);
     }
     let events = events_in(&path);
-    assert_eq!(events.iter().map(|event| event["seq"].as_u64().expect("a number")).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
+    assert_eq!(
+        events.iter().map(|event| event["seq"].as_u64().expect("a number")).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 0, 1, 2, 3]
+    );
     assert_ne!(events[0]["exec_id"], events[4]["exec_id"]);
     assert_eq!(std::fs::metadata(path).expect("written").permissions().mode() & 0o7777, 0o600);
 }
@@ -215,11 +291,17 @@ fn the_policy_hash_follows_the_boundary_and_not_the_way_it_was_given() {
         value
     };
     let toml = place.write("spec.toml", "schema = \"saggar.spec/v1\"\nfs = \"read-only\"\n[limits]\npids = 100\ntimeout = \"60s\"\n[env]\nA = \"1\"\nB = \"2\"\n");
-    let json = place.write("spec.json", r#"{"env": {"B": "2", "A": "1"}, "limits": {"timeout": "1m", "pids": "100"}, "fs": "read-only"}"#);
+    let json = place.write(
+        "spec.json",
+        r#"{"env": {"B": "2", "A": "1"}, "limits": {"timeout": "1m", "pids": "100"}, "fs": "read-only"}"#,
+    );
     let flags = ["--fs", "read-only", "--pids", "100", "--timeout", "60", "--env", "A=1", "--env", "B=2"];
     let reordered = ["--env", "B=2", "--timeout", "1m", "--env", "A=other", "--pids", "100", "--fs", "read-only"];
     let given = hash(&flags);
-    assert_eq!([hash(&reordered), hash(&["--spec", &show(&toml)]), hash(&["--spec", &show(&json)])], [given.clone(), given.clone(), given.clone()]);
+    assert_eq!(
+        [hash(&reordered), hash(&["--spec", &show(&toml)]), hash(&["--spec", &show(&json)])],
+        [given.clone(), given.clone(), given.clone()]
+    );
     assert_eq!(hash(&["--spec", &show(&toml), "--pids", "100"]), given, "the same value twice is one value");
     let mut seen = BTreeSet::from([given.to_string()]);
     let other = place.path("other");
@@ -227,10 +309,25 @@ fn the_policy_hash_follows_the_boundary_and_not_the_way_it_was_given() {
     let mount = format!("{}:/data", show(&other));
     let mount_rw = format!("{mount}:rw");
     for different in [
-        &[][..], &["--fs", "scratch"], &["--net", "host"], &["--user", "root"], &["--pids", "101"], &["--timeout", "61s"], &["--disk", "2M"], &["--files", "99"],
-        &["--output", "9"], &["--protect", "x"], &["--env", "A=1"], &["--cwd", "/tmp"], &["--mount", &mount], &["--mount", &mount_rw],
+        &[][..],
+        &["--fs", "scratch"],
+        &["--net", "host"],
+        &["--user", "root"],
+        &["--pids", "101"],
+        &["--timeout", "61s"],
+        &["--disk", "2M"],
+        &["--files", "99"],
+        &["--output", "9"],
+        &["--protect", "x"],
+        &["--env", "A=1"],
+        &["--cwd", "/tmp"],
+        &["--mount", &mount],
+        &["--mount", &mount_rw],
     ] {
         assert!(seen.insert(hash(different).to_string()), "{different:?} has the hash of another boundary");
     }
-    assert_ne!(place.json(&["--workspace", &show(&other), "--fs", "read-only"], &["/bin/true"])["policy_hash"], hash(&["--fs", "read-only"]));
+    assert_ne!(
+        place.json(&["--workspace", &show(&other), "--fs", "read-only"], &["/bin/true"])["policy_hash"],
+        hash(&["--fs", "read-only"])
+    );
 }

@@ -25,18 +25,31 @@ fn every_exit_code_is_passed_on() {
     for code in [0, 1, 2, 3, 42, 124, 125, 126, 127, 128, 129, 130, 137, 143, 200, 254, 255] {
         let done = place.sh(&["--json"], &format!("exit {code}"));
         let result = done.json();
-        assert_eq!((done.code, &result["status"], &result["exit_code"], &result["signal"]), (code, &json!("exited"), &json!(code), &Value::Null));
+        assert_eq!(
+            (done.code, &result["status"], &result["exit_code"], &result["signal"]),
+            (code, &json!("exited"), &json!(code), &Value::Null)
+        );
     }
 }
 
 #[test]
 fn the_signal_that_ended_a_program_is_told() {
     let place = Place::new();
-    for (name, number) in [("HUP", 1), ("INT", 2), ("ABRT", 6), ("KILL", 9), ("SEGV", 11), ("PIPE", 13), ("TERM", 15), ("RTMIN", 34)] {
+    for (name, number) in
+        [("HUP", 1), ("INT", 2), ("ABRT", 6), ("KILL", 9), ("SEGV", 11), ("PIPE", 13), ("TERM", 15), ("RTMIN", 34)]
+    {
         let done = place.run(&["--json"], &["/bin/bash", "-c", &format!("kill -{name} $$")]);
         let result = done.json();
-        assert_eq!((done.code, &result["status"], &result["signal"]), (128 + number, &json!("signaled"), &json!(number)), "{name}");
-        assert_eq!((&result["exit_code"], &result["denials"], &result["error"]), (&Value::Null, &json!([]), &Value::Null), "{name}");
+        assert_eq!(
+            (done.code, &result["status"], &result["signal"]),
+            (128 + number, &json!("signaled"), &json!(number)),
+            "{name}"
+        );
+        assert_eq!(
+            (&result["exit_code"], &result["denials"], &result["error"]),
+            (&Value::Null, &json!([]), &Value::Null),
+            "{name}"
+        );
     }
     // A real fault, and not only the signal of one.
     let fault = place.json(&[], &["python3", "-c", "import ctypes; ctypes.string_at(0)"]);
@@ -55,7 +68,10 @@ fn cancelling_ends_the_whole_tree_before_it_is_reported() {
     for how in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let (place, marker) = (Place::new(), marker());
         let workspace = show(&place.workspace());
-        let child = place.spawn(&["--workspace", &workspace], &["/bin/sh", "-c", &format!("{}; exec sleep {marker}", daemons(&marker))]);
+        let child = place.spawn(
+            &["--workspace", &workspace],
+            &["/bin/sh", "-c", &format!("{}; exec sleep {marker}", daemons(&marker))],
+        );
         read_until(child.stdout.as_ref().expect("piped"), "ready");
         assert!(processes(&marker).len() > 4, "the daemons run: {:?}", processes(&marker));
         let [sandbox] = &place.records()[..] else { panic!("one sandbox, one record: {:?}", place.records()) };
@@ -69,7 +85,10 @@ fn cancelling_ends_the_whole_tree_before_it_is_reported() {
 #[test]
 fn a_cancelled_program_may_clean_up_and_a_second_signal_does_not_wait_for_it() {
     let place = Place::new();
-    let polite = place.spawn(&["--json"], &["/bin/sh", "-c", "trap 'echo bye; exit 7' TERM; : > /tmp/ready; while :; do sleep 0.01; done"]);
+    let polite = place.spawn(
+        &["--json"],
+        &["/bin/sh", "-c", "trap 'echo bye; exit 7' TERM; : > /tmp/ready; while :; do sleep 0.01; done"],
+    );
     check_cancelled(polite, &[Signal::INT], "bye\n");
     let deaf = place.spawn(&["--json"], &["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1000; done"]);
     check_cancelled(deaf, &[Signal::INT, Signal::INT], "");
@@ -79,10 +98,16 @@ fn a_cancelled_program_may_clean_up_and_a_second_signal_does_not_wait_for_it() {
 /// Sends the signals once the program's own shell waits for its first child, and compares the result.
 fn check_cancelled(child: std::process::Child, signals: &[Signal], stdout: &str) {
     let own = format!("/proc/{}/task/{}/children", child.id(), child.id());
-    let children = |path: &str| -> Vec<String> { std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect() };
+    let children = |path: &str| -> Vec<String> {
+        std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    };
     let deadline = std::time::Instant::now() + harness::PATIENCE;
     // PID 1, the shell, its sleep: the trap is set before the sleep is started.
-    while children(&own).iter().flat_map(|agent| children(&format!("/proc/{agent}/task/{agent}/children"))).all(|shell| children(&format!("/proc/{shell}/task/{shell}/children")).is_empty()) {
+    while children(&own)
+        .iter()
+        .flat_map(|agent| children(&format!("/proc/{agent}/task/{agent}/children")))
+        .all(|shell| children(&format!("/proc/{shell}/task/{shell}/children")).is_empty())
+    {
         assert!(std::time::Instant::now() < deadline, "the program never started");
         std::thread::yield_now();
     }
@@ -92,7 +117,11 @@ fn check_cancelled(child: std::process::Child, signals: &[Signal], stdout: &str)
     }
     let done = finish(child);
     let result = done.json();
-    assert_eq!((done.code, &result["status"], &result["stdout"]), (130, &json!("cancelled"), &json!(stdout)), "{result}");
+    assert_eq!(
+        (done.code, &result["status"], &result["stdout"]),
+        (130, &json!("cancelled"), &json!(stdout)),
+        "{result}"
+    );
     assert_eq!([&result["exit_code"], &result["signal"], &result["error"]], [&Value::Null; 3]);
 }
 
@@ -108,7 +137,8 @@ fn what_a_program_leaves_running_ends_with_it() {
 fn a_daemons_lock_on_the_workspace_is_gone_when_we_report() {
     let place = Place::new();
     let lock = place.write("workspace/lock", "");
-    let script = "(setsid flock lock sleep 1000 </dev/null >/dev/null 2>&1 &); while flock -n lock true; do :; done; echo held";
+    let script =
+        "(setsid flock lock sleep 1000 </dev/null >/dev/null 2>&1 &); while flock -n lock true; do :; done; echo held";
     let done = place.sh(&["--workspace", &show(&place.workspace())], script);
     assert_eq!(done.stdout, "held\n");
     let file = std::fs::File::open(lock).expect("ours");

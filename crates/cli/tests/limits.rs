@@ -18,13 +18,22 @@ fn run(flags: &[&str], script: &str) -> (i32, Value) {
 
 /// The rules of a result's denials.
 fn rules(result: &Value) -> Vec<&str> {
-    result["denials"].as_array().expect("an array").iter().map(|denial| denial["rule"].as_str().expect("text")).collect()
+    result["denials"]
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|denial| denial["rule"].as_str().expect("text"))
+        .collect()
 }
 
 /// The same script passes under `enough` and hits the limit named `rule` under `tight`, where it ends as `status` with `code`.
 fn check_limit(name: &str, script: &str, tight: &[&str], enough: &[&str], (status, code, rule): (&str, i32, &str)) {
     let (control_code, control) = run(enough, script);
-    assert_eq!((control_code, &control["status"], rules(&control)), (0, &json!("exited"), vec![]), "{name} under the larger limit: {control}");
+    assert_eq!(
+        (control_code, &control["status"], rules(&control)),
+        (0, &json!("exited"), vec![]),
+        "{name} under the larger limit: {control}"
+    );
     let (tight_code, hit) = run(tight, script);
     assert_eq!((tight_code, &hit["status"], rules(&hit)), (code, &json!(status), vec![rule]), "{name}: {hit}");
     assert_eq!(hit["denials"][0]["code"], "limit_reached", "{name}: {hit}");
@@ -73,7 +82,10 @@ fn a_timeout_is_told_as_an_event_too() {
     assert_eq!(place.sh(&["--timeout", "50ms", "--events", &harness::show(&events)], "sleep 1000").code, 124);
     let events = events_in(&events);
     let limit = events.iter().find(|event| event["type"] == "limit").expect("a limit event");
-    assert_eq!((&limit["rule"], &events.last().expect("some")["status"]), (&json!("limit/timeout"), &json!("timed_out")));
+    assert_eq!(
+        (&limit["rule"], &events.last().expect("some")["status"]),
+        (&json!("limit/timeout"), &json!("timed_out"))
+    );
 }
 
 const HOG: &str = "python3 -c 'block = bytearray(200 << 20)'";
@@ -88,7 +100,11 @@ fn heavy_memory_is_bounded_however_it_is_taken() {
         ("child of a shell", format!("{HOG}; exit $?")),
         ("private storage", "head -c 200M /dev/zero > /tmp/block".to_owned()),
         ("shared memory", "head -c 200M /dev/zero > /dev/shm/block".to_owned()),
-        ("memfd", "python3 -c 'import os\nfd = os.memfd_create(\"m\")\nfor i in range(200): os.write(fd, bytes(1 << 20))'".to_owned()),
+        (
+            "memfd",
+            "python3 -c 'import os\nfd = os.memfd_create(\"m\")\nfor i in range(200): os.write(fd, bytes(1 << 20))'"
+                .to_owned(),
+        ),
     ] {
         let (tight, enough) = (["--memory", "64M", "--disk", "512M"], ["--memory", "1G", "--disk", "512M"]);
         check_limit(name, &script, &tight, &enough, ("out_of_memory", 137, "limit/memory"));
@@ -127,10 +143,14 @@ fn heavy_processes_are_bounded() {
 
 #[test]
 fn heavy_a_fork_bomb_ends_with_its_sandbox() {
-    let (code, result) = run(&["--pids", "32", "--timeout", "2s"], "bomb() { bomb | bomb & bomb; }; bomb; while :; do :; done");
+    let (code, result) =
+        run(&["--pids", "32", "--timeout", "2s"], "bomb() { bomb | bomb & bomb; }; bomb; while :; do :; done");
     assert!(matches!(code, 2 | 124 | 139), "{result}");
     if is_root() {
-        assert!(rules(&result).contains(&"limit/pids") && result["usage"]["processes_peak"].as_u64() <= Some(32), "{result}");
+        assert!(
+            rules(&result).contains(&"limit/pids") && result["usage"]["processes_peak"].as_u64() <= Some(32),
+            "{result}"
+        );
     }
 }
 
@@ -140,7 +160,8 @@ fn heavy_a_share_of_a_cpu_is_no_more_than_that() {
         return;
     }
     let place = Place::new();
-    let spin = |cpus| place.spawn(&["--json", "--timeout", "3s", "--cpus", cpus], &["/bin/sh", "-c", "while :; do :; done"]);
+    let spin =
+        |cpus| place.spawn(&["--json", "--timeout", "3s", "--cpus", cpus], &["/bin/sh", "-c", "while :; do :; done"]);
     // Side by side, so that both have the same machine.
     let (little, enough) = (spin("0.1"), spin("1"));
     let usage = |done: Done| {
@@ -173,7 +194,12 @@ fn heavy_a_scratch_layer_counts_and_a_bind_mounted_workspace_does_not() {
     let place = Place::new();
     place.write("workspace/lower", "lower");
     let workspace = harness::show(&place.workspace());
-    let write = |fs, disk| place.sh(&["--json", "--workspace", &workspace, "--fs", fs, "--disk", disk], "head -c 16M /dev/zero > upper && cat lower");
+    let write = |fs, disk| {
+        place.sh(
+            &["--json", "--workspace", &workspace, "--fs", fs, "--disk", disk],
+            "head -c 16M /dev/zero > upper && cat lower",
+        )
+    };
     assert_eq!(write("scratch", "8M").json()["denials"][0]["rule"], "limit/disk");
     for (fs, disk) in [("scratch", "64M"), ("workspace-write", "8M")] {
         let done = write(fs, disk);
@@ -219,15 +245,29 @@ fn a_limit_that_can_not_be_enforced_is_refused_when_asked_for_and_listed_when_no
     let Some(ordinary) = Ordinary::in_place(&place) else { return };
     let plain = ordinary.json(&["--json", "--", "/bin/true"]);
     assert_eq!((plain.0, &plain.1["status"]), (0, &json!("exited")), "{}", plain.1);
-    let unenforced: Vec<&str> = plain.1["unenforced"].as_array().expect("an array").iter().map(|text| text.as_str().expect("text")).collect();
-    assert!(unenforced.len() == 2 && unenforced[0].starts_with("memory: ") && unenforced[1].starts_with("cpus: "), "{unenforced:?}");
+    let unenforced: Vec<&str> =
+        plain.1["unenforced"].as_array().expect("an array").iter().map(|text| text.as_str().expect("text")).collect();
+    assert!(
+        unenforced.len() == 2 && unenforced[0].starts_with("memory: ") && unenforced[1].starts_with("cpus: "),
+        "{unenforced:?}"
+    );
     for flags in [&["--memory", "64M"][..], &["--cpus", "1"], &["--strict"]] {
         let (code, result) = ordinary.json(&[&["--json"], flags, &["--", "/bin/true"]].concat());
-        assert_eq!((code, &result["status"], &result["error"]["code"]), (126, &json!("refused"), &json!("unenforced_limit")), "{flags:?}");
+        assert_eq!(
+            (code, &result["status"], &result["error"]["code"]),
+            (126, &json!("refused"), &json!("unenforced_limit")),
+            "{flags:?}"
+        );
         assert_eq!(rules(&result), ["spec/unenforced_limit"], "{flags:?}");
     }
-    for flags in [&["--pids", "64"][..], &["--disk", "64M"], &["--files", "64"], &["--timeout", "1m"], &["--output", "1K"]] {
-        assert_eq!(ordinary.json(&[&["--json"], flags, &["--", "/bin/true"]].concat()).0, 0, "{flags:?} needs no cgroup");
+    for flags in
+        [&["--pids", "64"][..], &["--disk", "64M"], &["--files", "64"], &["--timeout", "1m"], &["--output", "1K"]]
+    {
+        assert_eq!(
+            ordinary.json(&[&["--json"], flags, &["--", "/bin/true"]].concat()).0,
+            0,
+            "{flags:?} needs no cgroup"
+        );
     }
     let (code, result) = ordinary.json(&["--json", "--pids", "20", "--", "/bin/sh", "-c", CROWD]);
     assert_ne!(code, 0, "40 processes fit into 20: {result}");
@@ -273,7 +313,10 @@ impl<'a> Ordinary<'a> {
         use std::os::unix::process::CommandExt;
         let mut command = std::process::Command::new(&self.binary);
         command.arg("run").args(arguments).env("SAGGAR_DATA_DIR", self.place.path("data")).current_dir("/");
-        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
         if is_root() {
             command.uid(Self::ID).gid(Self::ID);
         }

@@ -65,7 +65,10 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
     // Two at a time in one workspace: one may die while the other looks at what it had placed.
     for _ in 0..KILLS {
         while living.len() < 2 {
-            living.push(place.spawn(&["--workspace", &workspace, "--protect", "deep/er/secret"], &["/bin/sh", "-c", &format!("(setsid sleep {marker} &); sleep {marker}")]));
+            living.push(place.spawn(
+                &["--workspace", &workspace, "--protect", "deep/er/secret"],
+                &["/bin/sh", "-c", &format!("(setsid sleep {marker} &); sleep {marker}")],
+            ));
         }
         let child = living.swap_remove(random.below(2) as usize);
         let_run(&child, Duration::from_nanos(random.below(DELAY_MAX.as_nanos() as u64)));
@@ -76,13 +79,21 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
     }
     living.into_iter().for_each(kill);
     // Otherwise the kills came too early or too late to mean anything.
-    assert!(sandboxes.len() > 10 && placeholders > 10, "{} records and {placeholders} placeholders were seen", sandboxes.len());
+    assert!(
+        sandboxes.len() > 10 && placeholders > 10,
+        "{} records and {placeholders} placeholders were seen",
+        sandboxes.len()
+    );
     start_once_more(&place);
     assert_eq!(processes(&marker), Vec::<String>::new());
     check_nothing_left(&place, "none of these is called so");
     let left: Vec<String> = sandboxes_with_cgroups().into_iter().filter(|name| sandboxes.contains(name)).collect();
     assert_eq!(left, Vec::<String>::new());
-    let new: Vec<String> = mounts().lines().filter(|line| !mounted.contains(line) && line.contains(&workspace)).map(str::to_owned).collect();
+    let new: Vec<String> = mounts()
+        .lines()
+        .filter(|line| !mounted.contains(line) && line.contains(&workspace))
+        .map(str::to_owned)
+        .collect();
     assert_eq!(new, Vec::<String>::new());
 }
 
@@ -91,7 +102,8 @@ fn killed_in_the_middle_of_a_run_its_tree_dies_and_the_rest_is_removed_later() {
     let (place, marker) = (Place::new(), marker());
     let mut events = Events::pipe(&place);
     let flags = ["--workspace", &show(&place.workspace()), "--events", events.path()];
-    let child = place.spawn(&flags, &["/bin/sh", "-c", &format!("trap '' TERM HUP; (setsid sleep {marker} &); sleep {marker}")]);
+    let child = place
+        .spawn(&flags, &["/bin/sh", "-c", &format!("trap '' TERM HUP; (setsid sleep {marker} &); sleep {marker}")]);
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
     assert_eq!(names(&place.workspace()), [".git", ".saggar"]);
     kill(child);
@@ -108,14 +120,18 @@ fn what_was_there_before_or_was_put_there_by_the_user_survives_the_reaper() {
     place.write("workspace/.git/config", "[core]\n");
     place.write("workspace/notes", "mine");
     let mut events = Events::pipe(&place);
-    let child = place.spawn(&["--workspace", &show(&place.workspace()), "--events", events.path()], &["/bin/sleep", "1000"]);
+    let child =
+        place.spawn(&["--workspace", &show(&place.workspace()), "--events", events.path()], &["/bin/sleep", "1000"]);
     events.wait_for("start");
     kill(child);
     // The user makes use of a place that was held by a placeholder.
     place.write("workspace/.saggar/settings", "mine");
     start_once_more(&place);
     assert_eq!(names(&place.workspace()), [".git", ".saggar", "notes"]);
-    assert_eq!((names(&place.path("workspace/.git")), names(&place.path("workspace/.saggar"))), (vec!["config".to_owned()], vec!["settings".to_owned()]));
+    assert_eq!(
+        (names(&place.path("workspace/.git")), names(&place.path("workspace/.saggar"))),
+        (vec!["config".to_owned()], vec!["settings".to_owned()])
+    );
     assert_eq!(place.records(), Vec::<String>::new());
 }
 
@@ -125,13 +141,28 @@ fn a_live_sandbox_is_left_alone_by_another_start() {
     let workspace = show(&place.workspace());
     let mut events = Events::pipe(&place);
     let script = "read line; test -d .git/hooks && ! mkdir .saggar/x 2>/dev/null && echo \"$line\"";
-    let mut command = place.command(["run", "--workspace", &workspace, "--stdin", "-", "--events", events.path(), "--", "/bin/sh", "-c", script]);
+    let mut command = place.command([
+        "run",
+        "--workspace",
+        &workspace,
+        "--stdin",
+        "-",
+        "--events",
+        events.path(),
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ]);
     let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("built");
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
     // Others come and go, in the same workspace too, and share its placeholders.
     start_once_more(&place);
     assert_eq!(place.run(&["--workspace", &workspace], &["/bin/true"]).code, 0);
-    assert_eq!((place.records(), names(&place.workspace())), (vec![sandbox.clone()], vec![".git".to_owned(), ".saggar".to_owned()]));
+    assert_eq!(
+        (place.records(), names(&place.workspace())),
+        (vec![sandbox.clone()], vec![".git".to_owned(), ".saggar".to_owned()])
+    );
     if is_root() {
         assert!(sandboxes_with_cgroups().contains(&sandbox), "its cgroups were removed");
     }
@@ -147,7 +178,8 @@ fn what_is_not_a_record_is_not_believed() {
     start_once_more(&place);
     let innocent = place.write("innocent", "mine");
     let records = place.path("data/sandboxes");
-    std::fs::write(records.join("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"), "{\"schema\":\"saggar.record/v1\",\"cgr").expect("ours");
+    std::fs::write(records.join("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"), "{\"schema\":\"saggar.record/v1\",\"cgr")
+        .expect("ours");
     std::fs::write(records.join("notes"), "not a record").expect("ours");
     std::os::unix::fs::symlink(&innocent, records.join("sbx_bbbbbbbbbbbbbbbbbbbbbbbbbb")).expect("ours");
     start_once_more(&place);
@@ -175,7 +207,11 @@ fn a_data_directory_of_someone_else_or_behind_a_link_is_refused() {
     std::os::unix::fs::symlink(place.path("elsewhere"), place.path("link")).expect("ours");
     let refused = |directory: &str| {
         let done = place.run(&["--json", "--data-dir", &show(&place.path(directory))], &["/bin/true"]);
-        assert_eq!((done.code, &done.json()["error"]["code"]), (126, &json!("data_directory")), "{directory}: {done:?}");
+        assert_eq!(
+            (done.code, &done.json()["error"]["code"]),
+            (126, &json!("data_directory")),
+            "{directory}: {done:?}"
+        );
     };
     refused("link");
     assert_eq!(names(&place.path("elsewhere")), Vec::<String>::new());

@@ -25,14 +25,16 @@ impl Terminal {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are ptys");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own");
         let name = ptsname(&ours, Vec::new()).expect("our own");
-        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("unlocked");
+        let theirs =
+            rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("unlocked");
         let terminal = Self { ours, theirs };
         terminal.resize(33, 101);
         terminal
     }
 
     fn resize(&self, rows: u16, cols: u16) {
-        tcsetwinsize(&self.ours, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }).expect("a terminal");
+        tcsetwinsize(&self.ours, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 })
+            .expect("a terminal");
     }
 
     /// `saggar run FLAGS -- sh -c SCRIPT` on it.
@@ -65,7 +67,11 @@ fn settings(termios: &Termios) -> impl PartialEq + std::fmt::Debug {
 #[test]
 fn with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &["--tty"], "test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo x > /dev/tty; echo last");
+    let child = terminal.spawn(
+        &place,
+        &["--tty"],
+        "test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo x > /dev/tty; echo last",
+    );
     let said = terminal.read("last");
     assert_eq!(said.replace("\r\n", "\n").trim_end(), "/dev/pts/0\n33 101\nvt220\nx\nlast");
     assert_eq!(finish(child).code, 0);
@@ -95,7 +101,11 @@ fn a_terminal_of_its_own_needs_none_of_ours() {
 #[test]
 fn keys_go_to_the_program_and_not_to_us() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &["--tty"], "trap 'echo caught; read line; echo \"got $line\"; exit 5' INT; echo ready; while :; do sleep 0.01; done");
+    let child = terminal.spawn(
+        &place,
+        &["--tty"],
+        "trap 'echo caught; read line; echo \"got $line\"; exit 5' INT; echo ready; while :; do sleep 0.01; done",
+    );
     terminal.read("ready");
     terminal.type_in(b"\x03");
     terminal.read("caught");
@@ -107,7 +117,8 @@ fn keys_go_to_the_program_and_not_to_us() {
 #[test]
 fn a_new_size_is_passed_on() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &["--tty"], "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done");
+    let child =
+        terminal.spawn(&place, &["--tty"], "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done");
     terminal.read("ready");
     terminal.resize(50, 120);
     // The kernel would tell the terminal's foreground group, which a test's child is not.
@@ -155,7 +166,10 @@ fn escapes_that_act_are_taken_out_for_a_terminal_and_colours_stay() {
         let said = terminal.read("last");
         assert!(said.contains("\x1b[1;31mred\x1b[0m last"), "colours are gone: {said:?}");
         let rest = said.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
-        assert!(!rest.contains(['\x1b', '\x07', '\u{9b}']) && !rest.contains("ZXZpbA") && !rest.contains("title"), "{said:?}");
+        assert!(
+            !rest.contains(['\x1b', '\x07', '\u{9b}']) && !rest.contains("ZXZpbA") && !rest.contains("title"),
+            "{said:?}"
+        );
         assert_eq!(finish(child).code, 0);
     }
 }
@@ -201,7 +215,15 @@ fn stdin_is_empty_unless_it_is_given() {
     assert_eq!(cat(&["--stdin", &show(&file)], b"not for it").stdout, "from a file");
     let within = place.write("workspace/input", "from the workspace");
     let flags = ["--workspace", &show(&place.workspace()), "--stdin", &show(&within)];
-    assert_eq!(place.command([&["run"], &flags[..], &["--", "/bin/cat"]].concat()).current_dir("/").output().expect("runs").stdout, b"from the workspace");
+    assert_eq!(
+        place
+            .command([&["run"], &flags[..], &["--", "/bin/cat"]].concat())
+            .current_dir("/")
+            .output()
+            .expect("runs")
+            .stdout,
+        b"from the workspace"
+    );
     assert_eq!(names(&place.workspace()), ["input"]);
 }
 

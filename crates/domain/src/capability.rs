@@ -73,16 +73,44 @@ impl Support {
 impl Capability {
     /// Tried, and works.
     pub fn supported(name: &str, mechanism: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), status: Support::Supported, reason: reason.into(), remedy: String::new(), mechanism: mechanism.into() }
+        Self {
+            name: name.to_owned(),
+            status: Support::Supported,
+            reason: reason.into(),
+            remedy: String::new(),
+            mechanism: mechanism.into(),
+        }
     }
 
     /// Tried, and doesn't work here.
-    pub fn unsupported(name: &str, mechanism: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), status: Support::Unsupported, reason: reason.into(), remedy: remedy.into(), mechanism: mechanism.into() }
+    pub fn unsupported(
+        name: &str,
+        mechanism: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            status: Support::Unsupported,
+            reason: reason.into(),
+            remedy: remedy.into(),
+            mechanism: mechanism.into(),
+        }
     }
 
     /// Works with a gap.
-    pub fn experimental(name: &str, mechanism: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), status: Support::Experimental, reason: reason.into(), remedy: remedy.into(), mechanism: mechanism.into() }
+    pub fn experimental(
+        name: &str,
+        mechanism: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            status: Support::Experimental,
+            reason: reason.into(),
+            remedy: remedy.into(),
+            mechanism: mechanism.into(),
+        }
     }
 }

@@ -159,7 +159,11 @@ impl EnvDraft {
             ));
         }
         if self.0.len() >= ENV_ENTRIES_MAX {
-            return Err(Problem::new(Code::InvalidValue, format!("more than {ENV_ENTRIES_MAX} environment entries"), "pass a file in the workspace instead"));
+            return Err(Problem::new(
+                Code::InvalidValue,
+                format!("more than {ENV_ENTRIES_MAX} environment entries"),
+                "pass a file in the workspace instead",
+            ));
         }
         match self.0.get(&name) {
             Some(before) if *before != value => Err(Problem::new(

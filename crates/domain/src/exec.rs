@@ -102,7 +102,9 @@ pub struct Output {
 impl Serialize for Output {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (name, name_base64, bytes) in [("stdout", "stdout_base64", &self.stdout), ("stderr", "stderr_base64", &self.stderr)] {
+        for (name, name_base64, bytes) in
+            [("stdout", "stdout_base64", &self.stdout), ("stderr", "stderr_base64", &self.stderr)]
+        {
             match std::str::from_utf8(bytes) {
                 Ok(text) => map.serialize_entry(name, text)?,
                 Err(_) => map.serialize_entry(name_base64, &base64(bytes))?,
@@ -168,7 +170,9 @@ mod tests {
 
     #[test]
     fn base64_pads_as_the_standard_says() {
-        for (bytes, text) in [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"\xff\xfe\xfd\xfc", "//79/A==")] {
+        for (bytes, text) in
+            [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"\xff\xfe\xfd\xfc", "//79/A==")]
+        {
             assert_eq!(base64(bytes), text);
         }
     }

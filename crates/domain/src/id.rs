@@ -73,7 +73,13 @@ mod tests {
     fn an_id_reads_back_and_nothing_else_does() {
         let id = SandboxId::from_random([0xa5; 16]);
         assert_eq!(SandboxId::parse(id.as_str()), Some(id.clone()));
-        for wrong in ["", "sbx_", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa", "sbx_../../etc/passwd/aaaaaaaaa", "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA"] {
+        for wrong in [
+            "",
+            "sbx_",
+            "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "sbx_../../etc/passwd/aaaaaaaaa",
+            "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA",
+        ] {
             assert_eq!(SandboxId::parse(wrong), None, "{wrong}");
         }
     }

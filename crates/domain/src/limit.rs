@@ -65,7 +65,8 @@ pub enum LimitName {
 
 impl LimitName {
     /// Every limit, in the order people are shown them.
-    pub const ALL: &[Self] = &[Self::Timeout, Self::Memory, Self::Cpus, Self::Pids, Self::Disk, Self::Files, Self::Output];
+    pub const ALL: &[Self] =
+        &[Self::Timeout, Self::Memory, Self::Cpus, Self::Pids, Self::Disk, Self::Files, Self::Output];
 
     /// The name.
     pub fn as_str(self) -> &'static str {
@@ -85,18 +86,48 @@ impl Limits {
     /// Fills what was not asked for with the defaults, and refuses what no program could run under or no host could give.
     pub fn resolve(draft: &DraftLimits) -> Result<Self, Problem> {
         Ok(Self {
-            timeout: pick(LimitName::Timeout, draft.timeout, Timeout::millis(3_600_000), Timeout::millis(1), Timeout::millis(30 * 86_400_000))?,
-            memory: pick(LimitName::Memory, draft.memory, ByteSize::mebibytes(2048), ByteSize::mebibytes(8), ByteSize::mebibytes(64 << 20))?,
+            timeout: pick(
+                LimitName::Timeout,
+                draft.timeout,
+                Timeout::millis(3_600_000),
+                Timeout::millis(1),
+                Timeout::millis(30 * 86_400_000),
+            )?,
+            memory: pick(
+                LimitName::Memory,
+                draft.memory,
+                ByteSize::mebibytes(2048),
+                ByteSize::mebibytes(8),
+                ByteSize::mebibytes(64 << 20),
+            )?,
             cpus: pick(LimitName::Cpus, draft.cpus, Cpus::millis(2000), Cpus::millis(10), Cpus::millis(1_024_000))?,
             pids: pick(LimitName::Pids, draft.pids, Count::new(512), Count::new(4), Count::new(4_194_304))?,
-            disk: pick(LimitName::Disk, draft.disk, ByteSize::mebibytes(1024), ByteSize::mebibytes(1), ByteSize::mebibytes(64 << 20))?,
+            disk: pick(
+                LimitName::Disk,
+                draft.disk,
+                ByteSize::mebibytes(1024),
+                ByteSize::mebibytes(1),
+                ByteSize::mebibytes(64 << 20),
+            )?,
             files: pick(LimitName::Files, draft.files, Count::new(4096), Count::new(16), Count::new(1_048_576))?,
-            output: pick(LimitName::Output, draft.output, ByteSize::mebibytes(8), ByteSize::mebibytes(0), ByteSize::mebibytes(1024))?,
+            output: pick(
+                LimitName::Output,
+                draft.output,
+                ByteSize::mebibytes(8),
+                ByteSize::mebibytes(0),
+                ByteSize::mebibytes(1024),
+            )?,
         })
     }
 }
 
-fn pick<T: Copy + Ord + std::fmt::Display>(name: LimitName, asked: Option<T>, default: T, least: T, most: T) -> Result<Limit<T>, Problem> {
+fn pick<T: Copy + Ord + std::fmt::Display>(
+    name: LimitName,
+    asked: Option<T>,
+    default: T,
+    least: T,
+    most: T,
+) -> Result<Limit<T>, Problem> {
     let value = asked.unwrap_or(default);
     if value < least || value > most {
         return Err(Problem::new(

@@ -32,7 +32,9 @@ impl ByteSize {
             "t" | "tb" | "tib" => 40,
             _ => return Err(format!("{text:?} is not a size: write a whole number with K, M, G or T, such as 512M")),
         };
-        let count: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size: write a whole number with K, M, G or T, such as 512M"))?;
+        let count: u64 = digits
+            .parse()
+            .map_err(|_| format!("{text:?} is not a size: write a whole number with K, M, G or T, such as 512M"))?;
         count
             .checked_mul(1 << shift)
             .filter(|bytes| *bytes <= i64::MAX as u64)
@@ -69,9 +71,14 @@ impl Cpus {
 
     /// Reads `2`, `0.5`, `1.25`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let complaint = || format!("{text:?} is not a number of CPUs: write for example 2 or 0.5 (three decimals at most)");
+        let complaint =
+            || format!("{text:?} is not a number of CPUs: write for example 2 or 0.5 (three decimals at most)");
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-        if whole.is_empty() || fraction.is_empty() || fraction.len() > 3 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        if whole.is_empty()
+            || fraction.is_empty()
+            || fraction.len() > 3
+            || !fraction.bytes().all(|b| b.is_ascii_digit())
+        {
             return Err(complaint());
         }
         let whole: u32 = whole.parse().map_err(|_| complaint())?;
@@ -83,7 +90,11 @@ impl Cpus {
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, fraction) = (self.0 / 1000, self.0 % 1000);
-        if fraction == 0 { write!(f, "{whole}") } else { write!(f, "{}", format!("{whole}.{fraction:03}").trim_end_matches('0')) }
+        if fraction == 0 {
+            write!(f, "{whole}")
+        } else {
+            write!(f, "{}", format!("{whole}.{fraction:03}").trim_end_matches('0'))
+        }
     }
 }
 
@@ -214,7 +225,9 @@ mod tests {
 
     #[test]
     fn sizes_read_and_print() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("64K", 65536), ("512m", 512 << 20), ("2GiB", 2 << 30), ("1tb", 1 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64K", 65536), ("512m", 512 << 20), ("2GiB", 2 << 30), ("1tb", 1 << 40)]
+        {
             assert_eq!(ByteSize::parse(text).map(ByteSize::bytes), Ok(bytes), "{text}");
         }
         for wrong in ["", "M", "-1", "1.5G", "1 G", "12zb", "99999999999999999999", "9000000T", "0x10", "+5"] {
@@ -236,7 +249,8 @@ mod tests {
 
     #[test]
     fn times_read_and_print() {
-        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("1d", 86_400_000)] {
+        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("1d", 86_400_000)]
+        {
             assert_eq!(Timeout::parse(text).map(Timeout::as_millis), Ok(millis), "{text}");
             assert_eq!(Timeout::millis(millis).to_string(), text);
         }

@@ -13,14 +13,30 @@ use crate::problem::{Code, Problem};
 
 /// Protected in every writable workspace. Whoever writes one of these makes the host's git run programs of their choice:
 /// `commondir` and `config.worktree` are two more places git reads configuration from.
-pub const DEFAULT_PROTECTED: &[&str] = &[".git/hooks/", ".git/config", ".git/config.worktree", ".git/commondir", ".saggar/"];
+pub const DEFAULT_PROTECTED: &[&str] =
+    &[".git/hooks/", ".git/config", ".git/config.worktree", ".git/commondir", ".saggar/"];
 
 /// Where the workspace is inside the sandbox.
 const WORKSPACE: &str = "/workspace";
 /// Most mounts, and most protected paths.
 const ENTRIES_MAX: usize = 64;
 /// Guest trees that belong to the template or the kernel: nothing can be mounted in them.
-const RESERVED: &[&str] = &["/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/var/run", "/var/tmp", "/workspace"];
+const RESERVED: &[&str] = &[
+    "/proc",
+    "/sys",
+    "/dev",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/var/run",
+    "/var/tmp",
+    "/workspace",
+];
 /// Guest directories that mounts may go into, and not on top of.
 const HELD: &[&str] = &["/", "/tmp", "/home", "/home/user", "/root", "/run", "/var"];
 
@@ -153,19 +169,33 @@ fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
     let fs = draft.fs.unwrap_or(default);
     if draft.workspace.is_none() && (fs == FsMode::WorkspaceWrite || !draft.protect.is_empty()) {
         let what = if fs == FsMode::WorkspaceWrite { "filesystem mode workspace-write" } else { "a protected path" };
-        return Err(Problem::new(Code::Contradiction, format!("{what} is asked for without a workspace"), "name the directory with --workspace DIR"));
+        return Err(Problem::new(
+            Code::Contradiction,
+            format!("{what} is asked for without a workspace"),
+            "name the directory with --workspace DIR",
+        ));
     }
     Ok(fs)
 }
 
 fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
-    let refuse = |mount: &Mount, why: &str, help: &str| Err(Problem::new(Code::InvalidMount, format!("mount target {} {why}", mount.guest), help));
+    let refuse = |mount: &Mount, why: &str, help: &str| {
+        Err(Problem::new(Code::InvalidMount, format!("mount target {} {why}", mount.guest), help))
+    };
     if mounts.len() > ENTRIES_MAX {
-        return Err(Problem::new(Code::InvalidMount, format!("more than {ENTRIES_MAX} mounts"), "mount a directory that holds them"));
+        return Err(Problem::new(
+            Code::InvalidMount,
+            format!("more than {ENTRIES_MAX} mounts"),
+            "mount a directory that holds them",
+        ));
     }
     for (index, mount) in mounts.iter().enumerate() {
         if RESERVED.iter().any(|reserved| mount.guest.is_within(reserved)) || HELD.contains(&mount.guest.as_str()) {
-            return refuse(mount, "belongs to the sandbox itself", "choose a place of its own, such as /data or /mnt/NAME");
+            return refuse(
+                mount,
+                "belongs to the sandbox itself",
+                "choose a place of its own, such as /data or /mnt/NAME",
+            );
         }
         for other in &mounts[..index] {
             if mount.guest.is_within(other.guest.as_str()) || other.guest.is_within(mount.guest.as_str()) {
@@ -180,12 +210,17 @@ fn protected(is_writable_workspace: bool, asked: Vec<ProtectedPath>) -> Result<V
     if !is_writable_workspace {
         return Ok(Vec::new());
     }
-    let built_in = DEFAULT_PROTECTED.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
+    let built_in =
+        DEFAULT_PROTECTED.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
     let mut all: Vec<ProtectedPath> = built_in.chain(asked).collect();
     all.sort();
     all.dedup();
     if all.len() > ENTRIES_MAX {
-        return Err(Problem::new(Code::InvalidProtect, format!("more than {ENTRIES_MAX} protected paths"), "protect the directory that holds them"));
+        return Err(Problem::new(
+            Code::InvalidProtect,
+            format!("more than {ENTRIES_MAX} protected paths"),
+            "protect the directory that holds them",
+        ));
     }
     Ok(all)
 }
@@ -231,7 +266,13 @@ mod tests {
         let hash = |json: &str| resolve(json).unwrap().policy_hash();
         assert_eq!(hash("{}"), hash(r#"{"limits": {"memory": "2G"}, "network": "none", "user": "user"}"#));
         assert_eq!(hash(r#"{"env": {"A": "1"}}"#), hash(r#"{"env": {"A": "2"}}"#));
-        for other in [r#"{"limits": {"memory": "1G"}}"#, r#"{"network": "host"}"#, r#"{"env": {"A": "1"}}"#, r#"{"user": "root"}"#, r#"{"strict": true}"#] {
+        for other in [
+            r#"{"limits": {"memory": "1G"}}"#,
+            r#"{"network": "host"}"#,
+            r#"{"env": {"A": "1"}}"#,
+            r#"{"user": "root"}"#,
+            r#"{"strict": true}"#,
+        ] {
             assert_ne!(hash("{}"), hash(other), "{other}");
         }
     }

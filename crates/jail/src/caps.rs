@@ -1,7 +1,9 @@
 //! Capabilities: what in-sandbox root keeps, inside its user namespace and nowhere else.
 
 use rustix::io::Errno;
-use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+};
 
 use crate::identity::Identity;
 

@@ -81,7 +81,8 @@ fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'
         caps::shrink_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
         // Again: changes of credentials clear it. If the parent died in between, its end of the channel is closed and the agent ends itself.
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
-        let listener = filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let listener =
+            filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         hand_over(report, listener.as_fd()).map_err(at(Step::Seccomp))
     };
     match closed() {

@@ -3,7 +3,10 @@
 
 use std::os::fd::AsFd;
 
-use landlock::{ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope};
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
 use rustix::io::Errno;
 
 use crate::plan::Fence;
@@ -40,10 +43,15 @@ fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     Ok(ruleset.restrict_self()?.ruleset)
 }
 
-fn grant(ruleset: landlock::RulesetCreated, path: &str, access: BitFlags<AccessFs>) -> Result<landlock::RulesetCreated, landlock::RulesetError> {
+fn grant(
+    ruleset: landlock::RulesetCreated,
+    path: &str,
+    access: BitFlags<AccessFs>,
+) -> Result<landlock::RulesetCreated, landlock::RulesetError> {
     // A path that isn't there grants nothing; the plan names only paths it made.
     let Ok(fd) = PathFd::new(path) else { return Ok(ruleset) };
-    let is_directory = rustix::fs::fstat(fd.as_fd()).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory);
+    let is_directory = rustix::fs::fstat(fd.as_fd())
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory);
     let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
     ruleset.add_rule(PathBeneath::new(fd, access))
 }
@@ -52,6 +60,13 @@ fn grant(ruleset: landlock::RulesetCreated, path: &str, access: BitFlags<AccessF
 pub fn abi() -> Option<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel takes a null attribute of size zero and only answers a number.
-    let answer = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, LANDLOCK_CREATE_RULESET_VERSION) };
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
     u32::try_from(answer).ok().filter(|version| *version > 0)
 }

@@ -29,5 +29,5 @@ pub use plan::{Attributes, Cover, Fence, Op, Plan, Source, Supplies};
 pub use reap::{Reaped, reap};
 pub use signal::Signals;
 pub use spawn::{Jailed, SpawnError, Step, spawn};
-pub use sys::{MountAttributes, clone_tree, set_mount_attributes};
+pub use sys::{MountAttributes, clone_tree, pause_briefly, set_mount_attributes};
 pub use userns::{IdPair, mapping_namespace};

@@ -42,7 +42,12 @@ impl Network {
         // SAFETY: the stack is aligned, writable, and outlives the helper, as does its work: dropping this ends the helper first. The helper
         // makes raw system calls only: it allocates nothing, can't panic, and touches no variable of ours, errno included.
         let pid = unsafe {
-            libc::clone(helper, stack.as_mut_ptr_range().end.cast::<c_void>(), flags, (&raw const *work).cast_mut().cast::<c_void>())
+            libc::clone(
+                helper,
+                stack.as_mut_ptr_range().end.cast::<c_void>(),
+                flags,
+                (&raw const *work).cast_mut().cast::<c_void>(),
+            )
         };
         let helper = Pid::from_raw(checked(pid.into())? as i32).ok_or(Errno::SRCH)?;
         Ok(Self { helper, done, _work: work, _stack: stack })

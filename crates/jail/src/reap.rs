@@ -41,5 +41,9 @@ pub fn reap(pidfd: &impl AsFd, pid: Pid, patience: Duration) -> io::Result<Optio
         return Err(io::Error::last_os_error());
     }
     let time = |value: libc::timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
-    Ok(Some(Reaped { status, cpu: time(usage.ru_utime) + time(usage.ru_stime), largest_process_bytes: usage.ru_maxrss as u64 * 1024 }))
+    Ok(Some(Reaped {
+        status,
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        largest_process_bytes: usage.ru_maxrss as u64 * 1024,
+    }))
 }

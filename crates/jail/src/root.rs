@@ -5,10 +5,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, move_mount, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, mount_bind, move_mount, unmount,
 };
 
 use crate::identity::Identity;
@@ -36,7 +39,13 @@ impl Root {
         let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let root = Self { fd, identity: plan.identity };
-        chownat(&root.fd, "", Some(Uid::from_raw(root.owner(0))), Some(Gid::from_raw(root.owner(0))), AtFlags::EMPTY_PATH)?;
+        chownat(
+            &root.fd,
+            "",
+            Some(Uid::from_raw(root.owner(0))),
+            Some(Gid::from_raw(root.owner(0))),
+            AtFlags::EMPTY_PATH,
+        )?;
         Ok(root)
     }
 
@@ -123,7 +132,13 @@ impl Root {
         // The top of the view must look like the top of what is below.
         let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
-        chownat(&self.fd, upper.as_str(), Some(Uid::from_raw(top.st_uid)), Some(Gid::from_raw(top.st_gid)), AtFlags::SYMLINK_NOFOLLOW)?;
+        chownat(
+            &self.fd,
+            upper.as_str(),
+            Some(Uid::from_raw(top.st_uid)),
+            Some(Gid::from_raw(top.st_gid)),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?;
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
             fsconfig_set_string(context.as_fd(), key, format!("{STAGE}/{path}"))?;
@@ -158,7 +173,10 @@ impl Root {
             return Ok(());
         }
         let tree = clone_tree(&place, "")?;
-        set_mount_attributes(&tree, MountAttributes { is_read_only: attributes == Attributes::ReadOnly, ..MountAttributes::default() })?;
+        set_mount_attributes(
+            &tree,
+            MountAttributes { is_read_only: attributes == Attributes::ReadOnly, ..MountAttributes::default() },
+        )?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(tree.as_fd(), "", place.as_fd(), "", flags)
     }
@@ -168,7 +186,10 @@ impl Root {
         // Processes of others, the agent's own among them, are not even listed.
         fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
         fsconfig_create(context.as_fd())?;
-        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC
+            | MountAttrFlags::MOUNT_ATTR_RDONLY;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         self.attach(tree.as_fd(), target)
     }

@@ -49,7 +49,8 @@ pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report:
     let image = guest.into_fd().into_raw_fd();
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // All moved out of the way first: a source may sit where another has to go.
-    let [null, channel, image, report] = [null.into_raw_fd(), channel.as_raw_fd(), image, report.as_raw_fd()].map(raised);
+    let [null, channel, image, report] =
+        [null.into_raw_fd(), channel.as_raw_fd(), image, report.as_raw_fd()].map(raised);
     let (null, channel, image, report) = (null?, channel?, image?, report?);
     for target in 0..=2 {
         place(null, target, 0)?;
@@ -58,7 +59,8 @@ pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report:
     place(image, IMAGE, libc::O_CLOEXEC)?;
     place(report, REPORT, libc::O_CLOEXEC)?;
     // SAFETY: takes integers only; everything above REPORT is closed, and nothing here uses it afterwards.
-    checked(unsafe { libc::syscall(libc::SYS_close_range, (REPORT + 1) as libc::c_uint, libc::c_uint::MAX, 0) }).map(|_| ())
+    checked(unsafe { libc::syscall(libc::SYS_close_range, (REPORT + 1) as libc::c_uint, libc::c_uint::MAX, 0) })
+        .map(|_| ())
 }
 
 fn raised(fd: RawFd) -> Result<RawFd, Errno> {

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
 use rustix::process::Pid;
 
 use crate::identity::Identity;
@@ -132,13 +134,18 @@ impl Failure {
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let [step, a, b, c, d, e, f] = *<&[u8; Self::LEN]>::try_from(bytes).ok()?;
-        Some(Self { step: Step::from_number(step)?, index: u16::from_le_bytes([a, b]), errno: Errno::from_raw_os_error(i32::from_le_bytes([c, d, e, f])) })
+        Some(Self {
+            step: Step::from_number(step)?,
+            index: u16::from_le_bytes([a, b]),
+            errno: Errno::from_raw_os_error(i32::from_le_bytes([c, d, e, f])),
+        })
     }
 }
 
 /// Starts a sandbox. The caller must have one thread. `supply` runs while the child makes its root.
 pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) -> Result<Jailed, SpawnError> {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(SpawnError::Channel)?;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(SpawnError::Channel)?;
     // The network namespace is made by the child, beside the rest.
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
@@ -162,7 +169,12 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     }
 }
 
-fn attend(plan: &Plan, pid: Pid, ours: &OwnedFd, supply: impl FnOnce() -> std::io::Result<Supplies>) -> Result<Listener, SpawnError> {
+fn attend(
+    plan: &Plan,
+    pid: Pid,
+    ours: &OwnedFd,
+    supply: impl FnOnce() -> std::io::Result<Supplies>,
+) -> Result<Listener, SpawnError> {
     let number = pid.as_raw_nonzero().get();
     if let Identity::Single { .. } = plan.identity {
         // Without this an ordinary user may not map a gid.
@@ -203,7 +215,8 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        {
             // A reset is told once, when the child is gone and left something unread; what it had said before can still be read.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other.map_err(SpawnError::Channel)?,

@@ -5,7 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 
 use crate::memfd::SealedProgram;
 use crate::plan::Supplies;
@@ -22,7 +25,8 @@ pub(crate) struct Delivery {
 
 /// Sends everything; the agent's image goes first.
 pub(crate) fn send(socket: &OwnedFd, supplies: &Supplies, filter: &Filter) -> Result<(), Errno> {
-    let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(supplies.guest.as_fd()).chain(supplies.tasks.iter().map(AsFd::as_fd)).collect();
+    let descriptors: Vec<BorrowedFd<'_>> =
+        std::iter::once(supplies.guest.as_fd()).chain(supplies.tasks.iter().map(AsFd::as_fd)).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if descriptors.len() > DESCRIPTORS_MAX || !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {

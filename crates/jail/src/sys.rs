@@ -63,13 +63,25 @@ pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> Result<(), Errno> {
 
 fn mount_setattr(mount: BorrowedFd<'_>, attr: &MountAttr, flags: u32) -> Result<(), Errno> {
     // SAFETY: the path is a NUL-terminated empty string, and `attr` is a live struct of the size given.
-    let outcome = unsafe { libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const *attr, size_of::<MountAttr>()) };
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const *attr,
+            size_of::<MountAttr>(),
+        )
+    };
     checked(outcome).map(|_| ())
 }
 
 /// A detached copy of a mount tree.
 pub fn clone_tree(directory: &impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
     open_tree(directory, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
 }
 
@@ -78,10 +90,7 @@ pub(crate) enum Cloned {
     /// We are the child.
     Child,
     /// We are the parent.
-    Parent {
-        pid: i32,
-        pidfd: OwnedFd,
-    },
+    Parent { pid: i32, pidfd: OwnedFd },
 }
 
 /// `clone3` with the parent's memory copied, as `fork` does. The caller is single-threaded, so the child may go on in ordinary code.
@@ -121,7 +130,9 @@ pub(crate) fn pivot_here() -> Result<(), Errno> {
 pub(crate) fn new_session_keyring() -> Result<(), Errno> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for an anonymous keyring.
-    match checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) }) {
+    match checked(unsafe {
+        libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+    }) {
         // A kernel without keyrings has no keys to reach.
         Ok(_) | Err(Errno::NOSYS) => Ok(()),
         Err(errno) => Err(errno),
@@ -154,7 +165,9 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: SIOCSIFFLAGS takes a pointer to one ifreq, which is what is given.
-    unsafe { rustix::ioctl::ioctl(&socket, rustix::ioctl::Setter::<{ libc::SIOCSIFFLAGS as u32 }, libc::ifreq>::new(request)) }
+    unsafe {
+        rustix::ioctl::ioctl(&socket, rustix::ioctl::Setter::<{ libc::SIOCSIFFLAGS as u32 }, libc::ifreq>::new(request))
+    }
 }
 
 /// Replaces this process by the program in `fd`, with one argument and no environment. Returns only on failure.
@@ -165,6 +178,13 @@ pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
     // SAFETY: both arrays are null-terminated and live, and so is the empty path.
     unsafe { libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH) };
     last_errno()
+}
+
+/// Waits a moment, for what the kernel tells of by no event. The caller looks again, a bounded number of times.
+pub fn pause_briefly() {
+    let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    // Woken early is fine.
+    let _ = rustix::thread::nanosleep(&pause);
 }
 
 /// Ends this process without running anything the parent had registered or buffered.

@@ -29,8 +29,8 @@ impl DataDirectory {
         let fail = |what: &str| {
             Problem::new(
                 Code::DataDirectory,
-                format!("the data directory {:?} {what}", path.display().to_string()),
-                "give another with --data-dir or SAGGAR_DATA_DIR; it must be yours alone (mode 0700)",
+                format!("the data directory {what}"),
+                "name one that is yours alone (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
             )
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -47,15 +47,14 @@ impl DataDirectory {
             return Err(fail("belongs to another user"));
         }
         if stat.st_mode & 0o077 != 0 {
-            rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700)).map_err(|errno| fail(&format!("can't be closed to others: {errno}")))?;
+            rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700))
+                .map_err(|errno| fail(&format!("can't be closed to others: {errno}")))?;
         }
         let sandboxes = match openat(&top, "sandboxes", flags, Mode::empty()) {
-            Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {
-                    Ok(()) | Err(Errno::EXIST) => openat(&top, "sandboxes", flags, Mode::empty()),
-                    Err(errno) => Err(errno),
-                }
-            }
+            Err(Errno::NOENT) => match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {
+                Ok(()) | Err(Errno::EXIST) => openat(&top, "sandboxes", flags, Mode::empty()),
+                Err(errno) => Err(errno),
+            },
             other => other,
         };
         let sandboxes = sandboxes.map_err(|errno| fail(&format!("can't be used: {errno}")))?;
@@ -92,5 +91,11 @@ fn default_path() -> Result<PathBuf, Problem> {
     variable("XDG_DATA_HOME")
         .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
         .map(|base| base.join("saggar"))
-        .ok_or_else(|| Problem::new(Code::DataDirectory, "there is no HOME to put a data directory in", "name one with --data-dir or SAGGAR_DATA_DIR"))
+        .ok_or_else(|| {
+            Problem::new(
+                Code::DataDirectory,
+                "there is no HOME to put a data directory in",
+                "name one with --data-dir or SAGGAR_DATA_DIR",
+            )
+        })
 }

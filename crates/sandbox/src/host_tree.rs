@@ -31,7 +31,9 @@ impl HostTree {
         let seen = match open(if trimmed.is_empty() { "/" } else { trimmed }, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(fail("does not exist", "create it, or name another")),
-            Err(Errno::ACCESS) => return Err(fail("can't be reached by this user", "check the permissions of the directories above it")),
+            Err(Errno::ACCESS) => {
+                return Err(fail("can't be reached by this user", "check the permissions of the directories above it"));
+            }
             Err(errno) => return Err(fail(&format!("can't be opened: {errno}"), "name another")),
         };
         let stat = fstat(&seen).map_err(|errno| fail(&format!("can't be looked at: {errno}"), "name another"))?;
@@ -41,7 +43,9 @@ impl HostTree {
             FileType::Symlink => return Err(fail("is a symbolic link", "name the directory it leads to")),
             _ => return Err(fail("is neither a file nor a directory", "name a file or a directory")),
         };
-        let resolved = given.canonicalize().map_err(|error| fail(&format!("can't be resolved: {}", error.kind()), "name another"))?;
+        let resolved = given
+            .canonicalize()
+            .map_err(|error| fail(&format!("can't be resolved: {}", error.kind()), "name another"))?;
         if resolved == Path::new("/") {
             return Err(fail("is the whole host", "name the directory that the program is to work on"));
         }
@@ -53,7 +57,15 @@ impl HostTree {
         if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
             return Err(fail("changed while it was being looked at", "try again when nothing renames it"));
         }
-        Ok(Self { path: resolved, fd, device: stat.st_dev, inode: stat.st_ino, uid: stat.st_uid, gid: stat.st_gid, is_directory })
+        Ok(Self {
+            path: resolved,
+            fd,
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            is_directory,
+        })
     }
 
     /// Whether another path of the host lies in it, or is it.

@@ -5,8 +5,12 @@
 //! elsewhere would let go of it there. A gate makes "look, record, place" and "look, remove" each one step among our own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
@@ -28,6 +32,9 @@ pub(crate) struct Protection {
     files: Vec<String>,
 }
 
+/// It is held for moments; whoever holds it longer was stopped or hangs.
+const GATE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The gate: while it is held, no other of our processes places or removes a placeholder.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -37,14 +44,25 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn close(records: BorrowedFd<'_>) -> std::io::Result<Self> {
         let fd = openat(records, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        flock(&fd, FlockOperation::LockExclusive)?;
-        Ok(Self { _locked: fd })
+        let deadline = Instant::now() + GATE_PATIENCE;
+        loop {
+            match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { _locked: fd }),
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => saggar_jail::pause_briefly(),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 
 impl Protection {
     /// Looks at each path without following a link.
-    pub(crate) fn look(workspace: &HostTree, paths: &[ProtectedPath], records: BorrowedFd<'_>, _gate: &Gate) -> Result<Self, Problem> {
+    pub(crate) fn look(
+        workspace: &HostTree,
+        paths: &[ProtectedPath],
+        records: BorrowedFd<'_>,
+        _gate: &Gate,
+    ) -> Result<Self, Problem> {
         // Dead ones count too: what they placed goes when they are reaped, and would then go from under us.
         let theirs = placed_by(records, workspace, None, |found| match found {
             Found::Live(holdings) => Some(holdings),
@@ -70,7 +88,9 @@ impl Protection {
                 Some(FileType::Symlink) => {
                     return Err(Problem::new(
                         Code::InvalidProtect,
-                        format!("protected path {path} goes through the symbolic link {so_far:?}, which can't be held in place"),
+                        format!(
+                            "protected path {path} goes through the symbolic link {so_far:?}, which can't be held in place"
+                        ),
                         "replace the link by what it leads to, or use --fs read-only or --fs scratch",
                     ));
                 }
@@ -177,8 +197,10 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
 /// The same files of git's in the directories it keeps for linked worktrees and submodules, where there are any: the host's git
 /// reads them from there when it is used in such a checkout.
 fn inner_git_paths(workspace: &HostTree, paths: &[ProtectedPath]) -> Result<Vec<ProtectedPath>, Problem> {
-    const KEPT: &[(&str, &[&str])] =
-        &[(".git/worktrees", &["commondir", "config.worktree", "gitdir"]), (".git/modules", &["commondir", "config", "config.worktree", "hooks/"])];
+    const KEPT: &[(&str, &[&str])] = &[
+        (".git/worktrees", &["commondir", "config.worktree", "gitdir"]),
+        (".git/modules", &["commondir", "config", "config.worktree", "hooks/"]),
+    ];
     let mut found = Vec::new();
     if paths.is_empty() {
         return Ok(found);
@@ -222,20 +244,35 @@ fn kind_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Op
     match looked {
         Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
         Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(Problem::new(Code::InvalidProtect, format!("protected path {asked} can't be looked at: {errno}"), "check the permissions of the directories above it")),
+        Err(errno) => Err(Problem::new(
+            Code::InvalidProtect,
+            format!("protected path {asked} can't be looked at: {errno}"),
+            "check the permissions of the directories above it",
+        )),
     }
 }
 
 /// The directory a path's last name is in, reached without leaving the workspace or following a link.
 fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a str), Errno> {
     let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-    let fd = openat2(workspace.fd.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)?;
+    let fd = openat2(
+        workspace.fd.as_fd(),
+        parent,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        RESOLVE,
+    )?;
     Ok((fd, name))
 }
 
 /// Placeholders in this workspace that other records name, of those records that `counts` lets count. A caller's own record is
 /// passed over without being opened: closing it again would drop its lock.
-fn placed_by(records: BorrowedFd<'_>, workspace: &HostTree, own: Option<&str>, counts: impl Fn(Found) -> Option<Holdings>) -> Vec<String> {
+fn placed_by(
+    records: BorrowedFd<'_>,
+    workspace: &HostTree,
+    own: Option<&str>,
+    counts: impl Fn(Found) -> Option<Holdings>,
+) -> Vec<String> {
     let mut placed = Vec::new();
     for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
         if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
@@ -259,14 +296,20 @@ mod tests {
         let root = std::env::temp_dir().join(format!("saggar-placeholder-{}", std::process::id()));
         std::fs::create_dir_all(root.join("workspace/.saggar")).unwrap();
         std::fs::create_dir_all(root.join("records")).unwrap();
-        let records = rustix::fs::open(root.join("records"), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let records =
+            rustix::fs::open(root.join("records"), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .unwrap();
         let path = HostPath::parse(root.join("workspace").to_str().unwrap()).unwrap();
         let workspace = HostTree::open(&path, Code::InvalidWorkspace, "workspace").unwrap();
         let mut holdings = Holdings::new();
         holdings.workspace = Some(workspace.path.display().to_string());
         holdings.placeholders = vec![".saggar".to_owned()];
         let protected = [ProtectedPath::parse(".saggar/").unwrap()];
-        let look = || Protection::look(&workspace, &protected, records.as_fd(), &Gate::close(records.as_fd()).unwrap()).unwrap().absent;
+        let look = || {
+            Protection::look(&workspace, &protected, records.as_fd(), &Gate::close(records.as_fd()).unwrap())
+                .unwrap()
+                .absent
+        };
         assert_eq!(look(), Vec::<String>::new());
         drop(Record::create(records.as_fd(), &SandboxId::from_random([7; 16]), &holdings).unwrap());
         assert_eq!(look(), [".saggar"]);

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
-use saggar_jail::{Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace, set_mount_attributes};
+use saggar_jail::{
+    Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace,
+    set_mount_attributes,
+};
 
 use crate::host_tree::HostTree;
 use crate::template;
@@ -94,7 +97,14 @@ impl Layout {
         Ok(())
     }
 
-    fn mount(&mut self, spec: &Spec, identity: Identity, mount: &Mount, tree: &HostTree, made: &mut BTreeSet<String>) -> Result<(), Problem> {
+    fn mount(
+        &mut self,
+        spec: &Spec,
+        identity: Identity,
+        mount: &Mount,
+        tree: &HostTree,
+        made: &mut BTreeSet<String>,
+    ) -> Result<(), Problem> {
         let target = mount.guest.as_str().trim_start_matches('/').to_owned();
         let mut parent = String::new();
         let names: Vec<&str> = target.split('/').collect();
@@ -123,11 +133,22 @@ impl Layout {
 
     /// With a range of its own, the sandbox's user stands in for the owner of what is brought in: the mount translates the
     /// two into one another and knows no other id. An ordinary user needs no translation, and could not have one.
-    fn source(&mut self, tree: &HostTree, access: Access, identity: Identity, spec: &Spec, code: Code) -> Result<Source, Problem> {
+    fn source(
+        &mut self,
+        tree: &HostTree,
+        access: Access,
+        identity: Identity,
+        spec: &Spec,
+        code: Code,
+    ) -> Result<Source, Problem> {
         let base = match identity {
             Identity::Single { .. } => {
                 let path = tree.path.to_str().map(str::to_owned).ok_or_else(|| {
-                    Problem::new(code, format!("{:?} has a name that is not UTF-8", tree.path), "rename it, or mount a directory above it")
+                    Problem::new(
+                        code,
+                        format!("{:?} has a name that is not UTF-8", tree.path),
+                        "rename it, or mount a directory above it",
+                    )
                 })?;
                 return Ok(Source::Pinned { path, device: tree.device, inode: tree.inode });
             }
@@ -143,9 +164,14 @@ impl Layout {
             }
         };
         let seen = base + spec.user.id();
-        let namespace = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen }).map_err(refuse("making its id map"))?;
+        let namespace = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
+            .map_err(refuse("making its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
-        let attributes = MountAttributes { is_read_only: access == Access::ReadOnly, id_map: Some(&namespace), ..MountAttributes::default() };
+        let attributes = MountAttributes {
+            is_read_only: access == Access::ReadOnly,
+            id_map: Some(&namespace),
+            ..MountAttributes::default()
+        };
         set_mount_attributes(&mount, attributes).map_err(refuse("mapping its ids"))?;
         let source = Source::Detached(mount.as_raw_fd());
         self.mounts.push(mount);

@@ -31,7 +31,8 @@ impl Range {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        let file = open(FILE, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
+        let file =
+            open(FILE, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
         for step in 0..COUNT {
             let slot = (random % COUNT + step) % COUNT;
             if lock_byte(&file, slot)? {

@@ -37,7 +37,8 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
         match inspect(records, &name) {
             Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(records, &name, &dead) }),
             Ok(Found::Live(_) | Found::Gone) => {}
-            Err(error) => leftovers.push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
+            Err(error) => leftovers
+                .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
         }
     }
     leftovers
@@ -48,7 +49,10 @@ pub(crate) fn names(records: BorrowedFd<'_>) -> Vec<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = openat(records, ".", flags, Mode::empty()) else { return Vec::new() };
     let Ok(directory) = Dir::new(fd) else { return Vec::new() };
-    directory.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned)).filter(|name| SandboxId::parse(name).is_some()).collect()
+    directory
+        .filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned))
+        .filter(|name| SandboxId::parse(name).is_some())
+        .collect()
 }
 
 fn bury(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
@@ -56,18 +60,22 @@ fn bury(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> 
         end(first)?;
     }
     for leaf in &dead.holdings.cgroups {
-        saggar_jail::cgroup::remove_leaf(Path::new(leaf)).map_err(|error| format!("a cgroup can't be removed: {}", error.kind()))?;
+        saggar_jail::cgroup::remove_leaf(Path::new(leaf))
+            .map_err(|error| format!("a cgroup can't be removed: {}", error.kind()))?;
     }
     remove_placeholders(records, name, dead)?;
     unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"))
 }
 
 fn remove_placeholders(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
-    let Some(workspace) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else { return Ok(()) };
+    let Some(workspace) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else {
+        return Ok(());
+    };
     let path = HostPath::parse(workspace)?;
     // A workspace that is gone took its placeholders along.
     let Ok(workspace) = HostTree::open(&path, Code::InvalidWorkspace, "workspace") else { return Ok(()) };
-    let gate = Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
+    let gate =
+        Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     Ok(())
 }

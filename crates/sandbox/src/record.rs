@@ -112,7 +112,8 @@ pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<
     }
     let text = read_whole(&fd)?;
     let mut lines = text.split(|byte| *byte == b'\n');
-    let holdings: Holdings = lines.next().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_else(Holdings::new);
+    let holdings: Holdings =
+        lines.next().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_else(Holdings::new);
     let first = lines.next().and_then(|line| serde_json::from_slice(line).ok());
     Ok(if is_dead { Found::Dead(Dead { holdings, first, _locked: fd }) } else { Found::Live(holdings) })
 }

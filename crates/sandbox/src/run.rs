@@ -10,7 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use saggar_domain::{
-    Access, Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName, NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
+    Access, Code, Denial, DenialCode, EventBody, ExecId, ExecStatus, FsMode, GuestPath, HostPath, LimitName,
+    NetworkReport, Output, Problem, SandboxId, Spec, Usage, User,
 };
 use saggar_guest::{End, ExecRequest, FailStage, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Counters, Group, Host, Wanted};
@@ -93,10 +94,23 @@ impl Report {
     /// Nothing was started.
     pub fn not_started(status: ExecStatus, error: Problem) -> Self {
         let denials = match status {
-            ExecStatus::Refused => vec![Denial { code: DenialCode::Refused, rule: format!("spec/{}", error.code.as_str()), message: error.message.clone() }],
+            ExecStatus::Refused => vec![Denial {
+                code: DenialCode::Refused,
+                rule: format!("spec/{}", error.code.as_str()),
+                message: error.message.clone(),
+            }],
             _ => Vec::new(),
         };
-        Self { status, exit_code: None, signal: None, output: Output::default(), usage: Usage::default(), unenforced: Vec::new(), denials, error: Some(error) }
+        Self {
+            status,
+            exit_code: None,
+            signal: None,
+            output: Output::default(),
+            usage: Usage::default(),
+            unenforced: Vec::new(),
+            denials,
+            error: Some(error),
+        }
     }
 }
 
@@ -111,7 +125,11 @@ fn refused(error: Problem) -> Stopped {
 }
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Stopped {
-    let problem = Problem::new(Code::SetupFailed, format!("{what} failed: {error}"), "`saggar doctor` shows what this host gives and what is missing");
+    let problem = Problem::new(
+        Code::SetupFailed,
+        format!("{what} failed: {error}"),
+        "`saggar doctor` shows what this host gives and what is missing",
+    );
     Stopped { status: ExecStatus::SetupFailed, error: problem }
 }
 
@@ -141,16 +159,27 @@ struct Placed {
     paths: Vec<String>,
 }
 
-fn prepare(data: &DataDirectory, ids: &Ids, spec: &Spec, observe: &mut dyn FnMut(EventBody)) -> Result<Prepared, Stopped> {
+fn prepare(
+    data: &DataDirectory,
+    ids: &Ids,
+    spec: &Spec,
+    observe: &mut dyn FnMut(EventBody),
+) -> Result<Prepared, Stopped> {
     let host = Host::detect();
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
-    observe(EventBody::Setup { tier: spec.tier, fs: spec.fs, user: spec.user, unenforced: enforcement.unenforced.clone() });
+    observe(EventBody::Setup {
+        tier: spec.tier,
+        fs: spec.fs,
+        user: spec.user,
+        unenforced: enforcement.unenforced.clone(),
+    });
     observe(EventBody::Network(NetworkReport::from(spec.network)));
     let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
     let name = format!("saggar-{}", ids.sandbox);
     let mut holdings = Holdings::new();
-    holdings.cgroups = Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
+    holdings.cgroups =
+        Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
     match lay_out(spec, identity, &brought) {
         Ok(layout) => Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed }),
@@ -166,7 +195,11 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
         if data.overlaps(&tree.path) {
             let message = format!("{what} {path} is, holds or is in Saggar's own data directory");
-            return Err(Problem::new(code, message, "choose a directory apart from it, or move the data directory with --data-dir"));
+            return Err(Problem::new(
+                code,
+                message,
+                "choose a directory apart from it, or move the data directory with --data-dir",
+            ));
         }
         Ok(())
     };
@@ -174,7 +207,11 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     if let Some(path) = &spec.workspace {
         let tree = HostTree::open(path, Code::InvalidWorkspace, "workspace")?;
         if !tree.is_directory {
-            return Err(Problem::new(Code::InvalidWorkspace, format!("workspace {path} is not a directory"), "name a directory; single files can be brought in with --mount"));
+            return Err(Problem::new(
+                Code::InvalidWorkspace,
+                format!("workspace {path} is not a directory"),
+                "name a directory; single files can be brought in with --mount",
+            ));
         }
         guard(&tree, path, Code::InvalidWorkspace, "workspace")?;
         brought.workspace = Some(tree);
@@ -187,8 +224,15 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
             && mount.access == Access::ReadWrite
             && (tree.holds(&workspace.path) || workspace.holds(&tree.path))
         {
-            let message = format!("writable mount source {} overlaps the workspace, and would be a way round its protected paths", mount.host);
-            return Err(Problem::new(Code::InvalidMount, message, "the workspace is writable already: leave the mount out, or make it read-only"));
+            let message = format!(
+                "writable mount source {} overlaps the workspace, and would be a way round its protected paths",
+                mount.host
+            );
+            return Err(Problem::new(
+                Code::InvalidMount,
+                message,
+                "the workspace is writable already: leave the mount out, or make it read-only",
+            ));
         }
         brought.mounts.push((mount.clone(), tree));
     }
@@ -205,8 +249,17 @@ fn identity(user: User) -> std::io::Result<(Identity, Option<Range>)> {
 }
 
 /// Writes the record, with placeholders where a protected path is absent, and puts those there.
-fn record(data: &DataDirectory, ids: &Ids, spec: &Spec, brought: &mut Brought, mut holdings: Holdings) -> Result<(Record, Option<Placed>), Stopped> {
-    let create = |holdings: &Holdings| Record::create(data.sandboxes(), &ids.sandbox, holdings).map_err(|error| failed("writing the sandbox's record", error));
+fn record(
+    data: &DataDirectory,
+    ids: &Ids,
+    spec: &Spec,
+    brought: &mut Brought,
+    mut holdings: Holdings,
+) -> Result<(Record, Option<Placed>), Stopped> {
+    let create = |holdings: &Holdings| {
+        Record::create(data.sandboxes(), &ids.sandbox, holdings)
+            .map_err(|error| failed("writing the sandbox's record", error))
+    };
     let Some(workspace) = brought.workspace.as_ref().filter(|_| spec.fs == FsMode::WorkspaceWrite) else {
         return Ok((create(&holdings)?, None));
     };
@@ -261,7 +314,11 @@ impl Prepared {
             Ok(()) => clean_up(data, ids, self.record, self.placed),
             // Something in there doesn't die. The record stays, so that the next start tries again.
             Err(error) if report.error.is_none() => {
-                report.error = Some(Problem::new(Code::SetupFailed, format!("a cgroup of the sandbox can't be removed: {}", error.kind()), "the next start tries again"));
+                report.error = Some(Problem::new(
+                    Code::SetupFailed,
+                    format!("a cgroup of the sandbox can't be removed: {}", error.kind()),
+                    "the next start tries again",
+                ));
             }
             Err(_) => {}
         }
@@ -269,21 +326,33 @@ impl Prepared {
         report
     }
 
-    fn start_and_attend(&mut self, job: Job, group: &mut Option<Group>, observe: &mut dyn FnMut(EventBody)) -> Result<(Outcome, Vec<Denial>, Asked), Stopped> {
+    fn start_and_attend(
+        &mut self,
+        job: Job,
+        group: &mut Option<Group>,
+        observe: &mut dyn FnMut(EventBody),
+    ) -> Result<(Outcome, Vec<Denial>, Asked), Stopped> {
         let Job { spec, program, streams, terminal, terminal_name, signals } = job;
         let deadline = Instant::now() + spec.limits.timeout.value.duration();
         let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
         let program_name = String::from_utf8_lossy(program.first().map_or(&[], Vec::as_slice)).into_owned();
         let request = request(&spec, program, streams.stdin.is_some(), terminal, terminal_name.as_deref());
         channel.send(&ToGuest::Exec(request)).map_err(|error| {
-            refused(Problem::new(Code::InvalidValue, format!("the program, its arguments or its environment can't be passed on: {error}"), "shorten them, or put them into a file"))
+            refused(Problem::new(
+                Code::InvalidValue,
+                format!("the program, its arguments or its environment can't be passed on: {error}"),
+                "shorten them, or put them into a file",
+            ))
         })?;
         let create = || Group::create(&self.host, &self.name, &self.enforcement.cgroup);
         // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
         if Group::has_birthplace(&self.host, &self.enforcement.cgroup) {
             *group = Some(create().map_err(|error| failed("making the cgroups", error.kind()))?);
         }
-        let birthplace = group.as_ref().map_or(Ok(None), Group::birthplace).map_err(|error| failed("opening the cgroup", error.kind()))?;
+        let birthplace = group
+            .as_ref()
+            .map_or(Ok(None), Group::birthplace)
+            .map_err(|error| failed("opening the cgroup", error.kind()))?;
         let plan = plan(&mut self.layout, self.identity, &spec, self.enforcement.processes, birthplace, theirs);
         let supply = || {
             let group = match group {
@@ -313,7 +382,14 @@ impl Prepared {
     }
 }
 
-fn plan(layout: &mut Layout, identity: Identity, spec: &Spec, processes: Option<u64>, cgroup: Option<OwnedFd>, channel: OwnedFd) -> Plan {
+fn plan(
+    layout: &mut Layout,
+    identity: Identity,
+    spec: &Spec,
+    processes: Option<u64>,
+    cgroup: Option<OwnedFd>,
+    channel: OwnedFd,
+) -> Plan {
     let disk = spec.limits.disk.value.bytes();
     Plan {
         identity,
@@ -331,7 +407,13 @@ fn plan(layout: &mut Layout, identity: Identity, spec: &Spec, processes: Option<
 }
 
 /// The environment is built, never inherited: what is not named here or in the spec is not there.
-fn request(spec: &Spec, argv: Vec<Vec<u8>>, has_stdin: bool, tty: Option<TerminalSize>, terminal_name: Option<&str>) -> ExecRequest {
+fn request(
+    spec: &Spec,
+    argv: Vec<Vec<u8>>,
+    has_stdin: bool,
+    tty: Option<TerminalSize>,
+    terminal_name: Option<&str>,
+) -> ExecRequest {
     let name = spec.user.as_str();
     let mut env = std::collections::BTreeMap::from([
         ("HOME", spec.user.home()),
@@ -368,7 +450,13 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
     match error {
         SpawnError::Step { step: Step::Root, index, errno } => {
             let what = match plan.ops.get(*index) {
-                Some(Op::Directory { path, .. } | Op::File { path, .. } | Op::Link { path, .. } | Op::Writable { path } | Op::Mask { path, .. }) => format!("making /{path}"),
+                Some(
+                    Op::Directory { path, .. }
+                    | Op::File { path, .. }
+                    | Op::Link { path, .. }
+                    | Op::Writable { path }
+                    | Op::Mask { path, .. },
+                ) => format!("making /{path}"),
                 Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
                 Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
                 Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
@@ -380,7 +468,9 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
             failed(&what, errno)
         }
         SpawnError::Step { step, errno, .. } => failed(&step.to_string(), errno),
-        SpawnError::Clone(errno) | SpawnError::Map(errno) | SpawnError::Channel(errno) => failed(&error.to_string(), errno),
+        SpawnError::Clone(errno) | SpawnError::Map(errno) | SpawnError::Channel(errno) => {
+            failed(&error.to_string(), errno)
+        }
         SpawnError::Supply(source) => failed(&error.to_string(), source.kind()),
         SpawnError::Died => failed("set-up", "the new process died without a word"),
         SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
@@ -399,7 +489,10 @@ impl Denials {
         let denial = Denial {
             code: DenialCode::SyscallRefused,
             rule: refused.rule.to_owned(),
-            message: format!("a program called {}, which the {} rule refuses in every sandbox of this tier", refused.syscall, refused.rule),
+            message: format!(
+                "a program called {}, which the {} rule refuses in every sandbox of this tier",
+                refused.syscall, refused.rule
+            ),
         };
         self.told += 1;
         match self.told.cmp(&(DENIAL_EVENTS_MAX + 1)) {
@@ -407,7 +500,9 @@ impl Denials {
             std::cmp::Ordering::Equal => observe(EventBody::Denial(Denial {
                 code: DenialCode::DenialsDropped,
                 rule: "events/denials".to_owned(),
-                message: format!("more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused in silence"),
+                message: format!(
+                    "more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused in silence"
+                ),
             })),
             std::cmp::Ordering::Greater => {}
         }
@@ -425,7 +520,13 @@ struct Asked {
 }
 
 /// Turns what was seen into what is said.
-fn conclude(outcome: Outcome, mut denials: Vec<Denial>, asked: &Asked, counters: Counters, observe: &mut dyn FnMut(EventBody)) -> Report {
+fn conclude(
+    outcome: Outcome,
+    mut denials: Vec<Denial>,
+    asked: &Asked,
+    counters: Counters,
+    observe: &mut dyn FnMut(EventBody),
+) -> Report {
     let Outcome { ending, is_storage_full, reaped, streams } = outcome;
     let was_killed = counters.out_of_memory_kills.unwrap_or(0) > 0;
     let (status, exit_code, signal, error) = describe(ending, was_killed, asked);
@@ -433,19 +534,34 @@ fn conclude(outcome: Outcome, mut denials: Vec<Denial>, asked: &Asked, counters:
     let (stdout, stderr) = (streams.stdout.totals(), streams.stderr.totals());
     let mut hit = Vec::new();
     if status == ExecStatus::TimedOut {
-        hit.push(Denial::limit(LimitName::Timeout, format!("the program was ended after {}; raise it with --timeout", limits.timeout.value)));
+        hit.push(Denial::limit(
+            LimitName::Timeout,
+            format!("the program was ended after {}; raise it with --timeout", limits.timeout.value),
+        ));
     }
     if was_killed {
-        hit.push(Denial::limit(LimitName::Memory, format!("the kernel killed a process at {} of memory; raise it with --memory", limits.memory.value)));
+        hit.push(Denial::limit(
+            LimitName::Memory,
+            format!("the kernel killed a process at {} of memory; raise it with --memory", limits.memory.value),
+        ));
     }
     if counters.pids_refused.unwrap_or(0) > 0 {
-        hit.push(Denial::limit(LimitName::Pids, format!("one more process or thread than {} was refused; raise it with --pids", limits.pids.value)));
+        hit.push(Denial::limit(
+            LimitName::Pids,
+            format!("one more process or thread than {} was refused; raise it with --pids", limits.pids.value),
+        ));
     }
     if is_storage_full {
-        hit.push(Denial::limit(LimitName::Disk, format!("the private storage of {} is full; raise it with --disk", limits.disk.value)));
+        hit.push(Denial::limit(
+            LimitName::Disk,
+            format!("the private storage of {} is full; raise it with --disk", limits.disk.value),
+        ));
     }
     if stdout.dropped + stderr.dropped > 0 {
-        hit.push(Denial::limit(LimitName::Output, format!("output past {} was dropped; raise it with --output", limits.output.value)));
+        hit.push(Denial::limit(
+            LimitName::Output,
+            format!("output past {} was dropped; raise it with --output", limits.output.value),
+        ));
     }
     for denial in &hit {
         observe(EventBody::Limit(denial.clone()));
@@ -454,10 +570,19 @@ fn conclude(outcome: Outcome, mut denials: Vec<Denial>, asked: &Asked, counters:
     let cpu = counters.cpu_usec.map(|usec| usec / 1000).or(reaped.map(|reaped| reaped.cpu.as_millis() as u64));
     let usage = Usage { cpu_ms: cpu, memory_peak_bytes: counters.memory_peak, processes_peak: counters.pids_peak };
     let error = match (error, reaped) {
-        (None, None) => Some(Problem::new(Code::SetupFailed, "a process of the sandbox can't be killed by the kernel", "the next start tries again; a hung disk or network mount is the usual reason")),
+        (None, None) => Some(Problem::new(
+            Code::SetupFailed,
+            "a process of the sandbox can't be killed by the kernel",
+            "the next start tries again; a hung disk or network mount is the usual reason",
+        )),
         (error, _) => error,
     };
-    let output = Output { stdout_dropped: stdout.dropped, stderr_dropped: stderr.dropped, stdout: streams.stdout.into_kept(), stderr: streams.stderr.into_kept() };
+    let output = Output {
+        stdout_dropped: stdout.dropped,
+        stderr_dropped: stderr.dropped,
+        stdout: streams.stdout.into_kept(),
+        stderr: streams.stderr.into_kept(),
+    };
     Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, error }
 }
 
@@ -467,8 +592,12 @@ const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
 fn describe(ending: Ending, was_killed: bool, asked: &Asked) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
     const SIGKILL: u8 = 9;
     match ending {
-        Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
-        Ending::Ended(End::Code(KILLED_BY_SHELLS_ACCOUNT)) if was_killed => (ExecStatus::OutOfMemory, Some(KILLED_BY_SHELLS_ACCOUNT), None, None),
+        Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => {
+            (ExecStatus::OutOfMemory, None, Some(SIGKILL), None)
+        }
+        Ending::Ended(End::Code(KILLED_BY_SHELLS_ACCOUNT)) if was_killed => {
+            (ExecStatus::OutOfMemory, Some(KILLED_BY_SHELLS_ACCOUNT), None, None)
+        }
         Ending::GuestLost if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
         Ending::Ended(End::Code(code)) => (ExecStatus::Exited, Some(code), None, None),
         Ending::Ended(End::Signal { signal, .. }) => (ExecStatus::Signaled, None, Some(signal), None),
@@ -479,7 +608,11 @@ fn describe(ending: Ending, was_killed: bool, asked: &Asked) -> (ExecStatus, Opt
             (status, None, None, Some(problem))
         }
         Ending::GuestLost => {
-            let problem = Problem::new(Code::GuestLost, "the agent inside the sandbox went away or broke the protocol; everything in it was killed", "run it again; if it repeats, report it");
+            let problem = Problem::new(
+                Code::GuestLost,
+                "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
+                "run it again; if it repeats, report it",
+            );
             (ExecStatus::SetupFailed, None, None, Some(problem))
         }
     }
@@ -497,9 +630,30 @@ fn not_started(stage: FailStage, errno: i32, asked: &Asked) -> (ExecStatus, Prob
                 "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
             ),
         ),
-        (FailStage::Program, _) => (ExecStatus::Refused, Problem::new(Code::ProgramNotExecutable, format!("the program {program:?} can't be executed: {reason}"), "check that it is executable, for this machine, and starts with #! if it is a script")),
-        (FailStage::Cwd, _) => (ExecStatus::Refused, Problem::new(Code::InvalidCwd, format!("the working directory {cwd} can't be entered: {reason}"), "give a directory that exists inside with --cwd")),
-        (stage, _) => (ExecStatus::SetupFailed, Problem::new(Code::SetupFailed, format!("starting the program failed ({stage:?}): {reason}"), "`saggar doctor` shows what this host gives and what is missing")),
+        (FailStage::Program, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::ProgramNotExecutable,
+                format!("the program {program:?} can't be executed: {reason}"),
+                "check that it is executable, for this machine, and starts with #! if it is a script",
+            ),
+        ),
+        (FailStage::Cwd, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::InvalidCwd,
+                format!("the working directory {cwd} can't be entered: {reason}"),
+                "give a directory that exists inside with --cwd",
+            ),
+        ),
+        (stage, _) => (
+            ExecStatus::SetupFailed,
+            Problem::new(
+                Code::SetupFailed,
+                format!("starting the program failed ({stage:?}): {reason}"),
+                "`saggar doctor` shows what this host gives and what is missing",
+            ),
+        ),
     }
 }
 

@@ -21,8 +21,19 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
 /// stays unreadable, because no one inside is the host's root.
 const MASKED_FILES: &[&str] = &[
-    "cmdline", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug", "sysrq-trigger",
-    "timer_list", "timer_stats",
+    "cmdline",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "latency_stats",
+    "sched_debug",
+    "sysrq-trigger",
+    "timer_list",
+    "timer_stats",
 ];
 /// Directories likewise.
 const MASKED_DIRECTORIES: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq", "scsi"];
@@ -74,8 +85,14 @@ fn system(ops: &mut Vec<Op>) {
         let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             ops.push(Op::Directory { path: (*name).to_owned(), mode: 0o755, owner: 0 });
-            ops.push(Op::Bind { source: Source::System(path), target: (*name).to_owned(), attributes: Attributes::ReadOnly });
-        } else if let Some(target) = std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned)) {
+            ops.push(Op::Bind {
+                source: Source::System(path),
+                target: (*name).to_owned(),
+                attributes: Attributes::ReadOnly,
+            });
+        } else if let Some(target) =
+            std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned))
+        {
             ops.push(Op::Link { path: (*name).to_owned(), target });
         }
     }
@@ -103,18 +120,28 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
         }
     }
     for name in ["localtime", "os-release"] {
-        if let Some(target) = std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned)) {
+        if let Some(target) =
+            std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned))
+        {
             ops.push(Op::Link { path: format!("etc/{name}"), target });
         }
     }
     if Path::new("/").join(LINKER_CACHE).is_file() {
         ops.push(Op::File { path: LINKER_CACHE.to_owned(), bytes: Vec::new() });
-        ops.push(Op::Bind { source: Source::System(format!("/{LINKER_CACHE}")), target: LINKER_CACHE.to_owned(), attributes: Attributes::ReadOnly });
+        ops.push(Op::Bind {
+            source: Source::System(format!("/{LINKER_CACHE}")),
+            target: LINKER_CACHE.to_owned(),
+            attributes: Attributes::ReadOnly,
+        });
     }
     for name in ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories()) {
         if Path::new("/etc").join(&name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             ops.push(Op::Directory { path: format!("etc/{name}"), mode: 0o755, owner: 0 });
-            ops.push(Op::Bind { source: Source::System(format!("/etc/{name}")), target: format!("etc/{name}"), attributes: Attributes::ReadOnly });
+            ops.push(Op::Bind {
+                source: Source::System(format!("/etc/{name}")),
+                target: format!("etc/{name}"),
+                attributes: Attributes::ReadOnly,
+            });
         }
     }
 }
@@ -123,7 +150,11 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
 fn versioned_directories() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir("/usr/lib/jvm") else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| Some(format!("java-{}-openjdk", name.strip_prefix("java-")?.split('-').next()?))).collect::<BTreeSet<_>>().into_iter().collect()
+    names
+        .filter_map(|name| Some(format!("java-{}-openjdk", name.strip_prefix("java-")?.split('-').next()?)))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
 }
 
 fn small_file(path: &str) -> Option<Vec<u8>> {
@@ -136,7 +167,13 @@ fn small_file(path: &str) -> Option<Vec<u8>> {
 
 fn devices(ops: &mut Vec<Op>) {
     ops.extend(DEVICES.iter().map(|name| Op::Device { name: (*name).to_owned() }));
-    for (name, target) in [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")] {
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
         ops.push(Op::Link { path: format!("dev/{name}"), target: target.to_owned() });
     }
     ops.push(Op::Terminals { target: "dev/pts".to_owned() });

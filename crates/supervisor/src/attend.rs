@@ -113,7 +113,12 @@ impl Attendance {
         }
         let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
         outcome?;
-        Ok(Outcome { ending: attendant.ending(), is_storage_full: attendant.is_storage_full, reaped, streams: attendant.streams })
+        Ok(Outcome {
+            ending: attendant.ending(),
+            is_storage_full: attendant.is_storage_full,
+            reaped,
+            streams: attendant.streams,
+        })
     }
 }
 
@@ -161,7 +166,9 @@ impl Attendant {
             for source in self.wait(now)? {
                 self.serve(source, observe)?;
             }
-            for (stream, is_lost) in [(Stream::Stdout, self.streams.stdout.take_lost()), (Stream::Stderr, self.streams.stderr.take_lost())] {
+            for (stream, is_lost) in
+                [(Stream::Stdout, self.streams.stdout.take_lost()), (Stream::Stderr, self.streams.stderr.take_lost())]
+            {
                 if is_lost {
                     self.say(&ToGuest::CloseOutput { exec: self.exec, stream });
                 }
@@ -171,7 +178,8 @@ impl Attendant {
 
     /// Output that still has a reader to go to. Nobody waits for a reader on behalf of a program that was made to end.
     fn has_backlog(&self) -> bool {
-        self.deadline.cause().is_none() && [&self.streams.stdout, &self.streams.stderr].iter().any(|sink| sink.waiting_on().is_some())
+        self.deadline.cause().is_none()
+            && [&self.streams.stdout, &self.streams.stderr].iter().any(|sink| sink.waiting_on().is_some())
     }
 
     fn wait(&self, now: Instant) -> io::Result<Vec<Source>> {
@@ -197,14 +205,22 @@ impl Attendant {
                 wanted.push((source, fd, PollFlags::OUT));
             }
         }
-        let mut polls: Vec<PollFd<'_>> = wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let mut polls: Vec<PollFd<'_>> =
+            wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         let next = [self.deadline.next(), self.watch.next()].into_iter().flatten().min();
-        let timeout = next.map(|at| at.saturating_duration_since(now)).map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        let timeout = next
+            .map(|at| at.saturating_duration_since(now))
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         match poll(&mut polls, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        Ok(wanted.iter().zip(&polls).filter(|(_, poll)| !poll.revents().is_empty()).map(|((source, ..), _)| *source).collect())
+        Ok(wanted
+            .iter()
+            .zip(&polls)
+            .filter(|(_, poll)| !poll.revents().is_empty())
+            .map(|((source, ..), _)| *source)
+            .collect())
     }
 
     /// Whether a slow reader makes the program wait. A program that was made to end no longer has that claim.
@@ -249,7 +265,9 @@ impl Attendant {
             }
             FromGuest::Output { stream: Stream::Stdout, bytes, .. } => self.streams.stdout.take(&bytes),
             FromGuest::Output { stream: Stream::Stderr, bytes, .. } => self.streams.stderr.take(&bytes),
-            FromGuest::StdinTaken { bytes, .. } => self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW),
+            FromGuest::StdinTaken { bytes, .. } => {
+                self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW)
+            }
             FromGuest::StorageFull { .. } => self.is_storage_full = true,
             FromGuest::Exited { end, .. } => self.end = Some(Ending::Ended(end)),
             FromGuest::Failed { stage, errno, .. } => {

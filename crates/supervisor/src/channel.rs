@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use saggar_guest::{Decoder, FromGuest, FrameError, ToGuest};
+use saggar_guest::{Decoder, FrameError, FromGuest, ToGuest};
 
 /// Bytes read from the channel at once.
 pub(crate) const READ_LEN: usize = 16 * 1024;

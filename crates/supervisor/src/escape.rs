@@ -124,7 +124,8 @@ impl EscapeFilter {
             ESC => self.state = State::Escape,
             0x40..=0x7e => {
                 self.state = State::Text;
-                let is_colour = byte == b'm' && self.sequence.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
+                let is_colour =
+                    byte == b'm' && self.sequence.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
                 if is_colour && self.sequence.len() < SEQUENCE_MAX {
                     [ESC, b'['].iter().chain(&self.sequence).chain(b"m").for_each(|byte| out(*byte));
                 }

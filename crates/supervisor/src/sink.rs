@@ -64,7 +64,11 @@ impl Sink {
 
     /// Passes bytes on to `fd`, all of them unless a limit is given, through a filter if one is given.
     pub fn forward(fd: OwnedFd, limit: Option<u64>, filter: Option<EscapeFilter>) -> Self {
-        Self { target: Target::Forward { fd, backlog: VecDeque::new(), filter, state: Reader::Open }, limit, totals: Totals::default() }
+        Self {
+            target: Target::Forward { fd, backlog: VecDeque::new(), filter, state: Reader::Open },
+            limit,
+            totals: Totals::default(),
+        }
     }
 
     /// How much there was.
@@ -93,7 +97,9 @@ impl Sink {
         let bytes = &bytes[..accepted];
         match &mut self.target {
             Target::Keep(kept) => kept.extend_from_slice(bytes),
-            Target::Forward { state: Reader::Open, backlog, filter: Some(filter), .. } => filter.pass(bytes, |byte| backlog.push_back(byte)),
+            Target::Forward { state: Reader::Open, backlog, filter: Some(filter), .. } => {
+                filter.pass(bytes, |byte| backlog.push_back(byte))
+            }
             Target::Forward { state: Reader::Open, backlog, filter: None, .. } => backlog.extend(bytes),
             Target::Forward { .. } => {}
         }

@@ -35,7 +35,12 @@ pub struct Done {
 impl Place {
     /// A new place under the system's temporary directory, which is not world-readable.
     pub fn new() -> Self {
-        let root = PathBuf::from(format!("{}/saggar-test-{}-{}", std::env::temp_dir().display(), std::process::id(), unique()));
+        let root = PathBuf::from(format!(
+            "{}/saggar-test-{}-{}",
+            std::env::temp_dir().display(),
+            std::process::id(),
+            unique()
+        ));
         std::fs::create_dir_all(root.join("workspace")).expect("the temporary directory is writable");
         Self { root: root.canonicalize().expect("just made") }
     }
@@ -133,7 +138,8 @@ pub fn finish(mut child: Child) -> Done {
     let status = child.wait().expect("our own child");
     let (stdout, stderr) = (stdout.join().expect("reader"), stderr.join().expect("reader"));
     assert!(ready > 0, "saggar hung; stdout {stdout:?}, stderr {stderr:?}");
-    let code = std::os::unix::process::ExitStatusExt::signal(&status).map_or_else(|| status.code().expect("no signal, so a code"), |signal| -signal);
+    let code = std::os::unix::process::ExitStatusExt::signal(&status)
+        .map_or_else(|| status.code().expect("no signal, so a code"), |signal| -signal);
     Done { code, stdout, stderr }
 }
 
@@ -157,7 +163,12 @@ pub fn cgroups() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(directory) = waiting.pop() {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        for entry in std::fs::read_dir(directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        {
             if entry.file_name().to_string_lossy().starts_with("saggar-") {
                 found.push(entry.path());
             }

@@ -29,7 +29,8 @@ impl Events {
     pub fn pipe(place: &Place) -> Self {
         let path = place.path("events.fifo");
         rustix::fs::mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).expect("the place is ours");
-        let fifo = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).expect("just made");
+        let fifo = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+            .expect("just made");
         Self { fifo, path, unread: Vec::new() }
     }
 
@@ -121,7 +122,8 @@ pub fn check_nothing_left(place: &Place, sandbox: &str) {
 /// The names in a directory, sorted.
 pub fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).expect("a directory of ours");
-    let mut names: Vec<String> = entries.map(|entry| entry.expect("ours").file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("ours").file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -129,7 +131,9 @@ pub fn names(directory: &Path) -> Vec<String> {
 /// Events that a finished `saggar` wrote to a file.
 pub fn events_in(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("the events file was written");
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("not an event ({error}): {line}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("not an event ({error}): {line}")))
+        .collect()
 }
 
 fn timespec(time: Duration) -> Timespec {

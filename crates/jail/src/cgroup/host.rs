@@ -81,7 +81,10 @@ impl Host {
             let v1 = hierarchies.iter().find(|hierarchy| hierarchy.is_v1_of(controller));
             match v1.or_else(|| hierarchies.iter().find(|hierarchy| hierarchy.is_v2)) {
                 Some(hierarchy) => hierarchy.place(controller, own),
-                None => Found::Missing(format!("no cgroup hierarchy with the {} controller is mounted", controller.as_str())),
+                None => Found::Missing(format!(
+                    "no cgroup hierarchy with the {} controller is mounted",
+                    controller.as_str()
+                )),
             }
         };
         Self { memory: find(Controller::Memory), pids: find(Controller::Pids), cpu: find(Controller::Cpu) }
@@ -132,12 +135,21 @@ impl Hierarchy {
         const V1: u64 = 0x0027_e0eb;
         const V2: u64 = 0x6367_7270;
         let at = |path: &str, wanted: u64| rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == wanted);
-        let whole = |mount_point: String, is_v2: bool, options: &str| Self { mount_point: mount_point.into(), root: "/".to_owned(), is_v2, options: options.to_owned() };
+        let whole = |mount_point: String, is_v2: bool, options: &str| Self {
+            mount_point: mount_point.into(),
+            root: "/".to_owned(),
+            is_v2,
+            options: options.to_owned(),
+        };
         if at("/sys/fs/cgroup", V2) {
             return vec![whole("/sys/fs/cgroup".to_owned(), true, "")];
         }
         let names = Controller::ALL.iter().map(|controller| controller.as_str());
-        names.map(|name| (name, format!("/sys/fs/cgroup/{name}"))).filter(|(_, path)| at(path, V1)).map(|(name, path)| whole(path, false, name)).collect()
+        names
+            .map(|name| (name, format!("/sys/fs/cgroup/{name}")))
+            .filter(|(_, path)| at(path, V1))
+            .map(|(name, path)| whole(path, false, name))
+            .collect()
     }
 
     /// Reads a line of mountinfo: `id parent dev root mountpoint options … - type source superoptions`.
@@ -178,10 +190,18 @@ impl Hierarchy {
         let path = own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next()?, parts.next()?);
-            let is_this = if self.is_v2 { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller.as_str()) };
+            let is_this = if self.is_v2 {
+                controllers.is_empty()
+            } else {
+                controllers.split(',').any(|name| name == controller.as_str())
+            };
             is_this.then_some(path)
         })?;
-        let inside = if self.root == "/" { path } else { path.strip_prefix(self.root.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'))? };
+        let inside = if self.root == "/" {
+            path
+        } else {
+            path.strip_prefix(self.root.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'))?
+        };
         Some(self.mount_point.join(inside.trim_start_matches('/')))
     }
 
@@ -194,12 +214,16 @@ impl Hierarchy {
         };
         let available = std::fs::read_to_string(self.mount_point.join("cgroup.controllers")).unwrap_or_default();
         if !available.split_whitespace().any(|controller| controller == name) {
-            return Found::Missing(format!("the cgroup v2 hierarchy has no {name} controller, and no v1 hierarchy does"));
+            return Found::Missing(format!(
+                "the cgroup v2 hierarchy has no {name} controller, and no v1 hierarchy does"
+            ));
         }
         if rustix::process::geteuid().is_root() {
             let ours = self.mount_point.join("saggar");
-            let enable = |directory: &Path| std::fs::write(directory.join("cgroup.subtree_control"), format!("+{name}"));
-            let made = enable(&self.mount_point).and_then(|()| std::fs::create_dir_all(&ours)).and_then(|()| enable(&ours));
+            let enable =
+                |directory: &Path| std::fs::write(directory.join("cgroup.subtree_control"), format!("+{name}"));
+            let made =
+                enable(&self.mount_point).and_then(|()| std::fs::create_dir_all(&ours)).and_then(|()| enable(&ours));
             if made.is_ok() {
                 return Found::At(Place::V2(ours));
             }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::sys::pause_briefly;
+
 /// How long processes may take to die before we report that they didn't.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for a death before looking again.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// Kills what is in a leaf and removes it. A leaf that isn't there is removed already.
 pub fn remove_leaf(leaf: &Path) -> io::Result<()> {
@@ -19,11 +19,14 @@ pub fn remove_leaf(leaf: &Path) -> io::Result<()> {
         match fs::remove_dir(leaf) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() > deadline => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() > deadline => {
+                return Err(error);
+            }
             Err(_) => {}
         }
         kill_all(leaf)?;
-        wait_a_moment();
+        // The kernel sends no event when a version 1 cgroup becomes empty.
+        pause_briefly();
     }
 }
 
@@ -45,11 +48,4 @@ fn kill_all(leaf: &Path) -> io::Result<()> {
 fn members(leaf: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(leaf.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok().and_then(Pid::from_raw)).collect())
-}
-
-/// The kernel sends no event when a version 1 cgroup becomes empty.
-fn wait_a_moment() {
-    let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as _ };
-    // Woken early is fine: the loop looks again.
-    let _ = rustix::thread::nanosleep(&pause);
 }

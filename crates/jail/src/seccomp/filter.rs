@@ -84,20 +84,10 @@ impl Filter {
 
     fn install_with(&self, flags: libc::c_ulong) -> io::Result<OwnedFd> {
         let len = u16::try_from(self.program.len()).expect("the table compiles to far less than 4096 instructions");
-        let program = libc::sock_fprog {
-            len,
-            filter: self.program.as_ptr().cast_mut(),
-        };
+        let program = libc::sock_fprog { len, filter: self.program.as_ptr().cast_mut() };
         // SAFETY: `program` points at `len` initialised instructions that outlive the call; the kernel copies them and
         // writes to neither.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                flags,
-                &raw const program,
-            )
-        };
+        let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -106,19 +96,14 @@ impl Filter {
     }
 
     fn compile_enabled(disabled: &[Group]) -> Self {
-        let mut assembler = Assembler {
-            code: Vec::with_capacity(512),
-            disabled,
-        };
+        let mut assembler = Assembler { code: Vec::with_capacity(512), disabled };
         if disabled.contains(&Group::ForeignAbi) {
             assembler.load(offset_of!(seccomp_data, nr));
         } else {
             assembler.refuse_foreign_abi();
         }
         assembler.search(&intervals(disabled));
-        Self {
-            program: assembler.code,
-        }
+        Self { program: assembler.code }
     }
 
     #[cfg(test)]

@@ -42,12 +42,8 @@ impl Listener {
 
     /// Answers a refused call with an error. A caller that died meanwhile needs no answer.
     pub fn refuse(&self, notification: &Notification, errno: Errno) -> io::Result<()> {
-        let mut response = libc::seccomp_notif_resp {
-            id: notification.id,
-            val: 0,
-            error: -errno.raw_os_error(),
-            flags: 0,
-        };
+        let mut response =
+            libc::seccomp_notif_resp { id: notification.id, val: 0, error: -errno.raw_os_error(), flags: 0 };
         loop {
             match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -89,12 +85,7 @@ pub struct Notification {
 
 impl From<libc::seccomp_notif> for Notification {
     fn from(request: libc::seccomp_notif) -> Self {
-        Self {
-            id: request.id,
-            pid: request.pid,
-            nr: request.data.nr.cast_unsigned(),
-            args: request.data.args,
-        }
+        Self { id: request.id, pid: request.pid, nr: request.data.nr.cast_unsigned(), args: request.data.args }
     }
 }
 
@@ -112,20 +103,10 @@ pub struct Refusal {
 /// Describes a notification, from the same table the filter was made of.
 pub fn verdict(notification: &Notification) -> Refusal {
     let syscall = arch::name(notification.nr).unwrap_or("unknown");
-    let clause = rules::rule_of(notification.nr)
-        .iter()
-        .find(|clause| clause.applies(&notification.args));
+    let clause = rules::rule_of(notification.nr).iter().find(|clause| clause.applies(&notification.args));
     match clause {
-        Some(clause) => Refusal {
-            syscall,
-            rule: clause.group.rule(),
-            errno: clause.answer.errno(),
-        },
+        Some(clause) => Refusal { syscall, rule: clause.group.rule(), errno: clause.answer.errno() },
         // The kernel asked about a call that this table allows: the filter comes from another build. Stay closed.
-        None => Refusal {
-            syscall,
-            rule: rules::Group::Unlisted.rule(),
-            errno: Errno::NOSYS,
-        },
+        None => Refusal { syscall, rule: rules::Group::Unlisted.rule(), errno: Errno::NOSYS },
     }
 }

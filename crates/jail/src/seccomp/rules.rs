@@ -20,11 +20,7 @@ use super::arch::{self, nr};
 
 /// The rule of a number, listed or not.
 pub(super) fn rule_of(number: u32) -> Rule {
-    TABLE
-        .iter()
-        .chain(arch::LEGACY)
-        .find(|(_, numbers)| numbers.contains(&number))
-        .map_or(UNLISTED, |(rule, _)| *rule)
+    TABLE.iter().chain(arch::LEGACY).find(|(_, numbers)| numbers.contains(&number)).map_or(UNLISTED, |(rule, _)| *rule)
 }
 
 /// Clauses in order of precedence; an empty list allows.
@@ -121,17 +117,11 @@ impl Clause {
     }
 
     const fn when(self, test: Test) -> Self {
-        Self {
-            tests: [Some(test), None],
-            ..self
-        }
+        Self { tests: [Some(test), None], ..self }
     }
 
     const fn when_both(self, first: Test, second: Test) -> Self {
-        Self {
-            tests: [Some(first), Some(second)],
-            ..self
-        }
+        Self { tests: [Some(first), Some(second)], ..self }
     }
 }
 
@@ -178,19 +168,11 @@ pub(super) enum Values {
 }
 
 pub(super) const fn silent(group: Group, errno: Errno) -> Clause {
-    Clause {
-        group,
-        answer: Answer::Silent(errno),
-        tests: [None; 2],
-    }
+    Clause { group, answer: Answer::Silent(errno), tests: [None; 2] }
 }
 
 pub(super) const fn telling(group: Group, errno: Errno) -> Clause {
-    Clause {
-        group,
-        answer: Answer::Telling(errno),
-        tests: [None; 2],
-    }
+    Clause { group, answer: Answer::Telling(errno), tests: [None; 2] }
 }
 
 /// Refuses a mode with a setuid or setgid bit.
@@ -213,27 +195,15 @@ pub(super) const fn device_node(mode: u8) -> Clause {
 }
 
 const fn any_bit(arg: u8, mask: u32) -> Test {
-    Test {
-        arg,
-        mask,
-        values: Values::NoneOf(&[0]),
-    }
+    Test { arg, mask, values: Values::NoneOf(&[0]) }
 }
 
 const fn one_of(arg: u8, values: &'static [u32]) -> Test {
-    Test {
-        arg,
-        mask: u32::MAX,
-        values: Values::OneOf(values),
-    }
+    Test { arg, mask: u32::MAX, values: Values::OneOf(values) }
 }
 
 const fn none_of(arg: u8, values: &'static [u32]) -> Test {
-    Test {
-        arg,
-        mask: u32::MAX,
-        values: Values::NoneOf(values),
-    }
+    Test { arg, mask: u32::MAX, values: Values::NoneOf(values) }
 }
 
 const SETID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -269,11 +239,7 @@ const IPPROTO_UDP: u32 = libc::IPPROTO_UDP as u32;
 const IPPROTO_MPTCP: u32 = 262;
 
 const fn socket_type(values: Values) -> Test {
-    Test {
-        arg: 1,
-        mask: SOCK_TYPE_MASK,
-        values,
-    }
+    Test { arg: 1, mask: SOCK_TYPE_MASK, values }
 }
 
 const SOCKET: Rule = &[
@@ -291,18 +257,14 @@ const SOCKET: Rule = &[
         .when_both(none_of(0, &[AF_UNIX]), socket_type(Values::OneOf(&[SOCK_SEQPACKET]))),
     // Silent: Go's listeners ask for multipath TCP first, and for plain TCP after this very answer.
     silent(Group::Sockets, Errno::PROTONOSUPPORT).when_both(none_of(0, &[AF_UNIX]), one_of(2, &[IPPROTO_MPTCP])),
-    telling(Group::Sockets, Errno::PROTONOSUPPORT).when_both(
-        none_of(0, &[AF_UNIX]),
-        none_of(2, &[IPPROTO_DEFAULT, IPPROTO_TCP, IPPROTO_UDP]),
-    ),
+    telling(Group::Sockets, Errno::PROTONOSUPPORT)
+        .when_both(none_of(0, &[AF_UNIX]), none_of(2, &[IPPROTO_DEFAULT, IPPROTO_TCP, IPPROTO_UDP])),
 ];
 
 const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX]))];
 
-const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM).when_both(
-    one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]),
-    any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32),
-)];
+const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM)
+    .when_both(one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]), any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32))];
 
 /// Every call that all our architectures have, each exactly once.
 #[rustfmt::skip] // One idea to a line, not one number.

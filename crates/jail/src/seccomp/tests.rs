@@ -204,10 +204,7 @@ fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
         let mut changes = 0;
         for arch in [arch::AUDIT_ARCH, AUDIT_ARCH_I386] {
             for &(number, args, _) in CASES {
-                let (before, after) = (
-                    outcome(&whole, arch, number, args),
-                    outcome(&without, arch, number, args),
-                );
+                let (before, after) = (outcome(&whole, arch, number, args), outcome(&without, arch, number, args));
                 if before == after {
                     continue;
                 }
@@ -224,11 +221,7 @@ fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
 
 #[test]
 fn the_search_finds_what_a_plain_lookup_finds() {
-    let patterns: Vec<Vec<u64>> = CASES
-        .iter()
-        .map(|(_, args, _)| args.to_vec())
-        .chain([vec![u64::MAX; 6]])
-        .collect();
+    let patterns: Vec<Vec<u64>> = CASES.iter().map(|(_, args, _)| args.to_vec()).chain([vec![u64::MAX; 6]]).collect();
     let filter = Filter::compile();
     for number in 0..600 {
         for args in &patterns {
@@ -248,12 +241,8 @@ fn the_search_finds_what_a_plain_lookup_finds() {
 
 #[test]
 fn every_known_call_has_exactly_one_rule() {
-    let mut listed: Vec<u32> = rules::TABLE
-        .iter()
-        .chain(arch::LEGACY)
-        .flat_map(|(_, numbers)| *numbers)
-        .copied()
-        .collect();
+    let mut listed: Vec<u32> =
+        rules::TABLE.iter().chain(arch::LEGACY).flat_map(|(_, numbers)| *numbers).copied().collect();
     listed.sort_unstable();
     let known: Vec<u32> = arch::NAMES.iter().map(|(number, _)| *number).collect();
     assert_eq!(listed, known);
@@ -262,13 +251,8 @@ fn every_known_call_has_exactly_one_rule() {
 #[test]
 fn the_program_is_short_and_its_walk_shorter() {
     let filter = Filter::compile();
-    let longest = (0..600)
-        .map(|number| run(&filter, arch::AUDIT_ARCH, number, &[0; 6]).1)
-        .max();
-    println!(
-        "{} instructions, at most {longest:?} on the way to an answer",
-        filter.program().len()
-    );
+    let longest = (0..600).map(|number| run(&filter, arch::AUDIT_ARCH, number, &[0; 6]).1).max();
+    println!("{} instructions, at most {longest:?} on the way to an answer", filter.program().len());
     assert!(filter.program().len() < 1024);
     assert!(longest < Some(64));
 }
@@ -329,29 +313,13 @@ fn the_kernel_tells_the_host_and_the_host_answers() {
     let mut status = 0;
     // SAFETY: the child is ours and was not waited for; `status` is a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(
-        (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
-        (true, 0),
-        "place of the first wrong answer"
-    );
+    assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0), "place of the first wrong answer");
     assert_eq!(
         heard,
         [
-            Refusal {
-                syscall: "bpf",
-                rule: "seccomp/bpf",
-                errno: Errno::PERM
-            },
-            Refusal {
-                syscall: "fchmod",
-                rule: "seccomp/setid-bits",
-                errno: Errno::PERM
-            },
-            Refusal {
-                syscall: "socket",
-                rule: "seccomp/sockets",
-                errno: Errno::AFNOSUPPORT
-            },
+            Refusal { syscall: "bpf", rule: "seccomp/bpf", errno: Errno::PERM },
+            Refusal { syscall: "fchmod", rule: "seccomp/setid-bits", errno: Errno::PERM },
+            Refusal { syscall: "socket", rule: "seccomp/sockets", errno: Errno::AFNOSUPPORT },
         ]
     );
 }
@@ -409,13 +377,7 @@ fn receive_fd(channel: BorrowedFd<'_>) -> OwnedFd {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(
-        channel,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )
-    .unwrap();
+    recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
     control
         .drain()
         .find_map(|message| match message {
@@ -427,10 +389,7 @@ fn receive_fd(channel: BorrowedFd<'_>) -> OwnedFd {
 
 /// The group whose clause decides this call.
 fn group_of(number: u32, args: &[u64]) -> Option<Group> {
-    rules::rule_of(number)
-        .iter()
-        .find(|clause| clause.applies(&padded(args)))
-        .map(|clause| clause.group)
+    rules::rule_of(number).iter().find(|clause| clause.applies(&padded(args))).map(|clause| clause.group)
 }
 
 fn padded(args: &[u64]) -> [u64; 6] {
@@ -446,12 +405,7 @@ fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> Outcome {
         libc::SECCOMP_RET_KILL_PROCESS => Outcome::Killed,
         libc::SECCOMP_RET_ERRNO => Silent(Errno::from_raw_os_error(data as i32)),
         libc::SECCOMP_RET_USER_NOTIF => {
-            let refusal = verdict(&Notification {
-                id: 0,
-                pid: 0,
-                nr: number,
-                args,
-            });
+            let refusal = verdict(&Notification { id: 0, pid: 0, nr: number, args });
             let group = Group::ALL.iter().find(|group| group.rule() == refusal.rule);
             Telling(*group.expect("verdicts name a group"), refusal.errno)
         }

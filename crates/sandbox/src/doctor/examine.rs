@@ -1,7 +1,8 @@
 //! The examination: every tier, filesystem mode, network mode and limit, tried one after the other.
 
 use saggar_domain::{
-    ByteSize, CAPABILITIES_SCHEMA, Capabilities, Capability, Count, Cpus, DenialCode, Draft, DraftLimits, ExecStatus, FsMode, LimitName, NetworkMode, Support, Tier, Timeout, User,
+    ByteSize, CAPABILITIES_SCHEMA, Capabilities, Capability, Count, Cpus, DenialCode, Draft, DraftLimits, ExecStatus,
+    FsMode, LimitName, NetworkMode, Support, Tier, Timeout, User,
 };
 use saggar_jail::cgroup::{Controller, Host};
 
@@ -35,14 +36,23 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
         Ok(trials) => trials,
         Err(error) => {
             let reason = format!("no trial can be made: {}", error.kind());
-            capabilities.tiers.push(Capability::unsupported(Tier::Namespace.as_str(), "", reason, "make the data directory writable"));
+            capabilities.tiers.push(Capability::unsupported(
+                Tier::Namespace.as_str(),
+                "",
+                reason,
+                "make the data directory writable",
+            ));
             return capabilities;
         }
     };
     capabilities.tiers = tiers(&trials, is_root);
-    capabilities.is_ready = capabilities.tiers.iter().any(|tier| tier.name == Tier::Namespace.as_str() && tier.status == Support::Supported);
+    capabilities.is_ready = capabilities
+        .tiers
+        .iter()
+        .any(|tier| tier.name == Tier::Namespace.as_str() && tier.status == Support::Supported);
     let host = Host::detect();
-    capabilities.filesystem = FsMode::ALL.iter().map(|mode| filesystem(&trials, *mode, capabilities.is_ready)).collect();
+    capabilities.filesystem =
+        FsMode::ALL.iter().map(|mode| filesystem(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.network = NetworkMode::ALL.iter().map(|mode| network(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.limits = LimitName::ALL.iter().map(|name| limit(&trials, *name, &host)).collect();
     capabilities.mechanisms = mechanisms(&trials, &host, is_root);
@@ -66,19 +76,37 @@ fn tiers(trials: &Trials<'_>, is_root: bool) -> Vec<Capability> {
     let mechanism = "user, mount, pid, network, ipc, uts and cgroup namespaces; seccomp; Landlock";
     let report = trials.sh(Draft::default(), "exit 0");
     let namespace = if succeeded(&report) {
-        let reason = if is_root { "a sandbox was made, with a range of ids of its own" } else { "a sandbox was made; its one id is this user's own, because a range of ids needs root" };
+        let reason = if is_root {
+            "a sandbox was made, with a range of ids of its own"
+        } else {
+            "a sandbox was made; its one id is this user's own, because a range of ids needs root"
+        };
         Capability::supported("namespace", mechanism, reason)
     } else {
         let remedy = report.error.as_ref().map(|error| error.help.clone()).unwrap_or_default();
-        Capability::unsupported("namespace", mechanism, why(&report), format!("user namespaces, Landlock and seccomp must be on in the kernel and open to this user; {remedy}"))
+        Capability::unsupported(
+            "namespace",
+            mechanism,
+            why(&report),
+            format!("user namespaces, Landlock and seccomp must be on in the kernel and open to this user; {remedy}"),
+        )
     };
     let kvm = match try_kvm() {
-        KvmTrial::Usable(rate) if rate >= HARDWARE_MIPS => format!("KVM is usable here ({rate} million instructions a second)"),
+        KvmTrial::Usable(rate) if rate >= HARDWARE_MIPS => {
+            format!("KVM is usable here ({rate} million instructions a second)")
+        }
         KvmTrial::Usable(rate) => format!("KVM is there and of no use: {rate} million instructions a second"),
         KvmTrial::Unusable(why) => format!("KVM is not usable here: {why}"),
     };
-    let later = |tier: Tier, mechanism: &str, more: &str| Capability::unsupported(tier.as_str(), mechanism, format!("not built yet{more}"), "use the namespace tier");
-    vec![namespace, later(Tier::Wasm, "wasmtime", ""), later(Tier::Oci, "an OCI runtime", ""), later(Tier::Vm, "QEMU or Firecracker", &format!("; {kvm}"))]
+    let later = |tier: Tier, mechanism: &str, more: &str| {
+        Capability::unsupported(tier.as_str(), mechanism, format!("not built yet{more}"), "use the namespace tier")
+    };
+    vec![
+        namespace,
+        later(Tier::Wasm, "wasmtime", ""),
+        later(Tier::Oci, "an OCI runtime", ""),
+        later(Tier::Vm, "QEMU or Firecracker", &format!("; {kvm}")),
+    ]
 }
 
 fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
@@ -109,23 +137,45 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
         };
         return Capability::supported(mode.as_str(), mechanism, reason);
     }
-    Capability::unsupported(mode.as_str(), mechanism, why(&report), "as root the filesystem must support idmapped mounts; scratch needs overlay mounts in user namespaces (Linux 5.11)")
+    Capability::unsupported(
+        mode.as_str(),
+        mechanism,
+        why(&report),
+        "as root the filesystem must support idmapped mounts; scratch needs overlay mounts in user namespaces (Linux 5.11)",
+    )
 }
 
 fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability {
     match mode {
         NetworkMode::None => {
-            let report = trials.sh(Draft::default(), "test \"$(grep -c : /proc/net/dev)\" = 1 && grep -q '^ *lo:' /proc/net/dev");
+            let report = trials
+                .sh(Draft::default(), "test \"$(grep -c : /proc/net/dev)\" = 1 && grep -q '^ *lo:' /proc/net/dev");
             let mechanism = "an empty network namespace with a loopback of its own";
             if succeeded(&report) {
                 Capability::supported(mode.as_str(), mechanism, "only a loopback was found inside")
             } else {
-                Capability::unsupported(mode.as_str(), mechanism, why(&report), "network namespaces must be on in the kernel")
+                Capability::unsupported(
+                    mode.as_str(),
+                    mechanism,
+                    why(&report),
+                    "network namespaces must be on in the kernel",
+                )
             }
         }
-        NetworkMode::Proxied => Capability::unsupported(mode.as_str(), "an egress process", "not built yet", "use none"),
-        NetworkMode::Host if is_ready => Capability::supported(mode.as_str(), "the host's own network", "unmanaged: nothing stands between a program and the network, the host's loopback included; only when asked for by name"),
-        NetworkMode::Host => Capability::unsupported(mode.as_str(), "the host's own network", "the tier it needs is not ready", "see the tier"),
+        NetworkMode::Proxied => {
+            Capability::unsupported(mode.as_str(), "an egress process", "not built yet", "use none")
+        }
+        NetworkMode::Host if is_ready => Capability::supported(
+            mode.as_str(),
+            "the host's own network",
+            "unmanaged: nothing stands between a program and the network, the host's loopback included; only when asked for by name",
+        ),
+        NetworkMode::Host => Capability::unsupported(
+            mode.as_str(),
+            "the host's own network",
+            "the tier it needs is not ready",
+            "see the tier",
+        ),
     }
 }
 
@@ -133,38 +183,89 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
 fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
     let draft = |limits: DraftLimits| Draft { limits, ..Draft::default() };
     let none = DraftLimits::default;
-    let by_cgroup = |controller: Controller| host.place(controller).map_or("no cgroup".to_owned(), |place| format!("{} {}", place.mechanism(), controller.as_str()));
+    let by_cgroup = |controller: Controller| {
+        host.place(controller)
+            .map_or("no cgroup".to_owned(), |place| format!("{} {}", place.mechanism(), controller.as_str()))
+    };
     let (mechanism, report, is_held, told): (String, Report, fn(&Report) -> bool, &str) = match name {
         LimitName::Timeout => {
             let report = trials.sh(draft(DraftLimits { timeout: Some(Timeout::millis(50)), ..none() }), "sleep 60");
-            ("a deadline outside of the sandbox".to_owned(), report, |report| report.status == ExecStatus::TimedOut, "a sleeping program was ended")
+            (
+                "a deadline outside of the sandbox".to_owned(),
+                report,
+                |report| report.status == ExecStatus::TimedOut,
+                "a sleeping program was ended",
+            )
         }
         LimitName::Memory => {
-            let report = trials.sh(draft(DraftLimits { memory: Some(ByteSize::mebibytes(16)), ..none() }), "head -c 200000000 /dev/zero | tail -c 1000000000 | wc -c");
-            (by_cgroup(Controller::Memory), report, |report| has_hit(report, "limit/memory"), "a program that took too much was killed")
+            let report = trials.sh(
+                draft(DraftLimits { memory: Some(ByteSize::mebibytes(16)), ..none() }),
+                "head -c 200000000 /dev/zero | tail -c 1000000000 | wc -c",
+            );
+            (
+                by_cgroup(Controller::Memory),
+                report,
+                |report| has_hit(report, "limit/memory"),
+                "a program that took too much was killed",
+            )
         }
         LimitName::Cpus => {
             let limits = DraftLimits { cpus: Some(Cpus::millis(100)), timeout: Some(Timeout::millis(400)), ..none() };
             let report = trials.sh(draft(limits), "while :; do :; done");
             // A tenth of 400 ms is 40; a program with a whole processor would have had most of the 400.
-            (by_cgroup(Controller::Cpu), report, |report| report.status == ExecStatus::TimedOut && report.usage.cpu_ms.is_some_and(|used| used < 200), "a busy program was slowed down")
+            (
+                by_cgroup(Controller::Cpu),
+                report,
+                |report| report.status == ExecStatus::TimedOut && report.usage.cpu_ms.is_some_and(|used| used < 200),
+                "a busy program was slowed down",
+            )
         }
         LimitName::Pids => {
-            let report = trials.sh(draft(DraftLimits { pids: Some(Count::new(6)), ..none() }), "for i in 1 2 3 4 5 6 7 8 9; do sleep 60 & done");
-            let mechanism = if host.place(Controller::Pids).is_ok() { by_cgroup(Controller::Pids) } else { "RLIMIT_NPROC in the sandbox's user namespace".to_owned() };
-            (mechanism, report, |report| report.status == ExecStatus::Exited && !succeeded(report), "one process too many was refused")
+            let report = trials.sh(
+                draft(DraftLimits { pids: Some(Count::new(6)), ..none() }),
+                "for i in 1 2 3 4 5 6 7 8 9; do sleep 60 & done",
+            );
+            let mechanism = if host.place(Controller::Pids).is_ok() {
+                by_cgroup(Controller::Pids)
+            } else {
+                "RLIMIT_NPROC in the sandbox's user namespace".to_owned()
+            };
+            (
+                mechanism,
+                report,
+                |report| report.status == ExecStatus::Exited && !succeeded(report),
+                "one process too many was refused",
+            )
         }
         LimitName::Disk => {
-            let report = trials.sh(draft(DraftLimits { disk: Some(ByteSize::mebibytes(1)), ..none() }), "head -c 4000000 /dev/zero > /tmp/trial");
-            ("size of the private tmpfs, which counts as memory; a workspace-write workspace is not covered".to_owned(), report, |report| report.status == ExecStatus::Exited && !succeeded(report), "a file too large was refused")
+            let report = trials.sh(
+                draft(DraftLimits { disk: Some(ByteSize::mebibytes(1)), ..none() }),
+                "head -c 4000000 /dev/zero > /tmp/trial",
+            );
+            (
+                "size of the private tmpfs, which counts as memory; a workspace-write workspace is not covered"
+                    .to_owned(),
+                report,
+                |report| report.status == ExecStatus::Exited && !succeeded(report),
+                "a file too large was refused",
+            )
         }
         LimitName::Files => {
-            let report = trials.sh(draft(DraftLimits { files: Some(Count::new(64)), ..none() }), "test \"$(ulimit -n)\" = 64 && test \"$(ulimit -Hn)\" = 64");
+            let report = trials.sh(
+                draft(DraftLimits { files: Some(Count::new(64)), ..none() }),
+                "test \"$(ulimit -n)\" = 64 && test \"$(ulimit -Hn)\" = 64",
+            );
             ("RLIMIT_NOFILE".to_owned(), report, succeeded, "a program found itself limited")
         }
         LimitName::Output => {
-            let report = trials.sh(draft(DraftLimits { output: ByteSize::parse("1000").ok(), ..none() }), "head -c 5000 /dev/zero");
-            ("counted outside of the sandbox".to_owned(), report, |report| report.output.stdout.len() == 1000 && report.output.stdout_dropped == 4000, "output past the limit was dropped and counted")
+            let report = trials
+                .sh(draft(DraftLimits { output: ByteSize::parse("1000").ok(), ..none() }), "head -c 5000 /dev/zero");
+            (
+                "counted outside of the sandbox".to_owned(),
+                report,
+                |report| report.output.stdout.len() == 1000 && report.output.stdout_dropped == 4000,
+                "output past the limit was dropped and counted",
+            )
         }
     };
     if is_held(&report) {
@@ -193,15 +294,34 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
 fn landlock() -> Capability {
     const NEWEST: u32 = 6;
     let Some(abi) = saggar_jail::landlock_abi() else {
-        return Capability::unsupported("landlock", "none", "the kernel has no Landlock, or keeps it off", "add landlock to the kernel's lsm= parameter");
+        return Capability::unsupported(
+            "landlock",
+            "none",
+            "the kernel has no Landlock, or keeps it off",
+            "add landlock to the kernel's lsm= parameter",
+        );
     };
     let mechanism = format!("ABI {abi}");
     if abi >= NEWEST {
-        return Capability::supported("landlock", mechanism, "files, devices, signals and abstract sockets are fenced in");
+        return Capability::supported(
+            "landlock",
+            mechanism,
+            "files, devices, signals and abstract sockets are fenced in",
+        );
     }
-    let missing = [(2, "renames between directories"), (3, "truncation"), (5, "device ioctls"), (6, "signals and abstract sockets")];
+    let missing = [
+        (2, "renames between directories"),
+        (3, "truncation"),
+        (5, "device ioctls"),
+        (6, "signals and abstract sockets"),
+    ];
     let missing: Vec<&str> = missing.iter().filter(|(version, _)| *version > abi).map(|(_, what)| *what).collect();
-    Capability::experimental("landlock", mechanism, format!("this version does not fence in: {}", missing.join(", ")), "a kernel of 6.12 or newer has all of it")
+    Capability::experimental(
+        "landlock",
+        mechanism,
+        format!("this version does not fence in: {}", missing.join(", ")),
+        "a kernel of 6.12 or newer has all of it",
+    )
 }
 
 fn filter(trials: &Trials<'_>) -> Capability {
@@ -209,22 +329,45 @@ fn filter(trials: &Trials<'_>) -> Capability {
     let report = trials.sh(Draft::default(), "unshare --user true");
     let is_told = report.denials.iter().any(|denial| denial.code == DenialCode::SyscallRefused);
     if is_told {
-        return Capability::supported("seccomp", "allowlist with a notifier", "a new namespace was refused inside, and told of");
+        return Capability::supported(
+            "seccomp",
+            "allowlist with a notifier",
+            "a new namespace was refused inside, and told of",
+        );
     }
-    Capability::unsupported("seccomp", "allowlist with a notifier", why(&report), "the kernel must have seccomp filters with user notification (Linux 5.5)")
+    Capability::unsupported(
+        "seccomp",
+        "allowlist with a notifier",
+        why(&report),
+        "the kernel must have seccomp filters with user notification (Linux 5.5)",
+    )
 }
 
 fn root_inside(trials: &Trials<'_>) -> Capability {
-    let report = trials.sh(Draft { user: Some(User::Root), ..Draft::default() }, "test \"$(id -u)\" = 0 && touch /root/trial");
+    let report =
+        trials.sh(Draft { user: Some(User::Root), ..Draft::default() }, "test \"$(id -u)\" = 0 && touch /root/trial");
     if succeeded(&report) {
-        return Capability::supported("root inside", "uid 0 of the user namespace with a short set of capabilities", "a program ran as root of the sandbox");
+        return Capability::supported(
+            "root inside",
+            "uid 0 of the user namespace with a short set of capabilities",
+            "a program ran as root of the sandbox",
+        );
     }
     Capability::unsupported("root inside", "uid 0 of the user namespace", why(&report), "run programs as user")
 }
 
 fn identity(is_root: bool) -> Capability {
     if is_root {
-        return Capability::supported("ids", "65536 ids of its own for each sandbox; idmapped mounts for the workspace", "no id inside is one of the host's");
+        return Capability::supported(
+            "ids",
+            "65536 ids of its own for each sandbox; idmapped mounts for the workspace",
+            "no id inside is one of the host's",
+        );
     }
-    Capability::experimental("ids", "the one id of this user", "what a sandbox writes is written as this user, whose supplementary groups it keeps", "run as root for ids of its own")
+    Capability::experimental(
+        "ids",
+        "the one id of this user",
+        "what a sandbox writes is written as this user, whose supplementary groups it keeps",
+        "run as root for ids of its own",
+    )
 }

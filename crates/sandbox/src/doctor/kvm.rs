@@ -29,20 +29,32 @@ pub(super) fn try_kvm() -> KvmTrial {
     if !std::path::Path::new("/dev/kvm").exists() {
         return KvmTrial::Unusable("there is no /dev/kvm".to_owned());
     }
-    let spawned = Command::new("/proc/self/exe").arg(KVM_TRIAL).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let spawned = Command::new("/proc/self/exe")
+        .arg(KVM_TRIAL)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
     let Ok(mut child) = spawned else { return KvmTrial::Unusable("the trial could not be started".to_owned()) };
-    let is_done = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-        .is_ok_and(|pidfd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PATIENCE)).is_ok_and(|ready| ready > 0));
+    let is_done = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).is_ok_and(|pidfd| {
+        poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PATIENCE)).is_ok_and(|ready| ready > 0)
+    });
     if !is_done {
         // Dead already is fine too.
         let _ = child.kill();
     }
-    let Ok(output) = child.wait_with_output() else { return KvmTrial::Unusable("the trial could not be waited for".to_owned()) };
+    let Ok(output) = child.wait_with_output() else {
+        return KvmTrial::Unusable("the trial could not be waited for".to_owned());
+    };
     let text = String::from_utf8_lossy(&output.stdout);
     match text.trim().parse() {
         Ok(rate) if is_done => KvmTrial::Usable(rate),
         _ if !is_done => KvmTrial::Unusable("a guest runs far too slowly: its instructions are interpreted".to_owned()),
-        _ => KvmTrial::Unusable(if text.trim().is_empty() { "the guest did not run".to_owned() } else { text.trim().to_owned() }),
+        _ => KvmTrial::Unusable(if text.trim().is_empty() {
+            "the guest did not run".to_owned()
+        } else {
+            text.trim().to_owned()
+        }),
     }
 }
 
@@ -60,7 +72,13 @@ fn run_guest() -> Result<u64, String> {
     let vm = kvm.create_vm().map_err(fail("no virtual machine can be made"))?;
     let mut memory = GuestPage([0; GUEST_MEMORY]);
     memory.0[..code().len()].copy_from_slice(&code());
-    let region = kvm_userspace_memory_region { slot: 0, flags: 0, guest_phys_addr: 0x1000, memory_size: GUEST_MEMORY as u64, userspace_addr: memory.0.as_ptr() as u64 };
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0x1000,
+        memory_size: GUEST_MEMORY as u64,
+        userspace_addr: memory.0.as_ptr() as u64,
+    };
     // SAFETY: the page is aligned, of the size given, and outlives the virtual machine, which is dropped before it.
     unsafe { vm.set_user_memory_region(region) }.map_err(fail("the guest's memory can't be set"))?;
     let mut cpu = vm.create_vcpu(0).map_err(fail("no processor can be made"))?;

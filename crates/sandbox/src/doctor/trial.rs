@@ -36,8 +36,13 @@ impl<'a> Trials<'a> {
             let limit = if spec.limits.output.is_asked { spec.limits.output.value.bytes() } else { OUTPUT_KEPT };
             let streams = Streams { stdin: None, stdout: Sink::keep(limit), stderr: Sink::keep(limit), terminal: None };
             let program = ["/bin/sh", "-c", script].map(|part| part.as_bytes().to_vec()).to_vec();
-            let signals = Signals::block(SIGNALS)
-                .map_err(|error| Problem::new(saggar_domain::Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))?;
+            let signals = Signals::block(SIGNALS).map_err(|error| {
+                Problem::new(
+                    saggar_domain::Code::SetupFailed,
+                    format!("signals can't be watched: {error}"),
+                    "try again",
+                )
+            })?;
             let job = Job { spec, program, streams, terminal: None, terminal_name: None, signals };
             Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))
         };
@@ -70,7 +75,11 @@ pub(super) fn why(report: &Report) -> String {
     }
     let said = String::from_utf8_lossy(&report.output.stderr);
     let said = said.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
-    format!("the trial ended as {}{}{said}", report.status.as_str(), report.exit_code.map(|code| format!(" {code}")).unwrap_or_default())
+    format!(
+        "the trial ended as {}{}{said}",
+        report.status.as_str(),
+        report.exit_code.map(|code| format!(" {code}")).unwrap_or_default()
+    )
 }
 
 /// Whether a trial's program exited with success.
