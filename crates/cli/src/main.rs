@@ -12,6 +12,10 @@ mod terminal;
 
 use std::process::ExitCode;
 
+/// musl's own allocator asks the kernel for memory at every turn, which is most of what `saggar run` does outside the kernel.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     // Helper modes come before anything else is set up.
     if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::KVM_TRIAL) {

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
+
 use super::host::{Controller, Host, Place};
 use super::reap::remove_leaf;
 
@@ -158,8 +160,14 @@ impl Leaf {
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
 
+    /// One open, one write: the kernel takes a limit whole or not at all.
     fn write(&self, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
-        fs::write(self.path.join(file), value.to_string())
+        let text = value.to_string();
+        let file = open(self.path.join(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        match rustix::io::write(&file, text.as_bytes())? {
+            length if length == text.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
     }
 
     fn count(&self, controller: Controller, counters: &mut Counters) {
@@ -192,10 +200,18 @@ fn optional(outcome: io::Result<()>) -> io::Result<()> {
 }
 
 fn number(directory: &Path, file: &str) -> Option<u64> {
-    fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
+    read(directory, file)?.trim().parse().ok()
 }
 
 fn field(directory: &Path, file: &str, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(directory.join(file)).ok()?;
+    let text = read(directory, file)?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// One open, one read: these files are short, and the kernel writes them anew for each reader.
+fn read(directory: &Path, file: &str) -> Option<String> {
+    let file = open(directory.join(file), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = [0u8; 1024];
+    let length = rustix::io::read(&file, &mut bytes).ok()?;
+    std::str::from_utf8(&bytes[..length]).ok().map(str::to_owned)
 }
