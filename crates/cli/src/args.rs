@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use saggar_domain::{
     ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
@@ -125,14 +126,36 @@ pub(crate) fn parse() -> Result<Command, ExitCode> {
     match CommandLine::try_parse() {
         Ok(line) => Ok(line.command),
         Err(error) => {
+            let complaint = match error.kind() {
+                ErrorKind::InvalidUtf8 => not_text(),
+                _ => error.to_string(),
+            };
             if error.use_stderr() && wants_json() {
-                return Err(crate::run::misused(&error.to_string()));
+                return Err(crate::run::misused(&complaint));
+            }
+            if error.kind() == ErrorKind::InvalidUtf8 {
+                eprintln!("{complaint}\n\nFor more information, try '--help'.");
+                return Err(ExitCode::from(OUR_FAILURE));
             }
             // Nothing is left to do if even the message can't be printed.
             let _ = error.print();
             Err(if error.use_stderr() { ExitCode::from(OUR_FAILURE) } else { ExitCode::SUCCESS })
         }
     }
+}
+
+/// Names the argument that is not UTF-8, which clap doesn't, with what is strange in it made visible.
+fn not_text() -> String {
+    let mut flag = OsString::new();
+    for argument in std::env::args_os().take_while(|argument| argument != "--") {
+        if argument.to_str().is_none() {
+            return format!(
+                "error: {argument:?} after {flag:?} is not valid UTF-8: rename it, or name a directory above it"
+            );
+        }
+        flag = argument;
+    }
+    "error: an argument is not valid UTF-8".to_owned()
 }
 
 /// Whether a program reads what we print, as far as a broken command line tells.

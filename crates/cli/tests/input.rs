@@ -77,12 +77,11 @@ fn mistakes_on_the_command_line_are_our_failure_and_named() {
         (&["run"], "<PROGRAM>"),
         (&["run", "--"], "<PROGRAM>"),
         (&["run", "true"], "true"),
-        (&["run", "--json", "--json", "--", "true"], "--json"),
+        (&["run", "--strict", "--strict", "--", "true"], "--strict"),
         (&["run", "--fs", "writable", "--", "true"], "workspace-write"),
         (&["run", "--net", "internet", "--", "true"], "proxied"),
         (&["run", "--user", "admin", "--", "true"], "root"),
         (&["run", "--tier", "docker", "--", "true"], "namespace"),
-        (&["run", "--tty", "--json", "--", "true"], "--tty"),
         (&["run", "--env", "NAME", "--", "true"], "NAME"),
         (&["run", "--env", "=value", "--", "true"], "=value"),
         (&["run", "--workspace", "", "--", "true"], "--workspace"),
@@ -98,6 +97,23 @@ fn mistakes_on_the_command_line_are_our_failure_and_named() {
     ] {
         check_usage(&place, arguments, named);
     }
+}
+
+#[test]
+fn programs_are_told_of_mistakes_on_the_command_line_too() {
+    let place = place();
+    for (arguments, named) in [
+        (&["run", "--json", "--bogus", "--", "true"][..], "--bogus"),
+        (&["run", "--tty", "--json", "--", "true"], "--tty"),
+        (&["run", "--json", "--memory", "12zb", "--", "true"], "12zb"),
+    ] {
+        let done = finish(place.command(arguments).spawn().expect("built"));
+        let result = done.json();
+        assert_eq!((done.code, result["error"]["code"].as_str()), (125, Some("invalid_value")), "{done:?}");
+        assert!(result["error"]["message"].as_str().is_some_and(|message| message.contains(named)), "{done:?}");
+    }
+    // What comes after -- is the program's.
+    assert!(place.run(&["--bogus"], &["true", "--json"]).stdout.is_empty());
 }
 
 #[test]
@@ -390,8 +406,13 @@ fn names_that_are_not_text_are_refused_as_paths_and_passed_on_as_arguments() {
     std::fs::create_dir(place.path("").join(raw)).expect("ours");
     for flag in ["--workspace", "--cwd", "--env", "--mount", "--protect"] {
         let done = run(&[OsStr::new(flag), raw], &[OsStr::new("/bin/true")]);
-        assert_eq!((done.code, done.stdout.as_str()), (125, ""), "{flag}: {done:?}");
-        assert!(done.stderr.contains("UTF-8") && !done.stderr.contains('\x1b'), "{flag}: {done:?}");
+        let result = done.json();
+        let message = result["error"]["message"].as_str().expect("an error");
+        assert_eq!((done.code, result["status"].as_str()), (125, Some("setup_failed")), "{flag}: {done:?}");
+        assert!(
+            message.contains("UTF-8") && message.contains(flag) && !done.stdout.contains('\x1b'),
+            "{flag}: {done:?}"
+        );
     }
     let lost = run(&[], &[raw]);
     assert_eq!(

@@ -10,7 +10,7 @@ use super::kvm::{KvmTrial, try_kvm};
 use super::trial::{Trials, succeeded, why};
 use crate::data::DataDirectory;
 use crate::reaper::Leftover;
-use crate::run::Report;
+use crate::report::Report;
 
 /// Below this a guest is interpreted, whatever calls itself KVM.
 const HARDWARE_MIPS: u64 = 50;

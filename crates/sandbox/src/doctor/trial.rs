@@ -7,7 +7,9 @@ use saggar_jail::Signals;
 use saggar_supervisor::{Sink, Streams};
 
 use crate::data::DataDirectory;
-use crate::run::{Ids, Job, Report, run};
+use crate::ids::Ids;
+use crate::report::Report;
+use crate::run::{Job, run};
 
 /// Bytes kept of a trial's output, unless the trial is about that.
 const OUTPUT_KEPT: u64 = 4096;

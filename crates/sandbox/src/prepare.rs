@@ -1,0 +1,192 @@
+//! Preparing a sandbox: everything that can be refused is looked at, then the record is written, then placeholders are put.
+//!
+//! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
+
+use saggar_domain::{Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, Spec, User};
+use saggar_jail::Identity;
+use saggar_jail::cgroup::{Group, Host};
+
+use crate::data::DataDirectory;
+use crate::enforce::Enforcement;
+use crate::host_tree::HostTree;
+use crate::ids::{Ids, random};
+use crate::placeholder::{Gate, Protection, remove};
+use crate::plan::{Brought, Layout, lay_out};
+use crate::ranges::Range;
+use crate::record::{Holdings, Record};
+
+/// A sandbox that is recorded and ready to be made.
+pub(crate) struct Prepared {
+    pub(crate) record: Record,
+    pub(crate) range: Option<Range>,
+    pub(crate) host: Host,
+    pub(crate) name: String,
+    pub(crate) layout: Layout,
+    pub(crate) identity: Identity,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) placed: Option<Placed>,
+}
+
+/// Placeholders of ours in a workspace.
+pub(crate) struct Placed {
+    pub(crate) workspace: HostTree,
+    pub(crate) paths: Vec<String>,
+}
+
+pub(crate) fn prepare(
+    data: &DataDirectory,
+    ids: &Ids,
+    spec: &Spec,
+    observe: &mut dyn FnMut(EventBody),
+) -> Result<Prepared, Stopped> {
+    let host = Host::detect();
+    let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
+    let mut brought = bring(data, spec).map_err(refused)?;
+    observe(EventBody::Setup {
+        tier: spec.tier,
+        fs: spec.fs,
+        user: spec.user,
+        unenforced: enforcement.unenforced.clone(),
+    });
+    observe(EventBody::Network(NetworkReport::from(spec.network)));
+    let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
+    let name = format!("saggar-{}", ids.sandbox);
+    let mut holdings = Holdings::new();
+    holdings.cgroups =
+        Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
+    let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
+    match lay_out(spec, identity, &brought) {
+        Ok(layout) => Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed }),
+        Err(problem) => {
+            clean_up(data, ids, record, placed);
+            Err(refused(problem))
+        }
+    }
+}
+
+/// Opens what the spec names of the host, and refuses what would hand our own records over.
+fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
+    let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
+        if data.overlaps(&tree.path) {
+            let message = format!("{what} {path} is, holds or is in Saggar's own data directory");
+            return Err(Problem::new(
+                code,
+                message,
+                "choose a directory apart from it, or move the data directory with --data-dir",
+            ));
+        }
+        Ok(())
+    };
+    let mut brought = Brought::default();
+    if let Some(path) = &spec.workspace {
+        let tree = HostTree::open(path, Code::InvalidWorkspace, "workspace")?;
+        if !tree.is_directory {
+            return Err(Problem::new(
+                Code::InvalidWorkspace,
+                format!("workspace {path} is not a directory"),
+                "name a directory; single files can be brought in with --mount",
+            ));
+        }
+        guard(&tree, path, Code::InvalidWorkspace, "workspace")?;
+        brought.workspace = Some(tree);
+    }
+    for mount in &spec.mounts {
+        let tree = HostTree::open(&mount.host, Code::InvalidMount, "mount source")?;
+        guard(&tree, &mount.host, Code::InvalidMount, "mount source")?;
+        if let Some(workspace) = &brought.workspace
+            && spec.fs == FsMode::WorkspaceWrite
+            && mount.access == Access::ReadWrite
+            && (tree.holds(&workspace.path) || workspace.holds(&tree.path))
+        {
+            let message = format!(
+                "writable mount source {} overlaps the workspace, and would be a way round its protected paths",
+                mount.host
+            );
+            return Err(Problem::new(
+                Code::InvalidMount,
+                message,
+                "the workspace is writable already: leave the mount out, or make it read-only",
+            ));
+        }
+        brought.mounts.push((mount.clone(), tree));
+    }
+    Ok(brought)
+}
+
+fn identity(user: User) -> std::io::Result<(Identity, Option<Range>)> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !uid.is_root() {
+        return Ok((Identity::Single { inside: user.id(), uid: uid.as_raw(), gid: gid.as_raw() }, None));
+    }
+    let range = Range::take(u32::from_ne_bytes(random().map_err(std::io::Error::other)?))?;
+    Ok((Identity::Range { base: range.base() }, Some(range)))
+}
+
+/// Writes the record, with placeholders where a protected path is absent, and puts those there.
+fn record(
+    data: &DataDirectory,
+    ids: &Ids,
+    spec: &Spec,
+    brought: &mut Brought,
+    mut holdings: Holdings,
+) -> Result<(Record, Option<Placed>), Stopped> {
+    let create = |holdings: &Holdings| {
+        Record::create(data.sandboxes(), &ids.sandbox, holdings)
+            .map_err(|error| failed("writing the sandbox's record", error))
+    };
+    let Some(workspace) = brought.workspace.as_ref().filter(|_| spec.fs == FsMode::WorkspaceWrite) else {
+        return Ok((create(&holdings)?, None));
+    };
+    let gate = Gate::close(data.sandboxes()).map_err(|error| failed("closing the placeholder gate", error))?;
+    let protection = Protection::look(workspace, &spec.protect, data.sandboxes(), &gate).map_err(refused)?;
+    brought.held = protection.held.clone();
+    holdings.workspace = Some(workspace.path.display().to_string());
+    holdings.placeholders = protection.absent.clone();
+    let record = create(&holdings)?;
+    let again = spec.workspace.as_ref().map(|path| HostTree::open(path, Code::InvalidWorkspace, "workspace"));
+    let placed = match again {
+        Some(Ok(workspace)) => Some(Placed { workspace, paths: protection.absent.clone() }),
+        Some(Err(problem)) => {
+            drop(gate);
+            clean_up(data, ids, record, None);
+            return Err(refused(problem));
+        }
+        None => None,
+    };
+    if let Err(problem) = protection.put(workspace, &gate) {
+        drop(gate);
+        clean_up(data, ids, record, placed);
+        return Err(refused(problem));
+    }
+    Ok((record, placed))
+}
+
+/// Removes what is left on the host, the record last.
+pub(crate) fn clean_up(data: &DataDirectory, ids: &Ids, record: Record, placed: Option<Placed>) {
+    if let Some(placed) = placed.filter(|placed| !placed.paths.is_empty())
+        && let Ok(gate) = Gate::close(data.sandboxes())
+    {
+        remove(&placed.workspace, &placed.paths, data.sandboxes(), ids.sandbox.as_str(), &gate);
+    }
+    // If this fails, the next start's reaper finds the record and has nothing left to do.
+    let _ = record.remove(data.sandboxes());
+}
+
+/// Why nothing was started.
+pub(crate) struct Stopped {
+    pub(crate) status: ExecStatus,
+    pub(crate) error: Problem,
+}
+
+pub(crate) fn refused(error: Problem) -> Stopped {
+    Stopped { status: ExecStatus::Refused, error }
+}
+
+pub(crate) fn failed(what: &str, error: impl std::fmt::Display) -> Stopped {
+    let problem = Problem::new(
+        Code::SetupFailed,
+        format!("{what} failed: {error}"),
+        "`saggar doctor` shows what this host gives and what is missing",
+    );
+    Stopped { status: ExecStatus::SetupFailed, error: problem }
+}

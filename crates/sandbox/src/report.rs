@@ -1,0 +1,238 @@
+//! Reports: what was seen of an exec, turned into what is said of it.
+
+use saggar_domain::{
+    Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
+};
+use saggar_guest::{End, FailStage};
+use saggar_jail::cgroup::Counters;
+use saggar_supervisor::{Ending, Outcome, Refused};
+
+/// Denials kept of one exec; each kind is kept once.
+const DENIALS_MAX: usize = 100;
+/// Denial events of one exec; the rest is told in one more.
+const DENIAL_EVENTS_MAX: u32 = 1000;
+
+/// How it went.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub status: ExecStatus,
+    /// The program's exit code.
+    pub exit_code: Option<u8>,
+    /// The signal that ended it.
+    pub signal: Option<u8>,
+    /// What was kept of its output.
+    pub output: Output,
+    /// What it used.
+    pub usage: Usage,
+    /// Defaults that were not enforced.
+    pub unenforced: Vec<String>,
+    /// What was refused or cut off.
+    pub denials: Vec<Denial>,
+    /// Why it isn't an ordinary end.
+    pub error: Option<Problem>,
+}
+
+impl Report {
+    /// Nothing was started.
+    pub fn not_started(status: ExecStatus, error: Problem) -> Self {
+        let denials = match status {
+            ExecStatus::Refused => vec![Denial {
+                code: DenialCode::Refused,
+                rule: format!("spec/{}", error.code.as_str()),
+                message: error.message.clone(),
+            }],
+            _ => Vec::new(),
+        };
+        Self {
+            status,
+            exit_code: None,
+            signal: None,
+            output: Output::default(),
+            usage: Usage::default(),
+            unenforced: Vec::new(),
+            denials,
+            error: Some(error),
+        }
+    }
+}
+
+/// Refused syscalls, each kind kept once, so that a loop of them can't grow anything.
+#[derive(Default)]
+pub(crate) struct Denials {
+    pub(crate) kept: Vec<Denial>,
+    told: u32,
+}
+
+impl Denials {
+    pub(crate) fn add(&mut self, refused: Refused, observe: &mut dyn FnMut(EventBody)) {
+        let denial = Denial {
+            code: DenialCode::SyscallRefused,
+            rule: refused.rule.to_owned(),
+            message: format!(
+                "a program called {}, which the {} rule refuses in every sandbox of this tier",
+                refused.syscall, refused.rule
+            ),
+        };
+        self.told += 1;
+        match self.told.cmp(&(DENIAL_EVENTS_MAX + 1)) {
+            std::cmp::Ordering::Less => observe(EventBody::Denial(denial.clone())),
+            std::cmp::Ordering::Equal => observe(EventBody::Denial(Denial {
+                code: DenialCode::DenialsDropped,
+                rule: "events/denials".to_owned(),
+                message: format!(
+                    "more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused in silence"
+                ),
+            })),
+            std::cmp::Ordering::Greater => {}
+        }
+        if self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial) {
+            self.kept.push(denial);
+        }
+    }
+}
+
+/// What a message about the end of an exec has to name.
+pub(crate) struct Asked {
+    pub(crate) program: String,
+    pub(crate) cwd: GuestPath,
+    pub(crate) limits: Limits,
+}
+
+/// Turns what was seen into what is said.
+pub(crate) fn conclude(
+    outcome: Outcome,
+    mut denials: Vec<Denial>,
+    asked: &Asked,
+    counters: Counters,
+    observe: &mut dyn FnMut(EventBody),
+) -> Report {
+    let Outcome { ending, is_storage_full, reaped, streams } = outcome;
+    let was_killed = counters.out_of_memory_kills.unwrap_or(0) > 0;
+    let (status, exit_code, signal, error) = describe(ending, was_killed, asked);
+    let limits = &asked.limits;
+    let (stdout, stderr) = (streams.stdout.totals(), streams.stderr.totals());
+    let mut hit = Vec::new();
+    if status == ExecStatus::TimedOut {
+        hit.push(Denial::limit(
+            LimitName::Timeout,
+            format!("the program was ended after {}; raise it with --timeout", limits.timeout.value),
+        ));
+    }
+    if was_killed {
+        hit.push(Denial::limit(
+            LimitName::Memory,
+            format!("the kernel killed a process at {} of memory; raise it with --memory", limits.memory.value),
+        ));
+    }
+    if counters.pids_refused.unwrap_or(0) > 0 {
+        hit.push(Denial::limit(
+            LimitName::Pids,
+            format!("one more process or thread than {} was refused; raise it with --pids", limits.pids.value),
+        ));
+    }
+    if is_storage_full {
+        hit.push(Denial::limit(
+            LimitName::Disk,
+            format!("the private storage of {} is full; raise it with --disk", limits.disk.value),
+        ));
+    }
+    if stdout.dropped + stderr.dropped > 0 {
+        hit.push(Denial::limit(
+            LimitName::Output,
+            format!("output past {} was dropped; raise it with --output", limits.output.value),
+        ));
+    }
+    for denial in &hit {
+        observe(EventBody::Limit(denial.clone()));
+    }
+    denials.extend(hit);
+    let cpu = counters.cpu_usec.map(|usec| usec / 1000).or(reaped.map(|reaped| reaped.cpu.as_millis() as u64));
+    let usage = Usage { cpu_ms: cpu, memory_peak_bytes: counters.memory_peak, processes_peak: counters.pids_peak };
+    let error = match (error, reaped) {
+        (None, None) => Some(Problem::new(
+            Code::SetupFailed,
+            "a process of the sandbox can't be killed by the kernel",
+            "the next start tries again; a hung disk or network mount is the usual reason",
+        )),
+        (error, _) => error,
+    };
+    let output = Output {
+        stdout_dropped: stdout.dropped,
+        stderr_dropped: stderr.dropped,
+        stdout: streams.stdout.into_kept(),
+        stderr: streams.stderr.into_kept(),
+    };
+    Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, error }
+}
+
+/// What a shell gives for a child that SIGKILL ended.
+const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
+
+fn describe(ending: Ending, was_killed: bool, asked: &Asked) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
+    const SIGKILL: u8 = 9;
+    match ending {
+        Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => {
+            (ExecStatus::OutOfMemory, None, Some(SIGKILL), None)
+        }
+        Ending::Ended(End::Code(KILLED_BY_SHELLS_ACCOUNT)) if was_killed => {
+            (ExecStatus::OutOfMemory, Some(KILLED_BY_SHELLS_ACCOUNT), None, None)
+        }
+        Ending::GuestLost if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
+        Ending::Ended(End::Code(code)) => (ExecStatus::Exited, Some(code), None, None),
+        Ending::Ended(End::Signal { signal, .. }) => (ExecStatus::Signaled, None, Some(signal), None),
+        Ending::TimedOut => (ExecStatus::TimedOut, None, None, None),
+        Ending::Cancelled => (ExecStatus::Cancelled, None, None, None),
+        Ending::NotStarted { stage, errno } => {
+            let (status, problem) = not_started(stage, errno, asked);
+            (status, None, None, Some(problem))
+        }
+        Ending::GuestLost => {
+            let problem = Problem::new(
+                Code::GuestLost,
+                "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
+                "run it again; if it repeats, report it",
+            );
+            (ExecStatus::SetupFailed, None, None, Some(problem))
+        }
+    }
+}
+
+fn not_started(stage: FailStage, errno: i32, asked: &Asked) -> (ExecStatus, Problem) {
+    let Asked { program, cwd, .. } = asked;
+    let reason = std::io::Error::from_raw_os_error(errno);
+    match (stage, errno) {
+        (FailStage::Program, libc::ENOENT) => (
+            ExecStatus::SetupFailed,
+            Problem::new(
+                Code::ProgramNotFound,
+                format!("no program {program:?} in the sandbox"),
+                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
+            ),
+        ),
+        (FailStage::Program, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::ProgramNotExecutable,
+                format!("the program {program:?} can't be executed: {reason}"),
+                "check that it is executable, for this machine, and starts with #! if it is a script",
+            ),
+        ),
+        (FailStage::Cwd, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::InvalidCwd,
+                format!("the working directory {cwd} can't be entered: {reason}"),
+                "give a directory that exists inside with --cwd",
+            ),
+        ),
+        (stage, _) => (
+            ExecStatus::SetupFailed,
+            Problem::new(
+                Code::SetupFailed,
+                format!("starting the program failed ({stage:?}): {reason}"),
+                "`saggar doctor` shows what this host gives and what is missing",
+            ),
+        ),
+    }
+}
