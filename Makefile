@@ -11,7 +11,7 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 
-.PHONY: help setup setup-test setup-bench build demo test lint bench deny clean
+.PHONY: help setup setup-test setup-bench build demo test test-vm lint bench deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+
+test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine
+	@scripts/setup.sh vm
+	@scripts/test-vm.sh "$(SAGGAR)"
 
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=

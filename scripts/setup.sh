@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench.
+# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench|vm.
 #
 # A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup, and
 # rustup from its official installer, because the distribution's Rust is too old.
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly TRIPLE=x86_64-unknown-linux-musl
-readonly PURPOSE=${1:?usage: setup.sh build|test|bench}
+readonly PURPOSE=${1:?usage: setup.sh build|test|bench|vm}
 
 # runc lives in sbin, which is not on an ordinary user's PATH.
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -17,7 +17,8 @@ main() {
     build) install_packages ;;
     test) install_packages ;;
     bench) install_packages bwrap:bubblewrap runc:runc ;;
-    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench" ;;
+    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" ;;
+    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, vm" ;;
     esac
     install_rust
     install_target
@@ -28,7 +29,7 @@ main() {
     fi
 }
 
-# install_packages COMMAND:PACKAGE…: the packages of the commands that are absent, on top of what every purpose needs.
+# install_packages COMMAND:PACKAGE…: the packages of the commands (or files) that are absent, on top of what every purpose needs.
 install_packages() {
     local pair missing=()
     for pair in cc:build-essential make:build-essential musl-gcc:musl-tools curl:curl git:git python3:python3 "$@"; do
@@ -106,7 +107,8 @@ rust_version() {
 
 is_at_least() { [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n1) == "$2" ]]; }
 
-has() { command -v "$1" >/dev/null 2>&1; }
+# A command, or a file by its absolute pattern.
+has() { if [[ $1 == /* ]]; then compgen -G "$1" >/dev/null; else command -v "$1" >/dev/null 2>&1; fi; }
 
 say() { echo "==> $*"; }
 
