@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Run(Box<RunArguments>),
     /// Say what this host can really guarantee, by trying it
     Doctor(DoctorArguments),
+    /// Show, apply or drop what a scratch sandbox changed
+    Changes(ChangesArguments),
 }
 
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
@@ -119,6 +121,49 @@ pub(crate) struct DoctorArguments {
     /// Where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// `saggar changes`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0 done; 1 some paths were refused, and are still kept; 125 our failure.")]
+pub(crate) struct ChangesArguments {
+    #[command(subcommand)]
+    pub(crate) command: ChangesCommand,
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Where records and changes are kept
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// What to do with them.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ChangesCommand {
+    /// What changed in one sandbox, or which sandboxes have changes
+    List {
+        /// The sandbox's id
+        sandbox: Option<String>,
+    },
+    /// Text differences
+    Diff {
+        /// The sandbox's id
+        sandbox: String,
+        /// Only these paths, and what is in them
+        paths: Vec<OsString>,
+    },
+    /// Bring them into the workspace; a path that the host changed meanwhile is refused
+    Apply {
+        /// The sandbox's id
+        sandbox: String,
+        /// Only these paths, and what is in them
+        paths: Vec<OsString>,
+    },
+    /// Forget them
+    Drop {
+        /// The sandbox's id
+        sandbox: String,
+    },
 }
 
 /// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod changes;
 mod doctor;
 mod events;
 mod outcome;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     match args::parse() {
         Ok(args::Command::Run(arguments)) => run::main(*arguments),
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),
+        Ok(args::Command::Changes(arguments)) => changes::main(arguments),
         Err(code) => code,
     }
 }

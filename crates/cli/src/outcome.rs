@@ -45,6 +45,12 @@ pub(crate) fn print_notes(result: &ExecResult) {
     for denial in result.denials.iter().filter(|_| result.error.is_none()) {
         notes.push_str(&format!("saggar: {} ({})\n", denial.message, denial.rule));
     }
+    if let Some(count) = result.changes_kept.filter(|count| *count > 0) {
+        notes.push_str(&format!(
+            "saggar: {count} changes kept; see them with: saggar changes list {}\n",
+            result.sandbox_id
+        ));
+    }
     if !result.unenforced.is_empty() {
         let names: Vec<&str> = result.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
         notes.push_str(&format!(

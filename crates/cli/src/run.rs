@@ -88,6 +88,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
                 streams,
                 terminal: arguments.tty.then(terminal::size),
                 terminal_name: arguments.tty.then(terminal::name),
+                keeps_changes: true,
                 signals,
             };
             let raw = arguments.tty.then(RawMode::enter);
@@ -151,6 +152,7 @@ impl Shape {
             unenforced: report.unenforced,
             policy_hash: self.policy_hash,
             denials: report.denials,
+            changes_kept: report.changes_kept,
             error: report.error,
         }
     }

@@ -46,6 +46,8 @@ pub struct ExecResult {
     pub policy_hash: Option<PolicyHash>,
     /// What the runtime refused or cut off.
     pub denials: Vec<Denial>,
+    /// How many changes of a scratch workspace are kept under the sandbox's id; `null` where there was no such workspace.
+    pub changes_kept: Option<u64>,
     /// Why it isn't an ordinary end.
     pub error: Option<Problem>,
 }

@@ -14,7 +14,7 @@ use crate::identity::Identity;
 use crate::network::Network;
 use crate::plan::Plan;
 use crate::root::Root;
-use crate::spawn::{Failure, Step};
+use crate::spawn::{Failure, LAYER, READY, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: ends as the agent, or reports and exits.
@@ -49,7 +49,9 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     sys::new_session_keyring().map_err(at(Step::Keyring))?;
     // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
     rustix::process::umask(rustix::fs::Mode::empty());
-    enter_root(plan)?;
+    if let Some(layer) = enter_root(plan)? {
+        hand_over(report.as_fd(), layer.as_fd(), LAYER).map_err(at(Step::Supplies))?;
+    }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     if let Some(network) = network {
         network.join().map_err(at(Step::Network))?;
@@ -67,12 +69,13 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     Ok(delivery.filter)
 }
 
-fn enter_root(plan: &Plan) -> Result<(), Failure> {
+fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
     let root = Root::stage(plan).map_err(at(Step::Storage))?;
     for (index, op) in plan.ops.iter().enumerate() {
         root.run(op).map_err(|errno| Failure { step: Step::Root, index: index as u16, errno })?;
     }
-    root.enter().map_err(at(Step::Pivot))
+    root.enter().map_err(at(Step::Pivot))?;
+    Ok(root.into_layer())
 }
 
 /// Gives up the rights, installs the filter, and becomes the agent. Returns only what went wrong.
@@ -83,7 +86,7 @@ fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
         let listener =
             filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        hand_over(report, listener.as_fd()).map_err(at(Step::Seccomp))
+        hand_over(report, listener.as_fd(), READY).map_err(at(Step::Seccomp))
     };
     match closed() {
         Ok(()) => at(Step::Execute)(sys::execute(seal::IMAGE, "saggar-guest")),
@@ -112,15 +115,15 @@ fn take_identity(identity: Identity) -> Result<(), Errno> {
     }
 }
 
-/// Sends the listener to the parent: the only descriptor that ever leaves, over a socket that closes when the agent starts.
-fn hand_over(report: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Sends a descriptor to the parent. Two ever leave: the layer of a scratch workspace and the filter's listener, both over a socket
+/// that closes when the agent starts.
+fn hand_over(report: BorrowedFd<'_>, descriptor: BorrowedFd<'_>, what: u8) -> Result<(), Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-    let descriptors = [listener];
+    let descriptors = [descriptor];
     if !control.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    let ready = [0u8; 1];
-    rustix::net::sendmsg(report, &[std::io::IoSlice::new(&ready)], &mut control, rustix::net::SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(report, &[std::io::IoSlice::new(&[what])], &mut control, rustix::net::SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! The root is one tmpfs, so that everything the sandbox owns counts against one limit. It is attached over /proc, a
 //! directory every host has, filled, and pivoted to; the host's tree is then detached and out of reach.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -25,6 +26,8 @@ const STAGE: &str = "/proc";
 pub(crate) struct Root {
     fd: OwnedFd,
     identity: Identity,
+    /// Where a copy-on-write view keeps its changes.
+    layer: RefCell<Option<OwnedFd>>,
 }
 
 impl Root {
@@ -38,7 +41,7 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let root = Self { fd, identity: plan.identity };
+        let root = Self { fd, identity: plan.identity, layer: RefCell::new(None) };
         chownat(
             &root.fd,
             "",
@@ -81,6 +84,11 @@ impl Root {
         pivot_here()?;
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
+    }
+
+    /// The layer of the copy-on-write view, if there is one.
+    pub(crate) fn into_layer(self) -> Option<OwnedFd> {
+        self.layer.into_inner()
     }
 
     fn owner(&self, id: u32) -> u32 {
@@ -149,6 +157,8 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         self.attach(tree.as_fd(), target)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        *self.layer.borrow_mut() = Some(openat(&self.fd, upper.as_str(), flags, Mode::empty())?);
         // What the view is made of must not be seen beside it.
         unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
     }

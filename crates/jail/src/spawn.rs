@@ -25,6 +25,8 @@ pub struct Jailed {
     pub pidfd: OwnedFd,
     /// Where the filter asks about telling syscalls.
     pub listener: Listener,
+    /// Where a scratch workspace keeps its changes; outlives the sandbox for as long as this is open.
+    pub layer: Option<OwnedFd>,
 }
 
 /// Why there is no sandbox. Nothing of it is left: the child is reaped.
@@ -159,7 +161,7 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
     match attend(plan, pid, &ours, supply) {
-        Ok(listener) => Ok(Jailed { pid, pidfd, listener }),
+        Ok((listener, layer)) => Ok(Jailed { pid, pidfd, listener, layer }),
         Err(error) => {
             // Already dead in most cases; then the first call says so and the second reaps it.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
@@ -174,7 +176,7 @@ fn attend(
     pid: Pid,
     ours: &OwnedFd,
     supply: impl FnOnce() -> std::io::Result<Supplies>,
-) -> Result<Listener, SpawnError> {
+) -> Result<(Listener, Option<OwnedFd>), SpawnError> {
     let number = pid.as_raw_nonzero().get();
     if let Identity::Single { .. } = plan.identity {
         // Without this an ordinary user may not map a gid.
@@ -190,17 +192,30 @@ fn attend(
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
     drop(supplies);
-    let (message, listener) = receive(ours)?;
-    match (Failure::from_bytes(&message), listener) {
-        (Some(failure), _) => Err(failure.into()),
-        (None, None) => Err(SpawnError::Died),
-        // The filter is on; what is left is the agent's execution, of which silence is success.
-        (None, Some(listener)) => match receive(ours)? {
-            (message, _) if message.is_empty() => Ok(Listener::from_fd(listener)),
-            (message, _) => Err(Failure::from_bytes(&message).map_or(SpawnError::Died, SpawnError::from)),
-        },
+    let mut layer = None;
+    let listener = loop {
+        match receive(ours)? {
+            (message, Some(descriptor)) if message == [LAYER] => layer = Some(descriptor),
+            (message, Some(descriptor)) if message == [READY] => break Listener::from_fd(descriptor),
+            (message, _) => return Err(said(&message)),
+        }
+    };
+    // The filter is on; what is left is the agent's execution, of which silence is success.
+    match receive(ours)? {
+        (message, _) if message.is_empty() => Ok((listener, layer)),
+        (message, _) => Err(said(&message)),
     }
 }
+
+/// What a last message means.
+fn said(message: &[u8]) -> SpawnError {
+    Failure::from_bytes(message).map_or(SpawnError::Died, SpawnError::from)
+}
+
+/// Says that the layer of a scratch workspace is attached.
+pub(crate) const LAYER: u8 = 2;
+/// Says that the filter's listener is attached, and the agent next.
+pub(crate) const READY: u8 = 3;
 
 /// How long set-up may take on the slowest host.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

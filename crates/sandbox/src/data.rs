@@ -74,6 +74,17 @@ impl DataDirectory {
         self.path.join(TRIAL)
     }
 
+    /// The directory of kept changes, made when it is first needed.
+    pub(crate) fn changes(&self) -> std::io::Result<OwnedFd> {
+        let path = self.path.join("changes");
+        match rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        open(&path, flags, Mode::empty()).map_err(Into::into)
+    }
+
     /// The directory of records.
     pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
         self.sandboxes.as_fd()

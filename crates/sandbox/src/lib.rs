@@ -2,6 +2,7 @@
 //!
 //! This crate decides how a spec is carried out on this host, and refuses what can't be. It knows nothing of runs or HTTP.
 
+mod changes;
 mod data;
 mod doctor;
 mod enforce;
@@ -18,6 +19,7 @@ mod report;
 mod run;
 mod template;
 
+pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kind, Name, Skipped};
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;

@@ -25,6 +25,8 @@ pub(crate) struct Prepared {
     pub(crate) identity: Identity,
     pub(crate) enforcement: Enforcement,
     pub(crate) placed: Option<Placed>,
+    /// The workspace below a scratch layer, and when the sandbox began to see it.
+    pub(crate) scratch: Option<(HostTree, i128)>,
 }
 
 /// Placeholders of ours in a workspace.
@@ -56,12 +58,20 @@ pub(crate) fn prepare(
         Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
     match lay_out(spec, identity, &brought) {
-        Ok(layout) => Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed }),
+        Ok(layout) => {
+            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|tree| (tree, now_ns()));
+            Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed, scratch })
+        }
         Err(problem) => {
             clean_up(data, ids, record, placed);
             Err(refused(problem))
         }
     }
+}
+
+/// The wall clock, which is what files are stamped by.
+fn now_ns() -> i128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
 }
 
 /// Opens what the spec names of the host, and refuses what would hand our own records over.

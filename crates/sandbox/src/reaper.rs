@@ -3,7 +3,7 @@
 //! Runs at every start. It goes by records alone, and a record is written before anything it names is made, so there is
 //! nothing that it could miss. What still runs is killed first and waited for.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use saggar_domain::{Code, HostPath, SandboxId};
 
+use crate::changes::forget_pending;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
@@ -35,7 +36,7 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     for name in names(records) {
         let Some(sandbox) = SandboxId::parse(&name) else { continue };
         match inspect(records, &name) {
-            Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(records, &name, &dead) }),
+            Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(data, &name, &dead) }),
             Ok(Found::Live(_) | Found::Gone) => {}
             Err(error) => leftovers
                 .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
@@ -55,7 +56,8 @@ pub(crate) fn names(records: BorrowedFd<'_>) -> Vec<String> {
         .collect()
 }
 
-fn bury(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
+fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
+    let records = data.sandboxes();
     if let Some(first) = dead.first {
         end(first)?;
     }
@@ -64,6 +66,9 @@ fn bury(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> 
             .map_err(|error| format!("a cgroup can't be removed: {}", error.kind()))?;
     }
     remove_placeholders(records, name, dead)?;
+    let changes = data.changes().map_err(|error| format!("the kept changes can't be opened: {}", error.kind()))?;
+    forget_pending(changes.as_fd(), name)
+        .map_err(|error| format!("half-kept changes can't be removed: {}", error.kind()))?;
     unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"))
 }
 

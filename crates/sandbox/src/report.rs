@@ -29,6 +29,8 @@ pub struct Report {
     pub unenforced: Vec<String>,
     /// What was refused or cut off.
     pub denials: Vec<Denial>,
+    /// How many changes of a scratch workspace are kept; `None` when none could be.
+    pub changes_kept: Option<u64>,
     /// Why it isn't an ordinary end.
     pub error: Option<Problem>,
 }
@@ -52,6 +54,7 @@ impl Report {
             usage: Usage::default(),
             unenforced: Vec::new(),
             denials,
+            changes_kept: None,
             error: Some(error),
         }
     }
@@ -163,7 +166,7 @@ pub(crate) fn conclude(
         stdout: streams.stdout.into_kept(),
         stderr: streams.stderr.into_kept(),
     };
-    Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, error }
+    Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, changes_kept: None, error }
 }
 
 /// What a shell gives for a child that SIGKILL ended.

@@ -15,6 +15,7 @@ use saggar_jail::cgroup::{Group, Wanted};
 use saggar_jail::{Identity, Op, Plan, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
 use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Streams};
 
+use crate::changes::{Pending, collect};
 use crate::data::DataDirectory;
 use crate::guest_image::GUEST_IMAGE;
 use crate::ids::Ids;
@@ -41,6 +42,8 @@ pub struct Job {
     pub terminal: Option<TerminalSize>,
     /// What kind of terminal programs are told they have.
     pub terminal_name: Option<String>,
+    /// Whether what a scratch workspace changed is kept when it ends.
+    pub keeps_changes: bool,
     /// Which signals cancel, blocked already.
     pub signals: Signals,
 }
@@ -57,11 +60,18 @@ impl Prepared {
     fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(EventBody)) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
+        let keeps_changes = job.keeps_changes;
         let started = self.start_and_attend(job, &mut group, observe);
         let counters = group.as_ref().map(Group::counters).unwrap_or_default();
         let removed = group.map_or(Ok(()), Group::remove);
         let mut report = match started {
-            Ok((outcome, denials, asked)) => conclude(outcome, denials, &asked, counters, observe),
+            Ok(Seen { outcome, denials, asked, layer }) => {
+                let mut report = conclude(outcome, denials, &asked, counters, observe);
+                if let Some(layer) = layer.filter(|_| keeps_changes) {
+                    self.keep_changes(data, ids, &layer, &mut report);
+                }
+                report
+            }
             Err(stopped) => Report::not_started(stopped.status, stopped.error),
         };
         report.unenforced = unenforced;
@@ -81,13 +91,33 @@ impl Prepared {
         report
     }
 
+    /// Keeps what a scratch workspace changed. That it can't be kept is an error of the exec: someone counts on it.
+    fn keep_changes(&self, data: &DataDirectory, ids: &Ids, layer: &OwnedFd, report: &mut Report) {
+        let Some((workspace, started_ns)) = &self.scratch else { return };
+        let kept = Pending::begin(data, &ids.sandbox).and_then(|mut pending| {
+            collect(layer, workspace, *started_ns, &mut pending)?;
+            pending.finish(&ids.sandbox, workspace)
+        });
+        match kept {
+            Ok(count) => report.changes_kept = Some(count),
+            Err(error) => {
+                let problem = Problem::new(
+                    Code::DataDirectory,
+                    format!("what the sandbox changed can't be kept: {}", error.kind()),
+                    "check the space and permissions of the data directory",
+                );
+                report.error.get_or_insert(problem);
+            }
+        }
+    }
+
     fn start_and_attend(
         &mut self,
         job: Job,
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
-    ) -> Result<(Outcome, Vec<Denial>, Asked), Stopped> {
-        let Job { spec, program, streams, terminal, terminal_name, signals } = job;
+    ) -> Result<Seen, Stopped> {
+        let Job { spec, program, streams, terminal, terminal_name, keeps_changes: _, signals } = job;
         let deadline = Instant::now() + spec.limits.timeout.value.duration();
         let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
         let program_name = String::from_utf8_lossy(program.first().map_or(&[], Vec::as_slice)).into_owned();
@@ -116,7 +146,8 @@ impl Prepared {
             };
             Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
         };
-        let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
+        let mut jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
+        let layer = jailed.layer.take();
         drop(plan);
         let pid = jailed.pid.as_raw_nonzero().get();
         // Where there are cgroups the reaper finds every process in them.
@@ -133,8 +164,17 @@ impl Prepared {
             Observation::Refused(refused) => denials.add(refused, observe),
         });
         let asked = Asked { program: program_name, cwd: spec.cwd, limits: spec.limits };
-        Ok((outcome.map_err(|error| failed("attending the program", error))?, denials.kept, asked))
+        let outcome = outcome.map_err(|error| failed("attending the program", error))?;
+        Ok(Seen { outcome, denials: denials.kept, asked, layer })
     }
+}
+
+/// What there is to report on.
+struct Seen {
+    outcome: Outcome,
+    denials: Vec<Denial>,
+    asked: Asked,
+    layer: Option<OwnedFd>,
 }
 
 fn plan(

@@ -45,7 +45,8 @@ impl<'a> Trials<'a> {
                     "try again",
                 )
             })?;
-            let job = Job { spec, program, streams, terminal: None, terminal_name: None, signals };
+            let job =
+                Job { spec, program, streams, terminal: None, terminal_name: None, keeps_changes: false, signals };
             Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))
         };
         attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem))

@@ -1,0 +1,197 @@
+//! `saggar changes`: what a scratch sandbox changed; shown, applied or dropped.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+
+use saggar_domain::{Code, Problem};
+use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, reap};
+use serde_json::json;
+use similar::TextDiff;
+
+use crate::args::{ChangesArguments, ChangesCommand};
+use crate::outcome::{OUR_FAILURE, problem_text};
+
+/// Something was refused; the rest was done.
+const NOT_ALL: u8 = 1;
+
+/// Does what was asked and prints it.
+pub(crate) fn main(arguments: ChangesArguments) -> ExitCode {
+    let outcome = DataDirectory::open(arguments.data_dir.as_deref()).and_then(|data| {
+        reap(&data);
+        execute(&data, arguments.command, arguments.json)
+    });
+    match outcome {
+        Ok((text, code)) => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => code,
+            Err(_) => ExitCode::from(OUR_FAILURE),
+        },
+        Err(problem) if arguments.json => {
+            println!("{}", json!({"schema": "saggar.changes/v1", "error": problem}));
+            ExitCode::from(OUR_FAILURE)
+        }
+        Err(problem) => {
+            eprint!("{}", problem_text(&problem));
+            ExitCode::from(OUR_FAILURE)
+        }
+    }
+}
+
+fn execute(data: &DataDirectory, command: ChangesCommand, is_json: bool) -> Result<(String, ExitCode), Problem> {
+    match command {
+        ChangesCommand::List { sandbox: None } => {
+            let kept = Changes::kept(data)?;
+            let text = if is_json {
+                format!("{}\n", json!({"schema": "saggar.changes/v1", "sandboxes": kept, "error": null}))
+            } else {
+                kept.iter().map(|id| format!("{id}\n")).collect()
+            };
+            Ok((text, ExitCode::SUCCESS))
+        }
+        ChangesCommand::List { sandbox: Some(sandbox) } => list(&Changes::open(data, &sandbox)?, is_json),
+        ChangesCommand::Diff { sandbox, paths } => diff(&Changes::open(data, &sandbox)?, &Picked::new(paths)),
+        ChangesCommand::Apply { sandbox, paths } => {
+            apply(data, Changes::open(data, &sandbox)?, &Picked::new(paths), is_json)
+        }
+        ChangesCommand::Drop { sandbox } => {
+            let dropped = Changes::open(data, &sandbox)?.drop_all(data);
+            dropped.map_err(|error| unfinished("dropping", &error)).map(|()| (String::new(), ExitCode::SUCCESS))
+        }
+    }
+}
+
+/// Which paths of the workspace are meant: all, or those named and what is in them.
+struct Picked(Vec<Vec<u8>>);
+
+impl Picked {
+    fn new(paths: Vec<OsString>) -> Self {
+        let trimmed = |path: OsString| {
+            let bytes = path.into_vec();
+            let start = if bytes.starts_with(b"./") { 2 } else { 0 };
+            let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+            bytes[start.min(end)..end].to_vec()
+        };
+        Self(paths.into_iter().map(trimmed).collect())
+    }
+
+    fn has(&self, entry: &Entry) -> bool {
+        self.0.is_empty() || self.0.iter().any(|path| entry.path.is_within(path))
+    }
+
+    /// A path that nothing matches is a mistake, not an empty answer.
+    fn check(&self, changes: &Changes) -> Result<(), Problem> {
+        let lost = self.0.iter().find(|path| !changes.entries().iter().any(|entry| entry.path.is_within(path)));
+        match lost {
+            None => Ok(()),
+            Some(path) => Err(Problem::new(
+                Code::InvalidValue,
+                format!("{:?} is not among the changes", String::from_utf8_lossy(path)),
+                "`saggar changes list SANDBOX` names them, relative to the workspace",
+            )),
+        }
+    }
+}
+
+fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem> {
+    if is_json {
+        let text = json!({"schema": "saggar.changes/v1", "entries": changes.entries(), "skipped": changes.skipped(), "error": null});
+        return Ok((format!("{text}\n"), ExitCode::SUCCESS));
+    }
+    let mut text: String = changes.entries().iter().map(line).collect();
+    for skipped in changes.skipped() {
+        text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why));
+    }
+    Ok((text, ExitCode::SUCCESS))
+}
+
+fn line(entry: &Entry) -> String {
+    let change = match entry.change {
+        Change::Added => "added",
+        Change::Modified => "modified",
+        Change::Removed => "removed",
+        Change::Mode => "mode",
+    };
+    let tail = match (entry.kind, &entry.target) {
+        (Kind::Directory, _) => "/".to_owned(),
+        (Kind::Link, Some(target)) => format!(" -> {target}"),
+        (Kind::File | Kind::Link, _) if entry.change == Change::Mode => format!(" ({:03o})", entry.mode),
+        (Kind::File | Kind::Link, _) => String::new(),
+    };
+    let warning = if entry.changed_on_host { "  (the host changed it too)" } else { "" };
+    format!("{change:<9} {}{tail}{warning}\n", entry.path)
+}
+
+fn diff(changes: &Changes, picked: &Picked) -> Result<(String, ExitCode), Problem> {
+    picked.check(changes)?;
+    let workspace = changes.workspace()?;
+    let mut text = String::new();
+    for entry in changes.entries().iter().filter(|entry| picked.has(entry)) {
+        if entry.kind != Kind::File || entry.change == Change::Mode {
+            text.push_str(&line(entry));
+            continue;
+        }
+        match changes.difference(&workspace, entry) {
+            Difference::Binary => text.push_str(&format!("{} (not text)\n", line(entry).trim_end())),
+            Difference::Text(before, after) => {
+                let (old, new) = (format!("a/{}", entry.path), format!("b/{}", entry.path));
+                text.push_str(&TextDiff::from_lines(&before, &after).unified_diff().header(&old, &new).to_string());
+            }
+        }
+    }
+    Ok((plain(&text), ExitCode::SUCCESS))
+}
+
+/// Contents came out of a sandbox: on a terminal they must not act on it.
+fn plain(text: &str) -> String {
+    use std::io::IsTerminal;
+    if !std::io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let mut shown = Vec::new();
+    saggar_supervisor::EscapeFilter::default().pass(text.as_bytes(), |byte| shown.push(byte));
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+fn apply(
+    data: &DataDirectory,
+    changes: Changes,
+    picked: &Picked,
+    is_json: bool,
+) -> Result<(String, ExitCode), Problem> {
+    picked.check(&changes)?;
+    let workspace = changes.workspace()?;
+    let skipped = changes.skipped().to_vec();
+    let applied =
+        changes.apply(data, &workspace, |entry| picked.has(entry)).map_err(|error| unfinished("applying", &error))?;
+    let has_refused = applied.iter().any(|result| result.outcome != ApplyOutcome::Done);
+    let code = if has_refused { ExitCode::from(NOT_ALL) } else { ExitCode::SUCCESS };
+    if is_json {
+        let results: Vec<_> = applied
+            .iter()
+            .map(|result| match &result.outcome {
+                ApplyOutcome::Done => json!({"path": result.path, "applied": true, "reason": null}),
+                ApplyOutcome::Refused(why) => json!({"path": result.path, "applied": false, "reason": why}),
+            })
+            .collect();
+        let text = json!({"schema": "saggar.changes/v1", "results": results, "skipped": skipped, "error": null});
+        return Ok((format!("{text}\n"), code));
+    }
+    let mut text = String::new();
+    for result in &applied {
+        match &result.outcome {
+            ApplyOutcome::Done => text.push_str(&format!("applied   {}\n", result.path)),
+            ApplyOutcome::Refused(why) => text.push_str(&format!("refused   {}: {why}\n", result.path)),
+        }
+    }
+    skipped.iter().for_each(|skipped| text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why)));
+    Ok((text, code))
+}
+
+fn unfinished(what: &str, error: &std::io::Error) -> Problem {
+    Problem::new(
+        Code::DataDirectory,
+        format!("{what} the changes failed: {}", error.kind()),
+        "run it again; what was done is done",
+    )
+}

@@ -1,0 +1,192 @@
+//! Entries: one changed path each, and names that may hold any byte.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// One changed path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Relative to the workspace.
+    pub path: Name,
+    /// What happened to it.
+    pub change: Change,
+    /// What it is now; what it was, when it was removed.
+    pub kind: Kind,
+    /// Permission bits, without set-id and sticky ones.
+    pub mode: u32,
+    /// Bytes of a file.
+    pub size: u64,
+    /// The number its content is kept under.
+    pub(crate) blob: Option<u32>,
+    /// Where a link leads.
+    pub target: Option<Name>,
+    /// What the host had there; applying needs it to be still that.
+    pub(crate) base: Option<Base>,
+    /// Whether the host changed it while the sandbox ran.
+    pub changed_on_host: bool,
+}
+
+/// What happened to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// It was not there.
+    Added,
+    /// Its content, or where it leads, is another.
+    Modified,
+    /// It is gone.
+    Removed,
+    /// Only its permissions are others.
+    Mode,
+}
+
+/// What a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+}
+
+/// What the host had at a path, told from anything else by inode and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Base {
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    pub(crate) changed_ns: i128,
+}
+
+impl Base {
+    pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
+        let changed_ns = i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec as i64);
+        Self { inode: stat.st_ino, size: stat.st_size as u64, changed_ns }
+    }
+}
+
+/// A path that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Which.
+    pub path: Name,
+    /// Why.
+    pub why: String,
+}
+
+/// A path or link target: any bytes. Shown and stored with everything but plain text escaped, so that no name can act on a
+/// terminal or pass for another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(pub(crate) Vec<u8>);
+
+impl Name {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &[u8]) -> Self {
+        if self.0.is_empty() { Self(name.to_vec()) } else { Self([&self.0, &b"/"[..], name].concat()) }
+    }
+
+    /// The directory it is in and its last part.
+    pub(crate) fn split(&self) -> (&[u8], &[u8]) {
+        match self.0.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&self.0[..slash], &self.0[slash + 1..]),
+            None => (b".", &self.0),
+        }
+    }
+
+    /// Whether it is `other` or lies below it.
+    pub fn is_within(&self, other: &[u8]) -> bool {
+        self.0 == other || (self.0.starts_with(other) && self.0.get(other.len()) == Some(&b'/'))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut bytes = Vec::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('\\') {
+            bytes.extend_from_slice(&rest.as_bytes()[..at]);
+            let tail = &rest[at + 1..];
+            if let Some(after) = tail.strip_prefix('\\') {
+                bytes.push(b'\\');
+                rest = after;
+            } else {
+                let digits = tail.strip_prefix('x')?.get(..2)?;
+                bytes.push(u8::from_str_radix(digits, 16).ok()?);
+                rest = &tail[3..];
+            }
+        }
+        bytes.extend_from_slice(rest.as_bytes());
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                if character == '\\' {
+                    f.write_str("\\\\")?;
+                } else if is_plain(character) {
+                    write!(f, "{character}")?;
+                } else {
+                    let mut space = [0; 4];
+                    character.encode_utf8(&mut space).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Not a control, and none of the characters that make text read as what it isn't.
+fn is_plain(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}')
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom("a name with a broken escape"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_is_shown_plainly_and_read_back() {
+        for (bytes, shown) in [
+            (&b"src/main.rs"[..], "src/main.rs"),
+            ("größe".as_bytes(), "größe"),
+            (b"a\\b", "a\\\\b"),
+            (b"a\nb\x1b[2J", "a\\x0ab\\x1b[2J"),
+            (b"not-\xff-text", "not-\\xff-text"),
+            ("a\u{202e}b".as_bytes(), "a\\xe2\\x80\\xaeb"),
+        ] {
+            let name = Name(bytes.to_vec());
+            assert_eq!(name.to_string(), shown);
+            assert_eq!(Name::parse(shown), Some(name));
+        }
+        assert_eq!(Name::parse("a\\q"), None);
+    }
+
+    #[test]
+    fn a_look_alike_prefix_is_not_within() {
+        let name = Name(b".git/hooks-evil".to_vec());
+        assert!(!name.is_within(b".git/hooks") && name.is_within(b".git"));
+    }
+}

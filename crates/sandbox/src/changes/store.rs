@@ -1,0 +1,225 @@
+//! Where changes are kept: a directory for each sandbox, with a manifest and the contents under numbers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use saggar_domain::{Code, HostPath, Problem, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use super::compare::{copy, open_file};
+use super::entry::{Change, Entry, Kind, Name, Skipped};
+use crate::data::DataDirectory;
+use crate::host_tree::HostTree;
+
+const SCHEMA: &str = "saggar.changes/v1";
+const MANIFEST: &str = "manifest.json";
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// Text longer than this is not compared line by line.
+const DIFF_LEN_MAX: u64 = 4 << 20;
+
+/// The changes of one sandbox.
+#[derive(Debug)]
+pub struct Changes {
+    id: SandboxId,
+    pub(crate) directory: OwnedFd,
+    manifest: Manifest,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    schema: String,
+    workspace: String,
+    entries: Vec<Entry>,
+    skipped: Vec<Skipped>,
+}
+
+/// Both sides of a changed text file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// Before and after, as text.
+    Text(String, String),
+    /// Not text, or too long.
+    Binary,
+}
+
+/// Changes in the making.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    top: OwnedFd,
+    name: String,
+    directory: OwnedFd,
+    next: u32,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) skipped: Vec<Skipped>,
+}
+
+impl Pending {
+    pub(crate) fn begin(data: &DataDirectory, id: &SandboxId) -> std::io::Result<Self> {
+        let top = data.changes()?;
+        let name = pending_name(id.as_str());
+        mkdirat(&top, name.as_str(), Mode::from_raw_mode(0o700))?;
+        let directory = openat(&top, name.as_str(), DIRECTORY, Mode::empty())?;
+        Ok(Self { top, name, directory, next: 0, entries: Vec::new(), skipped: Vec::new() })
+    }
+
+    /// Keeps a file's content under the next number.
+    pub(crate) fn keep(&mut self, file: &OwnedFd, size: u64) -> std::io::Result<u32> {
+        let number = self.next;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let kept = openat(&self.directory, number.to_string(), flags, Mode::from_raw_mode(0o600))?;
+        copy(file, &kept, size)?;
+        self.next += 1;
+        Ok(number)
+    }
+
+    /// Makes them visible; none at all leaves nothing. Says how many there are.
+    pub(crate) fn finish(self, id: &SandboxId, workspace: &HostTree) -> std::io::Result<u64> {
+        let count = (self.entries.len() + self.skipped.len()) as u64;
+        if count == 0 {
+            unlinkat(&self.top, self.name.as_str(), AtFlags::REMOVEDIR)?;
+            return Ok(0);
+        }
+        let workspace = workspace.path.display().to_string();
+        let manifest = Manifest { schema: SCHEMA.to_owned(), workspace, entries: self.entries, skipped: self.skipped };
+        write_manifest(self.directory.as_fd(), &manifest)?;
+        renameat(&self.top, self.name.as_str(), &self.top, id.as_str())?;
+        Ok(count)
+    }
+}
+
+impl Changes {
+    /// The sandboxes whose changes are kept.
+    pub fn kept(data: &DataDirectory) -> Result<Vec<SandboxId>, Problem> {
+        let top = data.changes().map_err(|error| unreadable(&error.to_string()))?;
+        let entries = Dir::read_from(&top).map_err(|errno| unreadable(&errno.to_string()))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().and_then(SandboxId::parse));
+        let mut ids: Vec<SandboxId> = names.collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// Opens those of one sandbox.
+    pub fn open(data: &DataDirectory, id: &str) -> Result<Self, Problem> {
+        let missing = || {
+            Problem::new(
+                Code::InvalidValue,
+                format!("no changes of a sandbox {id:?} are kept"),
+                "`saggar changes list` names those that are; only --fs scratch with a workspace keeps any",
+            )
+        };
+        let id = SandboxId::parse(id).ok_or_else(missing)?;
+        let top = data.changes().map_err(|error| unreadable(&error.to_string()))?;
+        let directory = openat(&top, id.as_str(), DIRECTORY, Mode::empty()).map_err(|_| missing())?;
+        let file = open_file(directory.as_fd(), MANIFEST.as_bytes()).map_err(|errno| unreadable(&errno.to_string()))?;
+        let manifest: Manifest = serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(file)))
+            .map_err(|error| unreadable(&error.to_string()))?;
+        if manifest.schema != SCHEMA {
+            return Err(unreadable(&format!("they are of schema {:?}", manifest.schema)));
+        }
+        Ok(Self { id, directory, manifest })
+    }
+
+    /// What changed.
+    pub fn entries(&self) -> &[Entry] {
+        &self.manifest.entries
+    }
+
+    /// What was not kept.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.manifest.skipped
+    }
+
+    /// The workspace they are changes of.
+    pub fn workspace(&self) -> Result<HostTree, Problem> {
+        let path = HostPath::parse(&self.manifest.workspace).map_err(|error| unreadable(&error))?;
+        HostTree::open(&path, Code::InvalidWorkspace, "workspace")
+    }
+
+    /// Both sides of a changed file.
+    pub fn difference(&self, workspace: &HostTree, entry: &Entry) -> Difference {
+        let read = |file: Result<OwnedFd, Errno>| -> Option<String> {
+            let file = std::fs::File::from(file.ok()?);
+            let metadata = file.metadata().ok()?;
+            let mut text = String::new();
+            let is_text = metadata.is_file() && metadata.len() <= DIFF_LEN_MAX;
+            std::io::Read::read_to_string(&mut std::io::Read::take(file, DIFF_LEN_MAX), &mut text)
+                .ok()
+                .filter(|_| is_text)?;
+            Some(text).filter(|text| !text.contains('\0'))
+        };
+        let before = match entry.change {
+            Change::Added => Some(String::new()),
+            Change::Modified | Change::Removed | Change::Mode => {
+                read(open_file(workspace.fd.as_fd(), entry.path.as_bytes()))
+            }
+        };
+        let after = match (entry.kind, entry.blob) {
+            (Kind::File, Some(_)) => read(self.content(entry)),
+            _ => Some(String::new()),
+        };
+        match (before, after) {
+            (Some(before), Some(after)) => Difference::Text(before, after),
+            _ => Difference::Binary,
+        }
+    }
+
+    pub(crate) fn content(&self, entry: &Entry) -> Result<OwnedFd, Errno> {
+        let blob = entry.blob.ok_or(Errno::NOENT)?;
+        open_file(self.directory.as_fd(), blob.to_string().as_bytes())
+    }
+
+    /// Forgets the entries that were applied; all of them when none is left.
+    pub(crate) fn forget(mut self, data: &DataDirectory, applied: &[Name]) -> std::io::Result<()> {
+        self.manifest.entries.retain(|entry| !applied.contains(&entry.path));
+        if self.manifest.entries.is_empty() {
+            return self.drop_all(data);
+        }
+        write_manifest(self.directory.as_fd(), &self.manifest)
+    }
+
+    /// Drops them all.
+    pub fn drop_all(self, data: &DataDirectory) -> std::io::Result<()> {
+        let top = data.changes()?;
+        remove(top.as_fd(), self.id.as_str())
+    }
+}
+
+/// Removes what a killed process had begun to keep for a sandbox.
+pub(crate) fn forget_pending(data_changes: BorrowedFd<'_>, id: &str) -> std::io::Result<()> {
+    remove(data_changes, &pending_name(id))
+}
+
+fn pending_name(id: &str) -> String {
+    format!(".{id}.new")
+}
+
+/// One level deep: numbers and a manifest, all of our own making.
+fn remove(top: BorrowedFd<'_>, name: &str) -> std::io::Result<()> {
+    let directory = match openat(top, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            unlinkat(&directory, entry.file_name(), AtFlags::empty())?;
+        }
+    }
+    unlinkat(top, name, AtFlags::REMOVEDIR).map_err(Into::into)
+}
+
+/// Whole or not at all: written beside, then put in place.
+fn write_manifest(directory: BorrowedFd<'_>, manifest: &Manifest) -> std::io::Result<()> {
+    const BESIDE: &str = "manifest.new";
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(directory, BESIDE, flags, Mode::from_raw_mode(0o600))?;
+    let mut writer = std::io::BufWriter::new(std::fs::File::from(file));
+    serde_json::to_writer(&mut writer, manifest)?;
+    std::io::Write::flush(&mut writer)?;
+    renameat(directory, BESIDE, directory, MANIFEST).map_err(Into::into)
+}
+
+fn unreadable(why: &str) -> Problem {
+    Problem::new(Code::DataDirectory, format!("the kept changes can't be read: {why}"), "check the data directory")
+}
