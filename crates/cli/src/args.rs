@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Run(Box<RunArguments>),
     /// Say what this host can really guarantee, by trying it
     Doctor(DoctorArguments),
+    /// Attack sandboxes made here, and say which attempts held
+    Probe(ProbeArguments),
     /// Show, apply or drop what a scratch sandbox changed
     Changes(ChangesArguments),
 }
@@ -164,6 +166,30 @@ pub(crate) enum ChangesCommand {
         /// The sandbox's id
         sandbox: String,
     },
+}
+
+/// `saggar probe`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0 when nothing failed, 1 when a case did, 125 our failure.")]
+pub(crate) struct ProbeArguments {
+    /// Isolation primitive to probe [default: namespace]
+    #[arg(long, value_name = "TIER", value_parser = tier)]
+    pub(crate) tier: Option<Tier>,
+    /// Only this case (repeatable); F12 means F12 and its variants F12b …
+    #[arg(long = "case", value_name = "ID")]
+    pub(crate) cases: Vec<String>,
+    /// Print one JSON object a line for each case, as it ends
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write everything to a file, by its name Markdown (.md) or JSON (.json)
+    #[arg(long, value_name = "FILE", conflicts_with = "via")]
+    pub(crate) report: Option<PathBuf>,
+    /// Make the attempts through another runtime: words with {} for the attempt, {workspace} and {probe} for directories
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["tier", "data_dir"])]
+    pub(crate) via: Option<String>,
+    /// Where records of live sandboxes are kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
 }
 
 /// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use saggar_domain::{Access, Code, EVENT_SCHEMA, Event, EventBody, FsMode, PolicyHash, Problem, Spec};
 use saggar_sandbox::{HostTree, Ids};
 
-use crate::streams::copy;
+use crate::streams::{copy, write_all};
 
 /// Where events go, and the order they are in.
 pub(crate) struct EventLog {
@@ -82,7 +82,7 @@ impl EventLog {
         self.seq += 1;
         let written = serde_json::to_vec(&event).map_err(std::io::Error::from).and_then(|mut line| {
             line.push(b'\n');
-            write_patiently(out, &line)
+            write_all(out.as_fd(), &line, Some(PATIENCE))
         });
         self.failure = written.err();
     }
@@ -98,23 +98,9 @@ impl EventLog {
     }
 }
 
-/// A reader that stalls must not stop the clock of the program that is written about: after a while the stream is given up, and
-/// the result says that it is incomplete.
-fn write_patiently(out: &OwnedFd, line: &[u8]) -> std::io::Result<()> {
-    const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // A pipe that polls writable takes this much without blocking.
-    const PIECE: usize = 4096;
-    for piece in line.chunks(PIECE) {
-        let mut rest = piece;
-        while !rest.is_empty() {
-            if poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&PATIENCE))? == 0 {
-                return Err(std::io::ErrorKind::TimedOut.into());
-            }
-            rest = &rest[rustix::io::write(out, rest)?..];
-        }
-    }
-    Ok(())
-}
+/// A reader that stalls must not stop the clock of the program that is written about: after this the stream is given up, and the
+/// result says that it is incomplete.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A program must not be able to write its own record.
 pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<(), Problem> {
@@ -125,12 +111,15 @@ pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<
     let workspace = spec.workspace.iter().filter(|_| spec.fs == FsMode::WorkspaceWrite);
     let writable =
         workspace.chain(spec.mounts.iter().filter(|mount| mount.access == Access::ReadWrite).map(|mount| &mount.host));
+    // The file itself may be mounted, and the directory it is in.
+    let places = [Some(parent), Path::new(target).canonicalize().ok()];
     for path in writable {
         // One that can't be opened is told of when the sandbox is made.
-        if HostTree::open(path, Code::InvalidWorkspace, "workspace").is_ok_and(|tree| tree.holds(&parent)) {
+        let Ok(tree) = HostTree::open(path, Code::InvalidWorkspace, "workspace") else { continue };
+        if places.iter().flatten().any(|place| tree.holds(place)) {
             return Err(Problem::new(
                 Code::Contradiction,
-                format!("the events file {target:?} is in a directory that the sandbox can write"),
+                format!("the events file {target:?} is in or under something that the sandbox can write"),
                 "put it outside of the workspace and of writable mounts",
             ));
         }

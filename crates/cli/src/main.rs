@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod events;
 mod outcome;
+mod probe;
 mod run;
 mod spec_file;
 mod streams;
@@ -23,9 +24,19 @@ fn main() -> ExitCode {
         saggar_sandbox::measure_kvm();
         return ExitCode::SUCCESS;
     }
+    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_conformance::WORKER_MODE) {
+        return match saggar_conformance::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: a worker of the probe ended: {error}");
+                ExitCode::from(outcome::OUR_FAILURE)
+            }
+        };
+    }
     match args::parse() {
         Ok(args::Command::Run(arguments)) => run::main(*arguments),
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),
+        Ok(args::Command::Probe(arguments)) => probe::main(&arguments),
         Ok(args::Command::Changes(arguments)) => changes::main(arguments),
         Err(code) => code,
     }

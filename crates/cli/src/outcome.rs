@@ -1,8 +1,11 @@
 //! What is said at the end: an exit status, a JSON object, or a few lines for people.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use saggar_domain::{Code, ExecResult, ExecStatus, Problem};
+
+use crate::streams::write_all;
 
 /// Our own failure: bad arguments, or a sandbox that could not be made.
 pub(crate) const OUR_FAILURE: u8 = 125;
@@ -33,7 +36,7 @@ pub(crate) fn exit_status(result: &ExecResult) -> u8 {
 pub(crate) fn print_json(result: &ExecResult) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(result)?;
     line.push(b'\n');
-    std::io::stdout().write_all(&line)
+    write_all(std::io::stdout().as_fd(), &line, None)
 }
 
 /// What a person has to know besides the program's own output. Silent when all went well.
@@ -58,12 +61,30 @@ pub(crate) fn print_notes(result: &ExecResult) {
             names.join(", ")
         ));
     }
+    // Colours that a program left on must not hide what is said about it.
+    let has_run = !matches!(result.status, ExecStatus::Refused | ExecStatus::SetupFailed);
+    let reset = if has_run && !notes.is_empty() && std::io::stderr().is_terminal() { "\x1b[0m" } else { "" };
     // Nothing is left to do if even this can't be printed; the exit status tells too.
-    let _ = std::io::stderr().write_all(notes.as_bytes());
+    let _ = std::io::stderr().write_all(format!("{reset}{}", visible(&notes)).as_bytes());
 }
 
 /// A problem as people read it.
 pub(crate) fn problem_text(problem: &Problem) -> String {
     let help = if problem.help.is_empty() { String::new() } else { format!("  help: {}\n", problem.help) };
-    format!("error: {} ({})\n{help}", problem.message, problem.code.as_str())
+    visible(&format!("error: {} ({})\n{help}", problem.message, problem.code.as_str()))
+}
+
+/// Messages quote what others wrote: what would act on a terminal, or make text read as what it isn't, is shown instead of sent.
+fn visible(text: &str) -> String {
+    let is_hazard = |character: char| {
+        (character.is_control() && character != '\n')
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')
+    };
+    text.chars()
+        .map(
+            |character| {
+                if is_hazard(character) { character.escape_unicode().to_string() } else { character.to_string() }
+            },
+        )
+        .collect()
 }

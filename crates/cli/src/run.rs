@@ -7,7 +7,7 @@ use std::time::Instant;
 use saggar_domain::{
     Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier,
 };
-use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, reap};
+use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, policy_hash, reap};
 
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};
@@ -29,7 +29,13 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
         }
     };
     let is_json = arguments.json;
-    let result = execute(arguments, ids, start);
+    // Before anything else: until everything is cleaned up a signal cancels, and never leaves anything half-made.
+    let signals = Signals::block(SIGNALS);
+    let result = execute(arguments, ids, start, signals.as_ref().map_err(std::io::Error::to_string));
+    if let Ok(signals) = signals {
+        // One that came after the end has nothing left to cancel. From here on they end us as usual, should printing hang.
+        while let Ok(Some(_)) = signals.next() {}
+    }
     let printed = if is_json { print_json(&result) } else { Ok(()) };
     if !is_json {
         print_notes(&result);
@@ -53,9 +59,7 @@ pub(crate) fn misused(complaint: &str) -> ExitCode {
     ExitCode::from(OUR_FAILURE)
 }
 
-fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
-    // Before anything else: from here on a signal cancels, and never leaves anything half-made.
-    let signals = Signals::block(SIGNALS);
+fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&Signals, String>) -> ExecResult {
     let spec = spec_file::resolve(&arguments);
     let shape = Shape::of(spec.as_ref().ok(), &arguments);
     // Looked at before it is opened: opening makes the file.
@@ -70,7 +74,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant) -> ExecResult {
         if arguments.program.first().is_none_or(|name| name.is_empty()) {
             return Err(Problem::new(Code::InvalidValue, "the program's name is empty", "name a program after --"));
         }
-        log.set_policy(spec.policy_hash());
+        log.set_policy(policy_hash(&spec));
         let signals = signals.map_err(|error| {
             Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
         })?;
@@ -124,7 +128,7 @@ impl Shape {
     fn of(spec: Option<&Spec>, arguments: &RunArguments) -> Self {
         match spec {
             Some(spec) => {
-                Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(spec.policy_hash()) }
+                Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(policy_hash(spec)) }
             }
             None => Self {
                 tier: arguments.tier.unwrap_or(Tier::Namespace),

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use saggar_domain::{Code, Draft, DraftLimits, EnvDraft, Problem, Spec};
 
 use crate::args::RunArguments;
@@ -54,8 +55,14 @@ fn read(path: &Path) -> Result<Draft, Problem> {
     let name = path.display().to_string();
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
     let mut text = String::new();
-    let file = std::fs::File::open(path)
-        .map_err(|error| fail(format!("can't be opened: {}", error.kind()), "check its name and permissions"))?;
+    // A pipe would be waited for, and by now no signal could end that.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map(std::fs::File::from)
+        .map_err(|errno| fail(format!("can't be opened: {errno}"), "check its name and permissions"))?;
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Err(fail("is not a regular file".to_owned(), "write it to a file first"));
+    }
     file.take(SPEC_LEN_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| fail(format!("can't be read: {}", error.kind()), "it must be text in UTF-8"))?;

@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::io::Errno;
 use saggar_domain::{Code, Problem, Spec};
 use saggar_sandbox::HostTree;
 use saggar_supervisor::{EscapeFilter, Sink, Streams};
@@ -15,7 +17,7 @@ use crate::args::RunArguments;
 /// Opens the streams for a command line.
 pub(crate) fn open(arguments: &RunArguments, spec: &Spec) -> Result<Streams, Problem> {
     let limit = spec.limits.output;
-    let sink = |fd: std::os::fd::BorrowedFd<'_>, is_terminal: bool| -> Result<Sink, Problem> {
+    let sink = |fd: BorrowedFd<'_>, is_terminal: bool| -> Result<Sink, Problem> {
         if arguments.json {
             return Ok(Sink::keep(limit.value.bytes()));
         }
@@ -78,8 +80,16 @@ fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
     }
 }
 
-/// A descriptor of our own for one of the three streams.
-pub(crate) fn copy(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
+/// A descriptor of our own for one of the three streams. A terminal is opened anew, so that it can be non-blocking for us alone: it polls
+/// writable when it has room for a single byte, and a longer write would then sleep, deaf to deadlines and signals.
+pub(crate) fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
+    if rustix::termios::isatty(fd) {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        if let Ok(terminal) = rustix::fs::open(own, flags, Mode::empty()) {
+            return Ok(terminal);
+        }
+    }
     rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|errno| {
         Problem::new(
             Code::Stream,
@@ -87,4 +97,25 @@ pub(crate) fn copy(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, Problem> 
             "start saggar with all three open",
         )
     })
+}
+
+/// Writes everything, waiting for the reader as long as `patience` says each time, or without end.
+pub(crate) fn write_all(out: BorrowedFd<'_>, bytes: &[u8], patience: Option<Timespec>) -> std::io::Result<()> {
+    // A pipe that polls writable takes this much without blocking.
+    const PIECE: usize = 4096;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match poll(&mut [PollFd::from_borrowed_fd(out, PollFlags::OUT)], patience.as_ref()) {
+            Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        match rustix::io::write(out, &rest[..rest.len().min(PIECE)]) {
+            Ok(written) => rest = &rest[written..],
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }

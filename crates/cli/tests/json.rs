@@ -12,6 +12,7 @@ use traces::{Events, events_in, signal};
 
 /// The fields of the result; `stdout` and `stderr` have a base64 form in their place when they are not text.
 const FIELDS: &[&str] = &[
+    "changes_kept",
     "denials",
     "elapsed_ms",
     "error",

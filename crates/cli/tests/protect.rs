@@ -361,6 +361,7 @@ fn linked_worktrees_and_submodules_are_held_where_git_reads_them() {
     for name in ["commondir", "gitdir", "HEAD"] {
         place.write(&format!("workspace/{worktree}/{name}"), "../..\n");
     }
+    place.write(&format!("workspace/{module}/HEAD"), "ref: refs/heads/main\n");
     place.write(&format!("workspace/{module}/config"), "[core]\n");
     place.write(&format!("workspace/{module}/hooks/pre-commit"), "#!/bin/sh\n");
     let before = kept(&place);

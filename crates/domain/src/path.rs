@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Longest path the kernel takes, its NUL apart.
 const PATH_LEN_MAX: usize = 4095;
+/// Deepest protected path: each name on the way is held by a mount of its own.
+const PROTECTED_DEPTH_MAX: usize = 32;
 /// Longest name in a directory.
 const NAME_LEN_MAX: usize = 255;
 
@@ -90,6 +92,9 @@ impl ProtectedPath {
         let parts = parts_of(text)?;
         if parts.is_empty() {
             return Err(format!("{text:?} names the workspace itself: use the read-only filesystem mode for that"));
+        }
+        if parts.len() > PROTECTED_DEPTH_MAX {
+            return Err(format!("{text:?} is more than {PROTECTED_DEPTH_MAX} names deep"));
         }
         let tail = if text.ends_with('/') { "/" } else { "" };
         Ok(Self(format!("{}{tail}", parts.join("/"))))

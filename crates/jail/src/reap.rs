@@ -1,7 +1,7 @@
 //! Reaping PID 1: it is gone only when every process of its pid namespace is.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,12 +11,8 @@ use rustix::process::Pid;
 /// What a sandbox's whole tree used, by the kernel's account of PID 1 and everything it reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaped {
-    /// The wait status of PID 1.
-    pub status: i32,
     /// CPU time, user and system.
     pub cpu: Duration,
-    /// Largest resident size of a single process.
-    pub largest_process_bytes: u64,
 }
 
 /// Waits for PID 1, but no longer than `patience`: a process the kernel can't kill is reported, not waited for in silence.
@@ -31,7 +27,6 @@ pub fn reap(pidfd: &impl AsFd, pid: Pid, patience: Duration) -> io::Result<Optio
             Err(errno) => return Err(errno.into()),
         }
     }
-    debug_assert!(pidfd.as_fd().as_raw_fd() >= 0);
     let mut status = 0;
     // SAFETY: rusage is plain data for which zeroes are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -41,9 +36,5 @@ pub fn reap(pidfd: &impl AsFd, pid: Pid, patience: Duration) -> io::Result<Optio
         return Err(io::Error::last_os_error());
     }
     let time = |value: libc::timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
-    Ok(Some(Reaped {
-        status,
-        cpu: time(usage.ru_utime) + time(usage.ru_stime),
-        largest_process_bytes: usage.ru_maxrss as u64 * 1024,
-    }))
+    Ok(Some(Reaped { cpu: time(usage.ru_utime) + time(usage.ru_stime) }))
 }

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, open, openat, openat2, statat, symlinkat,
+    AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags, chownat, fremovexattr, fsetxattr, fstat, mkdirat, open,
+    openat, openat2, statat, symlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -147,6 +148,12 @@ impl Root {
             Some(Gid::from_raw(top.st_gid)),
             AtFlags::SYMLINK_NOFOLLOW,
         )?;
+        // Without marks the view could not tell a directory that was removed and made anew from one that was not: removing one fails
+        // half-way. Kernels before 6.6 keep none on a tmpfs.
+        let marked =
+            openat(&self.fd, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        fsetxattr(&marked, "user.saggar", b"", XattrFlags::empty())?;
+        fremovexattr(&marked, "user.saggar")?;
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
             fsconfig_set_string(context.as_fd(), key, format!("{STAGE}/{path}"))?;
@@ -157,8 +164,7 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         self.attach(tree.as_fd(), target)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        *self.layer.borrow_mut() = Some(openat(&self.fd, upper.as_str(), flags, Mode::empty())?);
+        *self.layer.borrow_mut() = Some(marked);
         // What the view is made of must not be seen beside it.
         unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
     }

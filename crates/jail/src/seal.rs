@@ -19,9 +19,10 @@ pub(crate) const REPORT: RawFd = 5;
 /// Lowers the limits that every process inside inherits.
 pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     lower(Resource::Core, 0)?;
-    lower(Resource::Nofile, plan.files)?;
+    lower(Resource::Nofile, plan.files.max(AGENT_FILES))?;
     lower(Resource::Memlock, MEMLOCK_BYTES)?;
     lower(Resource::Msgqueue, MSGQUEUE_BYTES)?;
+    lower(Resource::Sigpending, SIGNALS_PENDING)?;
     lower(Resource::Rtprio, 0)?;
     lower(Resource::Nice, 0)?;
     if let Some(processes) = plan.processes {
@@ -30,8 +31,12 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The agent needs a few for each exec; it gives its programs no more than asked.
+const AGENT_FILES: u64 = 256;
 /// Locked memory is enough for keys and small rings, and no way round a memory limit.
 const MEMLOCK_BYTES: u64 = 8 << 20;
+/// Queued signals are counted for the user behind the namespace too.
+const SIGNALS_PENDING: u64 = 4096;
 /// POSIX message queues live in kernel memory.
 const MSGQUEUE_BYTES: u64 = 819_200;
 

@@ -1,7 +1,7 @@
 //! Signals as a file descriptor, so that one poll loop waits for everything.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -13,13 +13,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the descriptor. A child that executes another program must [`Signals::unblock`] first.
+    /// Blocks the signals and opens the descriptor. Those that whoever started us has set to be ignored (`nohup`, a background job)
+    /// stay ignored. SIGCHLD gets its default back: ignored, it would keep us from learning how a child ended.
     pub fn block(signals: &[i32]) -> std::io::Result<Self> {
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the whole set before it is read; sigaddset, sigprocmask and signalfd get that valid set.
+        // SAFETY: sigemptyset initialises the whole set before it is read; sigaddset, sigprocmask and signalfd get that valid set. No
+        // handler is installed, only a default.
         unsafe {
             libc::sigemptyset(mask.as_mut_ptr());
-            for signal in signals {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            for signal in signals.iter().filter(|signal| !is_ignored(**signal)) {
                 libc::sigaddset(mask.as_mut_ptr(), *signal);
             }
             let mask = mask.assume_init();
@@ -46,18 +49,21 @@ impl Signals {
             Err(errno) => Err(errno.into()),
         }
     }
+}
 
-    /// Lets the signals through again.
-    pub fn unblock(&self) {
-        // SAFETY: the set was initialised by `block`, and no old set is asked for.
-        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.mask, std::ptr::null_mut()) };
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: only asks, into a struct of the right type, which the call fills in when it succeeds; zeroes are valid besides.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        debug_assert!(self.fd.as_raw_fd() >= 0);
-        self.unblock();
+        // SAFETY: the set was initialised by `block`, and no old set is asked for.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.mask, std::ptr::null_mut()) };
     }
 }
 

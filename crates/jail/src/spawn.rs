@@ -14,7 +14,7 @@ use crate::identity::Identity;
 use crate::plan::{Plan, Supplies};
 use crate::seccomp::{Filter, Listener};
 use crate::sys::{Cloned, clone3};
-use crate::{child, userns};
+use crate::{child, sys, userns};
 
 /// A sandbox whose agent is running.
 #[derive(Debug)]
@@ -151,7 +151,11 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     // The network namespace is made by the child, beside the rest.
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
-    let (pid, pidfd) = match clone3(flags as u64, cgroup).map_err(SpawnError::Clone)? {
+    let cloned = match plan.identity {
+        Identity::Range { base } => as_owner(base, || clone3(flags as u64, cgroup)),
+        Identity::Single { .. } => clone3(flags as u64, cgroup),
+    };
+    let (pid, pidfd) = match cloned.map_err(SpawnError::Clone)? {
         Cloned::Child => {
             drop(ours);
             child::run(plan, theirs)
@@ -168,6 +172,16 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
             let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()); // Reaping our own child can't fail usefully.
             Err(error)
         }
+    }
+}
+
+/// Makes a user namespace whose owner is the first id of its range. What is counted per user (inotify, queued signals and more) is counted
+/// for the owner of each namespace above too: this way never for the host's root. Where only root may make user namespaces, it does.
+fn as_owner(base: u32, clone: impl Fn() -> Result<Cloned, Errno>) -> Result<Cloned, Errno> {
+    let attempt = sys::with_effective_uid(base, &clone);
+    match attempt {
+        Err(Errno::PERM | Errno::NOSPC | Errno::ACCESS) => clone(),
+        other => other,
     }
 }
 

@@ -114,6 +114,22 @@ pub(crate) fn clone3(flags: u64, cgroup: Option<RawFd>) -> Result<Cloned, Errno>
     Ok(Cloned::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
 }
 
+/// Does something with another effective user, keeping root's eye for files: the kernel asks it about the cgroup to be born in.
+pub(crate) fn with_effective_uid(uid: u32, act: &impl Fn() -> Result<Cloned, Errno>) -> Result<Cloned, Errno> {
+    const KEEP: libc::uid_t = libc::uid_t::MAX;
+    // SAFETY: these calls change nothing but the calling thread's ids. Raw, because the C library's would go to all threads.
+    let set = |effective: libc::uid_t| checked(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, effective, KEEP) });
+    set(uid)?;
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(0) };
+    let outcome = act();
+    // The child takes on its own identity next, and needs no way back. For the parent it can't fail: its real and saved ids are root's.
+    if !matches!(outcome, Ok(Cloned::Child)) {
+        set(0)?;
+    }
+    outcome
+}
+
 /// Leaves the caller's cgroup namespace for a new one, rooted where the caller sits now.
 pub(crate) fn unshare_cgroup() -> Result<(), Errno> {
     // SAFETY: takes flags and no pointer.

@@ -3,14 +3,15 @@
 //! Mode 0700 and owned by us, or it is refused: who can write a record can have directories removed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, fstat, open, openat};
+use rustix::fs::{FlockOperation, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
-use saggar_domain::{Code, Problem};
+use saggar_domain::{Code, Problem, SandboxId};
 
-/// The doctor's workspace in it.
-const TRIAL: &str = "trial";
+/// What the names of the doctor's workspaces in it begin with.
+const TRIAL: &str = "trial-";
 
 /// An open data directory.
 #[derive(Debug)]
@@ -36,7 +37,11 @@ impl DataDirectory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = match open(&path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {
-                std::fs::create_dir_all(&path).map_err(|error| fail(&format!("can't be made: {}", error.kind())))?;
+                std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(&path)
+                    .map_err(|error| fail(&format!("can't be made: {}", error.kind())))?;
                 open(&path, flags, Mode::empty())
             }
             other => other,
@@ -45,6 +50,10 @@ impl DataDirectory {
         let stat = fstat(&top).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(fail("belongs to another user"));
+        }
+        if stat.st_mode & 0o022 != 0 {
+            // Someone may have put records there already.
+            return Err(fail("can be written by others"));
         }
         if stat.st_mode & 0o077 != 0 {
             rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700))
@@ -61,17 +70,48 @@ impl DataDirectory {
         Ok(Self { path, sandboxes })
     }
 
+    /// Where it is, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
     /// write a record can have things removed. The doctor's own workspace is the exception, and holds no record.
     pub(crate) fn overlaps(&self, tree: &Path) -> bool {
         // It is open, so it is there; if its path can't be resolved any more, nothing is safe to hand over.
         let Ok(path) = self.path.canonicalize() else { return true };
-        path.starts_with(tree) || (tree.starts_with(&path) && tree != path.join(TRIAL))
+        let is_trial = || {
+            let name = tree.strip_prefix(&path).ok().and_then(Path::to_str);
+            name.is_some_and(|name| name.starts_with(TRIAL) && !name.contains('/'))
+        };
+        let ranges = Path::new(crate::ranges::DIRECTORY);
+        if ranges.starts_with(tree) || tree.starts_with(ranges) {
+            return true;
+        }
+        path.starts_with(tree) || (tree.starts_with(&path) && !is_trial())
     }
 
-    /// Where the doctor's trials work. Only the doctor uses it, and empties it first.
-    pub(crate) fn trial_workspace(&self) -> PathBuf {
-        self.path.join(TRIAL)
+    /// A new workspace for a doctor's trials, and the lock that says that it lives.
+    pub(crate) fn new_trial(&self, id: &SandboxId) -> std::io::Result<(PathBuf, OwnedFd)> {
+        let path = self.path.join(format!("{TRIAL}{id}"));
+        rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700))?;
+        let lock = open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok((path, lock))
+    }
+
+    /// Removes the workspaces of doctors that were killed.
+    pub(crate) fn remove_dead_trials(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.path) else { return };
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(TRIAL)) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let is_dead = open(entry.path(), flags, Mode::empty())
+                .is_ok_and(|fd| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok());
+            if is_dead {
+                // Tried again at the next start.
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// The directory of kept changes, made when it is first needed.

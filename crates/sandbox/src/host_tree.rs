@@ -46,6 +46,9 @@ impl HostTree {
         let resolved = given
             .canonicalize()
             .map_err(|error| fail(&format!("can't be resolved: {}", error.kind()), "name another"))?;
+        if resolved.to_str().is_none() {
+            return Err(fail("has a name that is not UTF-8 in its path", "rename it, or mount a directory above it"));
+        }
         if resolved == Path::new("/") {
             return Err(fail("is the whole host", "name the directory that the program is to work on"));
         }
@@ -66,6 +69,11 @@ impl HostTree {
             gid: stat.st_gid,
             is_directory,
         })
+    }
+
+    /// The same tree, through another descriptor of the same.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { path: self.path.clone(), fd: self.fd.try_clone()?, ..*self })
     }
 
     /// Whether another path of the host lies in it, or is it.

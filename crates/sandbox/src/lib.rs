@@ -2,10 +2,12 @@
 //!
 //! This crate decides how a spec is carried out on this host, and refuses what can't be. It knows nothing of runs or HTTP.
 
+mod acting;
 mod changes;
 mod data;
 mod doctor;
 mod enforce;
+mod git;
 mod guest_image;
 mod host_tree;
 mod ids;
@@ -23,7 +25,7 @@ pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kin
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;
-pub use ids::Ids;
+pub use ids::{Ids, policy_hash};
 pub use reaper::{Leftover, reap};
 pub use report::Report;
 pub use run::{Job, run};

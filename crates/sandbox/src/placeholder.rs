@@ -5,15 +5,17 @@
 //! elsewhere would let go of it there. A gate makes "look, record, place" and "look, remove" each one step among our own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock, mkdirat, openat, openat2,
-    statat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat, openat2, statat, unlinkat,
 };
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
+use crate::acting::ActingAs;
+use crate::git;
 use crate::host_tree::HostTree;
 use crate::record::{Found, Holdings, inspect};
 
@@ -70,7 +72,7 @@ impl Protection {
             Found::Gone => None,
         });
         let mut protection = Self::default();
-        for path in paths.iter().chain(&inner_git_paths(workspace, paths)?) {
+        for path in paths.iter().chain(&git::protected_paths(workspace)?) {
             protection.look_at(workspace, path, &theirs)?;
         }
         Ok(protection)
@@ -129,6 +131,7 @@ impl Protection {
 
     /// Puts the placeholders there, owned like the workspace. One that appeared meanwhile is as good.
     pub(crate) fn put(&self, workspace: &HostTree, _gate: &Gate) -> Result<(), Problem> {
+        let _owner = ActingAs::owner_of(workspace);
         for path in &self.absent {
             self.put_one(workspace, path).map_err(|errno| {
                 Problem::new(
@@ -155,10 +158,6 @@ impl Protection {
             mkdirat(&parent, name, Mode::from_raw_mode(0o755))
         };
         match made {
-            Ok(()) if rustix::process::geteuid().is_root() => {
-                let (uid, gid) = (Uid::from_raw(workspace.uid), Gid::from_raw(workspace.gid));
-                rustix::fs::chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-            }
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -172,6 +171,7 @@ pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd
         Found::Live(holdings) => Some(holdings),
         Found::Dead(_) | Found::Gone => None,
     });
+    let _owner = ActingAs::owner_of(workspace);
     for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
         // What can't be removed is no longer a placeholder: something was put into it or in its place.
         let _ = remove_one(workspace, path);
@@ -192,51 +192,6 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
         unlinkat(&parent, name, AtFlags::empty())?;
     }
     Ok(())
-}
-
-/// The same files of git's in the directories it keeps for linked worktrees and submodules, where there are any: the host's git
-/// reads them from there when it is used in such a checkout.
-fn inner_git_paths(workspace: &HostTree, paths: &[ProtectedPath]) -> Result<Vec<ProtectedPath>, Problem> {
-    const KEPT: &[(&str, &[&str])] = &[
-        (".git/worktrees", &["commondir", "config.worktree", "gitdir"]),
-        (".git/modules", &["commondir", "config", "config.worktree", "hooks/"]),
-    ];
-    let mut found = Vec::new();
-    if paths.is_empty() {
-        return Ok(found);
-    }
-    for (directory, names) in KEPT {
-        for checkout in directories_in(workspace, directory) {
-            if found.len() >= INNER_MAX {
-                return Err(Problem::new(
-                    Code::InvalidProtect,
-                    format!("the workspace has more worktrees and submodules than {INNER_MAX} protected paths cover"),
-                    "prune them with `git worktree prune`, or use --fs read-only or --fs scratch",
-                ));
-            }
-            let path = |name: &&str| ProtectedPath::parse(&format!("{directory}/{checkout}/{name}"));
-            // A name that is no path of ours can't be a checkout's either.
-            found.extend(names.iter().flat_map(path));
-        }
-    }
-    Ok(found)
-}
-
-/// Most paths of worktrees and submodules; each costs a mount or two.
-const INNER_MAX: usize = 256;
-
-fn directories_in(workspace: &HostTree, path: &str) -> Vec<String> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(fd) = openat2(workspace.fd.as_fd(), path, flags, Mode::empty(), RESOLVE) else { return Vec::new() };
-    let Ok(entries) = Dir::new(fd) else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_type() == FileType::Directory)
-        .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
-        .filter(|name| name != "." && name != "..")
-        .collect();
-    names.sort();
-    names
 }
 
 fn kind_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Option<FileType>, Problem> {
@@ -276,9 +231,15 @@ fn placed_by(
     let mut placed = Vec::new();
     for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
         if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
-            && holdings.workspace.as_deref().is_some_and(|path| std::path::Path::new(path) == workspace.path)
+            && let Some(theirs) = holdings.workspace.clone()
         {
-            placed.extend(holdings.placeholders);
+            // Their workspace may be ours by another name, or lie in ours or around it.
+            let is_ours = holdings.is_of(workspace);
+            placed.extend(holdings.placeholders.into_iter().filter_map(|path| {
+                let whole = Path::new(&theirs).join(&path);
+                let within = whole.strip_prefix(&workspace.path).ok().and_then(Path::to_str).map(str::to_owned);
+                if is_ours { Some(path) } else { within }
+            }));
         }
     }
     placed
@@ -302,7 +263,7 @@ mod tests {
         let path = HostPath::parse(root.join("workspace").to_str().unwrap()).unwrap();
         let workspace = HostTree::open(&path, Code::InvalidWorkspace, "workspace").unwrap();
         let mut holdings = Holdings::new();
-        holdings.workspace = Some(workspace.path.display().to_string());
+        holdings.set_workspace(&workspace);
         holdings.placeholders = vec![".saggar".to_owned()];
         let protected = [ProtectedPath::parse(".saggar/").unwrap()];
         let look = || {

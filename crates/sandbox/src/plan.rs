@@ -111,10 +111,13 @@ impl Layout {
         for name in &names[..names.len() - 1] {
             parent = if parent.is_empty() { (*name).to_owned() } else { format!("{parent}/{name}") };
             if !is_template_directory(&parent) && made.insert(parent.clone()) {
-                self.ops.push(Op::Directory { path: parent.clone(), mode: 0o755, owner: 0 });
+                let owner = if parent.starts_with("home/user/") { User::User.id() } else { 0 };
+                self.ops.push(Op::Directory { path: parent.clone(), mode: 0o755, owner });
             }
         }
-        if tree.is_directory {
+        if target == "mnt" && tree.is_directory {
+            // The template has it, empty, to be mounted on.
+        } else if tree.is_directory {
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
         } else {
             self.ops.push(Op::File { path: target.clone(), bytes: Vec::new() });

@@ -69,9 +69,11 @@ pub(crate) fn prepare(
     }
 }
 
-/// The wall clock, which is what files are stamped by.
+/// The wall clock. Files are stamped by it or, on older kernels, by one that lags a few milliseconds: a change that soon after the start is
+/// then taken for an earlier one, which the sandbox, not yet running, has seen.
 fn now_ns() -> i128 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
 /// Opens what the spec names of the host, and refuses what would hand our own records over.
@@ -150,36 +152,30 @@ fn record(
     let gate = Gate::close(data.sandboxes()).map_err(|error| failed("closing the placeholder gate", error))?;
     let protection = Protection::look(workspace, &spec.protect, data.sandboxes(), &gate).map_err(refused)?;
     brought.held = protection.held.clone();
-    holdings.workspace = Some(workspace.path.display().to_string());
+    holdings.set_workspace(workspace);
     holdings.placeholders = protection.absent.clone();
+    let tree = workspace.try_clone().map_err(|error| failed("holding the workspace", error.kind()))?;
     let record = create(&holdings)?;
-    let again = spec.workspace.as_ref().map(|path| HostTree::open(path, Code::InvalidWorkspace, "workspace"));
-    let placed = match again {
-        Some(Ok(workspace)) => Some(Placed { workspace, paths: protection.absent.clone() }),
-        Some(Err(problem)) => {
-            drop(gate);
-            clean_up(data, ids, record, None);
-            return Err(refused(problem));
-        }
-        None => None,
-    };
+    let placed = Placed { workspace: tree, paths: protection.absent.clone() };
     if let Err(problem) = protection.put(workspace, &gate) {
         drop(gate);
-        clean_up(data, ids, record, placed);
+        clean_up(data, ids, record, Some(placed));
         return Err(refused(problem));
     }
-    Ok((record, placed))
+    Ok((record, Some(placed)))
 }
 
-/// Removes what is left on the host, the record last.
+/// Removes what is left on the host, the record last and still within the gate: whoever looks next finds either both or neither.
 pub(crate) fn clean_up(data: &DataDirectory, ids: &Ids, record: Record, placed: Option<Placed>) {
-    if let Some(placed) = placed.filter(|placed| !placed.paths.is_empty())
-        && let Ok(gate) = Gate::close(data.sandboxes())
-    {
-        remove(&placed.workspace, &placed.paths, data.sandboxes(), ids.sandbox.as_str(), &gate);
-    }
-    // If this fails, the next start's reaper finds the record and has nothing left to do.
-    let _ = record.remove(data.sandboxes());
+    let Some(placed) = placed.filter(|placed| !placed.paths.is_empty()) else {
+        // If this fails, the next start's reaper finds the record and has nothing left to do.
+        let _ = record.remove(data.sandboxes());
+        return;
+    };
+    // Without the gate nothing is removed: the record stays, and the reaper does both.
+    let Ok(gate) = Gate::close(data.sandboxes()) else { return };
+    remove(&placed.workspace, &placed.paths, data.sandboxes(), ids.sandbox.as_str(), &gate);
+    let _ = record.remove(data.sandboxes()); // As above.
 }
 
 /// Why nothing was started.

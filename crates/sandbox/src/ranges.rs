@@ -13,7 +13,8 @@ use saggar_jail::Identity;
 const FIRST: u32 = 0x7000_0000;
 /// How many ranges there are.
 const COUNT: u32 = 4094;
-const DIRECTORY: &str = "/run/saggar";
+/// Nothing inside a sandbox may have it.
+pub(crate) const DIRECTORY: &str = "/run/saggar";
 const FILE: &str = "/run/saggar/ranges";
 
 /// A range of ids that no other live sandbox has.

@@ -15,7 +15,7 @@ use crate::changes::forget_pending;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
-use crate::record::{Dead, FirstProcess, Found, inspect, start_time};
+use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
 
 /// How long a killed PID 1 may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,6 +32,8 @@ pub struct Leftover {
 /// Removes everything that dead owners left.
 pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     let records = data.sandboxes();
+    remove_unfinished(records);
+    data.remove_dead_trials();
     let mut leftovers = Vec::new();
     for name in names(records) {
         let Some(sandbox) = SandboxId::parse(&name) else { continue };
@@ -62,27 +64,59 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
         end(first)?;
     }
     for leaf in &dead.holdings.cgroups {
+        // A record names leaves of its own sandbox in a cgroup filesystem, or it isn't one.
+        let is_leaf =
+            Path::new(leaf).file_name().is_some_and(|last| last.to_string_lossy() == format!("saggar-{name}"));
+        if !is_leaf || !Path::new(leaf).starts_with("/sys/fs/cgroup") {
+            return Err("it names a cgroup that can't be its own".to_owned());
+        }
         saggar_jail::cgroup::remove_leaf(Path::new(leaf))
             .map_err(|error| format!("a cgroup can't be removed: {}", error.kind()))?;
     }
-    remove_placeholders(records, name, dead)?;
     let changes = data.changes().map_err(|error| format!("the kept changes can't be opened: {}", error.kind()))?;
     forget_pending(changes.as_fd(), name)
         .map_err(|error| format!("half-kept changes can't be removed: {}", error.kind()))?;
-    unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"))
-}
-
-fn remove_placeholders(records: BorrowedFd<'_>, name: &str, dead: &Dead) -> Result<(), String> {
-    let Some(workspace) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else {
-        return Ok(());
-    };
-    let path = HostPath::parse(workspace)?;
-    // A workspace that is gone took its placeholders along.
-    let Ok(workspace) = HostTree::open(&path, Code::InvalidWorkspace, "workspace") else { return Ok(()) };
+    let unlink =
+        || unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"));
+    let Some(workspace) = workspace_of(dead)? else { return unlink() };
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
-    Ok(())
+    // Within the gate: whoever looks next finds either both or neither.
+    unlink()
+}
+
+/// The workspace that placeholders are in, unless it is gone and took them along.
+fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
+    let Some(path) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else {
+        return Ok(None);
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        _ => {}
+    }
+    let tree = HostTree::open(&HostPath::parse(path)?, Code::InvalidWorkspace, "workspace")
+        .map_err(|problem| problem.message)?;
+    // Another directory by that name is none of ours.
+    Ok(Some(tree).filter(|tree| dead.holdings.is_of(tree)))
+}
+
+/// Removes records that were never finished, where those have names. Their owners hold them for moments.
+fn remove_unfinished(records: BorrowedFd<'_>) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = openat(records, ".", flags, Mode::empty()).and_then(Dir::new) else { return };
+    for entry in directory.filter_map(Result::ok) {
+        let is_unfinished = entry.file_name().to_bytes().starts_with(UNFINISHED.as_bytes());
+        let is_old = || {
+            let stat = rustix::fs::statat(records, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(now.as_secs().saturating_sub(stat.st_mtime as u64) > PATIENCE.as_secs())
+        };
+        if is_unfinished && is_old() == Some(true) {
+            // Tried again at the next start.
+            let _ = unlinkat(records, entry.file_name(), AtFlags::empty());
+        }
+    }
 }
 
 /// Kills a PID 1, unless its number belongs to another process by now.

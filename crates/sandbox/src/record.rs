@@ -7,10 +7,12 @@
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fcntl_lock, linkat, openat, unlinkat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fcntl_lock, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::SandboxId;
 use serde::{Deserialize, Serialize};
+
+use crate::host_tree::HostTree;
 
 /// The schema of a record's lines.
 const SCHEMA: &str = "saggar.record/v1";
@@ -25,6 +27,11 @@ pub(crate) struct Holdings {
     pub(crate) cgroups: Vec<String>,
     /// The workspace that placeholders are in.
     pub(crate) workspace: Option<String>,
+    /// What it is, whatever it is called: another mount of it is the same place.
+    #[serde(default)]
+    workspace_device: u64,
+    #[serde(default)]
+    workspace_inode: u64,
     /// Paths in it that stand in for absent protected ones, parents first.
     pub(crate) placeholders: Vec<String>,
 }
@@ -47,21 +54,44 @@ impl Holdings {
     pub(crate) fn new() -> Self {
         Self { schema: SCHEMA.to_owned(), ..Self::default() }
     }
+
+    pub(crate) fn set_workspace(&mut self, workspace: &HostTree) {
+        self.workspace = Some(workspace.path.display().to_string());
+        (self.workspace_device, self.workspace_inode) = (workspace.device, workspace.inode);
+    }
+
+    pub(crate) fn is_of(&self, workspace: &HostTree) -> bool {
+        self.workspace.is_some() && (self.workspace_device, self.workspace_inode) == (workspace.device, workspace.inode)
+    }
 }
 
 impl Record {
     /// Writes, locks and only then shows a record.
     pub(crate) fn create(directory: BorrowedFd<'_>, id: &SandboxId, holdings: &Holdings) -> std::io::Result<Self> {
-        let fd = openat(directory, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))?;
-        fcntl_lock(&fd, FlockOperation::NonBlockingLockExclusive)?;
-        let mut file = std::fs::File::from(fd);
         let mut line = serde_json::to_vec(holdings)?;
         line.push(b'\n');
-        file.write_all(&line)?;
+        if line.len() >= RECORD_LEN_MAX {
+            return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "a record of more than 1 MiB"));
+        }
         let name = id.as_str().to_owned();
-        let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-        linkat(rustix::fs::CWD, own.as_str(), directory, name.as_str(), AtFlags::SYMLINK_FOLLOW)?;
-        Ok(Self { file, name })
+        match openat(directory, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600)) {
+            Ok(fd) => {
+                let file = write_locked(fd, &line)?;
+                let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+                linkat(rustix::fs::CWD, own.as_str(), directory, name.as_str(), AtFlags::SYMLINK_FOLLOW)?;
+                Ok(Self { file, name })
+            }
+            // Overlay filesystems of older kernels, and some on the network, have no unnamed files.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let beside = format!("{UNFINISHED}{name}");
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let fd = openat(directory, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;
+                let file = write_locked(fd, &line)?;
+                renameat(directory, beside.as_str(), directory, name.as_str())?;
+                Ok(Self { file, name })
+            }
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Adds who PID 1 is. A line cut short by death is ignored by the reader, and then PID 1 ends itself.
@@ -75,6 +105,16 @@ impl Record {
     pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> std::io::Result<()> {
         unlinkat(directory, self.name.as_str(), AtFlags::empty()).map_err(Into::into)
     }
+}
+
+/// How records that are not yet whole are called where they need a name.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
+
+fn write_locked(fd: OwnedFd, line: &[u8]) -> std::io::Result<std::fs::File> {
+    fcntl_lock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(line)?;
+    Ok(file)
 }
 
 /// A record of someone else's.
@@ -107,13 +147,22 @@ pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<
         Err(Errno::AGAIN | Errno::ACCESS) => false,
         Err(errno) => return Err(errno.into()),
     };
-    if rustix::fs::fstat(&fd)?.st_nlink == 0 {
+    let stat = rustix::fs::fstat(&fd)?;
+    if stat.st_nlink == 0 {
         return Ok(Found::Gone);
+    }
+    let is_ours =
+        stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7022 == 0 && stat.st_nlink == 1;
+    if !is_ours || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "not a record of ours"));
     }
     let text = read_whole(&fd)?;
     let mut lines = text.split(|byte| *byte == b'\n');
-    let holdings: Holdings =
-        lines.next().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_else(Holdings::new);
+    // A record is shown only when it is whole, so one that can't be read is not ours to guess about.
+    let holdings: Holdings = serde_json::from_slice(lines.next().unwrap_or_default())?;
+    if holdings.schema != SCHEMA {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a record of another schema"));
+    }
     let first = lines.next().and_then(|line| serde_json::from_slice(line).ok());
     Ok(if is_dead { Found::Dead(Dead { holdings, first, _locked: fd }) } else { Found::Live(holdings) })
 }

@@ -77,9 +77,16 @@ impl Denials {
                 refused.syscall, refused.rule
             ),
         };
+        let is_new = self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial);
+        if is_new {
+            // Whatever else was told: the first of each kind always is.
+            self.kept.push(denial.clone());
+            observe(EventBody::Denial(denial));
+            return;
+        }
         self.told += 1;
         match self.told.cmp(&(DENIAL_EVENTS_MAX + 1)) {
-            std::cmp::Ordering::Less => observe(EventBody::Denial(denial.clone())),
+            std::cmp::Ordering::Less => observe(EventBody::Denial(denial)),
             std::cmp::Ordering::Equal => observe(EventBody::Denial(Denial {
                 code: DenialCode::DenialsDropped,
                 rule: "events/denials".to_owned(),
@@ -88,9 +95,6 @@ impl Denials {
                 ),
             })),
             std::cmp::Ordering::Greater => {}
-        }
-        if self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial) {
-            self.kept.push(denial);
         }
     }
 }

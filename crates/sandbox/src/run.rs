@@ -31,7 +31,7 @@ const BYTES_PER_INODE: u64 = 4096;
 
 /// What to run, and in what.
 #[derive(Debug)]
-pub struct Job {
+pub struct Job<'a> {
     /// The boundary.
     pub spec: Spec,
     /// The program and its arguments.
@@ -45,11 +45,11 @@ pub struct Job {
     /// Whether what a scratch workspace changed is kept when it ends.
     pub keeps_changes: bool,
     /// Which signals cancel, blocked already.
-    pub signals: Signals,
+    pub signals: &'a Signals,
 }
 
 /// Runs a job. `observe` hears of everything as it happens, up to but without the finish.
-pub fn run(data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(EventBody)) -> Report {
+pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
     match prepare(data, ids, &job.spec, observe) {
         Ok(prepared) => prepared.run(data, ids, job, observe),
         Err(stopped) => Report::not_started(stopped.status, stopped.error),
@@ -57,15 +57,17 @@ pub fn run(data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(Ev
 }
 
 impl Prepared {
-    fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job, observe: &mut dyn FnMut(EventBody)) -> Report {
+    fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
         let keeps_changes = job.keeps_changes;
         let started = self.start_and_attend(job, &mut group, observe);
         let counters = group.as_ref().map(Group::counters).unwrap_or_default();
         let removed = group.map_or(Ok(()), Group::remove);
+        let mut is_dead = true;
         let mut report = match started {
             Ok(Seen { outcome, denials, asked, layer }) => {
+                is_dead = outcome.reaped.is_some();
                 let mut report = conclude(outcome, denials, &asked, counters, observe);
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
                     self.keep_changes(data, ids, &layer, &mut report);
@@ -76,7 +78,8 @@ impl Prepared {
         };
         report.unenforced = unenforced;
         match removed {
-            Ok(()) => clean_up(data, ids, self.record, self.placed),
+            Ok(()) if is_dead => clean_up(data, ids, self.record, self.placed),
+            Ok(()) => {}
             // Something in there doesn't die. The record stays, so that the next start tries again.
             Err(error) if report.error.is_none() => {
                 report.error = Some(Problem::new(
@@ -113,7 +116,7 @@ impl Prepared {
 
     fn start_and_attend(
         &mut self,
-        job: Job,
+        job: Job<'_>,
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
@@ -233,11 +236,16 @@ fn request(
         keep_capabilities: spec.user == User::Root,
         tty,
         stdin: has_stdin,
-        nofile: Some(spec.limits.files.value.get()),
+        nofile: Some(files_within_reach(spec.limits.files.value.get())),
         nproc: None,
         storage_paths: vec![b"/tmp".to_vec()],
         one_shot: true,
     }
+}
+
+/// Never more than whoever started us may have: a limit that is tighter than asked holds too.
+fn files_within_reach(asked: u64) -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.map_or(asked, |most| most.min(asked))
 }
 
 /// A failed step, told without naming a path of the host that the user did not name.

@@ -73,7 +73,7 @@ pub enum Ending {
 
 /// Everything needed to attend one exec.
 #[derive(Debug)]
-pub struct Attendance {
+pub struct Attendance<'a> {
     /// The sandbox.
     pub jailed: Jailed,
     /// The channel to its agent, with the exec's request already sent.
@@ -83,12 +83,12 @@ pub struct Attendance {
     /// When it must be gone.
     pub deadline: Instant,
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
-    pub signals: Signals,
+    pub signals: &'a Signals,
     /// Its streams.
     pub streams: Streams,
 }
 
-impl Attendance {
+impl Attendance<'_> {
     /// Attends until the whole tree is dead.
     pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
         let mut attendant = Attendant {
@@ -106,11 +106,11 @@ impl Attendance {
             is_started: false,
             is_storage_full: false,
             is_channel_open: true,
+            is_abandoned: false,
         };
         let outcome = attendant.attend(observe);
-        if outcome.is_err() || attendant.is_channel_open {
-            attendant.kill();
-        }
+        // Whatever the agent said or did: from here on it is dead or dying.
+        attendant.kill();
         let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
         outcome?;
         Ok(Outcome {
@@ -122,14 +122,14 @@ impl Attendance {
     }
 }
 
-struct Attendant {
+struct Attendant<'a> {
     watch: Watch,
     pid: rustix::process::Pid,
     pidfd: OwnedFd,
     channel: Channel,
     exec: ExecId,
     deadline: Deadline,
-    signals: Signals,
+    signals: &'a Signals,
     streams: Streams,
     stdin_credit: usize,
     end: Option<Ending>,
@@ -137,6 +137,8 @@ struct Attendant {
     is_started: bool,
     is_storage_full: bool,
     is_channel_open: bool,
+    /// The user no longer waits for output that has yet to be read.
+    is_abandoned: bool,
 }
 
 /// What a descriptor in the poll set stands for.
@@ -150,15 +152,17 @@ enum Source {
     Stderr,
 }
 
-impl Attendant {
+impl Attendant<'_> {
     /// The loop: wait, serve what is ready, look at the clock; until the agent is gone and its last words are passed on.
     fn attend(&mut self, observe: &mut dyn FnMut(Observation)) -> io::Result<()> {
         loop {
             let now = Instant::now();
-            match self.deadline.tick(now) {
-                Some(Action::Ask) => self.ask(Signal::TERM),
-                Some(Action::Kill) => self.kill(),
-                None => {}
+            if self.end.is_none() {
+                match self.deadline.tick(now) {
+                    Some(Action::Ask) => self.ask(Signal::TERM),
+                    Some(Action::Kill) => self.kill(),
+                    None => {}
+                }
             }
             if !self.is_channel_open && !self.has_backlog() {
                 return Ok(());
@@ -179,6 +183,7 @@ impl Attendant {
     /// Output that still has a reader to go to. Nobody waits for a reader on behalf of a program that was made to end.
     fn has_backlog(&self) -> bool {
         self.deadline.cause().is_none()
+            && !self.is_abandoned
             && [&self.streams.stdout, &self.streams.stderr].iter().any(|sink| sink.waiting_on().is_some())
     }
 
@@ -207,7 +212,9 @@ impl Attendant {
         }
         let mut polls: Vec<PollFd<'_>> =
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        let next = [self.deadline.next(), self.watch.next()].into_iter().flatten().min();
+        // The clock runs for the program; once it has ended, a slow reader may take its time.
+        let deadline = self.deadline.next().filter(|_| self.end.is_none());
+        let next = [deadline, self.watch.next()].into_iter().flatten().min();
         let timeout = next
             .map(|at| at.saturating_duration_since(now))
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
@@ -269,7 +276,11 @@ impl Attendant {
                 self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW)
             }
             FromGuest::StorageFull { .. } => self.is_storage_full = true,
-            FromGuest::Exited { end, .. } => self.end = Some(Ending::Ended(end)),
+            FromGuest::Exited { end, .. } => {
+                // All its output came before. The agent is about to leave, and needn't be believed about that.
+                self.end = Some(Ending::Ended(end));
+                self.kill();
+            }
             FromGuest::Failed { stage, errno, .. } => {
                 self.end = Some(Ending::NotStarted { stage, errno });
                 self.kill();
@@ -296,6 +307,10 @@ impl Attendant {
         while let Some(number) = self.signals.next()? {
             if Signal::from_named_raw(number) == Some(Signal::WINCH) {
                 self.resize();
+                continue;
+            }
+            if self.end.is_some() {
+                self.is_abandoned = true;
                 continue;
             }
             match self.deadline.cancel(Instant::now()) {
@@ -357,7 +372,7 @@ impl Attendant {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// What we did to a program outranks what it says of its end.
+    /// What we did to a program before it ended outranks what it says of its end.
     fn ending(&self) -> Ending {
         match (self.deadline.cause(), self.end) {
             (Some(Cause::Timeout), _) => Ending::TimedOut,

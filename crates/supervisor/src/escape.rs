@@ -126,7 +126,7 @@ impl EscapeFilter {
                 self.state = State::Text;
                 let is_colour =
                     byte == b'm' && self.sequence.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
-                if is_colour && self.sequence.len() < SEQUENCE_MAX {
+                if is_colour && self.sequence.len() < SEQUENCE_MAX && !conceals(&self.sequence) {
                     [ESC, b'['].iter().chain(&self.sequence).chain(b"m").for_each(|byte| out(*byte));
                 }
             }
@@ -137,6 +137,13 @@ impl EscapeFilter {
             }
         }
     }
+}
+
+/// Whether a colour sequence makes text invisible. An 8 that belongs to a longer colour is not one that conceals.
+fn conceals(sequence: &[u8]) -> bool {
+    let mut parts = sequence.split(|byte| matches!(byte, b';' | b':'));
+    let is_long_colour = sequence.windows(2).any(|pair| matches!(pair, b"38" | b"48" | b"58"));
+    !is_long_colour && parts.any(|part| part.iter().skip_while(|byte| **byte == b'0').eq(b"8"))
 }
 
 fn is_hazard(character: char) -> bool {
@@ -173,6 +180,7 @@ mod tests {
         check(b"a\x1bP$qm\x1b\\b", b"ab");
         check(b"a\x1b[2J\x1b[H\x1b[6n\x1b[?1049hb", b"ab");
         check(b"a\x1b[>4;2mb\x1b[?1mc", b"abc");
+        check(b"a\x1b[8mb\x1b[0;08mc\x1b[38;5;8md", b"abc\x1b[38;5;8md");
         check(b"a\x1bcb\x1b(0c\x1b#8d", b"abcd");
         check(b"a\x07\x0e\x05\x7f\x00b", b"ab");
         check(b"a\x9b2Jb\x9d0;t\x07c", "a\u{fffd}2Jb\u{fffd}0;tc".as_bytes());

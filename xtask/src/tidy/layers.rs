@@ -41,7 +41,7 @@ const LAYERS: &[Layer] = &[
     layer("api", &["domain"], Forbidden),
     layer("supervisor", &["domain", "guest", "jail"], Forbidden),
     layer("sandbox", &["domain", "guest", "jail", "supervisor"], Allowed),
-    layer("conformance", &["domain", "attacker", "sandbox"], Forbidden),
+    layer("conformance", &["domain", "sandbox", "supervisor"], Forbidden),
     layer("runtime", &["domain", "engine", "policy", "audit", "store", "egress", "sandbox"], Forbidden),
     layer("server", &["domain", "api", "runtime"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),

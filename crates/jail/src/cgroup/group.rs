@@ -142,7 +142,11 @@ impl Leaf {
                     if self.is_v2 {
                         self.write("cpu.max", format_args!("{quota} {CPU_PERIOD_USEC}"))?;
                     } else {
-                        self.write("cpu.cfs_quota_us", quota)?;
+                        match self.write("cpu.cfs_quota_us", quota) {
+                            // More than a cgroup above has: then that one's, which is tighter, holds for us too.
+                            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                            other => other?,
+                        }
                     }
                 }
             }
@@ -157,6 +161,8 @@ impl Leaf {
             return optional(self.write("memory.swap.max", 0));
         }
         self.write("memory.limit_in_bytes", bytes)?;
+        // What waits in sockets is counted apart in version 1, and only when this is set.
+        optional(self.write("memory.kmem.tcp.limit_in_bytes", bytes))?;
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
 

@@ -77,14 +77,28 @@ impl Host {
     }
 
     fn from_hierarchies(hierarchies: &[Hierarchy], own: &str) -> Self {
+        let v2 = hierarchies.iter().find(|hierarchy| hierarchy.is_v2);
+        let wanted: Vec<Controller> = Controller::ALL
+            .iter()
+            .copied()
+            .filter(|controller| !hierarchies.iter().any(|hierarchy| hierarchy.is_v1_of(*controller)))
+            .collect();
+        // A process is in one cgroup of version 2, so all controllers that are there have to share a place.
+        let shared = v2.filter(|_| !wanted.is_empty()).and_then(|hierarchy| hierarchy.v2_place(&wanted, own));
         let find = |controller: Controller| {
-            let v1 = hierarchies.iter().find(|hierarchy| hierarchy.is_v1_of(controller));
-            match v1.or_else(|| hierarchies.iter().find(|hierarchy| hierarchy.is_v2)) {
-                Some(hierarchy) => hierarchy.place(controller, own),
-                None => Found::Missing(format!(
-                    "no cgroup hierarchy with the {} controller is mounted",
-                    controller.as_str()
+            let name = controller.as_str();
+            match (hierarchies.iter().find(|hierarchy| hierarchy.is_v1_of(controller)), v2, &shared) {
+                (Some(hierarchy), _, _) => hierarchy.v1_place(controller, own),
+                (None, None, _) => Found::Missing(format!("no cgroup hierarchy with the {name} controller is mounted")),
+                (None, Some(hierarchy), _) if !hierarchy.has(name) => Found::Missing(format!(
+                    "the cgroup v2 hierarchy has no {name} controller, and no v1 hierarchy does"
                 )),
+                (None, Some(_), Some((place, handed))) if handed.contains(&controller) => {
+                    Found::At(Place::V2(place.clone()))
+                }
+                (None, Some(_), _) => {
+                    Found::Missing(format!("no cgroup above ours hands the {name} controller down to us"))
+                }
             }
         };
         Self { memory: find(Controller::Memory), pids: find(Controller::Pids), cpu: find(Controller::Cpu) }
@@ -171,14 +185,11 @@ impl Hierarchy {
         !self.is_v2 && self.options.split(',').any(|option| option == controller.as_str())
     }
 
-    fn place(&self, controller: Controller, own: &str) -> Found {
+    fn v1_place(&self, controller: Controller, own: &str) -> Found {
         let name = controller.as_str();
         let Some(own) = self.own_directory(controller, own) else {
             return Found::Missing(format!("our own cgroup is outside the mounted {name} hierarchy"));
         };
-        if self.is_v2 {
-            return self.v2_place(name, own);
-        }
         match access(&own, Access::WRITE_OK) {
             Ok(()) => Found::At(Place::V1(own)),
             Err(_) => Found::Missing(format!("the {name} cgroup is not ours to make a child of")),
@@ -205,38 +216,56 @@ impl Hierarchy {
         Some(self.mount_point.join(inside.trim_start_matches('/')))
     }
 
-    /// In version 2 a cgroup with processes hands nothing down, so the leaf goes below the nearest ancestor that already does.
-    /// Root may make the top of the hierarchy hand controllers down to a directory of ours.
-    fn v2_place(&self, name: &str, own: PathBuf) -> Found {
-        let hands_down = |directory: &Path| {
-            let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
-            enabled.split_whitespace().any(|controller| controller == name)
-        };
-        let available = std::fs::read_to_string(self.mount_point.join("cgroup.controllers")).unwrap_or_default();
-        if !available.split_whitespace().any(|controller| controller == name) {
-            return Found::Missing(format!(
-                "the cgroup v2 hierarchy has no {name} controller, and no v1 hierarchy does"
-            ));
-        }
-        if rustix::process::geteuid().is_root() {
-            let ours = self.mount_point.join("saggar");
-            let enable =
-                |directory: &Path| std::fs::write(directory.join("cgroup.subtree_control"), format!("+{name}"));
-            let made =
-                enable(&self.mount_point).and_then(|()| std::fs::create_dir_all(&ours)).and_then(|()| enable(&ours));
-            if made.is_ok() {
-                return Found::At(Place::V2(ours));
-            }
-        }
-        let mut ancestor = Some(own.as_path());
-        while let Some(directory) = ancestor.filter(|directory| directory.starts_with(&self.mount_point)) {
-            if hands_down(directory) && access(directory, Access::WRITE_OK).is_ok() {
-                return Found::At(Place::V2(directory.to_owned()));
-            }
-            ancestor = directory.parent();
-        }
-        Found::Missing(format!("no cgroup above ours hands the {name} controller down to us"))
+    /// Whether the hierarchy has this controller at all.
+    fn has(&self, name: &str) -> bool {
+        std::fs::read_to_string(self.mount_point.join("cgroup.controllers"))
+            .is_ok_and(|text| text.split_whitespace().any(|controller| controller == name))
     }
+
+    /// In version 2 a cgroup with processes hands nothing down, so the leaf goes below an ancestor that already does: the nearest one
+    /// that hands down everything wanted, so that limits above it still hold. Where there is none, root may make the top of the hierarchy
+    /// hand controllers down to a directory of ours; others take the ancestor that hands down most.
+    fn v2_place(&self, wanted: &[Controller], own: &str) -> Option<(PathBuf, Vec<Controller>)> {
+        let own = self.own_directory(Controller::Memory, own)?;
+        let mut best: Option<(PathBuf, Vec<Controller>)> = None;
+        for directory in own.ancestors().take_while(|directory| directory.starts_with(&self.mount_point)) {
+            if access(directory, Access::WRITE_OK).is_err() {
+                continue;
+            }
+            let handed = handed_down(directory, wanted);
+            if handed.len() > best.as_ref().map_or(0, |(_, handed)| handed.len()) {
+                best = Some((directory.to_owned(), handed));
+            }
+        }
+        let is_complete = best.as_ref().is_some_and(|(_, handed)| handed.len() == wanted.len());
+        if !is_complete
+            && rustix::process::geteuid().is_root()
+            && let Some(made) = self.make_top(wanted)
+        {
+            return Some(made);
+        }
+        best
+    }
+
+    fn make_top(&self, wanted: &[Controller]) -> Option<(PathBuf, Vec<Controller>)> {
+        let ours = self.mount_point.join("saggar");
+        let enable = |directory: &Path, controller: &Controller| {
+            // One that isn't there, or can't be handed down, is missing from the list below.
+            let _ = std::fs::write(directory.join("cgroup.subtree_control"), format!("+{}", controller.as_str()));
+        };
+        wanted.iter().for_each(|controller| enable(&self.mount_point, controller));
+        std::fs::create_dir_all(&ours).ok()?;
+        wanted.iter().for_each(|controller| enable(&ours, controller));
+        let handed = handed_down(&ours, wanted);
+        (!handed.is_empty()).then_some((ours, handed))
+    }
+}
+
+/// Which of the wanted controllers a cgroup hands down to its children.
+fn handed_down(directory: &Path, wanted: &[Controller]) -> Vec<Controller> {
+    let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+    let has = |controller: &&Controller| enabled.split_whitespace().any(|name| name == controller.as_str());
+    wanted.iter().filter(has).copied().collect()
 }
 
 #[cfg(test)]
@@ -265,6 +294,26 @@ mod tests {
     fn a_cgroup_outside_the_mounted_subtree_is_not_used() {
         let hierarchies: Vec<_> = MOUNTS.lines().filter_map(Hierarchy::parse).collect();
         assert_eq!(hierarchies[1].own_directory(Controller::Memory, "5:memory:/docker/abcdef\n"), None);
+    }
+
+    /// As systemd lays out a user's session: what is nearest hands down less.
+    #[test]
+    fn all_controllers_of_version_2_share_one_place() {
+        let root = std::env::temp_dir().join(format!("saggar-cgroup-{}", std::process::id()));
+        let own = root.join("user/app/job");
+        std::fs::create_dir_all(&own).unwrap();
+        for (directory, handed) in
+            [("", ""), ("user", "cpu memory pids"), ("user/app", "memory pids"), ("user/app/job", "")]
+        {
+            std::fs::write(root.join(directory).join("cgroup.subtree_control"), handed).unwrap();
+        }
+        std::fs::write(root.join("cgroup.controllers"), "cpu memory pids io").unwrap();
+        let mounts = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw", root.display());
+        let host = Host::from_text(&mounts, "0::/user/app/job\n");
+        for controller in Controller::ALL {
+            assert_eq!(host.place(*controller), Ok(&Place::V2(root.join("user"))), "{controller:?}");
+        }
+        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -71,6 +71,8 @@ groups! {
     Userfaultfd = "userfaultfd",
     /// The ring that makes system calls no filter sees.
     IoUring = "io-uring",
+    /// Asynchronous IO, whose pool is one for the whole host.
+    Aio = "aio",
     /// Loading kernel code.
     Modules = "modules",
     /// Administration of the machine.
@@ -216,6 +218,7 @@ const CLONE_NEWTIME: u32 = 0x80;
 const PERSONALITY_LINUX: u32 = 0;
 const PERSONALITY_QUERY: u32 = u32::MAX;
 const PR_SET_MM: u32 = 35;
+const AGENT_PID: u32 = 1;
 const RENAME_WHITEOUT: u32 = 1 << 2;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
@@ -293,6 +296,12 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Bpf, Errno::PERM)], &[nr::bpf]),
     (&[telling(Group::Perf, Errno::PERM)], &[nr::perf_event_open]),
     (&[telling(Group::Userfaultfd, Errno::PERM)], &[nr::userfaultfd]),
+    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
+    (&[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))], &[nr::prlimit64]),
+    // Silent: databases ask for it and do without.
+    (&[silent(Group::Aio, Errno::NOSYS)], &[
+        nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
+    ]),
     // Silent: node and others probe for it at every start.
     (&[silent(Group::IoUring, Errno::NOSYS)], &[nr::io_uring_setup, nr::io_uring_enter, nr::io_uring_register]),
     (&[telling(Group::Modules, Errno::PERM)], &[
@@ -360,7 +369,7 @@ const ORDINARY: &[u32] = &[
     nr::getpgid, nr::setpgid, nr::getsid, nr::setsid, nr::set_tid_address, nr::set_robust_list, nr::get_robust_list,
     nr::rseq, nr::futex, nr::futex_wait, nr::futex_wake, nr::futex_requeue, nr::futex_waitv, nr::pidfd_open,
     nr::getcpu, nr::getrusage, nr::times, nr::restart_syscall,
-    nr::getrlimit, nr::setrlimit, nr::prlimit64, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
+    nr::getrlimit, nr::setrlimit, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
     nr::sched_yield, nr::sched_getaffinity, nr::sched_setaffinity, nr::sched_getparam, nr::sched_setparam,
     nr::sched_getscheduler, nr::sched_setscheduler, nr::sched_getattr, nr::sched_setattr,
     nr::sched_get_priority_min, nr::sched_get_priority_max, nr::sched_rr_get_interval,
@@ -380,7 +389,6 @@ const ORDINARY: &[u32] = &[
     nr::nanosleep, nr::clock_nanosleep, nr::clock_gettime, nr::clock_getres, nr::gettimeofday, nr::getitimer,
     nr::setitimer, nr::timer_create, nr::timer_settime, nr::timer_gettime, nr::timer_getoverrun, nr::timer_delete,
     nr::timerfd_create, nr::timerfd_settime, nr::timerfd_gettime,
-    nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
     // System V and POSIX communication, in the sandbox's own namespace.
     nr::shmget, nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
     nr::msgget, nr::msgsnd, nr::msgrcv, nr::msgctl,

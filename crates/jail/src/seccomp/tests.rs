@@ -48,6 +48,11 @@ const CASES: &[Case] = &[
     (nr::read, &[0, 1, 2], Allowed),
     (nr::execve, &[], Allowed),
     (nr::mseal, &[], Allowed),
+    (nr::io_setup, &[], Silent(Errno::NOSYS)),
+    (nr::io_pgetevents, &[], Silent(Errno::NOSYS)),
+    (nr::prlimit64, &[0, 7], Allowed),
+    (nr::prlimit64, &[12, 7], Allowed),
+    (nr::prlimit64, &[HIGH | 1, 7], Telling(Group::Ptrace, Errno::PERM)),
 
     (nr::clone, &[PTHREAD_FLAGS], Allowed),
     (nr::clone, &[libc::SIGCHLD as u64], Allowed),

@@ -1,18 +1,17 @@
 //! Applying changes to the workspace: one path at a time, each only if the host still has there what the sandbox started from.
 //!
 //! Nothing is followed: parents are opened below the workspace without links, files are written beside their place and renamed
-//! into it. Set-id bits were never kept, protected paths are refused, and whatever is refused stays kept.
+//! into it, all of it as the workspace's owner. Set-id bits were never kept, protected paths are refused, and whatever is refused stays kept.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, mkdirat, openat, renameat, statat, symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fchmod, mkdirat, openat, renameat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::compare::{copy, open_directory};
 use super::entry::{Base, Change, Entry, Kind, Name};
 use super::store::Changes;
+use crate::acting::ActingAs;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 
@@ -44,6 +43,7 @@ impl Changes {
     ) -> std::io::Result<Vec<Applied>> {
         let (removals, rest): (Vec<&Entry>, Vec<&Entry>) =
             self.entries().iter().filter(|entry| wanted(entry)).partition(|entry| entry.change == Change::Removed);
+        let owner = ActingAs::owner_of(workspace);
         let mut results = Vec::new();
         for entry in removals.into_iter().rev().chain(rest) {
             let outcome = match self.apply_one(workspace, entry) {
@@ -52,6 +52,7 @@ impl Changes {
             };
             results.push(Applied { path: entry.path.clone(), outcome });
         }
+        drop(owner);
         let done: Vec<Name> =
             results.iter().filter(|result| result.outcome == Outcome::Done).map(|result| result.path.clone()).collect();
         self.forget(data, &done)?;
@@ -75,38 +76,31 @@ impl Changes {
             (Change::Mode, _) => change_mode(&parent, name, entry.mode),
             (Change::Added | Change::Modified, Kind::Directory) => {
                 mkdirat(&parent, name, Mode::from_raw_mode(entry.mode))
-                    .and_then(|()| own_directory(&parent, name, workspace, entry.mode))
+                    .and_then(|()| change_mode(&parent, name, entry.mode))
             }
-            (Change::Added | Change::Modified, Kind::Link) => put_link(&parent, name, entry, workspace),
-            (Change::Added | Change::Modified, Kind::File) => self.put_file(&parent, name, entry, workspace),
+            (Change::Added | Change::Modified, Kind::Link) => put_link(&parent, name, entry),
+            (Change::Added | Change::Modified, Kind::File) => self.put_file(&parent, name, entry),
         };
         outcome.map_err(|errno| errno.to_string())
     }
 
-    fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry, workspace: &HostTree) -> Result<(), Errno> {
+    fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
         let content = self.content(entry)?;
         let beside = beside(entry);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(parent, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;
         let written = copy(&content, &file, entry.size)
-            .and_then(|()| own(&file, workspace))
             .and_then(|()| fchmod(&file, Mode::from_raw_mode(entry.mode)))
             .and_then(|()| renameat(parent, beside.as_str(), parent, name));
         written.inspect_err(|_| remove_beside(parent, &beside))
     }
 }
 
-fn put_link(parent: &OwnedFd, name: &[u8], entry: &Entry, workspace: &HostTree) -> Result<(), Errno> {
+fn put_link(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     let target = entry.target.as_ref().ok_or(Errno::INVAL)?;
     let beside = beside(entry);
     symlinkat(target.as_bytes(), parent, beside.as_str())?;
-    let owned = if rustix::process::geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(workspace.uid), Gid::from_raw(workspace.gid));
-        rustix::fs::chownat(parent, beside.as_str(), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-    } else {
-        Ok(())
-    };
-    let put = owned.and_then(|()| renameat(parent, beside.as_str(), parent, name));
+    let put = renameat(parent, beside.as_str(), parent, name);
     put.inspect_err(|_| remove_beside(parent, &beside))
 }
 
@@ -125,20 +119,6 @@ fn change_mode(parent: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
     let file =
         openat(parent, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     fchmod(&file, Mode::from_raw_mode(mode))
-}
-
-fn own_directory(parent: &OwnedFd, name: &[u8], workspace: &HostTree, mode: u32) -> Result<(), Errno> {
-    let made =
-        openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    own(&made, workspace)?;
-    fchmod(&made, Mode::from_raw_mode(mode))
-}
-
-fn own(file: &OwnedFd, workspace: &HostTree) -> Result<(), Errno> {
-    if rustix::process::geteuid().is_root() {
-        return fchown(file, Some(Uid::from_raw(workspace.uid)), Some(Gid::from_raw(workspace.gid)));
-    }
-    Ok(())
 }
 
 /// Directories change whenever something in them does, so of those only that they are still the same one counts.

@@ -119,9 +119,13 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
         return Capability::unsupported(mode.as_str(), mechanism, "the tier it needs is not ready", "see the tier");
     }
     let file = trials.workspace().join("trial");
-    let before = std::fs::write(&file, "before");
+    let kept = trials.workspace().join("kept");
+    let before = std::fs::create_dir_all(&kept)
+        .and_then(|()| std::fs::write(kept.join("file"), ""))
+        .and_then(|()| std::fs::write(&file, "before"));
     let draft = Draft { fs: Some(mode), ..trials.with_workspace() };
-    let report = trials.sh(draft, "echo after > trial && grep -q after trial");
+    let report = trials
+        .sh(draft, "echo after > trial && grep -q after trial && rm -r kept && mkdir kept && test -z \"$(ls kept)\"");
     let after = std::fs::read_to_string(&file).unwrap_or_default();
     let is_as_promised = before.is_ok()
         && match mode {
@@ -141,7 +145,7 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
         mode.as_str(),
         mechanism,
         why(&report),
-        "as root the filesystem must support idmapped mounts; scratch needs overlay mounts in user namespaces (Linux 5.11)",
+        "as root the filesystem must support idmapped mounts; scratch needs extended attributes on tmpfs (Linux 6.6)",
     )
 }
 
@@ -309,12 +313,7 @@ fn landlock() -> Capability {
             "files, devices, signals and abstract sockets are fenced in",
         );
     }
-    let missing = [
-        (2, "renames between directories"),
-        (3, "truncation"),
-        (5, "device ioctls"),
-        (6, "signals and abstract sockets"),
-    ];
+    let missing = [(3, "truncation"), (5, "device ioctls"), (6, "signals and abstract sockets")];
     let missing: Vec<&str> = missing.iter().filter(|(version, _)| *version > abi).map(|(_, what)| *what).collect();
     Capability::experimental(
         "landlock",

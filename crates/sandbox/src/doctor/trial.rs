@@ -20,15 +20,15 @@ const SIGNALS: &[i32] = &[1, 2, 3, 15];
 pub(super) struct Trials<'a> {
     data: &'a DataDirectory,
     workspace: PathBuf,
+    /// Tells the reaper that it is in use.
+    _lock: std::os::fd::OwnedFd,
 }
 
 impl<'a> Trials<'a> {
     pub(super) fn new(data: &'a DataDirectory) -> std::io::Result<Self> {
-        let workspace = data.trial_workspace();
-        // What a killed doctor left is no reason to fail.
-        let _ = std::fs::remove_dir_all(&workspace);
-        std::fs::create_dir_all(&workspace)?;
-        Ok(Self { data, workspace })
+        let ids = Ids::generate().map_err(std::io::Error::other)?;
+        let (workspace, lock) = data.new_trial(&ids.sandbox)?;
+        Ok(Self { data, workspace, _lock: lock })
     }
 
     /// Runs a shell script under a draft.
@@ -45,8 +45,15 @@ impl<'a> Trials<'a> {
                     "try again",
                 )
             })?;
-            let job =
-                Job { spec, program, streams, terminal: None, terminal_name: None, keeps_changes: false, signals };
+            let job = Job {
+                spec,
+                program,
+                streams,
+                terminal: None,
+                terminal_name: None,
+                keeps_changes: false,
+                signals: &signals,
+            };
             Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))
         };
         attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem))
@@ -66,7 +73,7 @@ impl<'a> Trials<'a> {
 
 impl Drop for Trials<'_> {
     fn drop(&mut self) {
-        // What stays is removed by the next doctor.
+        // What stays is removed by the next start.
         let _ = std::fs::remove_dir_all(&self.workspace);
     }
 }

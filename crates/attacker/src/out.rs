@@ -1,0 +1,103 @@
+//! What the attacker says: one JSON object a line, in a small closed language.
+
+use std::io::{self, Write};
+
+use crate::sys::errno_name;
+
+/// What became of one member of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was tried and answered with an error.
+    Refused,
+    /// It worked.
+    Allowed,
+    /// There is nothing to try it on.
+    Absent,
+    /// A promise was examined and is kept.
+    Held,
+    /// A promise was examined and is not kept.
+    Broken,
+    /// Whoever tried it was killed.
+    Killed,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Allowed => "allowed",
+            Self::Absent => "absent",
+            Self::Held => "held",
+            Self::Broken => "broken",
+            Self::Killed => "killed",
+        }
+    }
+}
+
+/// Where lines go.
+pub struct Out(());
+
+impl Out {
+    pub fn new() -> Self {
+        Self(())
+    }
+
+    /// Says one member's outcome.
+    pub fn say(&self, member: &str, outcome: Outcome, detail: &str) {
+        let line = format!(
+            "{{\"member\":\"{}\",\"outcome\":\"{}\",\"detail\":\"{}\"}}\n",
+            escaped(member),
+            outcome.as_str(),
+            escaped(detail)
+        );
+        write_line(&line);
+    }
+
+    /// Says what a try gave: an error's name, or that it worked.
+    pub fn tried<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.say(member, Outcome::Allowed, "");
+                Some(value)
+            }
+            Err(error) => {
+                let number = error.raw_os_error().unwrap_or(0);
+                let outcome = match number {
+                    libc::ENOENT | libc::ENXIO | libc::ENODEV | libc::ENOTDIR => Outcome::Absent,
+                    _ => Outcome::Refused,
+                };
+                self.say(member, outcome, errno_name(number));
+                None
+            }
+        }
+    }
+
+    /// Says whether a promise is kept.
+    pub fn examined(&self, member: &str, is_kept: bool, detail: &str) {
+        self.say(member, if is_kept { Outcome::Held } else { Outcome::Broken }, detail);
+    }
+
+    /// Says that nothing was left out.
+    pub fn done(&self) {
+        write_line("{\"done\":true}\n");
+    }
+}
+
+fn write_line(line: &str) {
+    let mut stdout = io::stdout().lock();
+    // Without a reader there is no one to tell, and a missing last line tells it.
+    let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+}
+
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' => safe.push_str("\\\""),
+            '\\' => safe.push_str("\\\\"),
+            c if (c as u32) < 0x20 => safe.push_str(&format!("\\u{:04x}", c as u32)),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,268 @@
+//! Attempts on other processes, and on how this one ends.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::{Duration, Instant};
+
+use crate::Attempt;
+use crate::out::{Out, Outcome};
+use crate::sys::{ChildEnd, call, in_child, kill, open, own, pause_ms, start, unheeded, wait};
+
+pub const ATTEMPTS: &[Attempt] = &[
+    ("trace-others", trace_others),
+    ("reach-into-others", reach_into_others),
+    ("leave-marks", leave_marks),
+    ("find-marks", find_marks),
+    ("replace-programs", replace_programs),
+    ("signal-others", signal_others),
+    ("ignore-signals", ignore_signals),
+    ("daemonize", daemonize),
+    ("orphan-zombies", orphan_zombies),
+    ("hang", hang),
+    ("end", end),
+];
+
+fn sleeper() -> i32 {
+    pause_ms(900);
+    0
+}
+
+fn trace_others(out: &Out, _: &[String]) {
+    let sibling = start(sleeper).unwrap_or(-1);
+    for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
+        out.tried(
+            &format!("attach to {who}"),
+            call(libc::SYS_ptrace, &[libc::PTRACE_ATTACH as usize, pid as usize, 0, 0]),
+        );
+        out.tried(&format!("seize {who}"), call(libc::SYS_ptrace, &[libc::PTRACE_SEIZE as usize, pid as usize, 0, 0]));
+    }
+    let end = in_child(|| i32::from(call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME as usize, 0, 0, 0]).is_ok()));
+    out.examined("traceme is refused", end == ChildEnd::Code(0), "");
+    // A child of ours, in every runtime.
+    unheeded(kill(sibling, libc::SIGKILL));
+    wait(sibling);
+}
+
+fn reach_into_others(out: &Out, _: &[String]) {
+    let sibling = start(sleeper).unwrap_or(-1);
+    let mut bytes = [0u8; 16];
+    let (local, remote) = ([bytes.as_mut_ptr() as usize, 16], [bytes.as_ptr() as usize, 16]);
+    for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
+        let pid = pid as usize;
+        out.tried(
+            &format!("process_vm_readv of {who}"),
+            call(libc::SYS_process_vm_readv, &[pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0]),
+        );
+        out.tried(
+            &format!("process_vm_writev of {who}"),
+            call(libc::SYS_process_vm_writev, &[pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0]),
+        );
+        out.tried(&format!("kcmp with {who}"), call(libc::SYS_kcmp, &[std::process::id() as usize, pid, 2, 0, 0]));
+        match call(libc::SYS_pidfd_open, &[pid, 0]).map(own) {
+            Ok(pidfd) => {
+                out.tried(
+                    &format!("pidfd_getfd of {who}"),
+                    call(libc::SYS_pidfd_getfd, &[pidfd.as_raw_fd() as usize, 3, 0]),
+                );
+            }
+            Err(error) => {
+                out.tried::<()>(&format!("pidfd_getfd of {who}"), Err(error));
+            }
+        }
+        out.tried(&format!("/proc/PID/mem of {who} for writing"), open(&format!("/proc/{pid}/mem"), libc::O_RDWR, 0));
+    }
+    out.tried("/proc/1/mem", open("/proc/1/mem", libc::O_RDONLY, 0));
+    // A child of ours, in every runtime.
+    unheeded(kill(sibling, libc::SIGKILL));
+    wait(sibling);
+}
+
+const MARKS: &[&str] = &["/tmp/saggar-mark", "/home/user/saggar-mark", "/dev/shm/saggar-mark", "/var/tmp/saggar-mark2"];
+const ABSTRACT: &str = "saggar-probe-mark";
+
+/// Leaves something wherever one can, for [`find_marks`] of another sandbox to look for.
+fn leave_marks(out: &Out, _: &[String]) {
+    for mark in MARKS {
+        out.tried(mark, fs::write(mark, "x"));
+    }
+    out.tried("shared memory", call(libc::SYS_shmget, &[0x5A66_A701, 4096, libc::IPC_CREAT as usize | 0o666]));
+    let bound = SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
+    out.tried("abstract socket", bound);
+}
+
+fn find_marks(out: &Out, _: &[String]) {
+    for mark in MARKS {
+        out.tried(mark, fs::metadata(mark));
+    }
+    out.tried("shared memory", call(libc::SYS_shmget, &[0x5A66_A701, 0, 0]));
+    let found = SocketAddr::from_abstract_name(ABSTRACT)
+        .and_then(|address| std::os::unix::net::UnixStream::connect_addr(&address));
+    out.tried("abstract socket", found);
+    let foreign = (2..4096).filter(|pid| *pid != std::process::id() as i32 && kill(*pid, 0).is_ok()).count();
+    out.examined("no process of another sandbox", foreign == 0, &foreign.to_string());
+}
+
+/// Programs that the runtime itself would start, if it started any in here.
+fn replace_programs(out: &Out, _: &[String]) {
+    for program in [
+        "/bin/sh",
+        "/usr/bin/tar",
+        "/usr/bin/env",
+        "/usr/bin/git",
+        "/lib64/ld-linux-x86-64.so.2",
+        "/etc/ld.so.preload",
+        "/etc/ld.so.cache",
+    ] {
+        out.tried(program, open(program, libc::O_WRONLY | libc::O_CREAT, 0o755));
+    }
+    let search = std::env::var("PATH").unwrap_or_default();
+    for directory in search.split(':') {
+        let name = format!("{directory}/saggar-probe");
+        if out.tried(&format!("in {directory}"), fs::write(&name, "x")).is_some() {
+            // What could be made is removed again.
+            unheeded(fs::remove_file(&name));
+        }
+    }
+    out.tried("the agent's image", fs::read_link("/proc/1/exe"));
+}
+
+fn signal_others(out: &Out, _: &[String]) {
+    // Signal 0: asks whether one could, and sends nothing.
+    let own_pid = std::process::id() as i32;
+    let reached = (2..70_000).filter(|pid| *pid != own_pid && kill(*pid, 0).is_ok()).count();
+    out.examined("no process but ours can be signalled", reached == 0, &reached.to_string());
+    out.tried("everyone at once", kill(-1, 0));
+    let reached = (2..5000)
+        .filter(|pid| *pid != own_pid && call(libc::SYS_tgkill, &[*pid as usize, *pid as usize, 0]).is_ok())
+        .count();
+    out.examined("nor by thread", reached == 0, &reached.to_string());
+    // Only where PID 1 can't be the host's: as its child, with a small pid of our own.
+    let parent = call(libc::SYS_getppid, &[]).unwrap_or(0);
+    if parent == 1 && own_pid < 50 {
+        for (member, signal) in [
+            ("SIGKILL to the agent", libc::SIGKILL),
+            ("SIGSTOP to the agent", libc::SIGSTOP),
+            ("SIGTERM to the agent", libc::SIGTERM),
+        ] {
+            // Refused or ignored: what counts is that it is still our parent.
+            unheeded(kill(1, signal));
+            pause_ms(20);
+            out.examined(member, call(libc::SYS_getppid, &[]).is_ok_and(|parent| parent == 1), "");
+        }
+    } else {
+        out.say("SIGKILL to the agent", Outcome::Absent, "PID 1 is not our parent");
+    }
+}
+
+fn ignore(signals: &[i32]) {
+    for signal in signals {
+        // SAFETY: sets the disposition to "ignore", which runs no code.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+/// Waits for what will not come, deaf to every signal that can be ignored. The alarm of this program ends it at the latest.
+fn ignore_signals(out: &Out, _: &[String]) {
+    ignore(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE]);
+    out.say("ignoring", Outcome::Allowed, "");
+    loop {
+        pause_ms(900);
+    }
+}
+
+/// A process that has cut every tie, and writes to the workspace as long as it lives.
+fn daemonize(out: &Out, _: &[String]) {
+    let end = in_child(|| {
+        unheeded(call(libc::SYS_setsid, &[]));
+        // Not by `start`: it must not die with its parent. It ends by itself after ten seconds.
+        // SAFETY: one thread; the child only writes a file and exits.
+        match unsafe { libc::fork() } {
+            0 => {
+                crate::sys::set_alarm(10);
+                ignore(&[libc::SIGTERM, libc::SIGHUP, libc::SIGINT]);
+                loop {
+                    // The workspace may be gone already.
+                    unheeded(fs::write("/workspace/heartbeat", format!("{:?}", Instant::now())));
+                    pause_ms(20);
+                }
+            }
+            pid => i32::from(pid < 0),
+        }
+    });
+    out.say("daemon", if end == ChildEnd::Code(0) { Outcome::Allowed } else { Outcome::Refused }, "");
+    pause_ms(100);
+}
+
+fn orphan_zombies(out: &Out, _: &[String]) {
+    for _ in 0..300 {
+        // Each leaves a child that nobody waits for.
+        in_child(|| {
+            unheeded(start(|| 0));
+            0
+        });
+    }
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let zombies = || (2..2000).filter(|pid| *pid != std::process::id() as i32 && kill(*pid, 0).is_ok()).count();
+    while zombies() > 0 && Instant::now() < deadline {
+        pause_ms(20);
+    }
+    out.examined("all are reaped", zombies() == 0, &zombies().to_string());
+}
+
+/// Hangs in one of several ways; the alarm ends it at the latest.
+fn hang(out: &Out, arguments: &[String]) {
+    let kind = arguments.first().map_or("sleep", String::as_str);
+    out.say(kind, Outcome::Allowed, "");
+    match kind {
+        "busy" => loop {
+            std::hint::spin_loop();
+        },
+        "stop" => {
+            unheeded(kill(std::process::id() as i32, libc::SIGSTOP));
+        }
+        "stopped-child" => {
+            let child = start(|| {
+                unheeded(kill(std::process::id() as i32, libc::SIGSTOP));
+                0
+            });
+            wait(child.unwrap_or(-1));
+        }
+        "vfork" => {
+            // The parent is held by the kernel until the child, which stops, is gone.
+            if let Ok(0) = call(libc::SYS_vfork, &[]) {
+                loop {
+                    pause_ms(900);
+                }
+            }
+        }
+        "read" => {
+            let (mut pipe, mut byte) = ([0i32; 2], 0u8);
+            unheeded(call(libc::SYS_pipe2, &[pipe.as_mut_ptr() as usize, 0]));
+            unheeded(call(libc::SYS_read, &[pipe[0] as usize, &raw mut byte as usize, 1]));
+        }
+        _ => {}
+    }
+    loop {
+        pause_ms(900);
+    }
+}
+
+/// Ends in the way asked for: `code N`, `signal N`, or by a call in another convention.
+fn end(_: &Out, arguments: &[String]) {
+    let number = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+    match arguments.first().map(String::as_str) {
+        Some("code") => std::process::exit(number),
+        Some("signal") => {
+            // SAFETY: the default disposition runs no code.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+            unheeded(kill(std::process::id() as i32, number));
+        }
+        // SAFETY: the 32-bit call 20 is getpid: it takes nothing and changes only the answer's register.
+        Some("filter") => unsafe {
+            std::arch::asm!("int 0x80", inlateout("rax") 20i64 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+        },
+        _ => {}
+    }
+}

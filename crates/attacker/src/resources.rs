@@ -1,0 +1,367 @@
+//! Attempts to use up what is shared. Every loop has a bound well above the limits the cases set, so that a limit that
+//! doesn't hold shows, and harms no one.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::Attempt;
+use crate::out::{Out, Outcome};
+use crate::sys::{ChildEnd, at, call, errno_name, in_child, kill, open, own, path, pause_ms, start, unheeded, wait};
+
+pub const ATTEMPTS: &[Attempt] = &[
+    ("fork-many", fork_many),
+    ("thread-many", thread_many),
+    ("eat-memory", eat_memory),
+    ("lock-memory", lock_memory),
+    ("burn-cpu", burn_cpu),
+    ("raise-priority", raise_priority),
+    ("fill-disk", fill_disk),
+    ("fill-inodes", fill_inodes),
+    ("crowd-directory", crowd_directory),
+    ("sync-storm", sync_storm),
+    ("exhaust-descriptors", exhaust_descriptors),
+    ("flood-output", flood_output),
+];
+
+/// Takes so many bytes.
+type Eat = fn(usize) -> io::Result<()>;
+/// Opens one more.
+type Open = fn() -> io::Result<Vec<OwnedFd>>;
+
+fn number(arguments: &[String], index: usize) -> usize {
+    arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+/// Holds when the kernel says no before `most`.
+fn ran_into(out: &Out, member: &str, most: usize, reached: usize, error: Option<io::Error>) {
+    let name = error.as_ref().and_then(io::Error::raw_os_error).map_or("", errno_name);
+    out.examined(member, reached < most, &format!("{name} after {reached}"));
+}
+
+fn fork_many(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    let (mut children, mut error) = (Vec::new(), None);
+    while children.len() < most {
+        match start(|| {
+            pause_ms(999);
+            pause_ms(999);
+            0
+        }) {
+            Ok(pid) => children.push(pid),
+            Err(refused) => {
+                error = Some(refused);
+                break;
+            }
+        }
+    }
+    let reached = children.len();
+    for pid in &children {
+        // Children of ours.
+        unheeded(kill(*pid, libc::SIGKILL));
+    }
+    children.into_iter().for_each(|pid| {
+        wait(pid);
+    });
+    ran_into(out, "processes", most, reached, error);
+    out.examined("one more process afterwards", in_child(|| 0) == ChildEnd::Code(0), "");
+}
+
+fn thread_many(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    // In a child: its end is the threads' end.
+    let end = in_child(|| {
+        for _ in 0..most {
+            let made = std::thread::Builder::new().stack_size(32 << 10).spawn(|| pause_ms(999));
+            if made.is_err() {
+                return 1;
+            }
+        }
+        0
+    });
+    out.examined("threads", end == ChildEnd::Code(1), "refused before the bound");
+}
+
+/// Takes memory in one way after the other, each in a child and each up to a bound. Being killed is what should happen.
+fn eat_memory(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0) << 20;
+    let ways: &[(&str, Eat)] = &[
+        ("anonymous", eat_anonymous),
+        ("memfd", eat_memfd),
+        ("shared anonymous", eat_shared),
+        ("page tables", eat_page_tables),
+        ("pipe buffers", eat_pipes),
+        ("socket buffers", eat_sockets),
+        ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
+        ("/tmp", |most| eat_file("/tmp/eaten", most)),
+    ];
+    for (member, way) in
+        ways.iter().filter(|(name, _)| arguments.len() < 2 || arguments[1..].iter().any(|asked| asked == name))
+    {
+        let end = in_child(|| {
+            // The largest process is killed first, and that should be the one who eats: files and buffers count as nobody's.
+            let ballast = eat_anonymous(BALLAST);
+            ballast.and_then(|()| way(most)).map_or_else(|error| error.raw_os_error().unwrap_or(255), |()| 0)
+        });
+        // Private storage stays charged until it is removed.
+        unheeded(fs::remove_file("/dev/shm/eaten"));
+        unheeded(fs::remove_file("/tmp/eaten"));
+        match end {
+            ChildEnd::Signal { number: libc::SIGKILL, .. } => out.examined(member, true, "killed"),
+            ChildEnd::Code(0) => out.examined(member, false, "all of it was given"),
+            ChildEnd::Code(number) | ChildEnd::Unborn(number) => out.examined(member, true, errno_name(number)),
+            ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+        }
+    }
+}
+
+/// Bytes that make a process the largest of its sandbox.
+const BALLAST: usize = 16 << 20;
+
+fn map(length: usize, flags: i32, fd: i32) -> io::Result<usize> {
+    call(libc::SYS_mmap, &[0, length, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, fd as usize, 0])
+}
+
+fn touch(start: usize, length: usize, step: usize) {
+    for offset in (0..length).step_by(step) {
+        // SAFETY: within a mapping of `length` writable bytes that this process just made and keeps.
+        unsafe { ((start + offset) as *mut u8).write_volatile(1) };
+    }
+}
+
+fn eat_anonymous(most: usize) -> io::Result<()> {
+    touch(map(most, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?, most, 4096);
+    Ok(())
+}
+
+fn eat_shared(most: usize) -> io::Result<()> {
+    touch(map(most, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?, most, 4096);
+    Ok(())
+}
+
+fn eat_memfd(most: usize) -> io::Result<()> {
+    let name = path("eaten");
+    let file = own(call(libc::SYS_memfd_create, &[at(&name), 0])?);
+    fill(&mut File::from(file), most)
+}
+
+fn eat_file(name: &str, most: usize) -> io::Result<()> {
+    fill(&mut File::create(name)?, most)
+}
+
+fn fill(file: &mut File, most: usize) -> io::Result<()> {
+    let piece = vec![1u8; 1 << 16];
+    for _ in 0..most / piece.len() {
+        file.write_all(&piece)?;
+    }
+    Ok(())
+}
+
+/// One page in every two megabytes: as much again goes into the tables.
+fn eat_page_tables(most: usize) -> io::Result<()> {
+    let length = most / 8192 * (2 << 20);
+    touch(map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?, length, 2 << 20);
+    Ok(())
+}
+
+fn eat_pipes(most: usize) -> io::Result<()> {
+    let mut kept: Vec<OwnedFd> = Vec::new();
+    let piece = vec![1u8; 1 << 16];
+    let mut written = 0;
+    while written < most {
+        let mut ends = [0i32; 2];
+        call(libc::SYS_pipe2, &[ends.as_mut_ptr() as usize, libc::O_NONBLOCK as usize])?;
+        let [reader, writer] = ends.map(|end| own(end as usize));
+        // A larger buffer may be refused; the plain one is filled then.
+        unheeded(call(libc::SYS_fcntl, &[writer.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 20]));
+        while let Ok(count) =
+            call(libc::SYS_write, &[writer.as_raw_fd() as usize, piece.as_ptr() as usize, piece.len()])
+        {
+            written += count;
+        }
+        kept.extend([reader, writer]);
+    }
+    Ok(())
+}
+
+fn eat_sockets(most: usize) -> io::Result<()> {
+    let mut kept = Vec::new();
+    let piece = vec![1u8; 1 << 16];
+    let mut written = 0;
+    while written < most {
+        let (here, there) = std::os::unix::net::UnixStream::pair()?;
+        here.set_nonblocking(true)?;
+        while let Ok(count) = (&here).write(&piece) {
+            written += count;
+        }
+        kept.push((here, there));
+    }
+    Ok(())
+}
+
+fn lock_memory(out: &Out, _: &[String]) {
+    let length = 64 << 20;
+    let locked = map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+        .and_then(|start| call(libc::SYS_mlock, &[start, length]));
+    out.tried("mlock of 64 MiB", locked);
+    out.tried("mapping locked", map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED, -1));
+    out.tried(
+        "shared memory of huge pages",
+        call(libc::SYS_shmget, &[0x5A66_A702, 2 << 20, libc::IPC_CREAT as usize | 0o4000 | 0o600]),
+    );
+    let more = [u64::MAX; 2];
+    out.tried(
+        "raise RLIMIT_MEMLOCK",
+        call(libc::SYS_prlimit64, &[0, libc::RLIMIT_MEMLOCK as usize, more.as_ptr() as usize, 0]),
+    );
+}
+
+/// Two children that do nothing but work, for half a second of wall-clock time.
+fn burn_cpu(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    let children: Vec<i32> = (0..2)
+        .filter_map(|_| {
+            start(|| {
+                let end = Instant::now() + Duration::from_millis(600);
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                0
+            })
+            .ok()
+        })
+        .collect();
+    children.into_iter().for_each(|pid| {
+        wait(pid);
+    });
+    let mut usage = [0i64; 18];
+    let children_only = -1isize as usize;
+    unheeded(call(libc::SYS_getrusage, &[children_only, usage.as_mut_ptr() as usize]));
+    let used_ms = (usage[0] + usage[2]) * 1000 + (usage[1] + usage[3]) / 1000;
+    out.examined("processor time", used_ms < most as i64, &format!("below {most} ms: {}", used_ms < most as i64));
+}
+
+fn raise_priority(out: &Out, _: &[String]) {
+    let priority = 10i32;
+    for (member, policy) in [("SCHED_FIFO", 1usize), ("SCHED_RR", 2)] {
+        out.tried(member, call(libc::SYS_sched_setscheduler, &[0, policy, &raw const priority as usize]));
+    }
+    let deadline: [u64; 6] = [48 | 6 << 32, 0, 0, 10_000_000, 20_000_000, 20_000_000];
+    out.tried("SCHED_DEADLINE", call(libc::SYS_sched_setattr, &[0, deadline.as_ptr() as usize, 0]));
+    out.tried("nice -20", call(libc::SYS_setpriority, &[0, 0, -20isize as usize]));
+    out.tried("real-time disk priority", call(libc::SYS_ioprio_set, &[1, 0, 1 << 13]));
+    out.tried("raise RLIMIT_RTPRIO", call(libc::SYS_prlimit64, &[0, 14, [99u64; 2].as_ptr() as usize, 0]));
+}
+
+fn fill_disk(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0) << 20;
+    for directory in ["/tmp", "/home/user", "/dev/shm"] {
+        let name = format!("{directory}/filled");
+        let end = eat_file(&name, most);
+        let length = fs::metadata(&name).map_or(0, |metadata| metadata.len());
+        out.examined(directory, end.is_err(), end.err().and_then(|error| error.raw_os_error()).map_or("", errno_name));
+        out.examined(&format!("{directory} took less than the bound"), (length as usize) < most, "");
+        if directory != "/dev/shm" {
+            // The last one stays, so that the runtime finds the storage full.
+            unheeded(fs::remove_file(&name));
+        }
+    }
+    let end = open("/dev/shm/allocated", libc::O_RDWR | libc::O_CREAT, 0o600)
+        .and_then(|file| call(libc::SYS_fallocate, &[file.as_raw_fd() as usize, 0, 0, most]));
+    out.tried("fallocate", end);
+    // The agent looks at /tmp when all is over.
+    unheeded(eat_file("/tmp/last", most));
+}
+
+fn fill_inodes(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    let mut error = None;
+    let made = (0..most)
+        .take_while(|index| File::create(format!("/tmp/inode{index}")).map_err(|refused| error = Some(refused)).is_ok())
+        .count();
+    ran_into(out, "files", most, made, error);
+}
+
+fn crowd_directory(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    for directory in ["/tmp/crowd", "/workspace/crowd"] {
+        let made = fs::create_dir(directory)
+            .and_then(|()| (0..most).try_for_each(|index| File::create(format!("{directory}/{index}")).map(|_| ())));
+        out.tried(directory, made);
+    }
+}
+
+fn sync_storm(out: &Out, _: &[String]) {
+    let synced = File::create("/tmp/synced").and_then(|mut file| {
+        (0..500).try_for_each(|_| {
+            file.write_all(b"x")?;
+            file.sync_all()
+        })
+    });
+    out.tried("private storage", synced);
+    let synced = File::create("/workspace/synced").and_then(|mut file| {
+        (0..20).try_for_each(|_| {
+            file.write_all(b"x")?;
+            file.sync_all()
+        })
+    });
+    out.tried("workspace", synced);
+}
+
+fn exhaust_descriptors(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    let ways: &[(&str, Open)] = &[
+        ("files", || Ok(vec![open("/dev/null", libc::O_RDONLY, 0)?])),
+        ("pipes", || {
+            let mut ends = [0i32; 2];
+            call(libc::SYS_pipe2, &[ends.as_mut_ptr() as usize, 0])?;
+            Ok(ends.map(|end| own(end as usize)).into())
+        }),
+        ("epoll", || Ok(vec![own(call(libc::SYS_epoll_create1, &[0])?)])),
+        ("inotify", || Ok(vec![own(call(libc::SYS_inotify_init1, &[0])?)])),
+        ("timerfd", || Ok(vec![own(call(libc::SYS_timerfd_create, &[1, 0])?)])),
+        ("eventfd", || Ok(vec![own(call(libc::SYS_eventfd2, &[0, 0])?)])),
+        ("terminals", || Ok(vec![open("/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY, 0)?])),
+        ("sockets", || {
+            Ok(vec![own(call(libc::SYS_socket, &[libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0])?)])
+        }),
+        ("memfd", || {
+            let name = path("x");
+            Ok(vec![own(call(libc::SYS_memfd_create, &[at(&name), 0])?)])
+        }),
+        ("pidfd", || Ok(vec![own(call(libc::SYS_pidfd_open, &[std::process::id() as usize, 0])?)])),
+    ];
+    for (member, way) in ways {
+        let (mut kept, mut error) = (Vec::new(), None);
+        while kept.len() < most {
+            match way() {
+                Ok(more) => kept.extend(more),
+                Err(refused) => {
+                    error = Some(refused);
+                    break;
+                }
+            }
+        }
+        let reached = kept.len();
+        drop(kept);
+        let name = error.as_ref().and_then(io::Error::raw_os_error).map_or("", errno_name);
+        out.examined(member, reached < most, name);
+    }
+    let more = [1u64 << 20; 2];
+    out.tried(
+        "raise RLIMIT_NOFILE",
+        call(libc::SYS_prlimit64, &[0, libc::RLIMIT_NOFILE as usize, more.as_ptr() as usize, 0]),
+    );
+    let mut context = 0usize;
+    out.tried("asynchronous requests", call(libc::SYS_io_setup, &[1 << 28, &raw mut context as usize]));
+}
+
+/// Bytes on stderr: long lines, NULs, and what is no text, so many MiB of them.
+fn flood_output(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0);
+    let piece: Vec<u8> = (0..1usize << 20).map(|index| [b'x', 0, 0xff, 0xfe, 0x1b][index % 5]).collect();
+    let mut stderr = io::stderr().lock();
+    let written = (0..most).try_for_each(|_| stderr.write_all(&piece));
+    out.tried("written", written);
+}

@@ -1,0 +1,126 @@
+//! `saggar probe`: the conformance suite, run here and now, for people, for programs or as a page to keep.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use saggar_conformance::{CaseResult, Options, Summary, Verdict, Via, markdown, probe, probe_via};
+use saggar_domain::{Code, Problem, Tier};
+
+use crate::args::ProbeArguments;
+use crate::outcome::{OUR_FAILURE, problem_text};
+
+const SOMETHING_FAILED: u8 = 1;
+/// Reasons shown of one failing case; `--json` and `--report` have all of them.
+const REASONS_SHOWN: usize = 8;
+
+/// Probes, tells, and says whether everything held.
+pub(crate) fn main(arguments: &ProbeArguments) -> ExitCode {
+    match run(arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(SOMETHING_FAILED),
+        Err(problem) => {
+            eprint!("{}", problem_text(&problem));
+            ExitCode::from(OUR_FAILURE)
+        }
+    }
+}
+
+fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
+    let mut lost = None;
+    let mut tell = |result: &CaseResult| {
+        if arguments.json {
+            let line = serde_json::to_string(result).map_err(std::io::Error::from);
+            let written = line.and_then(|line| writeln!(std::io::stdout().lock(), "{line}"));
+            lost = lost.take().or(written.err());
+        }
+    };
+    let results = if let Some(command) = &arguments.via {
+        let via = Via { command: command.clone(), cases: arguments.cases.clone() };
+        let results = probe_via(&via, &mut tell)?;
+        if !arguments.json {
+            print!("{}", told(&results, &format!("probed through: {command}\n")));
+        }
+        results
+    } else {
+        let options = Options {
+            tier: arguments.tier.unwrap_or(Tier::Namespace),
+            cases: arguments.cases.clone(),
+            data_dir: arguments.data_dir.clone(),
+        };
+        let summary = probe(&options, &mut tell)?;
+        if let Some(path) = &arguments.report {
+            write_report(path, &summary)?;
+        }
+        if !arguments.json {
+            print!("{}", told(&summary.results, &heading(&summary)));
+        }
+        summary.results
+    };
+    match lost {
+        Some(error) => Err(Problem::new(
+            Code::Stream,
+            format!("writing results failed: {}", error.kind()),
+            "check where stdout goes",
+        )),
+        None => Ok(results.iter().all(|result| result.verdict != Verdict::Fail)),
+    }
+}
+
+fn heading(summary: &Summary) -> String {
+    let host = &summary.host;
+    format!(
+        "saggar {} on {} as {}: {} cases with {} members in {:.1} s\n",
+        host.version,
+        host.host,
+        host.identity,
+        summary.results.len(),
+        summary.members(),
+        summary.elapsed_ms as f64 / 1000.0
+    )
+}
+
+/// Failures first, with what they would mean; then what doesn't apply; then what is known not to hold; then the count.
+fn told(results: &[CaseResult], heading: &str) -> String {
+    let mut text = heading.to_owned();
+    let of = |verdict: Verdict| results.iter().filter(move |result| result.verdict == verdict);
+    for result in of(Verdict::Fail) {
+        text.push_str(&format!("\nFAIL {} {}\n  why it matters: {}\n", result.id, result.title, result.why));
+        for reason in result.reasons.iter().take(REASONS_SHOWN) {
+            text.push_str(&format!("  - {}\n", reason.escape_debug()));
+        }
+        if result.reasons.len() > REASONS_SHOWN {
+            text.push_str(&format!("  - and {} more: see --json or --report\n", result.reasons.len() - REASONS_SHOWN));
+        }
+        text.push_str(&format!("  remedy: look closer with `saggar probe --case {} --json`; if saggar is at fault, report it privately as THREAT_MODEL.md says\n", result.id));
+    }
+    for result in of(Verdict::NotApplicable) {
+        text.push_str(&format!("\nnot applicable {} {}\n", result.id, result.title));
+        result.reasons.iter().for_each(|reason| text.push_str(&format!("  {reason}\n")));
+    }
+    let documented = results.iter().filter_map(|result| Some((result, result.documented.as_ref()?)));
+    for (result, page) in documented {
+        text.push_str(&format!(
+            "\ndocumented {} {}\n  what is not stopped is told in {page}\n",
+            result.id, result.title
+        ));
+    }
+    let count = |verdict| of(verdict).count();
+    let (pass, fail, not) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotApplicable));
+    text.push_str(&format!("\n{pass} passed, {fail} failed, {not} not applicable\n"));
+    text
+}
+
+/// A page or an object, by the file's name.
+fn write_report(path: &Path, summary: &Summary) -> Result<(), Problem> {
+    let fail = |why: String, help: &str| {
+        Problem::new(Code::Stream, format!("the report {path:?} can't be written: {why}"), help)
+    };
+    let bytes = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("md") => markdown(summary).into_bytes(),
+        Some("json") => serde_json::to_vec_pretty(summary).map_err(|error| fail(error.to_string(), "report this"))?,
+        _ => return Err(fail("its name says no format".to_owned(), "name it .md or .json")),
+    };
+    std::fs::write(path, bytes)
+        .map_err(|error| fail(error.kind().to_string(), "name a file in a directory that exists"))
+}

@@ -1,0 +1,110 @@
+//! `saggar probe` itself: nothing fails as root or as an ordinary user, and what doesn't apply is explained.
+
+mod harness;
+
+use std::os::unix::fs::{PermissionsExt, lchown};
+use std::process::Command;
+
+use harness::Place;
+use serde_json::Value;
+
+const ORDINARY: u32 = 12345;
+
+fn lines(stdout: &[u8]) -> Vec<Value> {
+    String::from_utf8_lossy(stdout).lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
+}
+
+/// Every case passes or is explained, and enough of them passed for that to mean something.
+fn check_results(output: &std::process::Output, passed_min: usize) {
+    let results = lines(&output.stdout);
+    let of = |verdict: &str| results.iter().filter(|result| result["verdict"] == verdict).collect::<Vec<_>>();
+    let failed: Vec<String> =
+        of("fail").iter().map(|result| format!("{}: {}", result["id"], result["reasons"])).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    for result in of("not-applicable") {
+        let reason = result["reasons"][0].as_str().unwrap_or_default();
+        assert!(reason.contains("doctor says") && reason.contains("remedy"), "{result}");
+    }
+    for result in of("pass") {
+        assert!(result["tier"] == "namespace" && result["ms"].is_u64() && result["observed"].is_object(), "{result}");
+    }
+    assert!(
+        of("pass").len() >= passed_min,
+        "only {} passed\n{}",
+        of("pass").len(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn no_case_fails_for_whoever_runs_this() {
+    let place = Place::new();
+    let report = place.path("report.md");
+    let output = Command::new(env!("CARGO_BIN_EXE_saggar"))
+        .args(["probe", "--json", "--data-dir"])
+        .arg(place.path("data"))
+        .arg("--report")
+        .arg(&report)
+        .output()
+        .expect("the probe starts");
+    check_results(&output, if is_root() { 115 } else { 100 });
+    let page = std::fs::read_to_string(report).expect("the report is written");
+    assert!(page.contains("| F02 | pass |") && page.contains("## The host") && page.contains("seccomp"));
+}
+
+#[test]
+fn no_case_fails_for_an_ordinary_user() {
+    if !is_root() {
+        eprintln!("not run here: only root can become a fresh user, and the other test is an ordinary user's already");
+        return;
+    }
+    let place = Place::new();
+    let program = place.path("saggar");
+    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &program).expect("ours");
+    for name in ["", "data", "home", "tmp"] {
+        let directory = place.path(name);
+        std::fs::create_dir_all(&directory).expect("ours");
+        lchown(&directory, Some(ORDINARY), Some(ORDINARY)).expect("we are root");
+    }
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let user = ORDINARY.to_string();
+    let output = Command::new("setpriv")
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"])
+        .arg(&program)
+        .args(["probe", "--json"])
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", place.path("home"))
+        .env("TMPDIR", place.path("tmp"))
+        .env("SAGGAR_DATA_DIR", place.path("data"))
+        .output()
+        .expect("util-linux is there");
+    check_results(&output, 100);
+}
+
+#[test]
+fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
+    let place = Place::new();
+    for (arguments, said) in [
+        (&["--case", "F99"][..], "there is no case \"F99\""),
+        (&["--case", "F99"], "F02"),
+        (&["--tier", "vm"], "the tier vm can't be probed here"),
+        (&["--case", "F19", "--report", "/nonexistent/report.md"], "can't be written"),
+        (&["--via", "env true"], "no place for the attempt"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+        command.arg("probe").args(arguments);
+        if arguments[0] != "--via" {
+            command.arg("--data-dir").arg(place.path("data"));
+        }
+        let output = command.output().expect("the probe starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        assert!(text.contains(said) && text.contains("help: "), "{text}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The bench of one worker: where it works, what it knows of the host, and how it runs a program in a sandbox.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use saggar_domain::{
+    Access, Code, Draft, EventBody, ExecStatus, GuestPath, HostPath, Mount, Problem, SandboxId, Spec, Timeout,
+};
+use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, run};
+use saggar_supervisor::{Sink, Streams};
+
+/// Bytes kept of an attacker's output, unless the case is about that.
+const OUTPUT_KEPT: u64 = 4 << 20;
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM end an attempt like any other program.
+const SIGNALS: &[i32] = &[1, 2, 3, 15];
+/// How long an attempt may take, unless the case is about that.
+const PATIENCE: &str = "25s";
+/// Where a sandbox finds the attacker.
+const ATTACKER: &str = "/probe/saggar-attacker";
+
+/// One worker's bench.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) data: DataDirectory,
+    /// Where the data directory is, without links: must never be said inside.
+    pub(crate) data_path: PathBuf,
+    /// A directory of this worker's own.
+    pub(crate) directory: PathBuf,
+    /// The directory of all workers: must never be said inside.
+    pub(crate) private: PathBuf,
+    /// A secret of the environment: must never be found inside.
+    pub(crate) canary: String,
+    /// What `doctor` said, as it says it to programs.
+    pub(crate) capabilities: serde_json::Value,
+    pub(crate) is_root: bool,
+}
+
+/// What came of one run.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) sandbox: Option<SandboxId>,
+    pub(crate) report: Report,
+    pub(crate) events: Vec<EventBody>,
+    /// The hash of the boundary, and the same resolved once more.
+    pub(crate) hashes: Option<(String, String)>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Bench {
+    /// The directory with the attacker in it.
+    pub(crate) fn attacker(&self) -> PathBuf {
+        self.directory.join("probe")
+    }
+
+    /// The program and arguments of an attempt.
+    pub(crate) fn attempt(&self, name: &str, arguments: &[String]) -> Vec<Vec<u8>> {
+        [ATTACKER, name]
+            .into_iter()
+            .map(|text| text.as_bytes().to_vec())
+            .chain(arguments.iter().map(|text| text.as_bytes().to_vec()))
+            .collect()
+    }
+
+    /// A draft with this workspace in it.
+    pub(crate) fn draft(&self, workspace: &Path) -> Draft {
+        Draft { workspace: host_path(workspace), ..Draft::default() }
+    }
+
+    /// Runs a program in a sandbox that sees the attacker, and keeps what it says.
+    pub(crate) fn run(&self, draft: Draft, program: Vec<Vec<u8>>) -> Ran {
+        self.run_watched(draft, program, &mut |_, _| {})
+    }
+
+    /// The same, told of each event as it happens.
+    pub(crate) fn run_watched(
+        &self,
+        draft: Draft,
+        program: Vec<Vec<u8>>,
+        watch: &mut dyn FnMut(&SandboxId, &EventBody),
+    ) -> Ran {
+        let start = Instant::now();
+        let mut events = Vec::new();
+        let mut sandbox = None;
+        let mut hashes = None;
+        let attempt = || -> Result<Report, Problem> {
+            let draft = self.completed(draft)?;
+            let spec = Spec::resolve(draft.clone())?;
+            hashes = Some((spec.policy_hash().to_string(), Spec::resolve(draft)?.policy_hash().to_string()));
+            let limit = if spec.limits.output.is_asked { spec.limits.output.value.bytes() } else { OUTPUT_KEPT };
+            let streams = Streams { stdin: None, stdout: Sink::keep(limit), stderr: Sink::keep(limit), terminal: None };
+            let signals = Signals::block(SIGNALS).map_err(|error| {
+                Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
+            })?;
+            let ids = Ids::generate()?;
+            sandbox = Some(ids.sandbox.clone());
+            let job = Job {
+                spec,
+                program,
+                streams,
+                terminal: None,
+                terminal_name: None,
+                signals: &signals,
+                keeps_changes: false,
+            };
+            Ok(run(&self.data, &ids, job, &mut |body| {
+                watch(&ids.sandbox, &body);
+                events.push(body);
+            }))
+        };
+        let report = attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem));
+        Ran { sandbox, report, events, hashes, elapsed: start.elapsed() }
+    }
+
+    /// The attacker's mount and an end to every wait, where the draft has none.
+    fn completed(&self, mut draft: Draft) -> Result<Draft, Problem> {
+        let fault = |message: String| {
+            Problem::new(Code::InvalidSpec, message, "choose a temporary directory with a plain name")
+        };
+        let host = host_path(&self.attacker())
+            .ok_or_else(|| fault("the temporary directory's name is not text".to_owned()))?;
+        let guest = GuestPath::parse("/probe").map_err(fault)?;
+        draft.mounts.push(Mount { host, guest, access: Access::ReadOnly });
+        if draft.limits.timeout.is_none() {
+            draft.limits.timeout = Some(Timeout::parse(PATIENCE).map_err(fault)?);
+        }
+        Ok(draft)
+    }
+
+    /// What `doctor` said of one capability: its status and its reason.
+    pub(crate) fn capability(&self, name: &str) -> Option<(&str, &str)> {
+        let groups = ["tiers", "filesystem", "network", "limits", "mechanisms"];
+        let rows = groups.iter().filter_map(|group| self.capabilities[*group].as_array()).flatten();
+        let row = rows.into_iter().find(|row| row["name"] == name)?;
+        Some((row["status"].as_str()?, row["reason"].as_str()?))
+    }
+}
+
+/// A path as a spec has it.
+pub(crate) fn host_path(path: &Path) -> Option<HostPath> {
+    HostPath::parse(path.to_str()?).ok()
+}
+
+impl Ran {
+    /// Whether the program exited with success.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.report.status == ExecStatus::Exited && self.report.exit_code == Some(0)
+    }
+
+    /// How it ended, in a few words that name no path.
+    pub(crate) fn ending(&self) -> String {
+        let report = &self.report;
+        let code = report.exit_code.map(|code| format!(" {code}")).unwrap_or_default();
+        let signal = report.signal.map(|signal| format!(" signal {signal}")).unwrap_or_default();
+        let problem = report.error.as_ref().map(|error| format!(" {}", error.code.as_str())).unwrap_or_default();
+        format!("{}{code}{signal}{problem}", report.status.as_str())
+    }
+
+    /// Whether nothing was started, for this reason.
+    pub(crate) fn is_refused_as(&self, code: Code) -> bool {
+        self.report.status == ExecStatus::Refused && self.report.error.as_ref().is_some_and(|error| error.code == code)
+    }
+
+    /// The rules that denied something.
+    pub(crate) fn denied_by(&self) -> Vec<&str> {
+        let of_events = self.events.iter().filter_map(|event| match event {
+            EventBody::Denial(denial) | EventBody::Limit(denial) => Some(denial.rule.as_str()),
+            EventBody::Setup { .. } | EventBody::Network(_) | EventBody::Start { .. } | EventBody::Finish { .. } => {
+                None
+            }
+        });
+        of_events.collect()
+    }
+}

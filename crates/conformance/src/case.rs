@@ -1,0 +1,220 @@
+//! Cases: what is attempted, in which sandbox, and what must come of it. Data, read once and refused as a whole if any part
+//! of it isn't understood.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::{Code, Draft, Problem, Tier, User};
+use serde::Deserialize;
+
+use crate::check::HostCheck;
+use crate::expect::Expectation;
+use crate::fixture::Workspace;
+
+/// One file for each family.
+const FILES: &[(&str, &str)] = &[
+    ("F.toml", include_str!("../../../conformance/F.toml")),
+    ("S.toml", include_str!("../../../conformance/S.toml")),
+    ("P.toml", include_str!("../../../conformance/P.toml")),
+    ("M.toml", include_str!("../../../conformance/M.toml")),
+    ("V.toml", include_str!("../../../conformance/V.toml")),
+    ("NS.toml", include_str!("../../../conformance/NS.toml")),
+    ("T.toml", include_str!("../../../conformance/T.toml")),
+    ("G.toml", include_str!("../../../conformance/G.toml")),
+    ("U.toml", include_str!("../../../conformance/U.toml")),
+    ("D.toml", include_str!("../../../conformance/D.toml")),
+    ("E.toml", include_str!("../../../conformance/E.toml")),
+    ("N.toml", include_str!("../../../conformance/N.toml")),
+    ("R.toml", include_str!("../../../conformance/R.toml")),
+    ("H.toml", include_str!("../../../conformance/H.toml")),
+];
+
+/// One case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its number in the list of threats; a letter for a variant.
+    pub id: String,
+    /// What is attempted.
+    pub title: String,
+    /// What it would mean if it worked.
+    pub why: String,
+    /// The attacker's attempt, if there is one inside.
+    #[serde(default)]
+    pub attempt: Option<String>,
+    /// The attempt's arguments; `{…}` stands for something of the bench.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// What is examined on the host, after the attempt or by itself.
+    #[serde(default)]
+    pub(crate) check: Option<HostCheck>,
+    /// The sandbox it runs in.
+    #[serde(default)]
+    pub(crate) sandbox: SandboxDraft,
+    /// As whom it is tried.
+    #[serde(default = "as_user")]
+    pub(crate) users: Vec<User>,
+    /// What must come of it, by tier.
+    #[serde(default)]
+    pub(crate) expect: BTreeMap<Tier, Expectation>,
+    /// The page that tells of what is not stopped here.
+    #[serde(default)]
+    pub documented: Option<String>,
+    /// What the host must give; without it the case doesn't apply.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// Whether descriptors are left open for the sandbox to find.
+    #[serde(default)]
+    pub(crate) leaky: bool,
+    /// Whether nothing else may run meanwhile.
+    #[serde(default)]
+    pub(crate) alone: bool,
+}
+
+fn as_user() -> Vec<User> {
+    vec![User::User]
+}
+
+/// A spec's draft, with a fixture in the workspace's place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SandboxDraft {
+    pub(crate) workspace: Option<Workspace>,
+    pub(crate) draft: Draft,
+}
+
+impl<'de> Deserialize<'de> for SandboxDraft {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let mut table = toml::Table::deserialize(deserializer)?;
+        let workspace = table.remove("workspace").map(Workspace::deserialize).transpose().map_err(D::Error::custom)?;
+        let draft = Draft::deserialize(table).map_err(D::Error::custom)?;
+        Ok(Self { workspace, draft })
+    }
+}
+
+/// A file of cases.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Family {
+    case: Vec<Case>,
+}
+
+/// Every case, in the order of the files.
+pub fn cases() -> Result<Vec<Case>, Problem> {
+    let mut all = Vec::new();
+    for (name, text) in FILES {
+        let family: Family = toml::from_str(text).map_err(|error| {
+            Problem::new(
+                Code::InvalidSpec,
+                format!("conformance/{name} can't be read: {error}"),
+                "this is a fault of the build; report it",
+            )
+        })?;
+        all.extend(family.case);
+    }
+    Ok(all)
+}
+
+/// The cases of these ids, or all of them. An id without its letter names its variants too.
+pub fn select(all: Vec<Case>, ids: &[String]) -> Result<Vec<Case>, Problem> {
+    let is_meant = |case: &Case, id: &str| {
+        case.id == id
+            || case
+                .id
+                .strip_prefix(id)
+                .is_some_and(|rest| rest.len() == 1 && rest.bytes().all(|byte| byte.is_ascii_lowercase()))
+    };
+    if let Some(unknown) = ids.iter().find(|id| !all.iter().any(|case| is_meant(case, id))) {
+        let family: String = unknown.chars().take_while(char::is_ascii_alphabetic).collect();
+        let near: Vec<&str> = all
+            .iter()
+            .map(|case| case.id.as_str())
+            .filter(|id| !family.is_empty() && id.trim_end_matches(|c: char| !c.is_ascii_uppercase()) == family)
+            .collect();
+        let help = if near.is_empty() {
+            "`saggar probe --json` names every case".to_owned()
+        } else {
+            format!("cases of {family}: {}", near.join(", "))
+        };
+        return Err(Problem::new(Code::InvalidValue, format!("there is no case {unknown:?}"), help));
+    }
+    Ok(all.into_iter().filter(|case| ids.is_empty() || ids.iter().any(|id| is_meant(case, id))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn every_case_is_well_formed() {
+        let all = cases().unwrap();
+        let mut ids = BTreeSet::new();
+        for case in &all {
+            assert!(ids.insert(case.id.clone()), "{} is there twice", case.id);
+            assert!(!case.title.is_empty() && !case.why.is_empty(), "{}", case.id);
+            assert!(case.attempt.is_some() || case.check.is_some(), "{} does nothing", case.id);
+            assert!(
+                case.attempt.is_none() || case.expect.contains_key(&Tier::Namespace),
+                "{} expects nothing",
+                case.id
+            );
+            assert!(!case.users.is_empty(), "{} is tried as nobody", case.id);
+        }
+        assert!(all.len() > 100, "{}", all.len());
+    }
+
+    #[test]
+    fn every_attempt_is_in_a_case_and_every_case_names_one_there_is() {
+        let directory = std::env::temp_dir().join(format!("saggar-conformance-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let program = directory.join("attacker");
+        std::fs::write(&program, crate::attacker_image::ATTACKER_IMAGE).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let listed = std::process::Command::new(&program).arg("--list").output().unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        let known: BTreeSet<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
+        // Started by checks and by other attempts, not by a case of their own.
+        let indirect = ["say-identity", "leave-marks", "end", "write-here"].map(str::to_owned);
+        let named: BTreeSet<String> =
+            cases().unwrap().into_iter().filter_map(|case| case.attempt).chain(indirect).collect();
+        assert_eq!(named, known);
+    }
+
+    #[test]
+    fn documented_pages_are_there() {
+        let page = include_str!("../../../THREAT_MODEL.md");
+        for case in cases().unwrap() {
+            let Some(documented) = case.documented else { continue };
+            let heading = documented
+                .strip_prefix("THREAT_MODEL.md#")
+                .unwrap_or_else(|| panic!("{} names no page of ours", case.id));
+            let is_there = page.lines().any(|line| {
+                line.starts_with('#') && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
+            });
+            assert!(is_there, "{}: no heading {heading:?}", case.id);
+        }
+    }
+
+    #[test]
+    fn an_id_names_its_variants_and_an_unknown_one_is_told_of() {
+        let chosen = select(cases().unwrap(), &["F12".to_owned()]).unwrap();
+        assert!(chosen.iter().all(|case| case.id.starts_with("F12")) && chosen.len() >= 2);
+        let problem = select(cases().unwrap(), &["F99".to_owned()]).unwrap_err();
+        assert!(problem.message.contains("F99") && problem.help.contains("F02"), "{problem:?}");
+    }
+
+    #[test]
+    fn unknown_fields_are_errors() {
+        for wrong in [
+            "colour = 1",
+            "sandbox = { netwrok = \"none\" }",
+            "expect = { namespace = { default = \"fine\" } }",
+            "check = \"none-such\"",
+        ] {
+            let text = format!("[[case]]\nid = \"X01\"\ntitle = \"t\"\nwhy = \"w\"\nattempt = \"hang\"\n{wrong}\n");
+            assert!(toml::from_str::<Family>(&text).is_err(), "{wrong}");
+        }
+    }
+}

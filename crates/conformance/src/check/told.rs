@@ -1,0 +1,190 @@
+//! What is said: by `doctor`, in denials and events, and to a terminal.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use saggar_supervisor::EscapeFilter;
+
+use super::Scene;
+use crate::expect::Observation;
+
+fn own_program() -> Option<Command> {
+    let mut command = Command::new(std::env::current_exe().ok()?);
+    command.stdin(Stdio::null());
+    Some(command)
+}
+
+pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
+    let Some(ran) = &scene.ran else { return Vec::new() };
+    let raw = &ran.report.output.stderr;
+    let mut shown = Vec::new();
+    EscapeFilter::default().pass(raw, |byte| shown.push(byte));
+    let contains = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+    let sequences: &[(&str, &[u8])] = &[
+        ("clipboard", b"\x1b]52"),
+        ("hyperlink", b"\x1b]8"),
+        ("settings report", b"\x1bP"),
+        ("title", b"\x1b]0"),
+        ("title report", b"\x1b[21t"),
+        ("position report", b"\x1b[6n"),
+        ("device report", b"\x1b[c"),
+        ("8-bit control", b"\xc2\x9b"),
+    ];
+    sequences
+        .iter()
+        .map(|(member, bytes)| {
+            Observation::examined(
+                format!("shown without: {member}"),
+                contains(raw, bytes) && !contains(&shown, bytes),
+                "",
+            )
+        })
+        .collect()
+}
+
+/// The attacker is static: whoever warns of a library that can't be preloaded is not the attacker.
+pub(super) fn helpers_unaffected(scene: &Scene<'_>) -> Vec<Observation> {
+    let Some(ran) = &scene.ran else { return Vec::new() };
+    let said = String::from_utf8_lossy(&ran.report.output.stderr).into_owned();
+    vec![Observation::examined("nobody else loaded anything", said.is_empty(), said.lines().next().unwrap_or_default())]
+}
+
+pub(super) fn denials_bounded(scene: &Scene<'_>) -> Vec<Observation> {
+    let Some(ran) = &scene.ran else { return Vec::new() };
+    let told = ran.denied_by().len();
+    vec![
+        Observation::examined("events are bounded", (2..=1001).contains(&told), told.to_string()),
+        Observation::examined(
+            "each kind is kept once",
+            ran.report.denials.len() <= 2,
+            ran.report.denials.len().to_string(),
+        ),
+    ]
+}
+
+pub(super) fn capabilities_told(scene: &Scene<'_>) -> Vec<Observation> {
+    let told = &scene.bench.capabilities;
+    let mut observations = vec![
+        Observation::examined("schema", told["schema"] == "saggar.capabilities/v1", ""),
+        Observation::examined("version", told["version"].as_str().is_some_and(|text| !text.is_empty()), ""),
+        Observation::examined("kernel", told["host"].as_str().is_some_and(|text| text.starts_with("Linux ")), ""),
+    ];
+    for (group, names) in [
+        ("tiers", &["namespace", "wasm", "oci", "vm"][..]),
+        ("filesystem", &["read-only", "workspace-write", "scratch"]),
+        ("network", &["none", "proxied", "host"]),
+        ("limits", &["timeout", "memory", "cpus", "pids", "disk", "files", "output"]),
+        ("mechanisms", &["landlock", "seccomp", "root inside", "ids", "cgroup memory", "cgroup pids", "cgroup cpu"]),
+    ] {
+        let rows: Vec<&serde_json::Value> = told[group].as_array().into_iter().flatten().collect();
+        let has_all = names.iter().all(|name| rows.iter().any(|row| row["name"] == *name));
+        observations.push(Observation::examined(format!("{group} are all there"), has_all, ""));
+        let is_explained = rows.iter().all(|row| {
+            row["reason"].as_str().is_some_and(|text| !text.is_empty())
+                && (row["status"] == "supported" || row["remedy"].as_str().is_some_and(|text| !text.is_empty()))
+        });
+        observations.push(Observation::examined(format!("{group} have reasons and remedies"), is_explained, ""));
+    }
+    observations
+}
+
+/// In a data directory of its own: the doctor empties a place in it.
+pub(super) fn doctor_agrees(scene: &Scene<'_>) -> Vec<Observation> {
+    let output = own_program().and_then(|mut command| {
+        command.args(["doctor", "--json", "--data-dir"]).arg(scene.directory.join("data")).output().ok()
+    });
+    let told = output.as_ref().and_then(|output| serde_json::from_slice::<serde_json::Value>(&output.stdout).ok());
+    let code = output.and_then(|output| output.status.code());
+    let is_ready = told.as_ref().and_then(|told| told["is_ready"].as_bool());
+    vec![
+        Observation::examined("doctor speaks JSON", told.is_some(), ""),
+        Observation::examined(
+            "its exit status says the same",
+            code == Some(i32::from(is_ready != Some(true))),
+            format!("{code:?}"),
+        ),
+        Observation::examined(
+            "it says what it said before",
+            told.is_some_and(|told| {
+                told["limits"].as_array().map(Vec::len) == scene.bench.capabilities["limits"].as_array().map(Vec::len)
+            }),
+            "",
+        ),
+    ]
+}
+
+/// Through the command line, as a user meets them: the result and the event stream.
+pub(super) fn denials_explain(scene: &Scene<'_>) -> Vec<Observation> {
+    let mut observations = Vec::new();
+    let data = scene.directory.join("data");
+    let events = scene.directory.join("events");
+    let run = |arguments: &[&str]| {
+        let output = own_program()?
+            .arg("run")
+            .arg("--json")
+            .arg("--data-dir")
+            .arg(&data)
+            .arg("--events")
+            .arg(&events)
+            .args(arguments)
+            .output()
+            .ok()?;
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).ok()
+    };
+    let data_text = data.display().to_string();
+    for (member, arguments, code) in [
+        ("unsupported tier", &["--tier", "vm", "--", "true"][..], "unsupported_capability"),
+        ("unsupported network", &["--net", "proxied", "--", "true"], "unsupported_capability"),
+        ("absent workspace", &["--workspace", "/nonexistent/saggar", "--", "true"], "invalid_workspace"),
+        ("working directory", &["--cwd", "/nonexistent", "--", "true"], "invalid_cwd"),
+        ("absent program", &["--", "/nonexistent"], "program_not_found"),
+        ("contradiction", &["--fs", "scratch", "--protect", "x", "--", "true"], ""),
+    ] {
+        let result = run(arguments);
+        let error = result.as_ref().map(|result| &result["error"]);
+        let is_explained = error.is_some_and(|error| {
+            (code.is_empty() || error["code"] == code)
+                && error["message"].as_str().is_some_and(|text| !text.is_empty())
+                && error["help"].as_str().is_some_and(|text| !text.is_empty())
+        });
+        let is_discreet = error.is_some_and(|error| !error.to_string().contains(&data_text));
+        observations.push(Observation::examined(
+            format!("{member}: code and remedy"),
+            is_explained,
+            error.map(|error| error["code"].to_string()).unwrap_or_default(),
+        ));
+        observations.push(Observation::examined(format!("{member}: no path of ours"), is_discreet, ""));
+    }
+    // Only the last run's events are wanted.
+    let _ = std::fs::remove_file(&events);
+    let result = run(&["--", "/bin/sh", "-c", "unshare --user true"]);
+    let denial = result.as_ref().map(|result| &result["denials"][0]);
+    observations.push(Observation::examined(
+        "a refused call: rule and message",
+        denial.is_some_and(|denial| {
+            denial["code"] == "syscall_refused"
+                && denial["rule"] == "seccomp/namespaces"
+                && denial["message"].is_string()
+        }),
+        "",
+    ));
+    let mut text = String::new();
+    let read = std::fs::File::open(&events).and_then(|mut file| file.read_to_string(&mut text));
+    let lines: Vec<serde_json::Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let kinds: Vec<&str> = lines.iter().filter_map(|line| line["type"].as_str()).collect();
+    let hash = result.as_ref().map(|result| &result["policy_hash"]).filter(|hash| hash.is_string());
+    observations.push(Observation::examined(
+        "events in order",
+        read.is_ok()
+            && kinds.starts_with(&["setup", "network", "start"])
+            && kinds.last() == Some(&"finish")
+            && lines.iter().enumerate().all(|(index, line)| line["seq"] == index),
+        kinds.join(" "),
+    ));
+    observations.push(Observation::examined(
+        "every event carries the boundary",
+        hash.is_some_and(|hash| lines.iter().all(|line| line["policy_hash"] == *hash)),
+        "",
+    ));
+    observations
+}

@@ -1,0 +1,200 @@
+//! Outcomes, and what is expected of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de};
+
+/// What became of one member of a case: the attacker's language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It was tried and answered with an error.
+    Refused,
+    /// It worked.
+    Allowed,
+    /// There was nothing to try it on.
+    Absent,
+    /// A promise was examined and is kept.
+    Held,
+    /// A promise was examined and is not kept.
+    Broken,
+    /// Whoever tried it was killed.
+    Killed,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Allowed => "allowed",
+            Self::Absent => "absent",
+            Self::Held => "held",
+            Self::Broken => "broken",
+            Self::Killed => "killed",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Refused, Self::Allowed, Self::Absent, Self::Held, Self::Broken, Self::Killed]
+            .into_iter()
+            .find(|outcome| outcome.as_str() == text)
+    }
+}
+
+/// One member's outcome, as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// Which member.
+    pub member: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// An error's name, or a few words.
+    #[serde(default)]
+    pub detail: String,
+    /// Who saw it.
+    #[serde(skip, default)]
+    pub(crate) witness: Witness,
+}
+
+/// Who saw something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// The attacker, inside.
+    #[default]
+    Attacker,
+    /// A check on the host, which expects what it examines to hold.
+    Host,
+}
+
+impl Observation {
+    /// What a check on the host saw.
+    pub(crate) fn examined(member: impl Into<String>, is_kept: bool, detail: impl Into<String>) -> Self {
+        let outcome = if is_kept { Outcome::Held } else { Outcome::Broken };
+        Self { member: member.into(), outcome, detail: detail.into(), witness: Witness::Host }
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.outcome.as_str())?;
+        if self.detail.is_empty() { Ok(()) } else { write!(f, " {}", self.detail) }
+    }
+}
+
+/// Outcomes that will do, any of them: `"refused"`, `"refused EPERM"`, or a list of such.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Accepted(Vec<(Outcome, Option<String>)>);
+
+impl Accepted {
+    /// What a check on the host is held to.
+    pub(crate) fn held() -> Self {
+        Self(vec![(Outcome::Held, None)])
+    }
+
+    pub(crate) fn accepts(&self, observation: &Observation) -> bool {
+        self.0.iter().any(|(outcome, detail)| {
+            *outcome == observation.outcome && detail.as_ref().is_none_or(|detail| *detail == observation.detail)
+        })
+    }
+}
+
+impl fmt::Display for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (outcome, detail)) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(" or ")?;
+            }
+            f.write_str(outcome.as_str())?;
+            if let Some(detail) = detail {
+                write!(f, " {detail}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Accepted {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Text {
+            One(String),
+            Any(Vec<String>),
+        }
+        let texts = match Text::deserialize(deserializer)? {
+            Text::One(text) => vec![text],
+            Text::Any(texts) => texts,
+        };
+        let parse = |text: &String| {
+            let (outcome, detail) = text
+                .split_once(' ')
+                .map_or((text.as_str(), None), |(outcome, detail)| (outcome, Some(detail.to_owned())));
+            let outcome = Outcome::parse(outcome).ok_or_else(|| {
+                de::Error::custom(format!(
+                    "{text:?} begins with no outcome: refused, allowed, absent, held, broken or killed"
+                ))
+            })?;
+            Ok((outcome, detail))
+        };
+        if texts.is_empty() {
+            return Err(de::Error::custom("an expectation without an outcome"));
+        }
+        texts.iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// How the attacker is to end: all said, or ended by the runtime in the way the case is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum End {
+    /// By itself, with its last line said.
+    Done,
+    /// When its time was up.
+    TimedOut,
+    /// By the kernel, for its memory.
+    OutOfMemory,
+}
+
+/// What a tier must make of a case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expectation {
+    /// Of every member that isn't named.
+    pub(crate) default: Accepted,
+    /// Of these.
+    #[serde(default)]
+    pub(crate) members: BTreeMap<String, Accepted>,
+    /// Of these where an ordinary user runs the probe; each difference stands in docs/platforms.md.
+    #[serde(default)]
+    pub(crate) as_ordinary_user: BTreeMap<String, Accepted>,
+    /// Rules that must be named in a denial: the refusals that are told.
+    #[serde(default)]
+    pub(crate) denials: Vec<String>,
+    /// How it may end.
+    #[serde(default = "by_itself")]
+    pub(crate) end: Vec<End>,
+}
+
+fn by_itself() -> Vec<End> {
+    vec![End::Done]
+}
+
+impl Expectation {
+    /// What is expected of one member, by whoever saw it. A member that was tried as root of the sandbox has its own entry or
+    /// that of the same member as user.
+    pub(crate) fn of(&self, observation: &Observation, is_root: bool) -> Accepted {
+        let plain = observation.member.strip_prefix(ROOT_PREFIX).unwrap_or(&observation.member);
+        let names = [observation.member.as_str(), plain];
+        let ordinary = names.iter().find_map(|name| self.as_ordinary_user.get(*name)).filter(|_| !is_root);
+        let named = ordinary.or_else(|| names.iter().find_map(|name| self.members.get(*name)));
+        match (named, observation.witness) {
+            (Some(accepted), _) => accepted.clone(),
+            (None, Witness::Attacker) => self.default.clone(),
+            (None, Witness::Host) => Accepted::held(),
+        }
+    }
+}
+
+/// Before the names of members that were tried as root of the sandbox.
+pub(crate) const ROOT_PREFIX: &str = "root: ";

@@ -1,0 +1,27 @@
+//! The conformance suite: cases as data, an attacker that tries them inside a real sandbox, and a verdict for each.
+//!
+//! The data is in `conformance/` at the top of the repository and is part of the binary. A case says what is attempted and what must
+//! come of it, by tier; the attacker knows no expectation and the runner no system call. Beside its own expectation every case is
+//! held to four conditions: events in order, no host path or secret in anything said, an orderly end, and nothing left behind.
+#![forbid(unsafe_code)]
+
+mod after;
+mod attacker_image;
+mod bench;
+mod case;
+mod check;
+mod enact;
+mod expect;
+mod fixture;
+mod removal;
+mod report;
+mod runner;
+mod via;
+mod worker;
+
+pub use case::{Case, cases, select};
+pub use expect::{Observation, Outcome};
+pub use report::{CaseResult, Summary, Verdict, markdown};
+pub use runner::{Options, probe};
+pub use via::{Via, probe_via};
+pub use worker::{WORKER_MODE, serve};
