@@ -64,7 +64,10 @@ say() { echo "RESULT $*"; }
 is() { if [ "$2" = "$3" ]; then say "ok $1"; else say "WRONG $1: $2, not $3"; fi; }
 root() { saggar doctor --json > /tmp/doctor; is "ready as root" $? 0
     for limit in memory cpus pids; do grep -q "\"name\":\"$limit\",\"status\":\"supported\"[^}]*cgroup v2" /tmp/doctor; is "$limit by cgroup v2" $? 0; done
-    for mode in read-only workspace-write scratch; do grep -q "\"name\":\"$mode\",\"status\":\"supported\"" /tmp/doctor; is "$mode" $? 0; done
+    for mode in read-only workspace-write; do grep -q "\"name\":\"$mode\",\"status\":\"supported\"" /tmp/doctor; is "$mode" $? 0; done
+    # Kernels before 6.6 can't keep the marks it needs: then it must be refused, and never half-work.
+    cd /workspace; saggar run --workspace . --fs scratch -- true 2> /dev/null; run=$?
+    if grep -q '"name":"scratch","status":"supported"' /tmp/doctor; then is "scratch works" $run 0; else is "scratch is refused" $run 125; fi
     saggar run -- sh -c 'test "$(id -u)" = 1000 && test "$(cat /proc/self/cgroup)" = 0::/'; is "a user, and no cgroup of the host's in sight" $? 0
     cd /workspace; saggar run --workspace . -- sh -c 'echo made > file; echo hook > .git/hooks/x' 2> /dev/null; is "a hook is refused" $? 1
     is "the workspace is the owner's, without placeholders" "$(ls -A /workspace)" "$(echo file)"
