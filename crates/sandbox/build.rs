@@ -13,14 +13,17 @@ fn main() {
     }
     let target = format!("{}-unknown-linux-musl", variable("CARGO_CFG_TARGET_ARCH"));
     let out = PathBuf::from(variable("OUT_DIR"));
+    // An agent that can be weakened never lies where an ordinary build looks for its own.
+    let is_mutated = std::env::var_os("CARGO_FEATURE_MUTATION").is_some();
+    let name = if is_mutated { "guest-build-mutation" } else { "guest-build" };
     // Shared by all profiles of the outer build: the agent is the same in each.
-    let directory = out.ancestors().nth(4).unwrap_or(&out).join("guest-build");
-    build(&guest, &target, &directory);
+    let directory = out.ancestors().nth(4).unwrap_or(&out).join(name);
+    build(&guest, &target, &directory, is_mutated);
     let built = directory.join(&target).join("guest/saggar-guest");
     println!("cargo::rustc-env=SAGGAR_GUEST_IMAGE={}", built.display());
 }
 
-fn build(guest: &Path, target: &str, directory: &Path) {
+fn build(guest: &Path, target: &str, directory: &Path, is_mutated: bool) {
     let outcome = Command::new(variable("CARGO"))
         .args([
             "build",
@@ -36,6 +39,7 @@ fn build(guest: &Path, target: &str, directory: &Path) {
         .arg(guest.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(directory)
+        .args(is_mutated.then_some("--features=mutation"))
         // What the outer build was told about its own target or instrumentation is not for the agent.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTFLAGS")

@@ -10,6 +10,7 @@ use crate::sys::{ChildEnd, call, in_child, open, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("examine-credentials", examine_credentials),
+    ("compare-namespaces", compare_namespaces),
     ("run-setid-programs", run_setid_programs),
     ("say-identity", say_identity),
     ("change-identity", change_identity),
@@ -45,6 +46,21 @@ fn examine_credentials(out: &Out, _: &[String]) {
     out.examined("group", status("Gid").split_whitespace().all(|id| id == "1000"), "");
     let groups = status("Groups");
     out.examined("no group of the host", groups.split_whitespace().all(|id| id == "65534" || id == "1000"), &groups);
+}
+
+/// Each namespace against the runtime's own, which it told us.
+fn compare_namespaces(out: &Out, arguments: &[String]) {
+    for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+        match fs::read_link(format!("/proc/self/ns/{kind}")) {
+            Ok(ours) => {
+                let ours = ours.to_string_lossy().into_owned();
+                out.examined(kind, !arguments.iter().any(|theirs| theirs.split(' ').any(|one| one == ours)), "its own");
+            }
+            Err(error) => {
+                out.tried::<()>(kind, Err(error));
+            }
+        }
+    }
 }
 
 /// A set-id copy of this very program says who it is when it runs.

@@ -99,18 +99,26 @@ fn file_handles(out: &Out, _: &[String]) {
 fn masks(out: &Out, _: &[String]) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for name in [
-        "kcore",
-        "keys",
+        "acpi",
+        "asound",
+        "bus",
+        "cmdline",
+        "driver",
+        "fs",
+        "iomem",
+        "ioports",
+        "irq",
         "kallsyms",
+        "kcore",
+        "key-users",
+        "keys",
+        "kmsg",
+        "latency_stats",
+        "sched_debug",
+        "scsi",
         "sysrq-trigger",
         "timer_list",
-        "iomem",
-        "acpi",
-        "scsi",
-        "bus",
-        "fs",
-        "irq",
-        "driver",
+        "timer_stats",
     ] {
         let full = format!("/proc/{name}");
         match fs::symlink_metadata(&full) {

@@ -87,11 +87,24 @@ fn remount(out: &Out, _: &[String]) {
                     .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_char_device(&metadata.file_type()))
         })
     };
+    // The null device covers files of /proc.
+    let is_masked = |line: &str| {
+        line.split(' ').nth(4).is_some_and(|on| {
+            on.starts_with("/proc/") && fs::metadata(on).is_ok_and(|metadata| !metadata.is_dir() && !metadata.is_file())
+        }) || line.split(' ').nth(4) == Some("/.null")
+    };
     let without_nosuid = mounts
         .lines()
         .filter(|line| !line.split(' ').nth(5).is_some_and(|options| options.contains("nosuid")) && !is_device(line))
         .count();
     out.examined("every mount of files is nosuid", without_nosuid == 0, &format!("{without_nosuid} without"));
+    // Terminals are devices, and the kernel makes no other in there.
+    let without_nodev = mounts
+        .lines()
+        .filter(|line| !line.split(' ').nth(5).is_some_and(|options| options.contains("nodev")) && !is_device(line))
+        .filter(|line| line.split(' ').nth(4) != Some("/dev/pts") && !is_masked(line))
+        .count();
+    out.examined("every mount of files is nodev", without_nodev == 0, &format!("{without_nodev} without"));
 }
 
 fn unmount(out: &Out, _: &[String]) {

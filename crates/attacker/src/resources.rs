@@ -22,6 +22,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("crowd-directory", crowd_directory),
     ("sync-storm", sync_storm),
     ("exhaust-descriptors", exhaust_descriptors),
+    ("exhaust-queues", exhaust_queues),
     ("flood-output", flood_output),
 ];
 
@@ -93,6 +94,7 @@ fn eat_memory(out: &Out, arguments: &[String]) {
         ("page tables", eat_page_tables),
         ("pipe buffers", eat_pipes),
         ("socket buffers", eat_sockets),
+        ("TCP buffers", eat_connections),
         ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
         ("/tmp", |most| eat_file("/tmp/eaten", most)),
     ];
@@ -198,6 +200,56 @@ fn eat_sockets(most: usize) -> io::Result<()> {
         kept.push((here, there));
     }
     Ok(())
+}
+
+fn eat_connections(most: usize) -> io::Result<()> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let piece = vec![1u8; 1 << 16];
+    let (mut kept, mut written) = (Vec::new(), 0);
+    while written < most {
+        let here = std::net::TcpStream::connect(address)?;
+        let there = listener.accept()?.0;
+        here.set_nonblocking(true)?;
+        let before = written;
+        while let Ok(count) = (&here).write(&piece) {
+            written += count;
+        }
+        if written == before {
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+        kept.push((here, there));
+    }
+    Ok(())
+}
+
+/// Signals that wait for nobody, and queues that nobody reads.
+fn exhaust_queues(out: &Out, _: &[String]) {
+    const SIGNALS: usize = 6000;
+    const QUEUES: usize = 64;
+    let end = in_child(|| {
+        let own = std::process::id() as usize;
+        let waiting = 1u64 << 35;
+        // Blocked, so that each is kept: signals above 32 are never merged.
+        unheeded(call(libc::SYS_rt_sigprocmask, &[0, &raw const waiting as usize, 0, 8]));
+        let mut about = [0u32; 32];
+        about[0] = 36;
+        about[2] = -1i32 as u32;
+        let refused =
+            (0..SIGNALS).any(|_| call(libc::SYS_rt_sigqueueinfo, &[own, 36, about.as_ptr() as usize]).is_err());
+        i32::from(refused)
+    });
+    out.examined("signals have an end", matches!(end, ChildEnd::Code(1)), "");
+    let mut kept = Vec::new();
+    let names: Vec<_> = (0..QUEUES).map(|number| path(&format!("saggar-queue-{number}"))).collect();
+    for name in &names {
+        let flags = (libc::O_CREAT | libc::O_RDWR | libc::O_EXCL) as usize;
+        kept.extend(call(libc::SYS_mq_open, &[at(name), flags, 0o600, 0]).map(own));
+    }
+    out.examined("message queues have an end", kept.len() < QUEUES, &kept.len().to_string());
+    for name in &names {
+        unheeded(call(libc::SYS_mq_unlink, &[at(name)]));
+    }
 }
 
 fn lock_memory(out: &Out, _: &[String]) {

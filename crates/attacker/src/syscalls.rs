@@ -269,16 +269,19 @@ fn see_host_ipc(out: &Out, _: &[String]) {
     }
     out.examined("/dev/shm is empty", fs::read_dir("/dev/shm").is_ok_and(|mut entries| entries.next().is_none()), "");
     out.tried("/dev/mqueue", fs::read_dir("/dev/mqueue"));
-    out.tried(
-        "own shared memory",
-        call(libc::SYS_shmget, &[0x5A66_A700, 4096, (libc::IPC_CREAT | libc::IPC_EXCL) as usize | 0o600]),
-    );
+    let shared = call(libc::SYS_shmget, &[0x5A66_A700, 4096, (libc::IPC_CREAT | libc::IPC_EXCL) as usize | 0o600]);
+    // Where these are the host's after all, nothing is left there.
+    if let Ok(id) = &shared {
+        unheeded(call(libc::SYS_shmctl, &[*id, libc::IPC_RMID as usize, 0]));
+    }
+    out.tried("own shared memory", shared);
     let name = path("saggar-probe");
     out.tried(
         "own message queue",
         call(libc::SYS_mq_open, &[at(&name), (libc::O_CREAT | libc::O_RDWR | libc::O_EXCL) as usize, 0o600, 0])
             .map(own),
     );
+    unheeded(call(libc::SYS_mq_unlink, &[at(&name)]));
 }
 
 /// More refused calls than anyone wants to hear of.

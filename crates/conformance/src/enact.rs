@@ -181,10 +181,18 @@ impl Outside {
             ("{listener6}", format!("[::1]:{}", self.tcp6.as_ref().map_or(1, port))),
             ("{data}", bench.data_path.display().to_string()),
             ("{token}", token),
+            ("{namespaces}", namespaces()),
             ("{secret-reversed}", bench.canary.chars().rev().collect()),
         ];
         pairs.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
+}
+
+/// The runtime's own, as the kernel names them.
+fn namespaces() -> String {
+    let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
+    let links = names.iter().filter_map(|name| fs::read_link(format!("/proc/self/ns/{name}")).ok());
+    links.map(|link| link.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// One of each kind, all of them to be inherited by whoever is executed.

@@ -20,6 +20,7 @@ mod event_loop;
 mod exec;
 mod identity;
 mod pipes;
+mod rule;
 mod spawn;
 mod storage;
 mod sys;

@@ -14,6 +14,7 @@ use crate::identity::Identity;
 use crate::network::Network;
 use crate::plan::Plan;
 use crate::root::Root;
+use crate::rule::Rule;
 use crate::spawn::{Failure, LAYER, READY, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
@@ -44,9 +45,17 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     wait_for_maps(report).map_err(at(Step::Maps))?;
     take_identity(plan.identity).map_err(at(Step::Identity))?;
     sys::die_with_parent().map_err(at(Step::Identity))?;
-    let network = if plan.is_network_private { Some(Network::start().map_err(at(Step::Network))?) } else { None };
-    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(at(Step::Hostname))?;
-    sys::new_session_keyring().map_err(at(Step::Keyring))?;
+    let network = if plan.is_network_private && Rule::NetworkNamespace.is_on() {
+        Some(Network::start().map_err(at(Step::Network))?)
+    } else {
+        None
+    };
+    if Rule::UtsNamespace.is_on() {
+        rustix::system::sethostname(plan.hostname.as_bytes()).map_err(at(Step::Hostname))?;
+    }
+    if Rule::SessionKeyring.is_on() {
+        sys::new_session_keyring().map_err(at(Step::Keyring))?;
+    }
     // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Some(layer) = enter_root(plan)? {
@@ -60,10 +69,16 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     for tasks in &delivery.supplies.tasks {
         rustix::io::write(tasks, b"0").map_err(at(Step::Cgroup))?;
     }
-    sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
+    if Rule::CgroupNamespace.is_on() {
+        sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
+    }
     seal::limit(plan).map_err(at(Step::Limits))?;
-    caps::bound_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
-    set_no_new_privs(true).map_err(at(Step::Capabilities))?;
+    if Rule::BoundingSet.is_on() {
+        caps::bound_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
+    }
+    if Rule::NoNewPrivileges.is_on() {
+        set_no_new_privs(true).map_err(at(Step::Capabilities))?;
+    }
     fence::close(&plan.fence).map_err(at(Step::Landlock))?;
     seal::arrange_descriptors(&plan.channel, delivery.supplies, report).map_err(at(Step::Descriptors))?;
     Ok(delivery.filter)
@@ -81,11 +96,14 @@ fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
 /// Gives up the rights, installs the filter, and becomes the agent. Returns only what went wrong.
 fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> Failure {
     let closed = || -> Result<(), Failure> {
+        let install =
+            || filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
+        // Without no_new_privs the kernel asks for a capability that is about to go.
+        let early = if Rule::NoNewPrivileges.is_on() { None } else { Some(install()?) };
         caps::shrink_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
         // Again: changes of credentials clear it. If the parent died in between, its end of the channel is closed and the agent ends itself.
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
-        let listener =
-            filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let listener = early.map_or_else(install, Ok)?;
         hand_over(report, listener.as_fd(), READY).map_err(at(Step::Seccomp))
     };
     match closed() {

@@ -10,12 +10,16 @@ use landlock::{
 use rustix::io::Errno;
 
 use crate::plan::Fence;
+use crate::rule::Rule;
 
 /// The newest version of Landlock whose rights are named here; older kernels enforce what they know, and `doctor` says which that is.
 const NEWEST: ABI = ABI::V6;
 
 /// Puts the calling process, and all it will start, behind the fence.
 pub(crate) fn close(fence: &Fence) -> Result<(), Errno> {
+    if !Rule::LandlockFiles.is_on() && !Rule::LandlockScopes.is_on() {
+        return Ok(());
+    }
     let outcome = build(fence).map_err(|_| Errno::OPNOTSUPP)?;
     match outcome {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
@@ -30,11 +34,18 @@ fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     let changes = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     // The nodes there are chosen, and the directory itself is sealed.
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev;
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(all)?
-        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
-        .create()?;
+    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    if Rule::LandlockFiles.is_on() {
+        ruleset = ruleset.handle_access(all)?;
+    }
+    if Rule::LandlockScopes.is_on() {
+        ruleset = ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal)?;
+    }
+    // Set before, unless it is switched off.
+    let mut ruleset = ruleset.create()?.no_new_privs(false);
+    if !Rule::LandlockFiles.is_on() {
+        return Ok(ruleset.restrict_self()?.ruleset);
+    }
     ruleset = grant(ruleset, "/", reads)?;
     for path in &fence.writable {
         ruleset = grant(ruleset, path, changes)?;

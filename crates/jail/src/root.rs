@@ -18,10 +18,14 @@ use rustix::mount::{
 
 use crate::identity::Identity;
 use crate::plan::{Attributes, Cover, Op, Plan, Source};
+use crate::rule::Rule;
 use crate::sys::{MountAttributes, clone_tree, make_read_only, pivot_here, set_mount_attributes};
 
 /// Where the new root is attached until it becomes the root.
 const STAGE: &str = "/proc";
+/// What private storage has when its limits are switched off: more than any case asks for, and no danger to the host.
+const OFF_BYTES: u64 = 1 << 30;
+const OFF_INODES: u64 = 1 << 20;
 
 /// A root in the making.
 pub(crate) struct Root {
@@ -35,8 +39,10 @@ impl Root {
     /// Makes the tmpfs and attaches it.
     pub(crate) fn stage(plan: &Plan) -> Result<Self, Errno> {
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(context.as_fd(), "size", plan.storage_bytes.to_string())?;
-        fsconfig_set_string(context.as_fd(), "nr_inodes", plan.storage_inodes.to_string())?;
+        let bytes = if Rule::Disk.is_on() { plan.storage_bytes } else { OFF_BYTES };
+        let inodes = if Rule::Inodes.is_on() { plan.storage_inodes } else { OFF_INODES };
+        fsconfig_set_string(context.as_fd(), "size", bytes.to_string())?;
+        fsconfig_set_string(context.as_fd(), "nr_inodes", inodes.to_string())?;
         fsconfig_set_string(context.as_fd(), "mode", "0755")?;
         fsconfig_create(context.as_fd())?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -70,11 +76,13 @@ impl Root {
                 self.attach(tree.as_fd(), path)
             }
             Op::Overlay { lower, target, layer } => self.overlay(lower, target, layer),
+            Op::Protect { .. } if !Rule::HeldPaths.is_on() => Ok(()),
             Op::Protect { under, names } => self.protect(under, names),
             Op::Proc { target } => self.proc(target),
             Op::Terminals { target } => self.terminals(target),
             Op::Covers => self.make_covers(),
             Op::Mask { path, cover } => self.mask(path, *cover),
+            Op::Seal if !Rule::SealedRoot.is_on() => Ok(()),
             Op::Seal => make_read_only(self.fd.as_fd()),
         }
     }
@@ -124,9 +132,10 @@ impl Root {
             Source::System(path) => clone_tree(&rustix::fs::CWD, path)?,
             Source::Pinned { path, device, inode } => clone_tree(&pinned(path, *device, *inode)?, "")?,
         };
+        let is_kept = Rule::ReadOnlyMounts.is_on() || matches!(source, Source::System(_));
         let wanted = match attributes {
-            Attributes::ReadOnly => MountAttributes { is_read_only: true, ..MountAttributes::default() },
-            Attributes::ReadWrite => MountAttributes::default(),
+            Attributes::ReadOnly if is_kept => MountAttributes { is_read_only: true, ..MountAttributes::default() },
+            Attributes::ReadOnly | Attributes::ReadWrite => MountAttributes::default(),
         };
         set_mount_attributes(&tree, wanted)?;
         self.attach(tree.as_fd(), target)
@@ -175,7 +184,9 @@ impl Root {
         let Some((last, parents)) = names.split_last() else { return Err(Errno::INVAL) };
         for name in parents {
             path = format!("{path}/{name}");
-            self.hold(under, &path, Attributes::ReadWrite)?;
+            if Rule::HeldAncestors.is_on() {
+                self.hold(under, &path, Attributes::ReadWrite)?;
+            }
         }
         self.hold(under, &format!("{path}/{last}"), Attributes::ReadOnly)
     }
@@ -200,12 +211,17 @@ impl Root {
     fn proc(&self, target: &str) -> Result<(), Errno> {
         let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
         // Processes of others, the agent's own among them, are not even listed.
-        fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
+        if Rule::HidePid.is_on() {
+            fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
+        }
         fsconfig_create(context.as_fd())?;
-        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+        let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC
             | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        if !Rule::ReadOnlyProc.is_on() {
+            flags.remove(MountAttrFlags::MOUNT_ATTR_RDONLY);
+        }
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         self.attach(tree.as_fd(), target)
     }

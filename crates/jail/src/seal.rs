@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::plan::{Plan, Supplies};
+use crate::rule::Rule;
 use crate::sys::checked;
 
 /// Where the agent finds its channel.
@@ -18,14 +19,20 @@ pub(crate) const REPORT: RawFd = 5;
 
 /// Lowers the limits that every process inside inherits.
 pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
-    lower(Resource::Core, 0)?;
-    lower(Resource::Nofile, plan.files.max(AGENT_FILES))?;
-    lower(Resource::Memlock, MEMLOCK_BYTES)?;
-    lower(Resource::Msgqueue, MSGQUEUE_BYTES)?;
-    lower(Resource::Sigpending, SIGNALS_PENDING)?;
-    lower(Resource::Rtprio, 0)?;
-    lower(Resource::Nice, 0)?;
-    if let Some(processes) = plan.processes {
+    for (rule, resource, value) in [
+        (Rule::CoreLimit, Resource::Core, 0),
+        (Rule::Files, Resource::Nofile, plan.files.max(AGENT_FILES)),
+        (Rule::LockedMemoryLimit, Resource::Memlock, MEMLOCK_BYTES),
+        (Rule::MessageQueueLimit, Resource::Msgqueue, MSGQUEUE_BYTES),
+        (Rule::PendingSignalsLimit, Resource::Sigpending, SIGNALS_PENDING),
+        (Rule::PriorityLimit, Resource::Rtprio, 0),
+        (Rule::PriorityLimit, Resource::Nice, 0),
+    ] {
+        if rule.is_on() {
+            lower(resource, value)?;
+        }
+    }
+    if let Some(processes) = plan.processes.filter(|_| Rule::Pids.is_on()) {
         lower(Resource::Nproc, processes)?;
     }
     Ok(())
@@ -63,6 +70,9 @@ pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report:
     place(channel, CHANNEL, 0)?;
     place(image, IMAGE, libc::O_CLOEXEC)?;
     place(report, REPORT, libc::O_CLOEXEC)?;
+    if !Rule::Descriptors.is_on() {
+        return Ok(());
+    }
     // SAFETY: takes integers only; everything above REPORT is closed, and nothing here uses it afterwards.
     checked(unsafe { libc::syscall(libc::SYS_close_range, (REPORT + 1) as libc::c_uint, libc::c_uint::MAX, 0) })
         .map(|_| ())

@@ -12,6 +12,7 @@ use rustix::process::Pid;
 
 use crate::identity::Identity;
 use crate::plan::{Plan, Supplies};
+use crate::rule::Rule;
 use crate::seccomp::{Filter, Listener};
 use crate::sys::{Cloned, clone3};
 use crate::{child, sys, userns};
@@ -149,7 +150,13 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(SpawnError::Channel)?;
     // The network namespace is made by the child, beside the rest.
-    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let mut flags =
+        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    for (rule, flag) in [(Rule::IpcNamespace, libc::CLONE_NEWIPC), (Rule::UtsNamespace, libc::CLONE_NEWUTS)] {
+        if !rule.is_on() {
+            flags &= !flag;
+        }
+    }
     let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
     let cloned = match plan.identity {
         Identity::Range { base } => as_owner(base, || clone3(flags as u64, cgroup)),

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::rule::Rule;
+
 /// What `mount_setattr` sets on a tree of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountAttributes<'a> {
@@ -38,11 +40,14 @@ struct MountAttr {
 
 /// Sets attributes on a mount and everything below it, and cuts it off from mount events elsewhere.
 pub fn set_mount_attributes(mount: &impl AsFd, attributes: MountAttributes<'_>) -> Result<(), Errno> {
-    let mut attr = MountAttr { attr_set: MOUNT_ATTR_NOSUID, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let mut attr = MountAttr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    if Rule::NoSuid.is_on() {
+        attr.attr_set |= MOUNT_ATTR_NOSUID;
+    }
     if attributes.is_read_only {
         attr.attr_set |= MOUNT_ATTR_RDONLY;
     }
-    if !attributes.has_devices {
+    if !attributes.has_devices && Rule::NoDev.is_on() {
         attr.attr_set |= MOUNT_ATTR_NODEV;
     }
     if attributes.is_no_exec {
@@ -190,7 +195,14 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
 pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
     let Ok(name) = CString::new(name) else { return Errno::INVAL };
     let argv = [name.as_ptr(), std::ptr::null()];
+    #[cfg(not(feature = "mutation"))]
     let envp: [*const libc::c_char; 1] = [std::ptr::null()];
+    #[cfg(feature = "mutation")]
+    let off = format!("{0}={1}", crate::rule::VARIABLE, std::env::var(crate::rule::VARIABLE).unwrap_or_default());
+    #[cfg(feature = "mutation")]
+    let off = CString::new(off).unwrap_or_default();
+    #[cfg(feature = "mutation")]
+    let envp: [*const libc::c_char; 2] = [off.as_ptr(), std::ptr::null()];
     // SAFETY: both arrays are null-terminated and live, and so is the empty path.
     unsafe { libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH) };
     last_errno()

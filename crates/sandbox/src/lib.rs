@@ -18,6 +18,7 @@ mod ranges;
 mod reaper;
 mod record;
 mod report;
+mod rules;
 mod run;
 mod template;
 
@@ -28,6 +29,7 @@ pub use host_tree::HostTree;
 pub use ids::{Ids, policy_hash};
 pub use reaper::{Leftover, reap};
 pub use report::Report;
+pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_guest::TerminalSize;
-pub use saggar_jail::Signals;
+pub use saggar_jail::{Rule, Signals};

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
 use saggar_jail::{
-    Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Source, clone_tree, mapping_namespace,
+    Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Rule, Source, clone_tree, mapping_namespace,
     set_mount_attributes,
 };
 
@@ -14,6 +14,8 @@ use crate::template;
 
 /// Directories of private storage that stay writable.
 const WRITABLE: &[&str] = &["tmp", "home/user", "dev/shm"];
+/// What a copy-on-write view is made of.
+pub(crate) const SCRATCH: &str = ".scratch";
 
 /// The root of one sandbox, and the mounts it needs kept open until it is made.
 #[derive(Debug)]
@@ -87,10 +89,12 @@ impl Layout {
             }
             FsMode::Scratch => {
                 let lower = self.source(tree, Access::ReadOnly, identity, spec, Code::InvalidWorkspace)?;
-                self.ops.push(Op::Directory { path: ".scratch".to_owned(), mode: 0o700, owner: 0 });
-                self.ops.push(Op::Overlay { lower, target: target(), layer: ".scratch".to_owned() });
+                self.ops.push(Op::Directory { path: SCRATCH.to_owned(), mode: 0o700, owner: 0 });
+                self.ops.push(Op::Overlay { lower, target: target(), layer: SCRATCH.to_owned() });
                 // What the view is made of is not for those who look at it.
-                self.ops.push(Op::Mask { path: ".scratch".to_owned(), cover: Cover::Directory });
+                if Rule::Mask(SCRATCH).is_on() {
+                    self.ops.push(Op::Mask { path: SCRATCH.to_owned(), cover: Cover::Directory });
+                }
                 self.fence.writable.push("/workspace".to_owned());
             }
         }
@@ -171,7 +175,7 @@ impl Layout {
             .map_err(refuse("making its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
         let attributes = MountAttributes {
-            is_read_only: access == Access::ReadOnly,
+            is_read_only: access == Access::ReadOnly && Rule::ReadOnlyMounts.is_on(),
             id_map: Some(&namespace),
             ..MountAttributes::default()
         };

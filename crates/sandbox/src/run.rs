@@ -7,12 +7,12 @@
 //! goes through the same cleaning up; a way out that doesn't run at all (SIGKILL) is the reaper's.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use saggar_domain::{Code, Denial, EventBody, NetworkMode, Problem, Spec, User};
 use saggar_guest::{ExecRequest, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Group, Wanted};
-use saggar_jail::{Identity, Op, Plan, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
+use saggar_jail::{Identity, Op, Plan, Rule, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
 use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Streams};
 
 use crate::changes::{Pending, collect};
@@ -26,6 +26,8 @@ use crate::report::{Asked, Denials, Report, conclude};
 
 /// The one exec of a sandbox made for it.
 const ONLY_EXEC: u32 = 1;
+/// How much later a deadline is when it is switched off: late enough to be noticed, and an end all the same.
+const OFF_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of private storage for each file or directory there may be.
 const BYTES_PER_INODE: u64 = 4096;
 
@@ -63,7 +65,8 @@ impl Prepared {
         let keeps_changes = job.keeps_changes;
         let started = self.start_and_attend(job, &mut group, observe);
         let counters = group.as_ref().map(Group::counters).unwrap_or_default();
-        let removed = group.map_or(Ok(()), Group::remove);
+        // Where no tree is killed, its cgroups and its record stay for the reaper.
+        let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
         let mut report = match started {
             Ok(Seen { outcome, denials, asked, layer }) => {
@@ -121,7 +124,10 @@ impl Prepared {
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
         let Job { spec, program, streams, terminal, terminal_name, keeps_changes: _, signals } = job;
-        let deadline = Instant::now() + spec.limits.timeout.value.duration();
+        let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
+        if !Rule::Timeout.is_on() {
+            deadline += OFF_TIMEOUT;
+        }
         let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
         let program_name = String::from_utf8_lossy(program.first().map_or(&[], Vec::as_slice)).into_owned();
         let request = request(&spec, program, streams.stdin.is_some(), terminal, terminal_name.as_deref());
@@ -224,6 +230,9 @@ fn request(
     if let Some(terminal) = terminal_name.filter(|_| tty.is_some()) {
         env.insert("TERM", terminal);
     }
+    let inherited: Vec<(String, String)> =
+        if Rule::Environment.is_on() { Vec::new() } else { std::env::vars().collect() };
+    env.extend(inherited.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     env.extend(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     ExecRequest {
         exec: ONLY_EXEC,
@@ -236,10 +245,10 @@ fn request(
         keep_capabilities: spec.user == User::Root,
         tty,
         stdin: has_stdin,
-        nofile: Some(files_within_reach(spec.limits.files.value.get())),
+        nofile: Some(files_within_reach(spec.limits.files.value.get())).filter(|_| Rule::Files.is_on()),
         nproc: None,
         storage_paths: vec![b"/tmp".to_vec()],
-        one_shot: true,
+        one_shot: Rule::TreeKill.is_on(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use saggar_domain::NetworkMode;
-use saggar_jail::{Attributes, Cover, Op, Source};
+use saggar_jail::{Attributes, Cover, Op, Rule, Source};
 
 /// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -20,23 +20,24 @@ const LINKER_CACHE: &str = "etc/ld.so.cache";
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
 /// stays unreadable, because no one inside is the host's root.
-const MASKED_FILES: &[&str] = &[
-    "cmdline",
-    "iomem",
-    "ioports",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "latency_stats",
-    "sched_debug",
-    "sysrq-trigger",
-    "timer_list",
-    "timer_stats",
+pub(crate) const MASKED_FILES: &[&str] = &[
+    "proc/cmdline",
+    "proc/iomem",
+    "proc/ioports",
+    "proc/kallsyms",
+    "proc/kcore",
+    "proc/key-users",
+    "proc/keys",
+    "proc/kmsg",
+    "proc/latency_stats",
+    "proc/sched_debug",
+    "proc/sysrq-trigger",
+    "proc/timer_list",
+    "proc/timer_stats",
 ];
 /// Directories likewise.
-const MASKED_DIRECTORIES: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq", "scsi"];
+pub(crate) const MASKED_DIRECTORIES: &[&str] =
+    &["proc/acpi", "proc/asound", "proc/bus", "proc/driver", "proc/fs", "proc/irq", "proc/scsi"];
 
 const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
@@ -183,7 +184,8 @@ fn devices(ops: &mut Vec<Op>) {
 fn kernel(ops: &mut Vec<Op>) {
     ops.push(Op::Proc { target: "proc".to_owned() });
     ops.push(Op::Covers);
-    let files = MASKED_FILES.iter().map(|name| (name, Cover::File));
-    let directories = MASKED_DIRECTORIES.iter().map(|name| (name, Cover::Directory));
-    ops.extend(files.chain(directories).map(|(name, cover)| Op::Mask { path: format!("proc/{name}"), cover }));
+    let files = MASKED_FILES.iter().map(|path| (path, Cover::File));
+    let directories = MASKED_DIRECTORIES.iter().map(|path| (path, Cover::Directory));
+    let masks = files.chain(directories).filter(|(path, _)| Rule::Mask(path).is_on());
+    ops.extend(masks.map(|(path, cover)| Op::Mask { path: (*path).to_owned(), cover }));
 }

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use saggar_guest::{End, ExecId, FailStage, FromGuest, PROTOCOL, STDIN_WINDOW, Stream, ToGuest};
-use saggar_jail::{Jailed, Reaped, Signals};
+use saggar_jail::{Jailed, Reaped, Rule, Signals};
 
 use crate::channel::{Channel, Incoming};
 use crate::deadline::{Action, Cause, Deadline};
@@ -109,6 +109,9 @@ impl Attendance<'_> {
             is_abandoned: false,
         };
         let outcome = attendant.attend(observe);
+        if !Rule::TreeKill.is_on() {
+            return attendant.leave_running(outcome);
+        }
         // Whatever the agent said or did: from here on it is dead or dying.
         attendant.kill();
         let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
@@ -279,6 +282,10 @@ impl Attendant<'_> {
             FromGuest::Exited { end, .. } => {
                 // All its output came before. The agent is about to leave, and needn't be believed about that.
                 self.end = Some(Ending::Ended(end));
+                if !Rule::TreeKill.is_on() {
+                    self.is_channel_open = false;
+                    return;
+                }
                 self.kill();
             }
             FromGuest::Failed { stage, errno, .. } => {
@@ -370,6 +377,15 @@ impl Attendant<'_> {
     fn kill(&mut self) {
         // Dead already is what we want.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// For the check that a tree which isn't killed is noticed: it lives as long as this process does, which its first process is tied to.
+    fn leave_running(self, outcome: io::Result<()>) -> io::Result<Outcome> {
+        outcome?;
+        let ending = self.ending();
+        // An open channel is what the agent goes on for.
+        std::mem::forget(self.channel);
+        Ok(Outcome { ending, is_storage_full: self.is_storage_full, reaped: None, streams: self.streams })
     }
 
     /// What we did to a program before it ended outranks what it says of its end.

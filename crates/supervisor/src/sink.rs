@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use saggar_guest::FRAME_MAX;
+use saggar_jail::Rule;
 
 use crate::channel::READ_LEN;
 use crate::escape::EscapeFilter;
@@ -90,7 +91,7 @@ impl Sink {
         if self.backlog_len() + EXPANSION * bytes.len() > BACKLOG_LEN_MAX {
             return;
         }
-        let room = self.limit.map_or(u64::MAX, |limit| limit - self.totals.accepted);
+        let room = self.limit.filter(|_| Rule::Output.is_on()).map_or(u64::MAX, |limit| limit - self.totals.accepted);
         let accepted = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         self.totals.accepted += accepted as u64;
         self.totals.dropped += (bytes.len() - accepted) as u64;

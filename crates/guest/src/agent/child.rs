@@ -12,7 +12,7 @@ use saggar_guest::{ExecRequest, FailStage, PATH_MAX};
 use super::pipes::ProgramEnds;
 use super::spawn::{CStrings, Failure};
 use super::sys::{self, Errno};
-use super::{identity, terminal};
+use super::{identity, rule, terminal};
 
 /// Where the status pipe ends up, just above the standard descriptors.
 const STATUS: c_int = 3;
@@ -55,7 +55,9 @@ fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
     if request.tty.is_some() {
         terminal::take_control().map_err(Failure::at(FailStage::Terminal))?;
     }
-    limit(libc::RLIMIT_CORE as _, Some(0)).map_err(Failure::at(FailStage::Limits))?;
+    if rule::is_on("rlimit/core") {
+        limit(libc::RLIMIT_CORE as _, Some(0)).map_err(Failure::at(FailStage::Limits))?;
+    }
     limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(Failure::at(FailStage::Limits))?;
     identity::assume(request).map_err(Failure::at(FailStage::Identity))?;
     // SAFETY: umask takes a number and cannot fail.
@@ -93,7 +95,7 @@ fn place_descriptors(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Errno> {
     // SAFETY: takes numbers only; 3 is the agent's channel, which this process never uses.
     sys::check(unsafe { libc::dup3(*status, STATUS, libc::O_CLOEXEC) })?;
     *status = STATUS;
-    sys::close_from(STATUS + 1)
+    if rule::is_on("start/descriptors") { sys::close_from(STATUS + 1) } else { Ok(()) }
 }
 
 /// Sets a limit, soft and hard, if there is one to set.

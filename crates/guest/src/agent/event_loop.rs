@@ -13,6 +13,7 @@ use saggar_guest::{End, ExecId, ExecRequest, FailStage, FromGuest, PROTOCOL, Str
 use super::Leave;
 use super::channel::Channel;
 use super::exec::{Exec, OUTPUT_CHUNK, Start};
+use super::rule;
 use super::spawn::{self, Failure};
 use super::sys::{self, Errno, Fd, Wait};
 
@@ -56,7 +57,9 @@ impl Agent {
 
     fn set_up() -> Result<Agent, Errno> {
         // Nobody else may look into this process, and it does not outlive who started it.
-        sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+        if rule::is_on("agent/undumpable") {
+            sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+        }
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
         sys::set_disposition(libc::SIGPIPE, libc::SIG_IGN)?;
         // Ignored by whoever started us, children would be reaped before their end is known.
@@ -66,7 +69,9 @@ impl Agent {
         }
         let channel = Channel::new(Fd::inherited(CHANNEL_FD)?)?;
         // There should be none; but nothing that was left open by mistake is to be found in here.
-        sys::close_from(CHANNEL_FD + 1)?;
+        if rule::is_on("start/descriptors") {
+            sys::close_from(CHANNEL_FD + 1)?;
+        }
         Ok(Agent {
             channel,
             child_signals: sys::child_signals()?,

@@ -11,6 +11,7 @@ use core::ffi::c_int;
 
 use saggar_guest::{ExecRequest, GROUPS_MAX};
 
+use super::rule;
 use super::sys::{self, Errno};
 
 const CAP_SETGID: u32 = 6;
@@ -31,7 +32,9 @@ pub(super) fn assume(request: &ExecRequest) -> Result<(), Errno> {
     }
     let kept = if request.keep_capabilities { held.permitted & !(1 << CAP_SETPCAP) } else { 0 };
     Capabilities { effective: kept, permitted: kept, inheritable: 0 }.set()?;
-    sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    if rule::is_on("privilege/no-new-privs") {
+        sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    }
     // A change of user makes a process dumpable again where the host is configured so; until the program replaces it,
     // this one still has the agent's memory.
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
@@ -48,6 +51,9 @@ fn change_user(request: &ExecRequest) -> Result<(), Errno> {
 }
 
 fn drop_bounding(keeps_capabilities: bool) -> Result<(), Errno> {
+    if !rule::is_on("privilege/bounding") {
+        return Ok(());
+    }
     for capability in 0..CAPABILITIES_MAX {
         let is_unwanted = !keeps_capabilities || capability == CAP_SETPCAP;
         if is_unwanted && is_in_bounding(capability) {
@@ -87,7 +93,7 @@ fn verify(request: &ExecRequest, kept: u64, could_change_user: bool) -> Result<(
     }
     for capability in 0..CAPABILITIES_MAX {
         let is_allowed = request.keep_capabilities && capability != CAP_SETPCAP;
-        if !is_allowed && is_in_bounding(capability) {
+        if !is_allowed && rule::is_on("privilege/bounding") && is_in_bounding(capability) {
             return Err(refused);
         }
     }

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 use super::host::{Controller, Host, Place};
 use super::reap::remove_leaf;
+use crate::rule::Rule;
 
 /// The limits to set; `None` leaves a controller alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,6 +136,9 @@ impl Leaf {
     fn limit(&self, wanted: &Wanted) -> io::Result<()> {
         for controller in &self.controllers {
             match controller {
+                Controller::Memory if !Rule::Memory.is_on() => {}
+                Controller::Pids if !Rule::Pids.is_on() => {}
+                Controller::Cpu if !Rule::Cpus.is_on() => {}
                 Controller::Memory => self.limit_memory(wanted.memory.unwrap_or(u64::MAX))?,
                 Controller::Pids => self.write("pids.max", wanted.pids.unwrap_or(u64::MAX))?,
                 Controller::Cpu => {
@@ -162,7 +166,9 @@ impl Leaf {
         }
         self.write("memory.limit_in_bytes", bytes)?;
         // What waits in sockets is counted apart in version 1, and only when this is set.
-        optional(self.write("memory.kmem.tcp.limit_in_bytes", bytes))?;
+        if Rule::SocketMemory.is_on() {
+            optional(self.write("memory.kmem.tcp.limit_in_bytes", bytes))?;
+        }
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
 

@@ -1,0 +1,183 @@
+//! The mutation check: with a rule of enforcement switched off, a conformance case fails. Only in a build that can switch rules off.
+#![cfg(feature = "mutation")]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use harness::Place;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use saggar_conformance::{Teeth, teeth};
+use serde_json::Value;
+
+const ORDINARY: u32 = 12345;
+/// Rules to try, with commas between them; all without it.
+const CHOSEN: &str = "SAGGAR_MUTATION_RULES";
+
+#[test]
+fn every_rule_is_missed_when_it_is_off() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run here: only as root is every rule there to be switched off");
+        return;
+    }
+    // The limits that a sandbox lowers must be high for that to show.
+    for (resource, most) in [
+        (Resource::Rtprio, Some(99)),
+        (Resource::Nice, Some(40)),
+        (Resource::Memlock, None),
+        (Resource::Msgqueue, None),
+        (Resource::Sigpending, Some(100_000)),
+        (Resource::Core, None),
+    ] {
+        // Not even root may everywhere; then the rule is told of as one that can't be tried here.
+        let _ = setrlimit(resource, Rlimit { current: most, maximum: most });
+    }
+    let chosen = std::env::var(CHOSEN).ok();
+    let mut all = teeth().expect("the data is read");
+    all.retain(|entry| chosen.as_ref().is_none_or(|names| names.split(',').any(|name| name == entry.rule)));
+    assert!(!all.is_empty(), "no rule is called so");
+    let range = Prober::as_root();
+    let ordinary = Prober::as_ordinary_user();
+    for (prober, is_ordinary) in [(&range, false), (&ordinary, true)] {
+        let cases: BTreeSet<&String> =
+            all.iter().filter(|entry| entry.as_ordinary_user == is_ordinary).flat_map(|entry| &entry.cases).collect();
+        let failures = prober.failures(&cases.into_iter().cloned().collect::<Vec<_>>(), &[]);
+        assert!(failures.is_empty(), "these fail with nothing off: {failures:?}");
+    }
+    let (mut toothless, mut count) = (Vec::new(), [0usize; 4]);
+    for entry in &all {
+        let start = Instant::now();
+        let prober = if entry.as_ordinary_user { &ordinary } else { &range };
+        let found = bite(prober, entry);
+        println!(
+            "{:<32} {} ({} ms)",
+            entry.rule,
+            found.as_deref().unwrap_or("NOBODY NOTICES"),
+            start.elapsed().as_millis()
+        );
+        let kind = match &found {
+            Some(text) if text.starts_with("alone") => 0,
+            Some(text) if text.starts_with("with") => 1,
+            Some(_) => 2,
+            None => 3,
+        };
+        count[kind] += 1;
+        if found.is_none() {
+            toothless.push(&entry.rule);
+        }
+    }
+    let [alone, backed, excused, none] = count;
+    println!("{} rules: {alone} alone, {backed} with back-ups, {excused} not here, {none} unnoticed", all.len());
+    assert!(toothless.is_empty(), "nobody notices when these are off: {toothless:?}");
+}
+
+/// Who notices, or why nobody can here; `None` when nobody does.
+fn bite(prober: &Prober, entry: &Teeth) -> Option<String> {
+    if let Some(why) = &entry.untested {
+        return Some(format!("not tested: {why}"));
+    }
+    if let Some(needed) = entry.needs.as_deref().filter(|needed| !is_there(needed)) {
+        return Some(format!("not here: no {needed}"));
+    }
+    let failures = prober.failures(&entry.cases, &[&entry.rule]);
+    if let Some((case, reason)) = failures.first() {
+        return Some(format!("alone: {case}: {reason}"));
+    }
+    if entry.backups.is_empty() {
+        return None;
+    }
+    let backups: Vec<&str> = entry.backups.iter().map(String::as_str).collect();
+    let without = prober.failures(&entry.cases, &backups);
+    let both: Vec<&str> = backups.iter().copied().chain([entry.rule.as_str()]).collect();
+    let failures = prober.failures(&entry.cases, &both);
+    let (case, reason) = failures.iter().find(|failure| !without.contains(failure))?;
+    Some(format!("with {}: {case}: {reason}", backups.join(" and ")))
+}
+
+fn is_there(needed: &str) -> bool {
+    match needed {
+        "cgroup v1" => Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists(),
+        // The name in /proc/self/limits, and what must be more than allowed inside.
+        limit if limit.starts_with("Max ") => {
+            let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+            let (name, least) = limit.split_once(" above ").expect("a name and a number");
+            let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            let most = line.split_whitespace().nth(1).unwrap_or_default();
+            most == "unlimited" || most.parse::<u64>().unwrap_or(0) > least.parse().expect("a number")
+        }
+        path => Path::new(path).exists(),
+    }
+}
+
+/// Probes as someone, in a place of their own.
+struct Prober {
+    _place: Place,
+    program: PathBuf,
+    user: Option<u32>,
+    data: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Prober {
+    fn as_root() -> Self {
+        Self::new(None)
+    }
+
+    fn as_ordinary_user() -> Self {
+        Self::new(Some(ORDINARY))
+    }
+
+    fn new(user: Option<u32>) -> Self {
+        let place = Place::new();
+        let program = place.path("saggar");
+        let [data, temporary] = ["data", "tmp"].map(|name| place.path(name));
+        std::fs::create_dir_all(&temporary).expect("ours");
+        std::fs::create_dir_all(&data).expect("ours");
+        std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &program).expect("ours");
+        if let Some(user) = user {
+            for path in [&place.path(""), &data, &temporary] {
+                lchown(path, Some(user), Some(user)).expect("we are root");
+            }
+            std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).expect("ours");
+        }
+        Self { _place: place, program, user, data, temporary }
+    }
+
+    /// The cases that fail with these rules off, each with a reason.
+    fn failures(&self, cases: &[String], off: &[&str]) -> Vec<(String, String)> {
+        if cases.is_empty() {
+            return Vec::new();
+        }
+        let mut command = match self.user {
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups", "--"]);
+                command.arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.args(["probe", "--json", "--data-dir"]).arg(&self.data);
+        for case in cases {
+            command.args(["--case", case]);
+        }
+        command.env("TMPDIR", &self.temporary).env("SAGGAR_MUTATE", off.join(","));
+        let output = command.output().expect("the probe starts");
+        let results: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("one object a line"))
+            .collect();
+        assert!(results.len() >= cases.len(), "{}", String::from_utf8_lossy(&output.stderr));
+        let failed = results.iter().filter(|result| result["verdict"] == "fail");
+        let told = failed.flat_map(|result| {
+            let id = result["id"].as_str().unwrap_or_default().to_owned();
+            let reasons = result["reasons"].as_array().cloned().unwrap_or_default();
+            reasons.into_iter().map(move |reason| (id.clone(), reason.as_str().unwrap_or_default().to_owned()))
+        });
+        told.filter(|(id, _)| cases.contains(id)).collect()
+    }
+}
