@@ -10,8 +10,9 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
+MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
 
-.PHONY: help setup setup-test setup-bench build demo test test-vm lint bench deny clean
+.PHONY: help setup setup-test setup-bench build demo test test-all test-mutation test-vm lint bench deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,15 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+
+test-all: test test-mutation ## the same, and that every rule is missed when it is off
+
+# Built apart, so that nothing that can be weakened lies where a build for use is made. RULES=a,b tries only these.
+test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail
+	@echo "==> mutation check"
+	@cargo clippy --locked --package saggar --features mutation --all-targets --target-dir "$(MUTATED)" -- -D warnings
+	@$(if $(RULES),SAGGAR_MUTATION_RULES="$(RULES)") cargo test --locked --package saggar --features mutation --test mutation \
+		--target-dir "$(MUTATED)" -- --nocapture
 
 test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine
 	@scripts/setup.sh vm

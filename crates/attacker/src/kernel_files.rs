@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::{Out, Outcome};
@@ -92,6 +93,16 @@ fn overwrite_running_program(out: &Out, _: &[String]) {
     open_for_writing(out, "/proc/self/exe");
     out.tried("/proc/self/exe truncated", open("/proc/self/exe", libc::O_WRONLY | libc::O_TRUNC, 0));
     out.tried("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
+    // Who can look at it can see whether it could ever be written.
+    match open("/proc/1/exe", libc::O_RDONLY, 0) {
+        Ok(agent) => {
+            let seals = call(libc::SYS_fcntl, &[agent.as_raw_fd() as usize, libc::F_GET_SEALS as usize]).unwrap_or(0);
+            out.examined("the agent is sealed", seals & libc::F_SEAL_WRITE as usize != 0, "");
+        }
+        Err(error) => {
+            out.tried::<()>("the agent is sealed", Err(error));
+        }
+    }
     out.tried("/proc/1/exe for writing", open("/proc/1/exe", libc::O_WRONLY, 0));
     out.tried("/proc/1/fd/4", open("/proc/1/fd/4", libc::O_RDWR, 0));
     out.tried("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());

@@ -269,10 +269,10 @@ fn lock_memory(out: &Out, _: &[String]) {
     );
 }
 
-/// Two children that do nothing but work, for half a second of wall-clock time.
+/// Children that do nothing but work, enough of them to get their share on a host that others use too, for half a second of wall-clock time.
 fn burn_cpu(out: &Out, arguments: &[String]) {
     let most = number(arguments, 0);
-    let children: Vec<i32> = (0..2)
+    let children: Vec<i32> = (0..6)
         .filter_map(|_| {
             start(|| {
                 let end = Instant::now() + Duration::from_millis(600);
@@ -406,7 +406,9 @@ fn exhaust_descriptors(out: &Out, arguments: &[String]) {
         call(libc::SYS_prlimit64, &[0, libc::RLIMIT_NOFILE as usize, more.as_ptr() as usize, 0]),
     );
     let mut context = 0usize;
-    out.tried("asynchronous requests", call(libc::SYS_io_setup, &[1 << 28, &raw mut context as usize]));
+    let made = call(libc::SYS_io_setup, &[1, &raw mut context as usize]);
+    unheeded(call(libc::SYS_io_destroy, &[context]));
+    out.tried("asynchronous requests", made);
 }
 
 /// Bytes on stderr: long lines, NULs, and what is no text, so many MiB of them.

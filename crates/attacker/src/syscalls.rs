@@ -100,6 +100,20 @@ fn join_namespaces(out: &Out, _: &[String]) {
 fn use_keyrings(out: &Out, _: &[String]) {
     let (kind, name) = (path("user"), path("saggar-probe"));
     let session = -3isize as usize;
+    // First, before a way to have another is tried.
+    let mut text = [0u8; 256];
+    match call(libc::SYS_keyctl, &[6, session, text.as_mut_ptr() as usize, text.len(), 0]) {
+        Ok(_) => {
+            // Type, user, group, permissions, name. Another's user has no number here, and without a session there is one for each user.
+            let text = String::from_utf8_lossy(&text);
+            let fields: Vec<&str> = text.trim_end_matches('\0').split(';').collect();
+            let is_own = fields.get(1).is_some_and(|user| *user != "65534") && fields.last() == Some(&"_ses");
+            out.examined("the session keyring is the sandbox's", is_own, "");
+        }
+        Err(error) => {
+            out.tried::<()>("the session keyring is the sandbox's", Err(error));
+        }
+    }
     out.tried("add_key", call(libc::SYS_add_key, &[at(&kind), at(&name), at(&name), 4, session]));
     out.tried("request_key", call(libc::SYS_request_key, &[at(&kind), at(&name), 0, session]));
     for (member, operation, key) in [
@@ -114,17 +128,26 @@ fn use_keyrings(out: &Out, _: &[String]) {
     }
 }
 
+/// Harmless, and a call that filters of allowed calls don't name: `lsm_list_modules`.
+const SYS_LSM_LIST_MODULES: libc::c_long = 461;
+
 /// Calls that no program of a sandbox has business with. The arguments make each of them fail or do nothing if it got through.
 fn privileged_calls(out: &Out, _: &[String]) {
     let zeroes = [0u64; 32];
     let buffer = zeroes.as_ptr() as usize;
     let (nowhere, empty) = (path("/nonexistent/saggar-probe"), path(""));
     let own_pid = std::process::id() as usize;
+    let (mut modules, mut modules_length) = ([0u64; 32], 256u32);
     let calls: &[(&str, libc::c_long, &[usize])] = &[
         ("bpf", libc::SYS_bpf, &[5, buffer, 128]),
         ("bpf map", libc::SYS_bpf, &[0, buffer, 128]),
         ("perf_event_open", libc::SYS_perf_event_open, &[buffer, 0, usize::MAX, usize::MAX, 0]),
         ("userfaultfd", libc::SYS_userfaultfd, &[1]),
+        (
+            "lsm_list_modules",
+            SYS_LSM_LIST_MODULES,
+            &[modules.as_mut_ptr() as usize, &raw mut modules_length as usize, 0],
+        ),
         ("kexec_load", libc::SYS_kexec_load, &[0, 0, buffer, 0xFFFF]),
         ("kexec_file_load", libc::SYS_kexec_file_load, &[usize::MAX, usize::MAX, 0, 0, 0xFFFF]),
         ("init_module", libc::SYS_init_module, &[buffer, 0, at(&empty)]),
