@@ -9,6 +9,9 @@
 
 use crate::seccomp::Group;
 
+#[cfg(all(feature = "mutation", not(debug_assertions)))]
+compile_error!("a build for use has no rule that can be switched off: the feature `mutation` is for checks");
+
 /// The variable that names what is off, here and in the agent.
 #[cfg(feature = "mutation")]
 pub(crate) const VARIABLE: &str = "SAGGAR_MUTATE";
