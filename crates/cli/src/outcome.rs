@@ -1,14 +1,17 @@
 //! What is said at the end: an exit status, a JSON object, or a few lines for people.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
+use rustix::event::Timespec;
 use saggar_domain::{Code, ExecResult, ExecStatus, Problem};
 
-use crate::streams::write_all;
+use crate::streams::{copy, write_all};
 
 /// Our own failure: bad arguments, or a sandbox that could not be made.
 pub(crate) const OUR_FAILURE: u8 = 125;
+/// How long a reader of our notes may stall, a terminal that is stopped for example.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const TIMED_OUT: u8 = 124;
 const REFUSED: u8 = 126;
 const NO_SUCH_PROGRAM: u8 = 127;
@@ -64,8 +67,11 @@ pub(crate) fn print_notes(result: &ExecResult) {
     // Colours that a program left on must not hide what is said about it.
     let has_run = !matches!(result.status, ExecStatus::Refused | ExecStatus::SetupFailed);
     let reset = if has_run && !notes.is_empty() && std::io::stderr().is_terminal() { "\x1b[0m" } else { "" };
-    // Nothing is left to do if even this can't be printed; the exit status tells too.
-    let _ = std::io::stderr().write_all(format!("{reset}{}", visible(&notes)).as_bytes());
+    let text = format!("{reset}{}", visible(&notes));
+    if let Ok(stderr) = copy(std::io::stderr().as_fd()) {
+        // Nothing is left to do if even this can't be printed, or nobody reads it; the exit status tells too.
+        let _ = write_all(stderr.as_fd(), text.as_bytes(), Some(PATIENCE));
+    }
 }
 
 /// A problem as people read it.

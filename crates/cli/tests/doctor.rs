@@ -166,3 +166,52 @@ fn people_get_a_table() {
         assert!(done.stdout.contains(expected), "{expected}: {done:?}");
     }
 }
+
+#[test]
+fn doctors_at_the_same_time_agree() {
+    let place = Place::new();
+    let doctors: Vec<_> =
+        (0..4).map(|_| place.command(["doctor", "--json"]).spawn().expect("the binary was built")).collect();
+    for done in doctors.into_iter().map(finish).collect::<Vec<_>>() {
+        let answer = done.json();
+        assert_eq!((done.code, answer["is_ready"].as_bool()), (0, Some(true)), "{done:?}");
+        for mode in ["read-only", "workspace-write", "scratch"] {
+            let (found, reason) = status(&answer, "filesystem", mode);
+            assert_eq!(found, "supported", "{mode}: {reason}");
+        }
+    }
+    assert_eq!(trials(&place), Vec::<String>::new());
+}
+
+/// The workspaces of doctors in this place's data directory.
+fn trials(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.path("data")).into_iter().flatten();
+    let names = entries.map(|entry| entry.expect("ours").file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("trial")).collect()
+}
+
+#[test]
+fn what_a_killed_doctor_left_is_gone_after_the_next_start() {
+    let place = Place::new();
+    let mut child = place.command(["doctor", "--json"]).spawn().expect("the binary was built");
+    let deadline = std::time::Instant::now() + harness::PATIENCE;
+    while trials(&place).is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it never began");
+        std::thread::yield_now();
+    }
+    // While it lives, its workspace is left alone.
+    assert_eq!(place.run(&[], &["/bin/true"]).code, 0);
+    assert_eq!(trials(&place).len(), 1, "a live one's was removed");
+    child.kill().expect("it runs");
+    child.wait().expect("our own child");
+    let [trial] = &trials(&place)[..] else { panic!("it ended by itself") };
+    // A child it was just making holds the workspace too, until it is dead as well.
+    let held = std::fs::File::open(place.path("data").join(trial)).expect("ours");
+    while rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(std::time::Instant::now() < deadline, "something of it lives on");
+        std::thread::yield_now();
+    }
+    drop(held);
+    assert_eq!(place.run(&[], &["/bin/true"]).code, 0);
+    assert_eq!((trials(&place), place.records()), (vec![], vec![]));
+}

@@ -420,3 +420,26 @@ fn an_ordinary_refusal_of_the_filesystem_is_no_denial() {
     );
     assert_eq!(result["denials"], serde_json::json!([]));
 }
+
+#[test]
+fn a_mount_can_be_put_where_the_root_has_a_place_for_it_or_none_yet() {
+    let place = Place::new();
+    place.write("source/file", "of the host\n");
+    let mount = |guest: &str| format!("{}:{guest}", show(&place.path("source")));
+    check(
+        &place,
+        &["--mount", &mount("/mnt")],
+        &[("read('/mnt/file')", "of the host"), ("write('/mnt/new')", REFUSED)],
+    );
+    check(
+        &place,
+        &["--mount", &mount("/home/user/b/c")],
+        &[
+            ("read('/home/user/b/c/file')", "of the host"),
+            ("write('/home/user/b/mine')", "ok"),
+            ("os.stat('/home/user/b').st_uid", "1000"),
+            ("write('/home/user/b/c/new')", REFUSED),
+        ],
+    );
+    assert_eq!(names(&place.path("source")), ["file"]);
+}

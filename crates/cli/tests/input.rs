@@ -208,6 +208,9 @@ fn a_mount_has_to_have_a_source_and_a_place_of_its_own() {
         ("/usr:/workspace/x", "\"/workspace/x\""),
         ("/usr:/tmp", "\"/tmp\""),
         ("/usr:/dev/x:rw", "\"/dev/x\""),
+        ("/usr:/.null", "\"/.null\""),
+        ("/usr:/.empty", "\"/.empty\""),
+        ("/usr:/.scratch/x", "\"/.scratch/x\""),
         (&format!("{root}:/data"), "holds"),
     ] {
         check_refused(&place, &["--mount", mount], TRUE, (126, "invalid_mount"), named);
@@ -322,6 +325,14 @@ fn an_events_file_has_to_be_one_that_no_program_can_write() {
         (126, "contradiction"),
         "workspace/events",
     );
+    // The file itself, mounted, and there before.
+    let events = show(&place.write("events", ""));
+    for (access, exit) in [(":rw", 126), ("", 0)] {
+        let mount = format!("{events}:/data/e{access}");
+        let done = place.run(&["--json", "--events", &events, "--mount", &mount], TRUE);
+        assert_eq!(done.code, exit, "{done:?}");
+        assert_eq!(done.json()["error"]["code"] == "contradiction", exit == 126, "{done:?}");
+    }
     for events in ["events-link", "missing/events", "workspace", "fifo", "file/events"] {
         check_refused(&place, &["--events", events], TRUE, (126, "stream"), &format!("{events:?}"));
     }
@@ -449,5 +460,33 @@ fn a_message_shows_the_escapes_of_a_name_and_does_not_send_them_to_the_terminal(
             done.code >= 126 && !done.stderr.contains('\x1b') && done.stderr.contains("u{1b}"),
             "{flags:?}: {done:?}"
         );
+    }
+}
+
+#[test]
+fn a_spec_file_that_is_a_pipe_is_refused_and_not_waited_for() {
+    let place = place();
+    rustix::fs::mkfifoat(CWD, place.path("fifo.toml"), Mode::from_raw_mode(0o600)).expect("ours");
+    check_refused(&place, &["--spec", "fifo.toml"], TRUE, (126, "invalid_spec"), "fifo.toml");
+}
+
+#[test]
+fn escapes_in_a_spec_file_are_shown_and_not_sent_either() {
+    let place = place();
+    for (name, content) in [
+        ("a.toml", r#"workspace = "\u001b]0;PWNED\u0007""#),
+        ("b.json", r#"{"workspace": "\u001b]0;PWNED\u0007"}"#),
+        ("c.json", r#"{"\u001b]0;PWNED\u0007": 1}"#),
+        ("d.json", r#"{"limits": {"\u001b[2J": 1}}"#),
+        ("e.toml", "\"\\u001b[2J\" = 1"),
+        ("f.json", r#"{"fs": "\u001b[2J"}"#),
+        ("g.json", r#"{"workspace": "/no\u202egnp.exe"}"#),
+        ("h.json", r#"{"\u009b2J": 1}"#),
+    ] {
+        place.write(name, content);
+        let done = place.run(&["--spec", name], TRUE);
+        assert_eq!((done.code, done.stdout.as_str()), (126, ""), "{name}: {done:?}");
+        assert!(!done.stderr.contains(['\x1b', '\x07', '\u{9b}', '\u{202e}']), "{name}: {done:?}");
+        assert!(done.stderr.contains("u{"), "{name}: it is not shown: {done:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! What a program inside can see and reach: descriptors, environment, processes, the kernel's files, sockets, the network.
 
 mod harness;
+mod traces;
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -344,4 +345,32 @@ fn two_sandboxes_have_different_ids_and_storage() {
     let second = probe::attempts(&place, &[], &[range, "remains('/tmp/mark')"]);
     assert_ne!(first[0], second[0]);
     assert_eq!((first[1].as_str(), second[1].as_str()), ("ok", "absent"));
+}
+
+#[test]
+fn heavy_what_is_counted_per_user_inside_is_not_counted_for_the_hosts_root() {
+    let most: u32 = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(u32::MAX);
+    if !is_root() || most > 2000 {
+        return not_here(&format!("an ordinary user has one id for both sides; {most} instances are too many to try"));
+    }
+    let place = Place::new();
+    let fill = "
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+count = 0
+while count < 4000 and libc.inotify_init1(0) >= 0: count += 1
+print('full', count, errno.errorcode[ctypes.get_errno()], flush=True)
+sys.stdin.read()";
+    let mut command = place.command(["run", "--files", "8192", "--stdin", "-", "--", "/usr/bin/python3", "-c", fill]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("built");
+    let said = traces::read_until(child.stdout.as_ref().expect("piped"), "\n");
+    assert_eq!(said, format!("full {most} EMFILE\n"));
+    let ours = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC);
+    harness::feed(&mut child, b"");
+    let done = finish(child);
+    assert_eq!(done.code, 0, "{done:?}");
+    ours.expect("what a sandbox has is not taken from the host's root");
 }

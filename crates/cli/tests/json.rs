@@ -332,3 +332,79 @@ fn the_policy_hash_follows_the_boundary_and_not_the_way_it_was_given() {
         hash(&["--fs", "read-only"])
     );
 }
+
+#[test]
+fn where_a_relative_path_leads_is_in_the_hash_and_how_it_is_written_is_not() {
+    let place = Place::new();
+    for directory in ["workspace/in", "other", "third"] {
+        std::fs::create_dir_all(place.path(directory)).expect("ours");
+    }
+    let hash = |cwd: &str, flags: &[&str]| {
+        let mut command =
+            place.command([&["run", "--json", "--fs", "read-only"], flags, &["--", "/bin/true"]].concat());
+        let result = finish(command.current_dir(place.path(cwd)).spawn().expect("built")).json();
+        assert!(result["status"] == "exited" && is_hash(&result["policy_hash"]), "{flags:?}: {result}");
+        result["policy_hash"].to_string()
+    };
+    let here = hash("workspace", &["--workspace", "."]);
+    assert_ne!(here, hash("other", &["--workspace", "."]), "two boundaries with one hash");
+    for (cwd, same) in
+        [("other", show(&place.workspace())), ("other", "../workspace".to_owned()), ("workspace/in", "..".to_owned())]
+    {
+        assert_eq!(hash(cwd, &["--workspace", &same]), here, "{same} in {cwd}");
+    }
+    let mounts = |first: &str, second: &str| hash("", &["--mount", first, "--mount", second]);
+    let given = mounts("other:/data/a", "third:/data/b");
+    assert_eq!(mounts("third:/data/b", "./other:/data/a"), given, "the order of mounts is no difference");
+    assert_ne!(mounts("third:/data/a", "other:/data/b"), given, "what is mounted where is one");
+}
+
+#[test]
+fn a_reader_that_does_not_wait_gets_the_whole_result() {
+    use std::io::Read;
+    let place = Place::new();
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).expect("our own");
+    let mut command = place.command(["run", "--json", "--", "/bin/sh", "-c", "yes | head -c 300000"]);
+    let child = command.stdout(std::process::Stdio::from(writer)).spawn().expect("built");
+    drop(command);
+    // It comes when the pipe is full: whoever takes that for a failure has given up by then.
+    let mut pipe = std::fs::File::from(reader);
+    let deadline = std::time::Instant::now() + harness::PATIENCE;
+    const NEARLY_FULL: u64 = 60_000;
+    while rustix::io::ioctl_fionread(&pipe).expect("a pipe") < NEARLY_FULL {
+        assert!(std::time::Instant::now() < deadline, "nothing was written");
+        std::thread::yield_now();
+    }
+    let text = std::thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text)
+    });
+    let done = finish(child);
+    let text = text.join().expect("reader").expect("UTF-8");
+    let result: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{} bytes: {error}", text.len()));
+    check_shape(&result);
+    assert_eq!((done.code, result["stdout"].as_str().map(str::len)), (0, Some(300_000)));
+}
+
+#[test]
+fn a_flood_of_one_kind_of_denial_hides_no_other() {
+    let place = Place::new();
+    let path = place.path("events");
+    let flood = "[attempt('syscall(272, 0x10000000)') for i in range(1100)][0]";
+    let result = harness::probe::check_json(
+        &place,
+        &["--events", &show(&path)],
+        &[(flood, "EPERM"), ("syscall(321, 0, 0, 0)", "EPERM")],
+    );
+    let rules = |denials: &[Value]| -> Vec<String> {
+        denials.iter().map(|denial| denial["rule"].as_str().expect("text").to_owned()).collect()
+    };
+    assert_eq!(rules(result["denials"].as_array().expect("an array")), ["seccomp/namespaces", "seccomp/bpf"]);
+    let told: Vec<Value> = events_in(&path).into_iter().filter(|event| event["type"] == "denial").collect();
+    let told = rules(&told);
+    assert!(told.len() < 1100, "{} events: not a flood", told.len());
+    for rule in ["events/denials", "seccomp/bpf"] {
+        assert_eq!(told.iter().filter(|told| *told == rule).count(), 1, "{rule}");
+    }
+}

@@ -209,3 +209,84 @@ fn a_signal_during_set_up_cancels_and_leaves_nothing() {
         check_nothing_left(&place, finish["sandbox_id"].as_str().expect("text"));
     }
 }
+
+/// Waits, looking again and again, until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + harness::PATIENCE;
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "{what} never came");
+        std::thread::yield_now();
+    }
+}
+
+/// `saggar run FLAGS -- PROGRAM` from a shell that has set up something that `saggar` inherits. Not every shell passes on that the death
+/// of children is ignored.
+fn after(set_up: &str, place: &Place, flags: &[&str], program: &[&str]) -> std::process::Command {
+    let mut command = std::process::Command::new("/bin/bash");
+    command.args(["-c", &format!("{set_up}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_saggar"), "run"]);
+    command.args(flags).arg("--").args(program);
+    command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir(place.path(""));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_signal_after_the_programs_end_does_not_keep_us_from_cleaning_up() {
+    for how in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let place = Place::new();
+        let mut events = Events::pipe(&place);
+        let workspace = show(&place.workspace());
+        let flags = ["--workspace", &workspace, "--stdin", "-", "--events", events.path()];
+        let mut child = after(":", &place, &flags, &["/bin/sh", "-c", "read line; exit 3"]).spawn().expect("a shell");
+        let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
+        // Nobody removes a placeholder while another holds this: cleaning up waits until we let it go.
+        let gate = std::fs::File::open(place.path("data/sandboxes")).expect("ours");
+        rustix::fs::flock(&gate, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("held for moments only");
+        harness::feed(&mut child, b"end\n");
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        until("the end of the tree", || std::fs::read_to_string(&children).is_ok_and(|list| list.is_empty()));
+        signal(&child, how);
+        drop(gate);
+        let done = finish(child);
+        assert!(matches!(done.code, 3 | 130), "{how:?}: {done:?}");
+        check_nothing_left(&place, &sandbox);
+    }
+}
+
+#[test]
+fn whoever_started_us_may_ignore_the_death_of_children() {
+    for flags in [&[][..], &["--workspace", "workspace"], &["--workspace", "workspace", "--fs", "scratch"]] {
+        let place = Place::new();
+        let command = &mut after("trap '' CHLD", &place, flags, &["/bin/sh", "-c", "/bin/true; echo $?; exit 4"]);
+        let done = finish(command.spawn().expect("a shell"));
+        assert_eq!((done.code, done.stdout.as_str()), (4, "0\n"), "{flags:?}: {done:?}");
+        check_nothing_left(&place, "none is called so");
+    }
+}
+
+#[test]
+fn a_signal_that_whoever_started_us_ignores_does_not_cancel() {
+    for (ignored, code) in [("trap '' HUP", 5), (":", 130)] {
+        let place = Place::new();
+        let mut events = Events::pipe(&place);
+        let flags = ["--stdin", "-", "--events", events.path()];
+        let mut child =
+            after(ignored, &place, &flags, &["/bin/sh", "-c", "read line; exit 5"]).spawn().expect("a shell");
+        events.wait_for("start");
+        signal(&child, Signal::HUP);
+        // One that was cancelled may be gone already.
+        let told = std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"end\n");
+        assert!(told.is_ok() || code == 130, "{ignored}: {told:?}");
+        assert_eq!(finish(child).code, code, "{ignored}");
+    }
+}
+
+#[test]
+fn the_clock_stops_with_the_program_and_not_with_its_reader() {
+    let place = Place::new();
+    let child = place.spawn(&["--timeout", "2s"], &["/usr/bin/head", "-c", "200000", "/dev/zero"]);
+    // More than the pipe holds, so we still have some of it when the time is up.
+    traces::let_run(&child, std::time::Duration::from_millis(2500));
+    let Done { code, stdout, .. } = finish(child);
+    assert_eq!((code, stdout.len()), (0, 200_000));
+}

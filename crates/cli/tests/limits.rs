@@ -324,3 +324,98 @@ impl<'a> Ordinary<'a> {
         (done.code, done.json())
     }
 }
+
+/// `saggar run --json ARGUMENTS` from a shell that has set up something that `saggar` inherits.
+fn run_after(place: &Place, set_up: &str, arguments: &[&str]) -> Done {
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", &format!("{set_up} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_saggar"), "run", "--json"]);
+    command.args(arguments).env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/");
+    command.stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    finish(command.spawn().expect("a shell"))
+}
+
+#[test]
+fn a_limit_on_files_that_we_have_ourselves_is_no_obstacle() {
+    let place = Place::new();
+    let seen = |set_up: &str, flags: &[&str]| {
+        let done = run_after(&place, set_up, &[flags, &["--", "/bin/sh", "-c", "ulimit -Hn; ulimit -Sn"]].concat());
+        assert_eq!(done.code, 0, "{set_up}, {flags:?}: {done:?}");
+        done.json()["stdout"].as_str().expect("text").to_owned()
+    };
+    assert_eq!(seen("ulimit -n 1024", &[]), "1024\n1024\n");
+    assert_eq!(seen("ulimit -n 1024", &["--files", "100"]), "100\n100\n");
+    // Fewer than the agent needs for itself, which is none of the program's business.
+    assert_eq!(seen(":", &["--files", "16"]), "16\n16\n");
+    assert_eq!(seen("ulimit -n 1024", &["--files", "16"]), "16\n16\n");
+}
+
+/// A cgroup of a test's own, gone when dropped.
+struct OwnCgroup(std::path::PathBuf);
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        // Only a test that failed leaves something in it, and its failure is what matters.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_share_of_a_cpu_that_we_have_ourselves_is_no_obstacle() {
+    let hierarchy = std::path::Path::new("/sys/fs/cgroup/cpu");
+    if !is_root() || !hierarchy.join("cpu.cfs_quota_us").exists() {
+        return not_here("only root can make a cgroup, and there has to be a version 1 hierarchy for cpu");
+    }
+    let own = OwnCgroup(hierarchy.join(format!("half-a-cpu-{}", std::process::id())));
+    std::fs::create_dir(&own.0).expect("root may");
+    std::fs::write(own.0.join("cpu.cfs_quota_us"), "50000").expect("just made");
+    let set_up = format!("echo 0 > {}", harness::show(&own.0.join("tasks")));
+    let place = Place::new();
+    for flags in [&[][..], &["--cpus", "0.25"], &["--cpus", "2"]] {
+        let done = run_after(&place, &set_up, &[flags, &["--", "/bin/true"]].concat());
+        assert_eq!(done.code, 0, "{flags:?}: {done:?}");
+        assert_eq!(place.records(), Vec::<String>::new());
+        let left = std::fs::read_dir(&own.0).expect("ours").flatten().filter(|entry| entry.path().is_dir()).count();
+        assert_eq!(left, 0, "{flags:?}: cgroups are left");
+    }
+}
+
+/// Fills the queues of as many sockets as would hold 200 MiB, then counts what arrived and nobody had read. Sending never fails for it.
+const DATAGRAMS: &str = "
+import socket
+sender, sockets, room, data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [], 0, bytes(60000)
+while room < 200 << 20:
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    receiver.bind(('127.0.0.1', 0))
+    receiver.setblocking(False)
+    size = receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    for i in range(size // len(data) + 1):
+        try: sender.sendto(data, receiver.getsockname())
+        except OSError: pass
+    room += size
+    sockets.append(receiver)
+queued = 0
+for receiver in sockets:
+    try:
+        while True: queued += len(receiver.recv(len(data)))
+    except BlockingIOError: pass
+print(queued >> 20)
+";
+
+#[test]
+fn heavy_what_waits_in_sockets_counts_as_memory() {
+    if !is_enforced("memory", &["--memory", "64M"]) {
+        return;
+    }
+    let queued = |memory: &str| -> u64 {
+        let result = Place::new().json(&["--memory", memory, "--files", "4096"], &["python3", "-c", DATAGRAMS]);
+        let text = result["stdout"].as_str().expect("text").trim();
+        text.parse().unwrap_or_else(|_| panic!("{result}"))
+    };
+    let (tight, enough) = (queued("64M"), queued("512M"));
+    if enough < 100 {
+        return not_here(&format!("this kernel queues no more than {enough} MiB of datagrams, whatever the limit"));
+    }
+    assert!(tight <= 72, "{tight} MiB under a limit of 64, {enough} under 512");
+}

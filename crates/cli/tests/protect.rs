@@ -3,12 +3,15 @@
 mod harness;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use harness::probe::{self, REFUSED, check, check_all, compare};
 use harness::tree::{names, tree};
-use harness::{Place, finish, show};
+use harness::{Place, finish, is_root, not_here, show};
+use rustix::fs::{AtFlags, CWD, Gid, Uid};
 
 const DIRECTORIES: &[&str] = &[".git/hooks", ".saggar"];
 const FILES: &[&str] = &[".git/config", ".git/config.worktree", ".git/commondir"];
@@ -68,7 +71,8 @@ fn check_held(place: &Place, flags: &[&str], attempts: &[String]) {
 
 /// What is in the workspace, without what attempts left of their own.
 fn kept(place: &Place) -> Vec<(String, String)> {
-    tree(&place.workspace()).into_iter().filter(|(name, _)| !name.starts_with("own")).collect()
+    let is_own = |name: &str| name.rsplit('/').next().is_some_and(|last| last.starts_with("own"));
+    tree(&place.workspace()).into_iter().filter(|(name, _)| !is_own(name)).collect()
 }
 
 #[test]
@@ -252,13 +256,35 @@ struct Waiting {
 
 impl Waiting {
     fn start(place: &Place, attempts: &[&str]) -> Self {
-        let workspace = show(&place.workspace());
-        let waits: Vec<&str> =
-            ["print('there', flush=True)", "sys.stdin.readline()"].iter().chain(attempts).copied().collect();
-        let program = probe::program(&waits);
-        let flags = ["run", "--workspace", &workspace, "--timeout", "40s", "--stdin", "-", "--"];
-        let mut child =
-            place.command(flags.iter().chain(&program)).stdin(Stdio::piped()).spawn().expect("the binary was built");
+        Self::start_in(place, &["--workspace", &show(&place.workspace())], attempts)
+    }
+
+    fn start_in(place: &Place, flags: &[&str], attempts: &[&str]) -> Self {
+        let program = Self::program(attempts);
+        let arguments = [&["run"], flags, Self::FLAGS, &program].concat();
+        Self::wait(place.command(arguments))
+    }
+
+    /// The workspace by another name, which this run alone has: a mount that ends with it.
+    fn start_under_alias(place: &Place, alias: &str, attempts: &[&str]) -> Self {
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+        let saggar = env!("CARGO_BIN_EXE_saggar");
+        command.args(["--mount", "sh", "-c", script, "sh", &show(&place.workspace()), alias]);
+        command.args([saggar, "run", "--workspace", alias]).args(Self::FLAGS).args(Self::program(attempts));
+        command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::wait(command)
+    }
+
+    const FLAGS: &[&str] = &["--timeout", "40s", "--stdin", "-", "--"];
+
+    fn program<'a>(attempts: &[&'a str]) -> Vec<&'a str> {
+        probe::program(&[&["print('there', flush=True)", "sys.stdin.readline()"], attempts].concat())
+    }
+
+    fn wait(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("the binary was built");
         let (stdin, mut stdout) =
             (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
         let mut line = String::new();
@@ -390,4 +416,182 @@ fn a_repository_inside_the_workspace_is_not_protected() {
     let done = place.sh(&["--workspace", &show(&workspace)], script);
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(git(&workspace.join("sub"), &["config", "core.fsmonitor"]), "/workspace/program\n");
+}
+
+/// Two runs that hold the same paths, by whatever names: when the first to start is the first to end, or the last.
+fn check_both_hold(
+    place: &Place,
+    first: impl Fn() -> Waiting,
+    second: impl Fn() -> Waiting,
+    [first_attempts, second_attempts]: [&[&str]; 2],
+) {
+    let before = kept(place);
+    let check = |run: Waiting, attempts: &[&str]| {
+        let cases: Vec<(&str, &str)> = attempts.iter().map(|attempt| (*attempt, REFUSED)).collect();
+        compare(&cases, &run.go_on());
+    };
+    for is_first_to_end_the_first in [true, false] {
+        let (one, other) = (first(), second());
+        if is_first_to_end_the_first {
+            check(one, first_attempts);
+            check(other, second_attempts);
+        } else {
+            check(other, second_attempts);
+            check(one, first_attempts);
+        }
+        assert_eq!(kept(place), before, "the first is the first to end: {is_first_to_end_the_first}");
+        assert_eq!(place.records(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_workspace_by_another_name_is_the_same_workspace() {
+    if !is_root() {
+        return not_here("only root can mount a directory in another place");
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.path("alias")).unwrap();
+    let alias = show(&place.path("alias"));
+    let attempts = on_all_defaults();
+    let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
+    let by_alias = || Waiting::start_under_alias(&place, &alias, &attempts);
+    let by_name = || Waiting::start(&place, &attempts);
+    check_both_hold(&place, by_alias, by_name, [&attempts, &attempts]);
+    check_both_hold(&place, by_name, by_alias, [&attempts, &attempts]);
+}
+
+#[test]
+fn a_workspace_in_another_has_its_placeholders_to_itself_no_more() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("workspace/inner")).unwrap();
+    let (outer, inner) = (show(&place.workspace()), show(&place.path("workspace/inner")));
+    let from_inside = on(ON_DIRECTORY, ".saggar");
+    let from_outside = on(ON_DIRECTORY, "inner/.saggar");
+    let from_inside: Vec<&str> = from_inside.iter().map(String::as_str).collect();
+    let from_outside: Vec<&str> = from_outside.iter().map(String::as_str).collect();
+    let inner = || Waiting::start_in(&place, &["--workspace", &inner], &from_inside);
+    let outer = || Waiting::start_in(&place, &["--workspace", &outer, "--protect", "inner/.saggar/"], &from_outside);
+    // What an attempt makes for itself is in the inner workspace for one of them.
+    check_both_hold(&place, inner, outer, [&from_inside, &from_outside]);
+    check_both_hold(&place, outer, inner, [&from_outside, &from_inside]);
+}
+
+#[test]
+fn placeholders_belong_to_whom_the_workspace_belongs() {
+    const OWNER: (u32, u32) = (12_345, 23_456);
+    if !is_root() {
+        return not_here("only root has a workspace of someone else");
+    }
+    let place = Place::new();
+    give(&place.workspace(), OWNER);
+    let run = Waiting::start_in(&place, &["--workspace", &show(&place.workspace()), "--protect", "deep/er/file"], &[]);
+    let found = names(&place.workspace());
+    assert!(found.len() > 6, "{found:?}");
+    for name in &found {
+        let metadata = place.workspace().join(name).symlink_metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), OWNER, "{name}");
+    }
+    run.go_on();
+    assert_eq!(kept(&place), Vec::new());
+}
+
+fn give(path: &Path, (uid, gid): (u32, u32)) {
+    rustix::fs::chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
+        .expect("only called as root");
+}
+
+#[test]
+fn a_submodule_named_for_a_path_is_held_with_its_checkout() {
+    let place = Place::new();
+    let module = ".git/modules/vendor/foo";
+    place.write("workspace/.git/config", "[core]\n");
+    place.write(&format!("workspace/{module}/HEAD"), "ref: refs/heads/main\n");
+    place.write(&format!("workspace/{module}/config"), "[core]\n\tworktree = ../../../../vendor/foo\n");
+    place.write("workspace/vendor/foo/.git", "gitdir: ../../.git/modules/vendor/foo\n");
+    place.write("workspace/vendor/foo/source", "of the host\n");
+    let before = kept(&place);
+    let files = [format!("{module}/config"), format!("{module}/commondir"), "vendor/foo/.git".to_owned()];
+    let mut attempts: Vec<String> = files.iter().flat_map(|path| on(ON_FILE, path)).collect();
+    attempts.extend(on(ON_DIRECTORY, &format!("{module}/hooks")));
+    let parents = [module, ".git/modules/vendor", ".git/modules", "vendor/foo", "vendor"];
+    attempts.extend(parents.iter().flat_map(|path| on(ON_PARENT, path)));
+    let workspace = show(&place.workspace());
+    check_held(&place, &["--workspace", &workspace], &attempts);
+    assert_eq!(kept(&place), before);
+    check(
+        &place,
+        &["--workspace", &workspace],
+        &[("write('/workspace/vendor/foo/source')", "ok"), (&format!("write('/workspace/{module}/HEAD')"), "ok")],
+    );
+}
+
+#[test]
+fn hooks_and_settings_are_held_where_the_repository_says_they_are() {
+    let place = Place::new();
+    place.write("workspace/.git/config", "[core]\n\thooksPath = .githooks\n[include]\n\tpath = ../shared.cfg\n");
+    place.write("workspace/.githooks/pre-commit", "#!/bin/sh\n");
+    place.write("workspace/shared.cfg", "[core]\n");
+    let before = kept(&place);
+    let mut attempts = on(ON_DIRECTORY, ".githooks");
+    attempts.extend(on(ON_FILE, ".githooks/pre-commit").into_iter().chain(on(ON_FILE, "shared.cfg")));
+    check_held(&place, &["--workspace", &show(&place.workspace())], &attempts);
+    assert_eq!(kept(&place), before);
+}
+
+#[test]
+fn a_git_directory_elsewhere_is_held_there() {
+    let place = Place::new();
+    place.write("workspace/.git", "gitdir: ./.bare\n");
+    place.write("workspace/.bare/HEAD", "ref: refs/heads/main\n");
+    place.write("workspace/.bare/config", "[core]\n");
+    let before = kept(&place);
+    let mut attempts = on(ON_FILE, ".bare/config");
+    attempts.extend(on(ON_FILE, ".git").into_iter().chain(on(ON_DIRECTORY, ".bare/hooks")));
+    attempts.extend(on(ON_PARENT, ".bare"));
+    let workspace = show(&place.workspace());
+    check_held(&place, &["--workspace", &workspace], &attempts);
+    assert_eq!(kept(&place), before);
+    check(&place, &["--workspace", &workspace], &[("write('/workspace/.bare/HEAD')", "ok")]);
+}
+
+#[test]
+fn what_of_a_repository_can_not_be_looked_at_refuses_the_workspace() {
+    const ID: u32 = 54_321;
+    let place = Place::new();
+    place.write("workspace/.git/modules/sub/HEAD", "ref: refs/heads/main\n");
+    let modules = place.path("workspace/.git/modules");
+    std::fs::create_dir(place.path("data")).unwrap();
+    // Nothing is closed to root, so it is asked for as someone else; the build directory may be closed to them.
+    let saggar = place.path("saggar");
+    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).unwrap();
+    if is_root() {
+        give(&place.path("data"), (ID, ID));
+        give(&place.workspace(), (ID, ID));
+        names(&place.workspace()).iter().for_each(|name| give(&place.workspace().join(name), (ID, ID)));
+    }
+    let run = |mode: u32| {
+        std::fs::set_permissions(&modules, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&saggar);
+        command.args([
+            "run",
+            "--json",
+            "--workspace",
+            &show(&place.workspace()),
+            "--",
+            "/bin/sh",
+            "-c",
+            "touch started",
+        ]);
+        command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/").stdin(Stdio::null());
+        if is_root() {
+            command.uid(ID).gid(ID);
+        }
+        let done = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        std::fs::set_permissions(&modules, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (done.code, done.json()["error"]["code"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(run(0), (126, "invalid_protect".to_owned()));
+    assert!(!place.path("workspace/started").exists());
+    assert_eq!(run(0o755), (0, String::new()), "a control");
+    assert!(place.path("workspace/started").exists());
 }

@@ -224,3 +224,97 @@ fn a_data_directory_of_someone_else_or_behind_a_link_is_refused() {
     assert_eq!(names(&place.path("theirs")), Vec::<String>::new());
     assert_eq!(std::fs::metadata(place.path("theirs")).expect("still there").uid(), 12_345);
 }
+
+#[test]
+fn a_data_directory_that_others_can_write_is_refused() {
+    for mode in [0o777, 0o770, 0o702] {
+        let place = Place::new();
+        std::fs::create_dir(place.path("data")).expect("ours");
+        std::fs::set_permissions(place.path("data"), std::fs::Permissions::from_mode(mode)).expect("ours");
+        let done = place.run(&["--json"], &["/bin/true"]);
+        assert_eq!((done.code, &done.json()["error"]["code"]), (126, &json!("data_directory")), "{mode:o}: {done:?}");
+        assert_eq!(names(&place.path("data")), Vec::<String>::new(), "{mode:o}");
+    }
+}
+
+/// A process that a forged record names, ended when dropped.
+struct Victim(Child);
+
+impl Victim {
+    fn start() -> Self {
+        Self(std::process::Command::new("/bin/sleep").arg("1000").spawn().expect("sleep is everywhere"))
+    }
+
+    /// The line by which a record names it: its number, and when it started.
+    fn line(&self) -> String {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("it lives");
+        let started = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)).expect("the 22nd field");
+        format!("{{\"pid\":{},\"started\":{started}}}\n", self.0.id())
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().expect("our own child").is_none()
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // One that is dead already is what the test was about.
+        let _ = self.0.kill();
+        let _ = self.0.wait(); // As above.
+    }
+}
+
+/// A whole record of a dead owner that names this directory as its cgroup.
+fn forged(cgroup: &std::path::Path) -> String {
+    format!(
+        "{{\"schema\":\"saggar.record/v1\",\"cgroups\":[\"{}\"],\"workspace\":null,\"placeholders\":[]}}\n",
+        show(cgroup)
+    )
+}
+
+#[test]
+fn a_record_that_someone_else_wrote_is_not_believed() {
+    const NAME: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+    let place = Place::new();
+    start_once_more(&place);
+    let record = place.path("data/sandboxes").join(NAME);
+    // Named as a leaf of its own would be, so that its name alone is no reason to leave it.
+    let directory = place.path(&format!("saggar-{NAME}"));
+    std::fs::create_dir(&directory).expect("ours");
+    let write = |text: &str, mode: u32| {
+        std::fs::write(&record, text).expect("ours");
+        std::fs::set_permissions(&record, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    // A control: what is ours is believed, and its process ended.
+    let mut victim = Victim::start();
+    write(
+        &format!(
+            "{{\"schema\":\"saggar.record/v1\",\"cgroups\":[],\"workspace\":null,\"placeholders\":[]}}\n{}",
+            victim.line()
+        ),
+        0o600,
+    );
+    start_once_more(&place);
+    assert!(!victim.lives() && !record.exists(), "a record of ours means nothing");
+
+    let mut victim = Victim::start();
+    for (why, mode, owner) in
+        [("others can write it", 0o666, None), ("it belongs to someone else", 0o600, Some(12_345))]
+    {
+        if owner.is_some() && !is_root() {
+            not_here("only root can make a file that belongs to someone else");
+            continue;
+        }
+        write(&format!("{}{}", forged(&directory), victim.line()), mode);
+        let owner = owner.map(rustix::fs::Uid::from_raw);
+        rustix::fs::chown(&record, owner, None).expect("root may");
+        start_once_more(&place);
+        assert!(victim.lives() && directory.exists(), "{why}, and it was believed");
+        std::fs::remove_file(&record).expect("left where it was");
+    }
+    // One that is ours, but names what is no cgroup: whatever went wrong, nothing of that is removed.
+    write(&forged(&directory), 0o600);
+    start_once_more(&place);
+    assert!(directory.exists(), "a directory that is no cgroup was removed");
+}

@@ -261,3 +261,40 @@ fn a_program_that_does_not_read_its_stdin_is_not_held_up_by_it() {
         assert_eq!(place.sh(&["--stdin", &show(&file)], script).code, 3, "{script}");
     }
 }
+
+#[test]
+fn a_terminal_that_nobody_reads_does_not_hold_up_the_timeout() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let mut command = place.command(["run", "--timeout", "1s", "--", "/usr/bin/yes", "a line of some length"]);
+    command.stdout(Stdio::from(terminal.theirs.try_clone().expect("open")));
+    let done = finish(command.spawn().expect("built"));
+    assert_eq!(done.code, 124, "{done:?}");
+    assert!(done.stderr.contains("limit/timeout"), "{done:?}");
+    // It is still full, and what we have to say goes nowhere either.
+    let done = finish(terminal.spawn(&place, &["--timeout", "1s"], "yes"));
+    assert_eq!(done.code, 124, "{done:?}");
+    assert_eq!(place.records(), Vec::<String>::new());
+}
+
+#[test]
+fn concealed_text_is_shown() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let script =
+        r"printf 'a\033[8mb\033[0;08mc\033[1:8md\033[38;5;1;8me\033[48;2;1;2;3;8mf\033[38;5;8mgrey\033[0m last'";
+    let child = terminal.spawn(&place, &[], script);
+    let said = terminal.read("last");
+    for gone in ["\x1b[8m", "\x1b[0;08m", "\x1b[1:8m", "\x1b[38;5;1;8m", "\x1b[48;2;1;2;3;8m"] {
+        assert!(!said.contains(gone), "{gone:?} is in {said:?}");
+    }
+    assert!(said.contains("\x1b[38;5;8mgrey\x1b[0m last"), "a colour of that number is gone: {said:?}");
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn what_we_say_after_a_run_has_no_colour_of_the_programs() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let child = terminal.spawn(&place, &["--timeout", "1s"], r"printf '\033[30;40mblack'; sleep 1000");
+    let said = terminal.read("limit/timeout");
+    assert!(said.contains("\x1b[30;40mblack\x1b[0msaggar: "), "{said:?}");
+    assert_eq!(finish(child).code, 124);
+}

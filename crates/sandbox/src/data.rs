@@ -2,6 +2,7 @@
 //!
 //! Mode 0700 and owned by us, or it is refused: who can write a record can have directories removed.
 
+use std::fs::DirEntry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
+
+use crate::placeholder::Gate;
 
 /// What the names of the doctor's workspaces in it begin with.
 const TRIAL: &str = "trial-";
@@ -93,6 +96,8 @@ impl DataDirectory {
 
     /// A new workspace for a doctor's trials, and the lock that says that it lives.
     pub(crate) fn new_trial(&self, id: &SandboxId) -> std::io::Result<(PathBuf, OwnedFd)> {
+        // Until it is locked it looks like a dead one's.
+        let _gate = Gate::close(self.sandboxes())?;
         let path = self.path.join(format!("{TRIAL}{id}"));
         rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700))?;
         let lock = open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -103,7 +108,13 @@ impl DataDirectory {
     /// Removes the workspaces of doctors that were killed.
     pub(crate) fn remove_dead_trials(&self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(TRIAL)) {
+        let is_trial = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(TRIAL);
+        let trials: Vec<DirEntry> = entries.flatten().filter(is_trial).collect();
+        if trials.is_empty() {
+            return;
+        }
+        let Ok(_gate) = Gate::close(self.sandboxes()) else { return };
+        for entry in trials {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let is_dead = open(entry.path(), flags, Mode::empty())
                 .is_ok_and(|fd| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok());

@@ -142,11 +142,32 @@ impl EscapeFilter {
     }
 }
 
-/// Whether a colour sequence makes text invisible. An 8 that belongs to a longer colour is not one that conceals.
+/// Whether a colour sequence makes text invisible. An 8 that belongs to a longer colour, after 38, 48 or 58, is not one that conceals; one
+/// that comes after the whole of it is.
 fn conceals(sequence: &[u8]) -> bool {
-    let mut parts = sequence.split(|byte| matches!(byte, b';' | b':'));
-    let is_long_colour = sequence.windows(2).any(|pair| matches!(pair, b"38" | b"48" | b"58"));
-    !is_long_colour && parts.any(|part| part.iter().skip_while(|byte| **byte == b'0').eq(b"8"))
+    let is = |part: &[u8], number: &[u8]| part.iter().skip_while(|byte| **byte == b'0').eq(number);
+    let mut parts = sequence.split(|byte| *byte == b';');
+    while let Some(part) = parts.next() {
+        let mut numbers = part.split(|byte| *byte == b':');
+        if !numbers.clone().next().is_some_and(|first| [b"38", b"48", b"58"].iter().any(|long| is(first, *long))) {
+            if numbers.any(|number| is(number, b"8")) {
+                return true;
+            }
+            continue;
+        }
+        // With colons it is one part. Otherwise its kind and its numbers are the next ones, if all of them are there.
+        let mut ahead = parts.clone();
+        let length = match ahead.next() {
+            _ if part.contains(&b':') => 0,
+            Some(kind) if is(kind, b"5") => 2,
+            Some(kind) if is(kind, b"2") => 4,
+            _ => 0,
+        };
+        if length > 0 && parts.clone().count() >= length {
+            parts.nth(length - 1);
+        }
+    }
+    false
 }
 
 fn is_hazard(character: char) -> bool {
@@ -184,6 +205,8 @@ mod tests {
         check(b"a\x1b[2J\x1b[H\x1b[6n\x1b[?1049hb", b"ab");
         check(b"a\x1b[>4;2mb\x1b[?1mc", b"abc");
         check(b"a\x1b[8mb\x1b[0;08mc\x1b[38;5;8md", b"abc\x1b[38;5;8md");
+        check(b"a\x1b[38;5;1;8mb\x1b[48;2;1;2;3;8mc\x1b[1:8md\x1b[38;8me\x1b[38;2;1;8mf", b"abcdef");
+        check(b"\x1b[48;2;8;8;8m\x1b[38:5:8m\x1b[58;5;8;1m", b"\x1b[48;2;8;8;8m\x1b[38:5:8m\x1b[58;5;8;1m");
         check(b"a\x1bcb\x1b(0c\x1b#8d", b"abcd");
         check(b"a\x07\x0e\x05\x7f\x00b", b"ab");
         check(b"a\x9b2Jb\x9d0;t\x07c", "a\u{fffd}2Jb\u{fffd}0;tc".as_bytes());
