@@ -11,6 +11,9 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
+MUTATION_CHECK = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)" -- --nocapture
+# One of each kind, for every `make test`.
+FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
 .PHONY: help setup setup-test setup-bench build demo test test-all test-mutation test-vm lint bench deny clean
 
@@ -44,6 +47,8 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+	@echo "==> mutation check, in short"
+	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
 
 test-all: test test-mutation ## the same, and that every rule is missed when it is off
 
@@ -51,8 +56,7 @@ test-all: test test-mutation ## the same, and that every rule is missed when it 
 test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail
 	@echo "==> mutation check"
 	@cargo clippy --locked --package saggar --features mutation --all-targets --target-dir "$(MUTATED)" -- -D warnings
-	@$(if $(RULES),SAGGAR_MUTATION_RULES="$(RULES)") cargo test --locked --package saggar --features mutation --test mutation \
-		--target-dir "$(MUTATED)" -- --nocapture
+	@$(if $(RULES),SAGGAR_MUTATION_RULES="$(RULES)") $(MUTATION_CHECK)
 
 test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine
 	@scripts/setup.sh vm
