@@ -11,7 +11,7 @@ usage: cargo xtask bench [options]
 
   --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
   --runs N          runs of each contender in a round (100)
-  --runc-runs N     the same for runc, which is slow (20)
+  --runc-runs N     the same for runc, which is slow (100: as often as the others)
   --idle N          idle sandboxes to start at once (50; 0 leaves memory out)
   --idle-rounds N   times to do that (3)
   --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
@@ -57,7 +57,7 @@ impl Default for Options {
         Self {
             rounds: 7,
             runs: 100,
-            runc_runs: 20,
+            runc_runs: 100,
             idle_sandboxes: 50,
             idle_rounds: 3,
             drops_caches: false,
