@@ -92,6 +92,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 streams,
                 terminal: arguments.tty.then(terminal::size),
                 terminal_name: arguments.tty.then(terminal::name),
+                wants_usage: arguments.json || arguments.events.is_some(),
                 keeps_changes: true,
                 signals,
             };

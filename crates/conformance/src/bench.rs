@@ -100,6 +100,7 @@ impl Bench {
                 terminal: None,
                 terminal_name: None,
                 signals: &signals,
+                wants_usage: true,
                 keeps_changes: false,
             };
             Ok(run(&self.data, &ids, job, &mut |body| {

@@ -32,11 +32,15 @@ pub struct Leftover {
 /// Removes everything that dead owners left.
 pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     let records = data.sandboxes();
-    remove_unfinished(records);
     data.remove_dead_trials();
     let mut leftovers = Vec::new();
-    for name in names(records) {
-        let Some(sandbox) = SandboxId::parse(&name) else { continue };
+    for name in entries(records) {
+        let Some(sandbox) = SandboxId::parse(&name) else {
+            if name.starts_with(UNFINISHED) {
+                remove_unfinished(records, &name);
+            }
+            continue;
+        };
         match inspect(records, &name) {
             Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(data, &name, &dead) }),
             Ok(Found::Live(_) | Found::Gone) => {}
@@ -49,13 +53,14 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
 
 /// The names of all records.
 pub(crate) fn names(records: BorrowedFd<'_>) -> Vec<String> {
+    entries(records).into_iter().filter(|name| SandboxId::parse(name).is_some()).collect()
+}
+
+fn entries(records: BorrowedFd<'_>) -> Vec<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = openat(records, ".", flags, Mode::empty()) else { return Vec::new() };
     let Ok(directory) = Dir::new(fd) else { return Vec::new() };
-    directory
-        .filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned))
-        .filter(|name| SandboxId::parse(name).is_some())
-        .collect()
+    directory.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned)).collect()
 }
 
 fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
@@ -101,21 +106,16 @@ fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
     Ok(Some(tree).filter(|tree| dead.holdings.is_of(tree)))
 }
 
-/// Removes records that were never finished, where those have names. Their owners hold them for moments.
-fn remove_unfinished(records: BorrowedFd<'_>) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(directory) = openat(records, ".", flags, Mode::empty()).and_then(Dir::new) else { return };
-    for entry in directory.filter_map(Result::ok) {
-        let is_unfinished = entry.file_name().to_bytes().starts_with(UNFINISHED.as_bytes());
-        let is_old = || {
-            let stat = rustix::fs::statat(records, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-            Some(now.as_secs().saturating_sub(stat.st_mtime as u64) > PATIENCE.as_secs())
-        };
-        if is_unfinished && is_old() == Some(true) {
-            // Tried again at the next start.
-            let _ = unlinkat(records, entry.file_name(), AtFlags::empty());
-        }
+/// Removes a record that was never finished, where those have names. Its owner holds it for moments.
+fn remove_unfinished(records: BorrowedFd<'_>, name: &str) {
+    let is_old = || {
+        let stat = rustix::fs::statat(records, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(now.as_secs().saturating_sub(stat.st_mtime as u64) > PATIENCE.as_secs())
+    };
+    if is_old() == Some(true) {
+        // Tried again at the next start.
+        let _ = unlinkat(records, name, AtFlags::empty());
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Job<'a> {
     pub terminal: Option<TerminalSize>,
     /// What kind of terminal programs are told they have.
     pub terminal_name: Option<String>,
+    /// Whether anyone wants to know how much it used.
+    pub wants_usage: bool,
     /// Whether what a scratch workspace changed is kept when it ends.
     pub keeps_changes: bool,
     /// Which signals cancel, blocked already.
@@ -62,9 +64,9 @@ impl Prepared {
     fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
-        let keeps_changes = job.keeps_changes;
+        let (keeps_changes, wants_usage) = (job.keeps_changes, job.wants_usage);
         let started = self.start_and_attend(job, &mut group, observe);
-        let counters = group.as_ref().map(Group::counters).unwrap_or_default();
+        let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
         // Where no tree is killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
@@ -123,7 +125,7 @@ impl Prepared {
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
-        let Job { spec, program, streams, terminal, terminal_name, keeps_changes: _, signals } = job;
+        let Job { spec, program, streams, terminal, terminal_name, wants_usage: _, keeps_changes: _, signals } = job;
         let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
         if !Rule::Timeout.is_on() {
             deadline += OFF_TIMEOUT;

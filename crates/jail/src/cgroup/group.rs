@@ -102,12 +102,15 @@ impl Group {
         v2.map(|leaf| fs::File::open(&leaf.path).map(OwnedFd::from)).transpose()
     }
 
-    /// What the kernel counted so far.
-    pub fn counters(&self) -> Counters {
+    /// What the kernel counted so far: always what was hit, and how much was used where someone wants to know.
+    pub fn counters(&self, wants_usage: bool) -> Counters {
         let mut counters = Counters::default();
         for leaf in &self.leaves {
             for controller in &leaf.controllers {
-                leaf.count(*controller, &mut counters);
+                leaf.count_hits(*controller, &mut counters);
+                if wants_usage {
+                    leaf.count_usage(*controller, &mut counters);
+                }
             }
         }
         counters
@@ -182,21 +185,26 @@ impl Leaf {
         }
     }
 
-    fn count(&self, controller: Controller, counters: &mut Counters) {
+    fn count_hits(&self, controller: Controller, counters: &mut Counters) {
         let path = self.path.as_path();
         match controller {
-            Controller::Memory if self.is_v2 => {
-                counters.memory_peak = number(path, "memory.peak");
-                counters.out_of_memory_kills = field(path, "memory.events", "oom_kill");
-            }
             Controller::Memory => {
-                counters.memory_peak = number(path, "memory.max_usage_in_bytes");
-                counters.out_of_memory_kills = field(path, "memory.oom_control", "oom_kill");
+                let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+                counters.out_of_memory_kills = field(path, file, "oom_kill");
             }
-            Controller::Pids => {
-                counters.pids_peak = number(path, "pids.peak");
-                counters.pids_refused = field(path, "pids.events", "max");
+            Controller::Pids => counters.pids_refused = field(path, "pids.events", "max"),
+            Controller::Cpu => {}
+        }
+    }
+
+    fn count_usage(&self, controller: Controller, counters: &mut Counters) {
+        let path = self.path.as_path();
+        match controller {
+            Controller::Memory => {
+                let file = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+                counters.memory_peak = number(path, file);
             }
+            Controller::Pids => counters.pids_peak = number(path, "pids.peak"),
             Controller::Cpu if self.is_v2 => counters.cpu_usec = field(path, "cpu.stat", "usage_usec"),
             Controller::Cpu => counters.cpu_usec = number(path, "cpuacct.usage").map(|nanoseconds| nanoseconds / 1000),
         }

@@ -51,6 +51,7 @@ impl<'a> Trials<'a> {
                 streams,
                 terminal: None,
                 terminal_name: None,
+                wants_usage: true,
                 keeps_changes: false,
                 signals: &signals,
             };
