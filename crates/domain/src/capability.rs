@@ -73,13 +73,7 @@ impl Support {
 impl Capability {
     /// Tried, and works.
     pub fn supported(name: &str, mechanism: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self {
-            name: name.to_owned(),
-            status: Support::Supported,
-            reason: reason.into(),
-            remedy: String::new(),
-            mechanism: mechanism.into(),
-        }
+        Self::new(Support::Supported, name, mechanism.into(), reason.into(), String::new())
     }
 
     /// Tried, and doesn't work here.
@@ -89,13 +83,7 @@ impl Capability {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self {
-            name: name.to_owned(),
-            status: Support::Unsupported,
-            reason: reason.into(),
-            remedy: remedy.into(),
-            mechanism: mechanism.into(),
-        }
+        Self::new(Support::Unsupported, name, mechanism.into(), reason.into(), remedy.into())
     }
 
     /// Works with a gap.
@@ -105,12 +93,10 @@ impl Capability {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self {
-            name: name.to_owned(),
-            status: Support::Experimental,
-            reason: reason.into(),
-            remedy: remedy.into(),
-            mechanism: mechanism.into(),
-        }
+        Self::new(Support::Experimental, name, mechanism.into(), reason.into(), remedy.into())
+    }
+
+    fn new(status: Support, name: &str, mechanism: String, reason: String, remedy: String) -> Self {
+        Self { name: name.to_owned(), status, reason, remedy, mechanism }
     }
 }
