@@ -1,0 +1,192 @@
+//! Files of a sandbox, in its own view: every operation is done inside it, by a worker that is its user.
+//!
+//! Nothing here touches a path of the host. What the worker says is bounded and untrusted: a sandbox may have taken it over,
+//! and can then lie about its own files and about nothing else.
+
+mod content;
+mod path;
+mod session;
+mod watch;
+
+pub use content::{Reading, Walked, Walking, Writing};
+pub use path::FilePath;
+pub use saggar_guest::{FileEntry, FileEventKind, FileKind, MetadataEntry};
+pub use watch::{FileEvent, Watching};
+
+use saggar_domain::{SandboxId, User};
+use saggar_guest::{FileReply, FileRequest};
+use saggar_supervisor::control::Target;
+
+use crate::fault::{Fault, FileFault, FileFaultKind};
+use crate::permit::{Action, Permit};
+use crate::sandboxes::Sandboxes;
+use session::Session;
+
+/// Most entries of one listing.
+pub const LIST_MAX: u32 = 100_000;
+/// Deepest listing.
+pub const DEPTH_MAX: u32 = 64;
+/// Most entries of a tree that is downloaded at once.
+pub const WALK_MAX: u32 = 1_000_000;
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Its permissions if it is new.
+    pub mode: u32,
+    /// Whether the directories above it are made.
+    pub parents: bool,
+    /// How many bytes will come, if that is known.
+    pub expected: Option<u64>,
+}
+
+/// The files of a sandbox, as one of its users.
+#[derive(Debug)]
+pub struct Files {
+    session: Session,
+}
+
+impl Files {
+    /// A session to read with.
+    pub async fn to_read(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
+        permit.check(|action| matches!(action, Action::ReadFiles(_)))?;
+        Self::open(sandboxes, permit, user).await
+    }
+
+    /// A session to write with.
+    pub async fn to_write(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
+        permit.check(|action| matches!(action, Action::WriteFiles(_)))?;
+        Self::open(sandboxes, permit, user).await
+    }
+
+    async fn open(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
+        let id: &SandboxId = permit.sandbox()?;
+        let stream = sandboxes.open(permit.project(), id, Target::Files, user).await?;
+        Ok(Self { session: Session::over(stream) })
+    }
+
+    /// About one file.
+    pub async fn stat(&mut self, path: &FilePath, follow: bool) -> Result<FileEntry, Fault> {
+        self.session.ask(path, &FileRequest::Stat { path: path.bytes(), follow }).await?;
+        match self.session.answer(path).await? {
+            FileReply::Entry(entry) => Ok(entry),
+            _ => Err(broken(path)),
+        }
+    }
+
+    /// What is in a directory, `depth` levels deep; what could not be read is left out and counted.
+    pub async fn list(&mut self, path: &FilePath, depth: u32, most: u32) -> Result<(Vec<FileEntry>, u64), Fault> {
+        let (depth, most) = (depth.clamp(1, DEPTH_MAX), most.min(LIST_MAX));
+        self.session.ask(path, &FileRequest::List { path: path.bytes(), depth, most }).await?;
+        let (mut entries, mut skipped) = (Vec::new(), 0);
+        loop {
+            match self.session.answer(path).await? {
+                FileReply::Entry(entry) if entries.len() < most as usize => entries.push(entry),
+                FileReply::Entry(_) => return Err(fault(path, FileFaultKind::TooMany)),
+                FileReply::Skipped { .. } => skipped += 1,
+                FileReply::End => return Ok((entries, skipped)),
+                _ => return Err(broken(path)),
+            }
+        }
+    }
+
+    /// Makes a directory.
+    pub async fn make_directory(&mut self, path: &FilePath, parents: bool, mode: u32) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::MakeDir { path: path.bytes(), parents, mode }).await?;
+        self.done(path).await
+    }
+
+    /// Gives a file another name.
+    pub async fn move_to(&mut self, from: &FilePath, to: &FilePath) -> Result<(), Fault> {
+        self.session.ask(from, &FileRequest::Move { from: from.bytes(), to: to.bytes() }).await?;
+        self.done(from).await
+    }
+
+    /// Removes a file or a directory.
+    pub async fn remove(&mut self, path: &FilePath, recursive: bool) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::Remove { path: path.bytes(), recursive }).await?;
+        self.done(path).await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn link(&mut self, path: &FilePath, target: &[u8]) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::Link { path: path.bytes(), target: target.to_vec() }).await?;
+        self.done(path).await
+    }
+
+    /// Changes a file's permissions.
+    pub async fn set_mode(&mut self, path: &FilePath, mode: u32) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::SetMode { path: path.bytes(), mode }).await?;
+        self.done(path).await
+    }
+
+    /// A file's own notes.
+    pub async fn metadata(&mut self, path: &FilePath) -> Result<Vec<MetadataEntry>, Fault> {
+        self.session.ask(path, &FileRequest::Metadata { path: path.bytes(), set: None }).await?;
+        match self.session.answer(path).await? {
+            FileReply::Metadata(entries) => Ok(entries),
+            _ => Err(broken(path)),
+        }
+    }
+
+    /// Replaces a file's own notes.
+    pub async fn set_metadata(&mut self, path: &FilePath, entries: Vec<MetadataEntry>) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::Metadata { path: path.bytes(), set: Some(entries) }).await?;
+        self.done(path).await
+    }
+
+    /// How full the filesystem of a file is: bytes in all, and free.
+    pub async fn storage(&mut self, path: &FilePath) -> Result<(u64, u64), Fault> {
+        self.session.ask(path, &FileRequest::Storage { path: path.bytes() }).await?;
+        match self.session.answer(path).await? {
+            FileReply::Storage { total, free, .. } => Ok((total, free)),
+            _ => Err(broken(path)),
+        }
+    }
+
+    /// A file's content, from `offset`, at most `length` bytes of it.
+    pub async fn read(mut self, path: &FilePath, offset: u64, length: Option<u64>) -> Result<Reading, Fault> {
+        self.session.ask(path, &FileRequest::Read { path: path.bytes(), offset, length }).await?;
+        match self.session.answer(path).await? {
+            FileReply::Entry(entry) => Ok(Reading::new(self.session, path.clone(), entry)),
+            _ => Err(broken(path)),
+        }
+    }
+
+    /// Gives a file new content. It has its old content, or isn't there, until [`Writing::finish`].
+    pub async fn write(mut self, path: &FilePath, options: WriteOptions) -> Result<Writing, Fault> {
+        let WriteOptions { mode, parents, expected } = options;
+        self.session.ask(path, &FileRequest::Write { path: path.bytes(), mode, parents, expected }).await?;
+        Ok(Writing::new(self.session, path.clone()))
+    }
+
+    /// A whole tree.
+    pub async fn walk(mut self, path: &FilePath) -> Result<Walking, Fault> {
+        self.session.ask(path, &FileRequest::Walk { path: path.bytes(), most: WALK_MAX }).await?;
+        Ok(Walking::new(self.session, path.clone()))
+    }
+
+    /// Tells what changes, from now on.
+    pub async fn watch(mut self, path: &FilePath, recursive: bool) -> Result<Watching, Fault> {
+        self.session.ask(path, &FileRequest::Watch { path: path.bytes(), recursive }).await?;
+        match self.session.answer(path).await? {
+            FileReply::Watching => Ok(Watching::new(self.session, path.clone())),
+            _ => Err(broken(path)),
+        }
+    }
+
+    async fn done(&mut self, path: &FilePath) -> Result<(), Fault> {
+        match self.session.answer(path).await? {
+            FileReply::Done => Ok(()),
+            _ => Err(broken(path)),
+        }
+    }
+}
+
+fn fault(path: &FilePath, kind: FileFaultKind) -> Fault {
+    Fault::File(FileFault { path: path.to_string(), kind })
+}
+
+fn broken(path: &FilePath) -> Fault {
+    fault(path, FileFaultKind::Broken)
+}

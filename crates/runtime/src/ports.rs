@@ -1,0 +1,38 @@
+//! Ports of a sandbox: a byte stream to what listens on its loopback.
+
+use saggar_domain::User;
+use saggar_guest::PortPreface;
+use saggar_supervisor::control::{Op, Target};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::sandboxes::Sandboxes;
+
+/// How long the connection inside may take: it is to a loopback, and fails or works at once.
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+impl Sandboxes {
+    /// Connects to a port inside.
+    pub async fn connect_port(&self, permit: &Permit) -> Result<UnixStream, Fault> {
+        let Action::UsePort(id, port) = permit.action() else { return Err(Fault::WrongPermit) };
+        let mut stream = self.open(permit.project(), id, Target::Port(*port), User::User).await?;
+        let mut preface = [0; PortPreface::LEN];
+        let read = tokio::time::timeout(CONNECT_TIMEOUT, stream.read_exact(&mut preface)).await;
+        let closed = || Fault::PortClosed { id: id.clone(), port: *port };
+        read.map_err(|_| closed())?.map_err(|_| closed())?;
+        match PortPreface::decode(preface) {
+            Ok(PortPreface::Connected) => Ok(stream),
+            Ok(PortPreface::Refused(_)) | Err(_) => Err(closed()),
+        }
+    }
+
+    /// Traffic on a port counts as use, which only we see.
+    pub async fn touch(&self, permit: &Permit) {
+        if let Ok(id) = permit.sandbox() {
+            // If the sandbox is gone, so is the traffic.
+            let _ = self.question(permit.project(), id, Op::Touch).await;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The sandboxes that live, as this server knows them.
+//!
+//! What is here is only what is needed to reach one and to decide who may; everything else is the supervisor's or the store's.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+
+use saggar_domain::{EndReason, SandboxId};
+use saggar_store::{ProjectId, TokenHash};
+use saggar_supervisor::control::Terms;
+use tokio::sync::watch;
+
+use super::admission::Slot;
+
+/// A sandbox that lives.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) id: SandboxId,
+    pub(crate) project: ProjectId,
+    pub(crate) socket: PathBuf,
+    /// What it gets when traffic wakes it; `None` where traffic doesn't.
+    pub(crate) wake: RwLock<Option<Terms>>,
+    /// Whoever shows this may use its ports.
+    pub(crate) access: Option<TokenHash>,
+    /// Ports that anybody may use.
+    pub(crate) public_ports: Vec<u16>,
+    /// Why it ended, once it has.
+    pub(crate) ended: watch::Sender<Option<EndReason>>,
+    _slot: Slot,
+}
+
+/// What there is to know of one that lives.
+#[derive(Debug)]
+pub(crate) struct LiveFacts {
+    pub(crate) id: SandboxId,
+    pub(crate) project: ProjectId,
+    pub(crate) socket: PathBuf,
+    pub(crate) wake: Option<Terms>,
+    pub(crate) access: Option<TokenHash>,
+    pub(crate) public_ports: Vec<u16>,
+}
+
+impl Live {
+    pub(crate) fn new(facts: LiveFacts, slot: Slot) -> Self {
+        let LiveFacts { id, project, socket, wake, access, public_ports } = facts;
+        let ended = watch::Sender::new(None);
+        Self { id, project, socket, wake: RwLock::new(wake), access, public_ports, ended, _slot: slot }
+    }
+
+    /// What it gets when traffic wakes it.
+    pub(crate) fn wake_terms(&self) -> Option<Terms> {
+        *self.wake.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_wake(&self, terms: Option<Terms>) {
+        *self.wake.write().unwrap_or_else(std::sync::PoisonError::into_inner) = terms;
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Register {
+    live: RwLock<HashMap<SandboxId, Arc<Live>>>,
+}
+
+impl Register {
+    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Live>> {
+        self.live.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub(crate) fn add(&self, live: Arc<Live>) {
+        self.live.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(live.id.clone(), live);
+    }
+
+    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Live>> {
+        self.live.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(id)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SandboxId> {
+        self.live.read().unwrap_or_else(std::sync::PoisonError::into_inner).keys().cloned().collect()
+    }
+}

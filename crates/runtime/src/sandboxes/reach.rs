@@ -1,0 +1,80 @@
+//! Reaching a sandbox that lives: whose it is, waking it if it sleeps, and asking its supervisor.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use saggar_domain::{SandboxId, User};
+use saggar_store::ProjectId;
+use saggar_supervisor::control::{Op, Reply, Target};
+use tokio::net::UnixStream;
+
+use super::Sandboxes;
+use super::live::Live;
+use crate::fault::Fault;
+use crate::supervisor::{Connection, ControlError};
+
+impl Sandboxes {
+    /// A sandbox of this project that lives. One that has ended says so; another project's is not there.
+    pub(crate) async fn live(&self, project: &ProjectId, id: &SandboxId) -> Result<Arc<Live>, Fault> {
+        match self.inner.register.get(id) {
+            Some(live) if live.project == *project => Ok(live),
+            Some(_) => Err(Fault::no_sandbox(id)),
+            None => Err(self.why_not_live(project, id).await),
+        }
+    }
+
+    /// Asks one question, waking the sandbox if that is what traffic does.
+    pub(crate) async fn question(&self, project: &ProjectId, id: &SandboxId, op: Op) -> Result<Reply, Fault> {
+        let live = self.live(project, id).await?;
+        self.awake(&live, || Connection::question(&live.socket, op.clone())).await
+    }
+
+    /// Asks, and keeps the connection for what follows the answer.
+    pub(crate) async fn conversation(
+        &self,
+        project: &ProjectId,
+        id: &SandboxId,
+        op: Op,
+    ) -> Result<(Reply, Connection), Fault> {
+        let live = self.live(project, id).await?;
+        self.awake(&live, || async {
+            let mut connection = Connection::ask(&live.socket, op.clone()).await?;
+            let reply = connection.answer().await?;
+            Ok((reply, connection))
+        })
+        .await
+    }
+
+    /// Opens a byte stream into the sandbox.
+    pub(crate) async fn open(
+        &self,
+        project: &ProjectId,
+        id: &SandboxId,
+        target: Target,
+        user: User,
+    ) -> Result<UnixStream, Fault> {
+        let live = self.live(project, id).await?;
+        self.awake(&live, || async {
+            Connection::ask(&live.socket, Op::Open { target, user }).await?.opened().await
+        })
+        .await
+    }
+
+    /// Does something that needs the sandbox to run. Paused, it is woken once if traffic does that, and asked again.
+    async fn awake<T, F, Fut>(&self, live: &Live, ask: F) -> Result<T, Fault>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, ControlError>>,
+    {
+        let fault = |error| Fault::from_control(error, &live.id);
+        match ask().await.map_err(fault) {
+            Err(Fault::Paused { id }) => {
+                let Some(terms) = live.wake_terms() else { return Err(Fault::Paused { id }) };
+                self.wake(live, terms).await?;
+                ask().await.map_err(fault)
+            }
+            Err(Fault::Ended { id, .. }) => Err(self.ended_fault(&live.project, &id).await),
+            other => other,
+        }
+    }
+}
