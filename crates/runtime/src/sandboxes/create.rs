@@ -1,0 +1,370 @@
+//! Making a sandbox: refused before anything exists, or acknowledged when it can be used, and never half.
+//!
+//! The order is what makes a death of this process harmless: a slot, a row, a supervisor, the row again. What was not
+//! acknowledged is ended by the next server, unless its client named a key to ask again with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use saggar_domain::{
+    BootId, Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, SandboxId, Spec,
+    TemplateName, Timestamp, User,
+};
+use saggar_store::{
+    Change, Changed, Ending, Idempotency, Insertion, JsonText, Lifetime, NewSandbox as NewRow, Sandbox, TokenHash,
+};
+use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};
+use serde_json::{Map, Value, json};
+
+use super::changes::NewTerms;
+use super::live::{Live, LiveFacts};
+use super::pool::Ready;
+use super::{Sandboxes, now};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::supervisor::{Connection, StartError, start};
+
+/// When to try again if there is no room: most sandboxes live for minutes, so some place is free soon.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A sandbox to be made.
+#[derive(Clone, Debug)]
+pub struct NewSandbox {
+    /// What it starts from.
+    pub template: TemplateName,
+    /// What people find it by.
+    pub labels: Labels,
+    /// Environment of every exec, below the exec's own. Given to the supervisor and not stored: it may hold secrets.
+    pub env: BTreeMap<String, String>,
+    /// What it may use at most.
+    pub limits: DraftLimits,
+    /// How long it lives.
+    pub terms: NewTerms,
+    /// Whether traffic wakes it when it is paused.
+    pub auto_resume: bool,
+    /// How it reaches the network.
+    pub network: NetworkMode,
+    /// Who programs run as unless they say.
+    pub user: Option<User>,
+    /// Ports that need no token.
+    pub public_ports: BTreeSet<NonZeroU16>,
+}
+
+/// A sandbox that was made, or had been by the same request.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Default limits that this host can't enforce.
+    pub unenforced: Vec<String>,
+    /// Opens its ports.
+    pub access_token: String,
+    /// Whether an earlier request made it.
+    pub is_replay: bool,
+}
+
+impl Sandboxes {
+    /// Makes a sandbox. Goes on to its end whether or not somebody waits for it.
+    pub async fn create(
+        &self,
+        permit: &Permit,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Created, Fault> {
+        permit.check(|action| *action == Action::CreateSandbox)?;
+        let (this, project) = (self.clone(), permit.project().clone());
+        // A client that goes away must not leave a sandbox half made, so the work is a task of its own.
+        let work = tokio::spawn(async move {
+            let plan = Plan::make(&this, &new)?;
+            let ready = if plan.is_ordinary { this.inner.pool.take() } else { None };
+            match ready {
+                Some(ready) => this.claim(project, new, plan, idempotency, ready).await,
+                None => this.make(project, new, plan, idempotency).await,
+            }
+        });
+        work.await.map_err(|error| Fault::internal("making a sandbox", error))?
+    }
+
+    async fn make(
+        &self,
+        project: saggar_store::ProjectId,
+        new: NewSandbox,
+        plan: Plan,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Created, Fault> {
+        let slot = self.inner.slots.take();
+        let Some(slot) = slot else {
+            return self.without_room(project, &new, &plan, idempotency).await;
+        };
+        let id = self.new_sandbox_id();
+        let row = self.row(&id, &project, &new, &plan);
+        if let Some(earlier) = self.insert(row, idempotency).await? {
+            return Ok(earlier);
+        }
+        let terms = plan.terms;
+        let facts = self.facts(&id, &project, &new, terms);
+        let started = self.start_supervisor(&id, plan.spec, terms, false).await;
+        let description = match started {
+            Ok(description) => description,
+            Err(error) => {
+                let fault = self.start_fault(&id, error);
+                self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
+                // Whatever a supervisor that died left behind goes now, not at the next round.
+                self.reap().await;
+                return Err(fault);
+            }
+        };
+        let live = Arc::new(Live::new(facts, slot));
+        self.acknowledge(live, &description).await
+    }
+
+    async fn claim(
+        &self,
+        project: saggar_store::ProjectId,
+        new: NewSandbox,
+        plan: Plan,
+        idempotency: Option<Idempotency>,
+        ready: Ready,
+    ) -> Result<Created, Fault> {
+        let id = ready.id.clone();
+        let row = self.row(&id, &project, &new, &plan);
+        match self.insert(row, idempotency).await {
+            Ok(None) => {}
+            other => {
+                self.inner.pool.put(ready);
+                return other.map(|earlier| earlier.expect("the other case is matched above"));
+            }
+        }
+        let facts = self.facts(&id, &project, &new, plan.terms);
+        let socket = facts.socket.clone();
+        let live = Arc::new(Live::new(facts, ready.slot));
+        let claim = Op::Claim { terms: plan.terms, env: new.env };
+        match Connection::question(&socket, claim).await {
+            Ok(saggar_supervisor::control::Reply::Described(description)) => {
+                self.acknowledge(live, &description).await
+            }
+            outcome => {
+                // One that died while it waited. Its row says so, and the client gets one that is made for it.
+                let fault = match outcome {
+                    Err(error) => Fault::from_control(error, &id),
+                    Ok(_) => Fault::internal("claiming a sandbox", std::io::Error::from(std::io::ErrorKind::InvalidData)),
+                };
+                self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
+                Err(Fault::Capacity { what: "a sandbox that was kept ready is gone".to_owned(), retry_after: RETRY_AFTER })
+            }
+        }
+    }
+
+    /// Nothing is made without room; but a request that was made before has its answer all the same.
+    async fn without_room(
+        &self,
+        project: saggar_store::ProjectId,
+        new: &NewSandbox,
+        plan: &Plan,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Created, Fault> {
+        if let Some(idempotency) = idempotency
+            && let Some(id) = self.store().replayed(project.clone(), idempotency).await?
+        {
+            return self.replay(project, id).await;
+        }
+        let _ = (new, plan);
+        let (taken, most) = self.occupancy();
+        Err(Fault::Capacity {
+            what: format!("{taken} of {most} sandboxes are there already"),
+            retry_after: RETRY_AFTER,
+        })
+    }
+
+    /// Writes the row. `Some` is the answer to the same request before.
+    async fn insert(&self, row: NewRow, idempotency: Option<Idempotency>) -> Result<Option<Created>, Fault> {
+        let project = row.project.clone();
+        match self.store().insert_sandbox(row, idempotency).await? {
+            Insertion::Inserted => Ok(None),
+            Insertion::Replayed(id) => self.replay(project, id).await.map(Some),
+            Insertion::Mismatch => Err(Fault::IdempotencyMismatch),
+        }
+    }
+
+    async fn replay(&self, project: saggar_store::ProjectId, id: SandboxId) -> Result<Created, Fault> {
+        let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
+        if sandbox.life == saggar_store::Life::Creating {
+            return Err(Fault::InProgress);
+        }
+        let access_token = self.access_token(&id);
+        Ok(Created { sandbox, unenforced: Vec::new(), access_token, is_replay: true })
+    }
+
+    /// The sandbox is there: so says the row, and so is the answer.
+    async fn acknowledge(&self, live: Arc<Live>, description: &Description) -> Result<Created, Fault> {
+        let (id, project) = (live.id.clone(), live.project.clone());
+        let change = Change::Started { at: now(), supervisor_pid: description.pid };
+        let changed = self.store().change_sandbox(id.clone(), change).await;
+        self.inner.register.add(Arc::clone(&live));
+        self.watch(Arc::clone(&live), 0);
+        match changed {
+            Ok(Changed::Done) => {}
+            other => {
+                // It can't be acknowledged, so it must not be.
+                self.abandon(&live).await;
+                return match other {
+                    Err(error) => Err(error.into()),
+                    Ok(_) => Err(Fault::Ended { id, reason: None }),
+                };
+            }
+        }
+        let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
+        let unenforced = description.unenforced.clone();
+        Ok(Created { sandbox, unenforced, access_token: self.access_token(&id), is_replay: false })
+    }
+
+    /// A supervisor with its sandbox, no more at once than the machine has use for.
+    pub(super) async fn start_supervisor(
+        &self,
+        id: &SandboxId,
+        spec: Value,
+        terms: Terms,
+        is_pooled: bool,
+    ) -> Result<Description, StartError> {
+        let _turn = self.inner.making.acquire().await.expect("this semaphore is never closed");
+        let request = Start {
+            v: CONTROL,
+            data_directory: self.inner.places.data().to_owned(),
+            sandbox_id: id.clone(),
+            spec,
+            terms,
+            is_pooled,
+        };
+        start(&self.inner.settings.program, &request).await
+    }
+
+    fn start_fault(&self, id: &SandboxId, error: StartError) -> Fault {
+        match error {
+            StartError::Refused(problem) => Fault::Refused(problem),
+            StartError::Spawn(source) => Fault::internal("starting a supervisor", source),
+            StartError::Lost(source) => {
+                tracing::error!(sandbox = %id, error = %source, "a supervisor was lost while it made its sandbox");
+                Fault::internal("making a sandbox", source)
+            }
+        }
+    }
+
+    fn row(&self, id: &SandboxId, project: &saggar_store::ProjectId, new: &NewSandbox, plan: &Plan) -> NewRow {
+        let created_at = now();
+        NewRow {
+            id: id.clone(),
+            project: project.clone(),
+            created_at,
+            lifetime: new.terms.lifetime(created_at),
+            auto_resume: new.auto_resume,
+            template: new.template.clone(),
+            network: new.network,
+            boot_id: self.inner.boot_id.clone(),
+            policy_hash: Some(plan.policy_hash.clone()),
+            access_token_hash: Some(TokenHash::of(self.access_token(id).as_bytes())),
+            public_ports: new.public_ports.clone(),
+            labels: new.labels.clone(),
+            spec: plan.stored_spec.clone(),
+        }
+    }
+
+    fn facts(&self, id: &SandboxId, project: &saggar_store::ProjectId, new: &NewSandbox, terms: Terms) -> LiveFacts {
+        LiveFacts {
+            id: id.clone(),
+            project: project.clone(),
+            socket: self.inner.places.socket(id),
+            wake: new.auto_resume.then_some(terms),
+            public_ports: new.public_ports.clone(),
+        }
+    }
+
+    /// The spec of a sandbox without wishes: what the pool is filled with.
+    pub(super) fn ordinary_spec() -> Value {
+        json!({ "network": NetworkMode::None.as_str() })
+    }
+}
+
+/// What a request comes to, once it is known that it can be carried out.
+struct Plan {
+    /// For the supervisor.
+    spec: Value,
+    /// The same without the environment's values.
+    stored_spec: JsonText,
+    policy_hash: PolicyHash,
+    terms: Terms,
+    /// Whether what the pool holds will do.
+    is_ordinary: bool,
+}
+
+impl Plan {
+    /// Everything that can be refused before there is anything is refused here.
+    fn make(sandboxes: &Sandboxes, new: &NewSandbox) -> Result<Self, Fault> {
+        let settings = sandboxes.settings();
+        if !matches!(new.template.as_str(), "base" | "host") {
+            return Err(refuse(
+                Code::UnsupportedCapability,
+                format!("there is no template {:?}", new.template.as_str()),
+                "use `base`: templates of your own are not built yet",
+            ));
+        }
+        if new.network == NetworkMode::Host && !settings.allow_host_network {
+            return Err(refuse(
+                Code::UnsupportedCapability,
+                "network mode host is not allowed by this server's operator".to_owned(),
+                "use `none`; an operator allows it with `allow_host_network = true`",
+            ));
+        }
+        let mut spec = spec_of(new);
+        let stored_spec = JsonText::of(&spec).ok_or_else(|| {
+            refuse(Code::InvalidValue, "the spec is too long".to_owned(), "ask for less")
+        })?;
+        let env: Map<String, Value> = new.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let without_wishes = spec == Sandboxes::ordinary_spec();
+        spec["env"] = Value::Object(env);
+        let draft: Draft = serde_json::from_value(spec.clone())
+            .map_err(|error| refuse(Code::InvalidValue, error.to_string(), "correct the value"))?;
+        let resolved = Spec::resolve(draft).map_err(Fault::Refused)?;
+        Ok(Self {
+            stored_spec,
+            policy_hash: resolved.policy_hash(),
+            terms: new.terms.check(settings)?,
+            is_ordinary: without_wishes,
+            spec,
+        })
+    }
+}
+
+/// The spec as JSON, without the environment.
+fn spec_of(new: &NewSandbox) -> Value {
+    let mut spec = Sandboxes::ordinary_spec();
+    spec["network"] = json!(new.network.as_str());
+    if let Some(user) = new.user.filter(|user| *user != User::User) {
+        spec["user"] = json!(user.as_str());
+    }
+    let DraftLimits { timeout: _, memory, cpus, pids, disk, files, output } = &new.limits;
+    let mut limits = Map::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            limits.insert(name.to_owned(), value);
+        }
+    };
+    put("memory", memory.map(|value| json!(value)));
+    put("cpus", cpus.map(|value| json!(value)));
+    put("pids", pids.map(|value| json!(value)));
+    put("disk", disk.map(|value| json!(value)));
+    put("files", files.map(|value| json!(value)));
+    put("output", output.map(|value| json!(value)));
+    if !limits.is_empty() {
+        spec["limits"] = Value::Object(limits);
+    }
+    spec
+}
+
+fn refuse(code: Code, message: String, help: &str) -> Fault {
+    Fault::Refused(Problem::new(code, message, help))
+}
+
+#[allow(unused)]
+fn _types(_: BootId, _: Timestamp, _: Lifetime, _: Ending) {}
