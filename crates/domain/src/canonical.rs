@@ -28,6 +28,13 @@ impl PolicyHash {
         Self(hash)
     }
 
+    /// Reads a hash back; `None` when it is not one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:")?;
+        let is_hash = digits.len() == 64 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_hash.then(|| Self(text.to_owned()))
+    }
+
     /// The hash as text, with its algorithm in front.
     pub fn as_str(&self) -> &str {
         &self.0

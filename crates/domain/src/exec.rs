@@ -73,6 +73,22 @@ pub enum ExecStatus {
 }
 
 impl ExecStatus {
+    /// Every way to end.
+    pub const ALL: &[Self] = &[
+        Self::Exited,
+        Self::Signaled,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::OutOfMemory,
+        Self::Refused,
+        Self::SetupFailed,
+    ];
+
+    /// Reads a name back.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|status| status.as_str() == text)
+    }
+
     /// The name.
     pub fn as_str(self) -> &'static str {
         match self {

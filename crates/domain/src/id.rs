@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// RFC 4648 base32 in lower case: safe in file names, host names and cgroup names.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -12,8 +12,8 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String")]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
         pub struct $name(String);
 
         impl $name {
@@ -35,17 +35,18 @@ macro_rules! id {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = &'static str;
-
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                Self::parse(&text).ok_or(concat!("not an id of the form ", $prefix, "_…"))
-            }
-        }
-
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).ok_or_else(|| {
+                    de::Error::custom(format!(concat!("{:?} is not an id of the form ", $prefix, "_…"), text))
+                })
             }
         }
     };
@@ -58,6 +59,14 @@ id!(
 id!(
     /// One exec: a process tree run in a sandbox.
     ExecId, "exec"
+);
+id!(
+    /// One project: the owner of sandboxes and keys.
+    ProjectId, "prj"
+);
+id!(
+    /// One API key; not its secret.
+    KeyId, "key"
 );
 
 /// 128 bits in groups of five.

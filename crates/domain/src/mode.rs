@@ -32,6 +32,7 @@ macro_rules! choice {
         }
     };
 }
+pub(crate) use choice;
 
 choice!(
     /// The isolation primitive of a sandbox.

@@ -1,0 +1,88 @@
+//! Labels: what people hang on a sandbox to find it again. Bounded in number and length; they carry no meaning for us.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::problem::{Code, Problem};
+
+/// Most labels of one sandbox.
+const ENTRIES_MAX: usize = 32;
+/// Longest key, in bytes.
+const KEY_LEN_MAX: usize = 63;
+/// Longest value, in bytes.
+const VALUE_LEN_MAX: usize = 255;
+
+/// A bounded set of keys and values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Labels(BTreeMap<String, String>);
+
+impl Labels {
+    /// Checks number, length and characters.
+    pub fn parse(entries: BTreeMap<String, String>) -> Result<Self, Problem> {
+        let fail = |message: String| {
+            let help = "at most 32 labels; a key is 1 to 63 letters, digits and \"._-/\"; a value is at most 255 bytes on one line";
+            Err(Problem::new(Code::InvalidValue, message, help))
+        };
+        if entries.len() > ENTRIES_MAX {
+            return fail(format!("{} labels are more than {ENTRIES_MAX}", entries.len()));
+        }
+        for (key, value) in &entries {
+            if !is_key(key) {
+                return fail(format!("{key:?} can't be the key of a label"));
+            }
+            if value.len() > VALUE_LEN_MAX || value.chars().any(char::is_control) {
+                return fail(format!("the value of label {key:?} is too long or has control characters"));
+            }
+        }
+        Ok(Self(entries))
+    }
+
+    /// The keys and values.
+    pub fn entries(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(BTreeMap::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+fn is_key(key: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/');
+    (1..=KEY_LEN_MAX).contains(&key.len()) && key.bytes().all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(key: &str, value: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn labels_have_bounds() {
+        assert!(Labels::parse(one("team/owner", "Zoë = 1")).is_ok());
+        assert!(Labels::parse(one("a", "")).is_ok());
+        let many = (0..33).map(|index| (format!("k{index}"), String::new())).collect();
+        for wrong in [
+            one("", "x"),
+            one("a=b", "x"),
+            one(&"k".repeat(64), "x"),
+            one("k", &"v".repeat(256)),
+            one("k", "a\nb"),
+            many,
+        ] {
+            assert!(Labels::parse(wrong.clone()).is_err(), "{wrong:?}");
+        }
+    }
+}

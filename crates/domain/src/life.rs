@@ -1,0 +1,58 @@
+//! The life of a sandbox, as everybody but its supervisor sees it.
+//!
+//! ```text
+//!   creating ──▶ running ◀──▶ paused
+//!      │            │           │
+//!      └────────────┴───────────┴──▶ ended   (by an EndReason; nothing comes after)
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::mode::choice;
+
+choice!(
+    /// Where in its life a sandbox is.
+    SandboxState {
+        /// Asked for and acknowledged; not yet usable.
+        Creating = "creating",
+        /// Usable.
+        Running = "running",
+        /// Frozen: it has its memory and no CPU, and no deadline counts.
+        Paused = "paused",
+        /// Over, with everything it had removed.
+        Ended = "ended",
+    }
+);
+
+impl SandboxState {
+    /// Whether something of it exists on a host, or may.
+    pub fn is_live(self) -> bool {
+        match self {
+            Self::Creating | Self::Running | Self::Paused => true,
+            Self::Ended => false,
+        }
+    }
+}
+
+choice!(
+    /// What happens to a sandbox when its time is up.
+    DeadlineAction {
+        /// It ends.
+        Kill = "kill",
+        /// It is frozen until somebody resumes or ends it.
+        Pause = "pause",
+    }
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_reads_the_same_in_json_and_in_text() {
+        for state in SandboxState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+            assert_eq!(SandboxState::parse(state.as_str()), Some(*state));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Names that people or the kernel give: of projects, of templates, of a boot. Checked once, here.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+/// Longest name of a project, in characters.
+const PROJECT_NAME_LEN_MAX: usize = 64;
+/// Longest name of a template, in bytes.
+const TEMPLATE_NAME_LEN_MAX: usize = 63;
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $check:expr, $form:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Reads a name; `None` when it is not one.
+            pub fn parse(text: &str) -> Option<Self> {
+                let check: fn(&str) -> bool = $check;
+                check(text).then(|| Self(text.to_owned()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).ok_or_else(|| de::Error::custom(format!(concat!("{:?} is not ", $form), text)))
+            }
+        }
+    };
+}
+
+name!(
+    /// What people call a project: any text of one line, without spaces around it.
+    ProjectName, is_line, "a name of 1 to 64 characters on one line"
+);
+name!(
+    /// What a template is asked for by.
+    TemplateName, is_slug, "a name of 1 to 63 lower-case letters, digits, '.', '_' and '-'"
+);
+name!(
+    /// Which boot of the host it was, by the kernel's `boot_id`: nothing of a sandbox outlives one.
+    BootId, is_uuid, "a boot id"
+);
+
+fn is_line(text: &str) -> bool {
+    let length = text.chars().count();
+    (1..=PROJECT_NAME_LEN_MAX).contains(&length) && !text.chars().any(char::is_control) && text.trim() == text
+}
+
+fn is_slug(text: &str) -> bool {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-');
+    (1..=TEMPLATE_NAME_LEN_MAX).contains(&text.len())
+        && text.bytes().all(is_inner)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_in_their_form_alone() {
+        for good in ["default", "Zoë's project", "x"] {
+            assert!(ProjectName::parse(good).is_some(), "{good}");
+        }
+        for wrong in ["", " a", "a\n", "a\u{7}b", &"x".repeat(65)] {
+            assert!(ProjectName::parse(wrong).is_none(), "{wrong:?}");
+        }
+        for good in ["base", "python-3.12", "a_b"] {
+            assert!(TemplateName::parse(good).is_some(), "{good}");
+        }
+        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(64)] {
+            assert!(TemplateName::parse(wrong).is_none(), "{wrong:?}");
+        }
+        assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").is_some());
+        assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6\n").is_none());
+    }
+}

@@ -1,0 +1,117 @@
+//! Columns to types and back. What a column holds was checked before it was written, so a value that doesn't read back is
+//! damage, and is reported as that: never a default in its place.
+
+use std::time::Duration;
+
+use rusqlite::types::FromSql;
+use rusqlite::{OptionalExtension, Params, Row};
+use saggar_domain::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+
+/// A text column that `parse` understands.
+pub(crate) fn parsed<T>(row: &Row<'_>, column: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Error> {
+    parse(row.get_ref(column)?.as_str().map_err(|_| damaged(column))?).ok_or_else(|| damaged(column))
+}
+
+/// The same where there may be nothing.
+pub(crate) fn parsed_optional<T>(
+    row: &Row<'_>,
+    column: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    let text = row.get_ref(column)?.as_str_or_null().map_err(|_| damaged(column))?;
+    text.map(|text| parse(text).ok_or_else(|| damaged(column))).transpose()
+}
+
+/// A column with JSON of a type of ours.
+pub(crate) fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Result<T, Error> {
+    parsed(row, column, |text| serde_json::from_str(text).ok())
+}
+
+/// A column that SQLite's own types are enough for.
+pub(crate) fn plain<T: FromSql>(row: &Row<'_>, column: &str) -> Result<T, Error> {
+    row.get(column).map_err(|_| damaged(column))
+}
+
+/// A column that counts something.
+pub(crate) fn number(row: &Row<'_>, column: &str) -> Result<u64, Error> {
+    number_optional(row, column)?.ok_or_else(|| damaged(column))
+}
+
+/// The same where there may be nothing.
+pub(crate) fn number_optional(row: &Row<'_>, column: &str) -> Result<Option<u64>, Error> {
+    let number: Option<i64> = plain(row, column)?;
+    number.map(|number| u64::try_from(number).map_err(|_| damaged(column))).transpose()
+}
+
+pub(crate) fn time(row: &Row<'_>, column: &str) -> Result<Timestamp, Error> {
+    number(row, column).map(Timestamp::from_millis)
+}
+
+pub(crate) fn time_optional(row: &Row<'_>, column: &str) -> Result<Option<Timestamp>, Error> {
+    Ok(number_optional(row, column)?.map(Timestamp::from_millis))
+}
+
+pub(crate) fn span_optional(row: &Row<'_>, column: &str) -> Result<Option<Duration>, Error> {
+    Ok(number_optional(row, column)?.map(Duration::from_millis))
+}
+
+/// A moment as a column holds it.
+pub(crate) fn millis(time: Timestamp) -> i64 {
+    i64::try_from(time.as_millis()).expect("a timestamp ends with the year 9999")
+}
+
+/// A span as a column holds it; longer than time itself is the longest.
+pub(crate) fn span(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A count as a column holds it.
+pub(crate) fn count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// JSON of a type of ours, for a column.
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("our own types have only text keys")
+}
+
+pub(crate) fn damaged(column: &str) -> Error {
+    Error::corrupt(format!("column {column} doesn't read back"))
+}
+
+/// The one row there is, if there is one.
+pub(crate) fn one<T>(
+    connection: &rusqlite::Connection,
+    sql: &'static str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row(params, |row| Ok(read(row))).optional()?;
+    found.transpose()
+}
+
+/// Every row. The statement bounds how many.
+pub(crate) fn all<T>(
+    connection: &rusqlite::Connection,
+    sql: &'static str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_and_then(params, read)?;
+    rows.collect()
+}
+
+/// Does it; says how many rows it touched.
+pub(crate) fn execute(
+    connection: &rusqlite::Connection,
+    sql: &'static str,
+    params: impl Params,
+) -> Result<usize, Error> {
+    Ok(connection.prepare_cached(sql)?.execute(params)?)
+}

@@ -1,0 +1,96 @@
+//! What happened in a sandbox, in the order its supervisor gave it: the last ten thousand events of each.
+
+use rusqlite::{Connection, Row};
+use saggar_domain::{SandboxId, Timestamp};
+
+use crate::column;
+use crate::error::Error;
+use crate::json_text::JsonText;
+use crate::page::PageLimit;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// Most events kept of one sandbox; the oldest go.
+pub const EVENTS_PER_SANDBOX_MAX: u64 = 10_000;
+
+const INSERT: &str = "
+    INSERT INTO event (sandbox_id, seq, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sandbox_id, seq) DO NOTHING";
+/// Numbers are given once and only rise, so bounding their span bounds how many there are.
+const DROP_OLDEST: &str = "
+    DELETE FROM event WHERE sandbox_id = ?1 AND seq <= (SELECT max(seq) FROM event WHERE sandbox_id = ?1) - ?2";
+const LIST: &str = "
+    SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
+const OLDEST: &str = "SELECT min(seq) AS oldest FROM event WHERE sandbox_id = ?1";
+const LATEST: &str = "SELECT max(seq) AS latest FROM event WHERE sandbox_id = ?1";
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Its place in the order, from whoever saw it.
+    pub seq: u64,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub body: JsonText,
+}
+
+/// Some of a sandbox's events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPage {
+    /// In order.
+    pub events: Vec<StoredEvent>,
+    /// The first that is still kept: what lies between the one asked after and this is gone.
+    pub oldest: Option<u64>,
+}
+
+impl Store {
+    /// Writes down events. One that is there already (by its number) stays as it is, so they may come twice.
+    pub async fn append_events(&self, sandbox: SandboxId, events: Vec<StoredEvent>) -> Result<(), Error> {
+        self.write(Durability::Process, move |connection| append(connection, &sandbox, &events)).await
+    }
+
+    /// Events after that number, or from the first; in order.
+    pub async fn events_after(
+        &self,
+        sandbox: SandboxId,
+        after: Option<u64>,
+        limit: PageLimit,
+    ) -> Result<EventPage, Error> {
+        let work = move |connection: &Connection| {
+            // Numbers begin at 0, so everything is after -1.
+            let after = after.map_or(-1, column::count);
+            let events = column::all(connection, LIST, (sandbox.as_str(), after, limit.get()), read)?;
+            let oldest =
+                column::one(connection, OLDEST, [sandbox.as_str()], |row| column::number_optional(row, "oldest"))?;
+            Ok(EventPage { events, oldest: oldest.flatten() })
+        };
+        self.read(work).await
+    }
+
+    /// The number of the last event, to go on from.
+    pub async fn last_event(&self, sandbox: SandboxId) -> Result<Option<u64>, Error> {
+        let work = move |connection: &Connection| {
+            let latest =
+                column::one(connection, LATEST, [sandbox.as_str()], |row| column::number_optional(row, "latest"))?;
+            Ok(latest.flatten())
+        };
+        self.read(work).await
+    }
+}
+
+fn append(connection: &Connection, sandbox: &SandboxId, events: &[StoredEvent]) -> Result<(), Error> {
+    for event in events {
+        let params = (sandbox.as_str(), column::count(event.seq), column::millis(event.at), event.body.as_str());
+        column::execute(connection, INSERT, params).map_err(|error| error.naming("the sandbox"))?;
+    }
+    column::execute(connection, DROP_OLDEST, (sandbox.as_str(), column::count(EVENTS_PER_SANDBOX_MAX)))?;
+    Ok(())
+}
+
+fn read(row: &Row<'_>) -> Result<StoredEvent, Error> {
+    Ok(StoredEvent {
+        seq: column::number(row, "seq")?,
+        at: column::time(row, "at")?,
+        body: column::parsed(row, "body_json", JsonText::from_column)?,
+    })
+}

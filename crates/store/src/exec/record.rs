@@ -1,0 +1,99 @@
+//! Writing down that an exec started, and how it ended.
+
+use rusqlite::Connection;
+use saggar_domain::{ExecId, SandboxId, Timestamp};
+
+use super::{EXECS_PER_SANDBOX_MAX, ExecEnd, ExecOutput, NewExec, OUTPUTS_PER_SANDBOX_MAX};
+use crate::column;
+use crate::error::Error;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// Most old execs that go when one ends: it never has more than one too many, unless the bound was lowered.
+const DROPPED_AT_ONCE: u32 = 16;
+
+const INSERT: &str = "
+    INSERT INTO exec (id, sandbox_id, state, started_at, user, cwd, argv_json) VALUES (?1, ?2, 'running', ?3, ?4, ?5, ?6)";
+/// An end that comes after its exec was given up for lost is still its end.
+const END: &str = "
+    UPDATE exec SET state = 'ended', ended_at = ?3, status = ?4, exit_code = ?5, signal = ?6, has_output = ?7,
+        stdout = ?8, stdout_dropped = ?9, stderr = ?10, stderr_dropped = ?11
+    WHERE id = ?1 AND sandbox_id = ?2 AND state <> 'ended'";
+const LOSE_RUNNING: &str = "
+    UPDATE exec SET state = 'lost', ended_at = ?2 WHERE sandbox_id = ?1 AND state = 'running'";
+const DROP_OUTPUTS: &str = "
+    UPDATE exec SET has_output = 0, stdout_dropped = stdout_dropped + length(stdout), stdout = x'',
+        stderr_dropped = stderr_dropped + length(stderr), stderr = x''
+    WHERE id IN (SELECT id FROM exec WHERE sandbox_id = ?1 AND has_output = 1 ORDER BY ended_at DESC LIMIT ?3 OFFSET ?2)";
+const DROP_EXECS: &str = "
+    DELETE FROM exec WHERE id IN (
+        SELECT id FROM exec WHERE sandbox_id = ?1 AND state <> 'running'
+        ORDER BY started_at DESC, id DESC LIMIT ?3 OFFSET ?2)";
+
+impl Store {
+    /// Writes down that an exec started. [`Error::Missing`] when there is no such sandbox.
+    pub async fn record_exec_started(&self, exec: NewExec) -> Result<(), Error> {
+        let work = move |connection: &Connection| {
+            let params = (
+                exec.id.as_str(),
+                exec.sandbox.as_str(),
+                column::millis(exec.started_at),
+                exec.user.as_str(),
+                exec.cwd.as_ref().map(|cwd| cwd.as_str()),
+                column::to_json(&exec.argv),
+            );
+            column::execute(connection, INSERT, params).map_err(|error| match error {
+                Error::Taken { .. } => error.naming("an exec of that id"),
+                other => other.naming("the sandbox"),
+            })?;
+            Ok(())
+        };
+        self.write(Durability::Process, work).await
+    }
+
+    /// Writes down how an exec ended. The first end stands; an exec that isn't there (any more) is left at that.
+    pub async fn record_exec_ended(
+        &self,
+        sandbox: SandboxId,
+        id: ExecId,
+        end: ExecEnd,
+        output: ExecOutput,
+    ) -> Result<(), Error> {
+        self.write(Durability::Process, move |connection| record_end(connection, &sandbox, &id, &end, &output)).await
+    }
+}
+
+/// What still runs in a sandbox that ended.
+pub(crate) fn lose_running(connection: &Connection, sandbox: &SandboxId, at: Timestamp) -> Result<(), Error> {
+    column::execute(connection, LOSE_RUNNING, (sandbox.as_str(), column::millis(at)))?;
+    Ok(())
+}
+
+fn record_end(
+    connection: &Connection,
+    sandbox: &SandboxId,
+    id: &ExecId,
+    end: &ExecEnd,
+    output: &ExecOutput,
+) -> Result<(), Error> {
+    let ExecOutput { stdout, stderr } = output;
+    let has_output = !stdout.bytes().is_empty() || !stderr.bytes().is_empty();
+    let params = (
+        id.as_str(),
+        sandbox.as_str(),
+        column::millis(end.at),
+        end.status.as_str(),
+        end.exit_code,
+        end.signal,
+        has_output,
+        stdout.bytes(),
+        column::count(stdout.dropped()),
+        stderr.bytes(),
+        column::count(stderr.dropped()),
+    );
+    column::execute(connection, END, params)?;
+    let bound = |kept: u32| (sandbox.as_str(), kept, DROPPED_AT_ONCE);
+    column::execute(connection, DROP_OUTPUTS, bound(OUTPUTS_PER_SANDBOX_MAX))?;
+    column::execute(connection, DROP_EXECS, bound(EXECS_PER_SANDBOX_MAX))?;
+    Ok(())
+}

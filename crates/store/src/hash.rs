@@ -1,0 +1,61 @@
+//! SHA-256 of what isn't kept, and of what is only compared.
+
+use sha2::{Digest, Sha256};
+
+macro_rules! hash {
+    ($(#[$doc:meta])* $name:ident, $domain:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            /// The hash of these bytes. Different kinds of hash never agree by accident: each begins with its kind.
+            pub fn of(bytes: &[u8]) -> Self {
+                let mut digest = Sha256::new_with_prefix(concat!($domain, "\0"));
+                digest.update(bytes);
+                Self(digest.finalize().into())
+            }
+
+            pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+                Self(bytes)
+            }
+
+            pub(crate) fn as_bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+        }
+    };
+}
+
+hash!(
+    /// Of a request, to know whether it is the same one again.
+    RequestHash, "saggar.request/v1"
+);
+hash!(
+    /// Of a sandbox's access token. The token has 256 random bits, so nothing slower is needed; see `KeySecret`.
+    TokenHash, "saggar.token/v1"
+);
+hash!(
+    /// Of an API key's secret.
+    KeyHash, "saggar.key/v1"
+);
+
+impl TokenHash {
+    /// Whether it is the hash of this token; takes as long whatever the answer is.
+    pub fn matches(&self, token: &[u8]) -> bool {
+        is_same(&self.0, Self::of(token).as_bytes())
+    }
+}
+
+impl KeyHash {
+    /// Compares without telling by its duration where they differ.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        is_same(&self.0, &other.0)
+    }
+}
+
+fn is_same(left: &[u8; 32], right: &[u8; 32]) -> bool {
+    let difference = left.iter().zip(right).fold(0, |all, (left, right)| all | (left ^ right));
+    // Keeps the compiler from leaving the loop early.
+    std::hint::black_box(difference) == 0
+}

@@ -1,0 +1,49 @@
+//! The store: the index of sandboxes, their history, and what was acknowledged to a client. SQLite; the only crate with SQL.
+//!
+//! One thread writes, in groups; a few read. A call returns after the commit. What belongs to a live sandbox is its supervisor's
+//! to know; here is what must be found again when the server is gone. Nothing here reads a clock: every moment is an argument.
+//! No secret is kept: of keys and tokens there are only hashes.
+#![forbid(unsafe_code)]
+
+mod backup;
+mod column;
+mod cursor;
+mod error;
+mod event;
+mod exec;
+mod hash;
+mod json_text;
+mod key;
+mod lock;
+mod meta;
+mod migrate;
+mod open;
+mod page;
+mod project;
+mod readers;
+mod sandbox;
+mod store;
+mod sweep;
+mod writer;
+
+pub use backup::{BackupError, backup, restore};
+pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
+pub use error::Error;
+pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
+pub use exec::{
+    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, NewExec, OUTPUTS_PER_SANDBOX_MAX, Tail,
+};
+pub use hash::{RequestHash, TokenHash};
+pub use json_text::JsonText;
+pub use key::{ApiKey, KeyCheck, KeyName, KeySecret, NewKey, Permissions, Revoked};
+pub use meta::MetaKey;
+pub use open::{OpenError, Settings};
+pub use page::{Page, PageLimit};
+pub use project::Project;
+pub use sandbox::{
+    Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life, Lifetime, NewSandbox,
+    Sandbox, SandboxPatch, SandboxQuery, Scope,
+};
+pub use store::Store;
+pub use sweep::{Retention, Swept};
+pub use writer::Durability;

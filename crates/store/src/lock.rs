@@ -1,0 +1,55 @@
+//! One process per data directory.
+//!
+//! SQLite would let two in; but then two servers would hold the same sandboxes. The lock is on a file beside the database and
+//! goes with the process, however that ends. The holder's pid in it is for the message alone.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// Longest pid that is read back.
+const PID_LEN_MAX: u64 = 20;
+
+/// Held for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock alone")] File);
+
+/// Why there is no lock.
+#[derive(Debug)]
+pub(crate) enum LockError {
+    /// Somebody has it: which process, if that can be told.
+    Held(Option<u32>),
+    Io(std::io::Error),
+}
+
+impl Lock {
+    pub(crate) fn take(path: &Path) -> Result<Self, LockError> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path).map_err(LockError::Io)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(LockError::Held(read_pid(&mut file))),
+            Err(errno) => return Err(LockError::Io(errno.into())),
+        }
+        // A disk too full for a pid is no reason to stay out.
+        let _ = write_pid(&mut file);
+        Ok(Self(file))
+    }
+}
+
+fn write_pid(file: &mut File) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(std::process::id().to_string().as_bytes())
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(PID_LEN_MAX).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}

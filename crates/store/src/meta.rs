@@ -1,0 +1,55 @@
+//! A few facts about the store itself.
+
+use saggar_domain::BootId;
+
+use crate::column;
+use crate::error::Error;
+use crate::store::Store;
+use crate::writer::Durability;
+
+const GET: &str = "SELECT value FROM meta WHERE key = ?1";
+const SET: &str =
+    "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+
+/// Which fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaKey {
+    /// The boot of the host that the store was last used in.
+    BootId,
+    /// Which key signs URLs now.
+    SigningKeyId,
+}
+
+impl MetaKey {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::BootId => "boot_id",
+            Self::SigningKeyId => "signing_key_id",
+        }
+    }
+}
+
+impl Store {
+    /// A fact, if it was ever set.
+    pub async fn meta(&self, key: MetaKey) -> Result<Option<String>, Error> {
+        self.read(move |connection| column::one(connection, GET, [key.as_str()], |row| column::plain(row, "value")))
+            .await
+    }
+
+    /// Sets a fact.
+    pub async fn set_meta(&self, key: MetaKey, value: String) -> Result<(), Error> {
+        let work = move |connection: &rusqlite::Connection| {
+            column::execute(connection, SET, (key.as_str(), &value))?;
+            Ok(())
+        };
+        self.write(Durability::Power, work).await
+    }
+
+    /// The boot that the store was last used in.
+    pub async fn last_boot(&self) -> Result<Option<BootId>, Error> {
+        let value = self.meta(MetaKey::BootId).await?;
+        value
+            .map(|text| BootId::parse(&text).ok_or_else(|| Error::corrupt("the boot id doesn't read back")))
+            .transpose()
+    }
+}

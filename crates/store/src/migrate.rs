@@ -1,0 +1,58 @@
+//! The schema's versions: which a file has, and the way from there to ours.
+//!
+//! Versions count from 1 in `user_version`. Each migration runs in a transaction with the change of that number, so that a file
+//! is always whole at one version. There is no way back: a newer file is refused.
+
+use rusqlite::Connection;
+
+use crate::error::Error;
+
+/// What marks a file as ours: "SGAR".
+const APPLICATION_ID: i32 = 0x5347_4152;
+/// The way from version n to n + 1 is at index n.
+const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_first.sql")];
+
+/// Why a file can't be brought to our version.
+#[derive(Debug)]
+pub(crate) enum MigrateError {
+    Newer { found: u32, known: u32 },
+    Foreign,
+    Storage(Error),
+}
+
+impl<E: Into<Error>> From<E> for MigrateError {
+    fn from(error: E) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// Whether the file is empty or one of ours that is not too new; which version.
+pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError> {
+    let found: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let application: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    let objects: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let is_empty = found == 0 && application == 0 && objects == 0;
+    if !is_empty && application != APPLICATION_ID {
+        return Err(MigrateError::Foreign);
+    }
+    let known = latest();
+    if found > known { Err(MigrateError::Newer { found, known }) } else { Ok(found) }
+}
+
+/// Brings the file to our version, one step at a time.
+pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
+    let found = check_version(connection)?;
+    for (version, sql) in (1u32..).zip(MIGRATIONS).skip(found as usize) {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(sql)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", version)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// The version we write.
+pub(crate) fn latest() -> u32 {
+    u32::try_from(MIGRATIONS.len()).expect("there are not four billion migrations")
+}

@@ -1,0 +1,211 @@
+//! Opening: lock, look, migrate, connect. A file that isn't ours, is damaged or is newer than us is refused and left as it is.
+
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+use saggar_domain::{Code, Problem};
+
+use crate::error::Error;
+use crate::lock::{Lock, LockError};
+use crate::migrate::{self, MigrateError};
+use crate::readers::READERS;
+use crate::writer::Durability;
+
+/// The database, in the data directory.
+pub(crate) const DATABASE: &str = "saggar.db";
+/// The lock beside it.
+pub(crate) const LOCK: &str = "saggar.lock";
+/// How long to wait for another process that has the database: a backup, or a person with a shell.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Statements kept ready on each connection: about as many as there are.
+const STATEMENTS_MAX: usize = 64;
+/// The log is cut back to this when it has been folded into the file.
+const LOG_BYTES_MAX: i64 = 64 << 20;
+/// Up to this size the whole file is looked through at each start (a fraction of a second); above, damage is met where it is read.
+const CHECKED_BYTES_MAX: u64 = 64 << 20;
+
+/// How to hold the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// What every acknowledged write survives at least; some survive more.
+    pub durability: Durability,
+}
+
+/// Why a store can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("the data directory is in use by {}", holder(*.pid))]
+    Locked {
+        /// Which, if that can be told.
+        pid: Option<u32>,
+    },
+    /// The file isn't a database, isn't whole, or isn't one of ours.
+    #[error("the store in the data directory {what}")]
+    Damaged {
+        /// In what way.
+        what: String,
+    },
+    /// Written by a later version.
+    #[error("the store has schema version {found}, and this program knows up to {known}")]
+    Newer {
+        /// The file's.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// The directory or the file can't be used.
+    #[error("the store can't be opened: {0}")]
+    Storage(#[from] Error),
+    /// The same, by the operating system.
+    #[error("the store can't be opened: {}", .0.kind())]
+    Io(#[source] std::io::Error),
+}
+
+impl OpenError {
+    /// What to do next.
+    pub fn help(&self) -> String {
+        match self {
+            Self::Locked { .. } => "stop that process, or ask it: a running server does everything over its API".into(),
+            Self::Damaged { .. } => {
+                format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
+            }
+            Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
+            Self::Storage(error) => error.help().into(),
+            Self::Io(_) => "name a directory that is yours alone (mode 0700) on a disk that takes writes".into(),
+        }
+    }
+
+    pub(crate) fn thread(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+
+    /// A directory or file that can't be made, by what is in the way.
+    fn at_file(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
+                Self::Storage(Error::ReadOnly)
+            }
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Storage(Error::Full),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<OpenError> for Problem {
+    fn from(error: OpenError) -> Self {
+        Self::new(Code::DataDirectory, error.to_string(), error.help())
+    }
+}
+
+impl From<MigrateError> for OpenError {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Newer { found, known } => Self::Newer { found, known },
+            MigrateError::Foreign => Self::Damaged { what: "belongs to another program".into() },
+            MigrateError::Storage(error) => Self::from_storage(error),
+        }
+    }
+}
+
+impl OpenError {
+    fn from_storage(error: Error) -> Self {
+        match error {
+            Error::Corrupt { what } => Self::Damaged { what: format!("is damaged: {what}") },
+            other => Self::Storage(other),
+        }
+    }
+}
+
+/// Everything an open store holds.
+pub(crate) struct Opened {
+    pub(crate) lock: Lock,
+    pub(crate) writer: Connection,
+    pub(crate) readers: Vec<Connection>,
+}
+
+pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
+    let lock = lock(directory)?;
+    let path = database_in(directory);
+    make_private(&path).map_err(OpenError::at_file)?;
+    let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
+    // Before anything is changed: the mode of the journal is written into the file.
+    check_before(&writer, &path)?;
+    settle(&writer).map_err(OpenError::from_storage)?;
+    migrate::migrate(&mut writer)?;
+    let readers =
+        (0..READERS).map(|_| connect_to_read(&path)).collect::<Result<_, _>>().map_err(OpenError::from_storage)?;
+    Ok(Opened { lock, writer, readers })
+}
+
+/// Makes the directory if it isn't there, and keeps other processes out.
+pub(crate) fn lock(directory: &Path) -> Result<Lock, OpenError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(OpenError::at_file)?;
+    Lock::take(&directory.join(LOCK)).map_err(|error| match error {
+        LockError::Held(pid) => OpenError::Locked { pid },
+        LockError::Io(error) => OpenError::at_file(error),
+    })
+}
+
+pub(crate) fn database_in(directory: &Path) -> PathBuf {
+    directory.join(DATABASE)
+}
+
+/// A connection that can't write, not even by mistake.
+pub(crate) fn connect_to_read(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.pragma_update(None, "query_only", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(connection)
+}
+
+fn connect_to_write(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+fn check_before(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    migrate::check_version(connection)?;
+    let size = std::fs::metadata(path).map_err(OpenError::at_file)?.len();
+    if size > CHECKED_BYTES_MAX {
+        return Ok(());
+    }
+    let found: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|error| OpenError::from_storage(error.into()))?;
+    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { what: format!("is damaged: {found}") }) }
+}
+
+fn settle(connection: &Connection) -> Result<(), Error> {
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Error::Failed { message: format!("the file system only allows journal mode {mode}") });
+    }
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    Ok(())
+}
+
+/// SQLite gives its log and index the mode of the database; so that must be private from its first moment.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    File::options().read(true).append(true).create(true).mode(0o600).open(path).map(drop)
+}
+
+fn holder(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".into(),
+    }
+}

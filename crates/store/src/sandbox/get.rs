@@ -1,0 +1,38 @@
+//! Reading one sandbox, and how many there are.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::{ProjectId, SandboxId, SandboxState};
+
+use super::{Sandbox, Scope, columns, read};
+use crate::column;
+use crate::error::Error;
+use crate::store::Store;
+
+const GET: &str = concat!("SELECT ", columns!(), " FROM sandbox WHERE id = ?1 AND project_id = ?2");
+const GET_ANY: &str = concat!("SELECT ", columns!(), " FROM sandbox WHERE id = ?1");
+const COUNT: &str = "
+    SELECT state, count(*) AS sandboxes FROM sandbox WHERE ?1 IS NULL OR project_id = ?1 GROUP BY state";
+
+impl Store {
+    /// A sandbox of a project. Another project's is as absent as one that never was.
+    pub async fn sandbox(&self, project: ProjectId, id: SandboxId) -> Result<Option<Sandbox>, Error> {
+        self.read(move |connection| column::one(connection, GET, (id.as_str(), project.as_str()), read)).await
+    }
+
+    /// A sandbox whosever it is: for the runtime itself, and for what has its own proof (a token, a signature).
+    pub async fn sandbox_of_any(&self, id: SandboxId) -> Result<Option<Sandbox>, Error> {
+        self.read(move |connection| column::one(connection, GET_ANY, [id.as_str()], read)).await
+    }
+
+    /// How many sandboxes are in each state; states without one are not listed.
+    pub async fn count_sandboxes(&self, scope: Scope) -> Result<BTreeMap<SandboxState, u64>, Error> {
+        let work = move |connection: &rusqlite::Connection| {
+            let counts = column::all(connection, COUNT, [scope.project()], |row| {
+                Ok((column::parsed(row, "state", SandboxState::parse)?, column::number(row, "sandboxes")?))
+            })?;
+            Ok(counts.into_iter().collect())
+        };
+        self.read(work).await
+    }
+}

@@ -1,0 +1,142 @@
+//! Writing down a sandbox before it is made, once for each request that names a key.
+//!
+//! The same key with the same request gives the sandbox of the first time, whatever became of it, for a day. The same key with
+//! another request is a mistake of the client's. Keys of different projects have nothing to do with each other.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use saggar_domain::{SandboxId, Timestamp};
+
+use super::NewSandbox;
+use crate::column;
+use crate::error::Error;
+use crate::hash::RequestHash;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// For how long a key is remembered.
+pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest key, in bytes.
+const KEY_LEN_MAX: usize = 255;
+
+const INSERT: &str = "
+    INSERT INTO sandbox (id, project_id, state, state_since, created_at, deadline, on_deadline, idle_timeout_ms, auto_resume,
+        template, network, boot_id, policy_hash, access_token_hash, public_ports_json, labels_json, spec_json)
+    VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+const FIND_KEY: &str = "
+    SELECT request_hash, sandbox_id FROM idempotency WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
+const INSERT_KEY: &str = "
+    INSERT INTO idempotency (project_id, key, request_hash, sandbox_id, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (project_id, key) DO UPDATE
+    SET request_hash = excluded.request_hash, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at";
+
+/// What a client says to have a request done once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The client's name for the request.
+    pub key: IdempotencyKey,
+    /// What the request asks for.
+    pub request_hash: RequestHash,
+}
+
+/// A client's name for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// Takes 1 to 255 visible ASCII characters.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_key = (1..=KEY_LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_key.then(|| Self(text.to_owned()))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What became of a request for a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Insertion {
+    /// It is written down, and its maker is the caller.
+    Inserted,
+    /// This request was made before, and this sandbox was its answer.
+    Replayed(SandboxId),
+    /// The key was used for a different request.
+    Mismatch,
+}
+
+impl Store {
+    /// Writes down a sandbox, in state `creating`. [`Error::Missing`] when there is no such project.
+    pub async fn insert_sandbox(&self, new: NewSandbox, idempotency: Option<Idempotency>) -> Result<Insertion, Error> {
+        let work = move |connection: &Connection| {
+            if let Some(idempotency) = &idempotency
+                && let Some(earlier) = find_earlier(connection, &new, idempotency)?
+            {
+                return Ok(earlier);
+            }
+            insert(connection, &new)?;
+            if let Some(idempotency) = &idempotency {
+                remember(connection, &new, idempotency)?;
+            }
+            Ok(Insertion::Inserted)
+        };
+        self.write(Durability::Process, work).await
+    }
+}
+
+/// What the key stands for, unless it was forgotten: that it is still in the table does not count.
+fn find_earlier(
+    connection: &Connection,
+    new: &NewSandbox,
+    idempotency: &Idempotency,
+) -> Result<Option<Insertion>, Error> {
+    let oldest = new.created_at.before(IDEMPOTENCY_RETENTION);
+    let params = (new.project.as_str(), idempotency.key.as_str(), column::millis(oldest));
+    column::one(connection, FIND_KEY, params, |row| {
+        let request_hash = RequestHash::from_bytes(column::plain(row, "request_hash")?);
+        let sandbox = column::parsed(row, "sandbox_id", SandboxId::parse)?;
+        let is_same = request_hash == idempotency.request_hash;
+        Ok(if is_same { Insertion::Replayed(sandbox) } else { Insertion::Mismatch })
+    })
+}
+
+fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
+    let params = rusqlite::params![
+        new.id.as_str(),
+        new.project.as_str(),
+        column::millis(new.created_at),
+        new.lifetime.deadline.map(column::millis),
+        new.lifetime.on_deadline.as_str(),
+        new.lifetime.idle_timeout.map(column::span),
+        new.auto_resume,
+        new.template.as_str(),
+        new.network.as_str(),
+        new.boot_id.as_str(),
+        new.policy_hash.as_ref().map(|hash| hash.as_str()),
+        new.access_token_hash.as_ref().map(|hash| hash.as_bytes()),
+        column::to_json(&new.public_ports),
+        column::to_json(&new.labels),
+        new.spec.as_str(),
+    ];
+    column::execute(connection, INSERT, params).map_err(|error| match error {
+        Error::Taken { .. } => error.naming("a sandbox of that id"),
+        other => other.naming("the project"),
+    })?;
+    Ok(())
+}
+
+fn remember(connection: &Connection, new: &NewSandbox, idempotency: &Idempotency) -> Result<(), Error> {
+    let created_at: Timestamp = new.created_at;
+    let params = (
+        new.project.as_str(),
+        idempotency.key.as_str(),
+        idempotency.request_hash.as_bytes(),
+        new.id.as_str(),
+        column::millis(created_at),
+    );
+    column::execute(connection, INSERT_KEY, params)?;
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! What may be changed of a sandbox while it lives.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+
+use rusqlite::Connection;
+use saggar_domain::{Labels, SandboxId};
+
+use super::change::found;
+use super::{Changed, Lifetime};
+use crate::column;
+use crate::error::Error;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// A column whose new value is absent stays as it is; but a deadline may be taken away, so ?2 says whether there is a new lifetime.
+const PATCH: &str = "
+    UPDATE sandbox SET
+        deadline = iif(?2, ?3, deadline),
+        on_deadline = iif(?2, ?4, on_deadline),
+        idle_timeout_ms = iif(?2, ?5, idle_timeout_ms),
+        labels_json = coalesce(?6, labels_json),
+        auto_resume = coalesce(?7, auto_resume),
+        public_ports_json = coalesce(?8, public_ports_json)
+    WHERE id = ?1 AND state <> 'ended'";
+
+/// New values; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxPatch {
+    /// How long it may live.
+    pub lifetime: Option<Lifetime>,
+    /// All its labels.
+    pub labels: Option<Labels>,
+    /// Whether a request wakes it.
+    pub auto_resume: Option<bool>,
+    /// All its ports that need no token.
+    pub public_ports: Option<BTreeSet<NonZeroU16>>,
+}
+
+impl Store {
+    /// Changes a live sandbox; [`Changed::Otherwise`] when it has ended.
+    pub async fn patch_sandbox(&self, id: SandboxId, patch: SandboxPatch) -> Result<Changed, Error> {
+        self.write(Durability::Process, move |connection| apply(connection, &id, &patch)).await
+    }
+}
+
+fn apply(connection: &Connection, id: &SandboxId, patch: &SandboxPatch) -> Result<Changed, Error> {
+    let lifetime = patch.lifetime;
+    let params = (
+        id.as_str(),
+        lifetime.is_some(),
+        lifetime.and_then(|lifetime| lifetime.deadline).map(column::millis),
+        lifetime.map(|lifetime| lifetime.on_deadline.as_str()),
+        lifetime.and_then(|lifetime| lifetime.idle_timeout).map(column::span),
+        patch.labels.as_ref().map(column::to_json),
+        patch.auto_resume,
+        patch.public_ports.as_ref().map(column::to_json),
+    );
+    let touched = column::execute(connection, PATCH, params)?;
+    if touched > 0 { Ok(Changed::Done) } else { found(connection, id) }
+}

@@ -1,0 +1,98 @@
+//! The handle to an open store.
+//!
+//! Cheap to clone. The last one to go waits for its threads: everything that was queued is written, then the file is closed and
+//! the data directory is free for the next process. The operations are beside the types they work on.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use crate::error::Error;
+use crate::lock::Lock;
+use crate::open::{self, OpenError, Opened, Settings};
+use crate::readers::Readers;
+use crate::writer::{Durability, Writer};
+
+/// An open store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Opens the store of a data directory, making or migrating it where needed. One process at a time.
+    pub fn open(data_directory: &Path) -> Result<Self, OpenError> {
+        Self::open_with(data_directory, Settings::default())
+    }
+
+    /// The same with settings.
+    pub fn open_with(data_directory: &Path, settings: Settings) -> Result<Self, OpenError> {
+        let Opened { lock, writer, readers } = open::open(data_directory)?;
+        let (writer, writing) = Writer::start(writer, settings.durability).map_err(OpenError::thread)?;
+        let (readers, reading) = Readers::start(readers).map_err(OpenError::thread)?;
+        let queues = Some(Queues { writer, readers });
+        Ok(Self { inner: Arc::new(Inner { queues, reading, writing: Some(writing), _lock: lock }) })
+    }
+
+    pub(crate) async fn write<T, F>(&self, durability: Durability, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        self.queues().writer.write(durability, work).await
+    }
+
+    pub(crate) fn offer<F>(&self, work: F)
+    where
+        F: Fn(&Connection) -> Result<(), Error> + Send + 'static,
+    {
+        self.queues().writer.offer(work);
+    }
+
+    pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        self.queues().readers.read(work).await
+    }
+
+    fn queues(&self) -> &Queues {
+        self.inner.queues.as_ref().expect("only `drop` takes it, and then no handle is left")
+    }
+}
+
+#[derive(Debug)]
+struct Queues {
+    writer: Writer,
+    readers: Readers,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queues: Option<Queues>,
+    reading: Vec<JoinHandle<()>>,
+    writing: Option<JoinHandle<()>>,
+    /// Let go of last: after the connections are closed.
+    _lock: Lock,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(Queues { writer, readers }) = self.queues.take() else { return };
+        // A thread ends when its queue is closed and empty. Readers first: the last connection to be closed folds the log back
+        // into the file, and only the writer's can.
+        drop(readers);
+        for thread in self.reading.drain(..) {
+            // One that panicked has nothing left to wait for.
+            let _ = thread.join();
+        }
+        drop(writer);
+        if let Some(thread) = self.writing.take() {
+            // The same.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Forgetting: sandboxes that ended long ago, with their execs and events, and idempotency keys older than a day.
+//!
+//! A sweep takes a bounded number of rows in one go, so that no write waits long behind it. Who wants everything gone calls
+//! again while there is more.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use saggar_domain::{SandboxId, Timestamp};
+
+use crate::column;
+use crate::error::Error;
+use crate::sandbox::IDEMPOTENCY_RETENTION;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// Most rows of one sweep, unless the caller says otherwise: a few milliseconds of the writer.
+const ROWS_MAX: NonZeroU32 = NonZeroU32::new(1_000).expect("it is not zero");
+/// For how long an ended sandbox is kept, unless the caller says otherwise: a week.
+const ENDED_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+const FORGET_KEYS: &str = "
+    DELETE FROM idempotency WHERE (project_id, key) IN (
+        SELECT project_id, key FROM idempotency WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
+/// A sandbox that a key still stands for stays: the key must be able to give it as its answer.
+const OLDEST_ENDED: &str = "
+    SELECT id FROM sandbox WHERE state = 'ended' AND ended_at <= ?1
+        AND NOT EXISTS (SELECT 1 FROM idempotency WHERE sandbox_id = sandbox.id)
+    ORDER BY ended_at, id LIMIT 1";
+const FORGET_EVENTS: &str = "
+    DELETE FROM event WHERE sandbox_id = ?1 AND seq IN (SELECT seq FROM event WHERE sandbox_id = ?1 ORDER BY seq LIMIT ?2)";
+const FORGET_EXECS: &str = "
+    DELETE FROM exec WHERE id IN (SELECT id FROM exec WHERE sandbox_id = ?1 LIMIT ?2)";
+const FORGET_SANDBOX: &str = "DELETE FROM sandbox WHERE id = ?1";
+
+/// What to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// For how long an ended sandbox is kept.
+    pub ended: Duration,
+    /// Most rows that one sweep deletes.
+    pub rows_max: NonZeroU32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { ended: ENDED_RETENTION, rows_max: ROWS_MAX }
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Sandboxes that are gone.
+    pub sandboxes: u32,
+    /// Rows of any kind that are gone.
+    pub rows: u32,
+    /// Whether the bound was reached, so that there may be more.
+    pub has_more: bool,
+}
+
+impl Store {
+    /// Deletes what is older than it is kept, up to a number of rows.
+    pub async fn sweep(&self, now: Timestamp, retention: Retention) -> Result<Swept, Error> {
+        self.write(Durability::Process, move |connection| sweep(connection, now, retention)).await
+    }
+}
+
+fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Result<Swept, Error> {
+    let rows_max = retention.rows_max.get();
+    let mut room = rows_max;
+    let mut sandboxes = 0;
+    let keys_from = column::millis(now.before(IDEMPOTENCY_RETENTION));
+    room -= rows(column::execute(connection, FORGET_KEYS, (keys_from, room))?);
+    while room > 0 {
+        let Some(id) = oldest_ended(connection, now.before(retention.ended))? else { break };
+        room -= rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
+        room -= rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
+        // With no room left something may still belong to it; then it goes next time.
+        if room > 0 {
+            room -= rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
+            sandboxes += 1;
+        }
+    }
+    Ok(Swept { sandboxes, rows: rows_max - room, has_more: room == 0 })
+}
+
+fn oldest_ended(connection: &Connection, at_most: Timestamp) -> Result<Option<SandboxId>, Error> {
+    column::one(connection, OLDEST_ENDED, [column::millis(at_most)], |row| column::parsed(row, "id", SandboxId::parse))
+}
+
+fn rows(touched: usize) -> u32 {
+    u32::try_from(touched).expect("each statement has a limit that is a u32")
+}
