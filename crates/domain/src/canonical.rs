@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, de};
 use sha2::{Digest, Sha256};
 
 use crate::spec::Spec;
@@ -28,6 +28,13 @@ impl PolicyHash {
         Self(hash)
     }
 
+    /// Reads a hash back; `None` when the text is not one. Whether it is the hash of a given spec is for whoever has the spec to say.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:")?;
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (digits.len() == 64 && digits.bytes().all(is_hex)).then(|| Self(text.to_owned()))
+    }
+
     /// The hash as text, with its algorithm in front.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -37,6 +44,13 @@ impl PolicyHash {
 impl fmt::Display for PolicyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PolicyHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("{text:?} is not a hash of the form sha256:…")))
     }
 }
 

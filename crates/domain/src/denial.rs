@@ -1,11 +1,11 @@
 //! Denials: what the runtime itself refused or cut off. An ordinary `EACCES` from the kernel is not one.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::limit::LimitName;
 
 /// One refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// What kind.
     pub code: DenialCode,
@@ -16,7 +16,7 @@ pub struct Denial {
 }
 
 /// The kinds of denial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenialCode {
     /// The spec was refused before anything started.

@@ -1,6 +1,6 @@
 //! The result of an exec, as programs read it.
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 
 use crate::canonical::PolicyHash;
 use crate::denial::Denial;
@@ -53,7 +53,7 @@ pub struct ExecResult {
 }
 
 /// How an exec ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecStatus {
     /// By itself, with an exit code.
@@ -121,7 +121,7 @@ impl Serialize for Output {
 }
 
 /// What an exec used; `null` where this host can't tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time of the whole tree.
     pub cpu_ms: Option<u64>,

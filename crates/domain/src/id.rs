@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// RFC 4648 base32 in lower case: safe in file names, host names and cgroup names.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -40,6 +40,15 @@ macro_rules! id {
                 f.write_str(&self.0)
             }
         }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).ok_or_else(|| {
+                    de::Error::custom(format!(concat!("{:?} is not an id of the form ", $prefix, "_…"), text))
+                })
+            }
+        }
     };
 }
 
@@ -50,6 +59,14 @@ id!(
 id!(
     /// One exec: a process tree run in a sandbox.
     ExecId, "exec"
+);
+id!(
+    /// One project: the owner of sandboxes and keys.
+    ProjectId, "prj"
+);
+id!(
+    /// One API key; not its secret.
+    KeyId, "key"
 );
 
 /// 128 bits in groups of five.

@@ -23,7 +23,7 @@ pub use denial::{Denial, DenialCode};
 pub use draft::{Draft, DraftLimits, EnvDraft};
 pub use event::{EVENT_SCHEMA, Event, EventBody};
 pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage};
-pub use id::{ExecId, SandboxId};
+pub use id::{ExecId, KeyId, ProjectId, SandboxId};
 pub use limit::{Limit, LimitName, Limits};
 pub use mode::{Access, FsMode, NetworkMode, Template, Tier, User};
 pub use path::{GuestPath, HostPath, ProtectedPath};
