@@ -1,21 +1,23 @@
 //! What a host can give: the answer of `saggar doctor`.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 /// The schema of [`Capabilities`].
 pub const CAPABILITIES_SCHEMA: &str = "saggar.capabilities/v1";
 
 /// Everything that was tried, by kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// [`CAPABILITIES_SCHEMA`].
-    pub schema: &'static str,
+    pub schema: Cow<'static, str>,
     /// Version of this program.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// Kernel release and machine, as the kernel says.
     pub host: String,
     /// `root` or `ordinary user`: what the host gives differs.
-    pub identity: &'static str,
+    pub identity: Cow<'static, str>,
     /// Whether the default tier can start.
     pub is_ready: bool,
     /// Isolation primitives.
@@ -33,7 +35,7 @@ pub struct Capabilities {
 }
 
 /// One thing a host may give.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
     /// What.
     pub name: String,
@@ -48,7 +50,7 @@ pub struct Capability {
 }
 
 /// How far a capability can be relied on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Support {
     /// Tried, works, enforced.

@@ -137,7 +137,7 @@ impl Serialize for Output {
 }
 
 /// What an exec used; `null` where this host can't tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time of the whole tree.
     pub cpu_ms: Option<u64>,

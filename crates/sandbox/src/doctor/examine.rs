@@ -20,10 +20,10 @@ const AS_ROOT: &str = "run as root, or have the controller delegated to this use
 pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
     let is_root = rustix::process::geteuid().is_root();
     let mut capabilities = Capabilities {
-        schema: CAPABILITIES_SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        schema: CAPABILITIES_SCHEMA.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
         host: host_name(),
-        identity: if is_root { "root" } else { "ordinary user" },
+        identity: if is_root { "root" } else { "ordinary user" }.into(),
         is_ready: false,
         tiers: Vec::new(),
         filesystem: Vec::new(),

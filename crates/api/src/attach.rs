@@ -1,0 +1,134 @@
+//! Messages on the WebSocket of an exec.
+//!
+//! Binary messages from the client are stdin. Binary messages from the server are output: one byte that says which stream (1 stdout or
+//! the terminal, 2 stderr), then the bytes. Text messages are the JSON of the types here. The server closes after the last one.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use saggar_domain::ExecId;
+
+use crate::exec::{Exec, SignalScope};
+use crate::problem::Problem;
+use crate::schema;
+use crate::signal::Signal;
+use crate::stream::{Beginning, OutputStream};
+
+/// Largest message either side takes.
+pub const ATTACH_MESSAGE_BYTES_MAX: usize = 1 << 20;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+
+/// Which part of the output to attach to, and whether to send stdin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct AttachQuery {
+    /// `start` (what is kept of before, too), `now`, or offsets in stdout and stderr such as `12-0`.
+    #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
+    pub from: Beginning,
+}
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AttachRequest {
+    /// The terminal has another size.
+    Resize {
+        /// Lines.
+        rows: u16,
+        /// Columns.
+        cols: u16,
+    },
+    /// Send a signal.
+    Signal {
+        /// Which.
+        #[schema(value_type = schema::SignalName)]
+        signal: Signal,
+        /// To whom.
+        #[serde(default)]
+        scope: SignalScope,
+    },
+    /// There is no more stdin.
+    StdinEnd,
+}
+
+/// What the server says besides output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AttachReply {
+    /// Attached; always the first.
+    Started {
+        /// To what.
+        #[schema(value_type = schema::ExecId)]
+        exec_id: ExecId,
+        /// The program's process id inside the sandbox.
+        pid: Option<u32>,
+    },
+    /// Output that is no longer kept was passed over.
+    Gap {
+        /// Of which stream.
+        stream: OutputStream,
+        /// How much.
+        bytes: u64,
+    },
+    /// The program ended; always the last.
+    Exited {
+        /// How.
+        exec: Box<Exec>,
+    },
+    /// It can't go on; the last too.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
+    /// One that this version has no name for. Never sent, only read.
+    #[serde(other)]
+    Other,
+}
+
+/// The first byte of an output message.
+pub fn output_prefix(stream: OutputStream) -> u8 {
+    match stream {
+        OutputStream::Stdout => STDOUT,
+        OutputStream::Stderr => STDERR,
+    }
+}
+
+/// Takes an output message apart; `None` when its first byte is no stream.
+pub fn split_output(message: &[u8]) -> Option<(OutputStream, &[u8])> {
+    match message.split_first()? {
+        (&STDOUT, bytes) => Some((OutputStream::Stdout, bytes)),
+        (&STDERR, bytes) => Some((OutputStream::Stderr, bytes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_on_the_wire() {
+        for (request, json) in [
+            (AttachRequest::Resize { rows: 40, cols: 120 }, r#"{"type":"resize","rows":40,"cols":120}"#),
+            (
+                AttachRequest::Signal { signal: Signal::INT, scope: SignalScope::Tree },
+                r#"{"type":"signal","signal":"INT","scope":"tree"}"#,
+            ),
+            (AttachRequest::StdinEnd, r#"{"type":"stdin_end"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&request).unwrap(), json);
+            assert_eq!(serde_json::from_str::<AttachRequest>(json).unwrap(), request);
+        }
+        assert!(serde_json::from_str::<AttachRequest>(r#"{"type":"resize","rows":1,"cols":1,"x":1}"#).is_err());
+    }
+
+    #[test]
+    fn output_messages_come_apart() {
+        assert_eq!(split_output(b"\x01hi"), Some((OutputStream::Stdout, &b"hi"[..])));
+        assert_eq!(split_output(b"\x02"), Some((OutputStream::Stderr, &b""[..])));
+        assert_eq!(split_output(b"\x03x"), None);
+        assert_eq!(split_output(b""), None);
+    }
+}

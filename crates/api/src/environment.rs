@@ -1,0 +1,38 @@
+//! Environment entries of a request, by the domain's rules.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::{EnvDraft, Problem};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Environment entries, each name once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// Entries that passed the domain's checks.
+    pub fn of(entries: impl IntoIterator<Item = (String, String)>) -> Result<Self, Problem> {
+        let mut draft = EnvDraft::default();
+        for (name, value) in entries {
+            draft.insert(name, value)?;
+        }
+        Ok(Self(draft.into_map()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entries.
+    pub fn into_map(self) -> BTreeMap<String, String> {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Environment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        EnvDraft::deserialize(deserializer).map(|draft| Self(draft.into_map()))
+    }
+}

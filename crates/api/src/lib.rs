@@ -1,0 +1,59 @@
+//! The HTTP API of `saggar serve` as types: requests, answers, problems, streams; and a client for it.
+//!
+//! No logic is here: what a type can't say, the server checks. Requests refuse unknown fields by name; answers may grow, so readers of
+//! them ignore what they don't know. Shapes of the domain's types in the OpenAPI document are in [`schema`].
+#![forbid(unsafe_code)]
+
+mod attach;
+mod bytes;
+mod code;
+mod environment;
+mod event;
+mod exec;
+mod file;
+mod host;
+mod key;
+mod name;
+mod object;
+mod output;
+mod path;
+mod problem;
+pub mod read;
+pub mod route;
+mod sandbox;
+pub mod schema;
+mod secret;
+mod signal;
+mod sse;
+mod stream;
+mod time;
+mod update;
+
+pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, output_prefix, split_output};
+pub use bytes::Bytes;
+pub use code::Code;
+pub use environment::Environment;
+pub use event::{EventList, EventsQuery, PauseReason, SandboxEvent, SandboxEventBody};
+pub use exec::{
+    CommandLine, Exec, ExecLimits, ExecList, ExecState, SignalExec, SignalScope, StartExec, StdinQuery, TerminalSize,
+};
+pub use file::{
+    FileChange, FileEntry, FileEvent, FileKind, FileList, FileQuery, ListQuery, MakeDirectory, Metadata, MoveFile,
+    RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, TreeReport, WatchQuery, WriteQuery, WriteReport,
+};
+pub use host::{Health, HealthStatus, Metrics, Sample};
+pub use key::{CreateKey, CreatedKey, Key, KeyList};
+pub use name::{KeyName, Label, Labels, TemplateName};
+pub use output::{ExecResult, Output};
+pub use path::{FileMode, FilePath};
+pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
+pub use sandbox::{
+    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, EndReason, Ended, ListSandboxes, Network,
+    OnTimeout, Ports, Sandbox, SandboxLimits, SandboxList, SandboxState, States,
+};
+pub use secret::Secret;
+pub use signal::Signal;
+pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
+pub use stream::{Beginning, ExecEvent, Offsets, OutputStream, StreamQuery};
+pub use time::Timestamp;
+pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};

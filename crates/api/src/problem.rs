@@ -1,0 +1,126 @@
+//! Problems on the wire: RFC 9457 `application/problem+json`, with a stable code and what to do next.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::code::Code;
+
+/// The media type of a problem.
+pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
+/// What every problem's `type` begins with.
+const TYPE_BASE: &str = "https://saggar.dev/problems/";
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+pub struct Problem {
+    /// A page about this code.
+    #[serde(rename = "type")]
+    #[schema(example = "https://saggar.dev/problems/not_found", format = "uri")]
+    pub kind: String,
+    /// What the code means.
+    pub title: String,
+    /// The HTTP status it was answered with.
+    #[schema(minimum = 400, maximum = 599)]
+    pub status: u16,
+    /// Stable, for programs.
+    #[schema(value_type = crate::schema::ProblemCode)]
+    pub code: Code,
+    /// What happened, to which object.
+    pub detail: String,
+    /// What to do next; empty when there is nothing to do.
+    #[serde(default)]
+    pub help: String,
+    /// The request it belongs to, as in the server's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub instance: Option<String>,
+    /// When it is worth trying again, the same as the `Retry-After` header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub retry_after_seconds: Option<u64>,
+}
+
+impl Problem {
+    /// A problem with its remedy.
+    pub fn new(code: Code, detail: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            kind: format!("{TYPE_BASE}{code}"),
+            title: code.title().to_owned(),
+            status: code.status(),
+            code,
+            detail: detail.into(),
+            help: help.into(),
+            instance: None,
+            retry_after_seconds: None,
+        }
+    }
+
+    /// A request that can't be read.
+    pub fn invalid(detail: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(Code::InvalidRequest, detail, help)
+    }
+
+    /// The same, worth trying again after so long.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The same, naming the request it belongs to.
+    pub fn of_request(mut self, instance: impl Into<String>) -> Self {
+        self.instance = Some(instance.into());
+        self
+    }
+
+    /// The code's name, also of one that this version doesn't know.
+    pub fn code_name(&self) -> &str {
+        match self.code {
+            Code::Other => self.kind.rsplit('/').next().unwrap_or("other"),
+            code => code.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl From<saggar_domain::Problem> for Problem {
+    fn from(problem: saggar_domain::Problem) -> Self {
+        Self::new(problem.code.into(), problem.message, problem.help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_problem_on_the_wire() {
+        let problem = Problem::new(Code::Capacity, "all 100 sandboxes are in use", "end one").retry_after(2);
+        assert_eq!(
+            serde_json::to_value(&problem).unwrap(),
+            json!({
+                "type": "https://saggar.dev/problems/capacity",
+                "title": "The server is full",
+                "status": 429,
+                "code": "capacity",
+                "detail": "all 100 sandboxes are in use",
+                "help": "end one",
+                "retry_after_seconds": 2
+            })
+        );
+    }
+
+    #[test]
+    fn a_code_from_a_newer_server_keeps_its_name() {
+        let text = r#"{"type":"https://saggar.dev/problems/too_hot","title":"t","status":418,"code":"too_hot","detail":"d","new":1}"#;
+        let problem: Problem = serde_json::from_str(text).unwrap();
+        assert_eq!((problem.code, problem.code_name(), problem.status), (Code::Other, "too_hot", 418));
+    }
+}

@@ -1,0 +1,146 @@
+//! How types of the domain look in the OpenAPI document.
+//!
+//! The domain knows nothing of OpenAPI, so each of its types that crosses the wire has a stand-in here, named by `#[schema(value_type = …)]`.
+//! The stand-ins have no values; choices come from the domain's own list, so that they can't drift apart.
+
+use std::borrow::Cow;
+
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+macro_rules! stand_ins {
+    ($($(#[$doc:meta])* $name:ident => $object:expr;)+) => {$(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                RefOr::T(Schema::Object($object))
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed(stringify!($name))
+            }
+        }
+    )+};
+}
+
+stand_ins! {
+    /// A sandbox's id.
+    SandboxId => text("The id of a sandbox", r"^sbx_[a-z2-7]{26}$", "sbx_nydx5hut4qxdoavpl3z5prlo4c");
+    /// An exec's id.
+    ExecId => text("The id of an exec", r"^exec_[a-z2-7]{26}$", "exec_b5xp67dqheak6zygmmwjfuhq5f");
+    /// A key's id.
+    KeyId => text("The id of an API key", r"^key_[a-z2-7]{26}$", "key_c2xp67dqheak6zygmmwjfuhq5f");
+    /// A project's id.
+    ProjectId => text("The id of a project", r"^prj_[a-z2-7]{26}$", "prj_d3xp67dqheak6zygmmwjfuhq5f");
+    /// A policy hash.
+    PolicyHash => text("The hash of a boundary", r"^sha256:[0-9a-f]{64}$", "sha256:9040d8c323aeb83c7b74c63f50e7ca0a10c38ae7e77b0f035338df88cfd7cd0f");
+    /// A time span.
+    TimeSpan => text("A time span: a whole number with ms, s, m, h or d", r"^[0-9]{1,15}(ms|s|m|h|d)?$", "5m");
+    /// A size.
+    Size => text("A size: a whole number with K, M, G or T, powers of 1024", r"^[0-9]{1,15}([KkMmGgTt]([Ii]?[Bb])?|[Bb])?$", "512M");
+    /// CPUs.
+    CpuShare => text("A number of CPUs, three decimals at most", r"^[0-9]{1,6}(\.[0-9]{1,3})?$", "0.5");
+    /// A count.
+    Quantity => text("A whole number, as text; a bare number is read too", r"^[0-9]{1,15}$", "512");
+    /// An instant.
+    Instant => timestamp();
+    /// A path in a sandbox.
+    SandboxPath => path();
+    /// Octal permission bits.
+    Mode => text("Permission bits in octal", r"^0?[0-7]{3}$", "0644");
+    /// A signal.
+    SignalName => text("A signal by name or number", r"^((SIG)?[A-Z][A-Z0-9+]{1,9}|[0-9]{1,2})$", "TERM");
+    /// A command line.
+    CommandWords => command();
+    /// A network mode.
+    Network => choice("How a sandbox reaches the network", saggar_domain::NetworkMode::ALL.iter().map(|one| one.as_str()));
+    /// A user inside.
+    SandboxUser => choice("Who runs inside", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
+    /// A tier.
+    IsolationTier => choice("The isolation primitive", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
+    /// A problem's code.
+    ProblemCode => choice("What kind of problem it is; newer servers may add codes", crate::code::Code::ALL.iter().map(|one| one.as_str()));
+    /// Text names to text values.
+    TextMap => text_map();
+}
+
+/// A denial, as the domain writes it.
+#[derive(ToSchema)]
+#[schema(as = Denial)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct DenialShape {
+    /// What kind: refused, limit_reached, syscall_refused, denials_dropped.
+    code: String,
+    /// The rule that refused, such as `seccomp/mounts` or `limit/memory`.
+    #[schema(example = "limit/memory")]
+    rule: String,
+    /// What was attempted, and what to do if it should have been allowed.
+    message: String,
+}
+
+/// What was used; null where the host can't tell.
+#[derive(ToSchema)]
+#[schema(as = Usage)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct UsageShape {
+    /// CPU time of the whole tree.
+    cpu_ms: Option<u64>,
+    /// Most memory at once, of the whole tree.
+    memory_peak_bytes: Option<u64>,
+    /// Most processes and threads at once.
+    processes_peak: Option<u64>,
+}
+
+fn text(what: &str, pattern: &str, example: &str) -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(what))
+        .pattern(Some(pattern))
+        .examples([example])
+        .build()
+}
+
+fn timestamp() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("An instant in UTC, RFC 3339 with milliseconds"))
+        .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(utoipa::openapi::KnownFormat::DateTime)))
+        .examples(["2026-11-15T12:00:00.000Z"])
+        .build()
+}
+
+fn path() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("A path in the sandbox: absolute, or relative to the home of the user"))
+        .min_length(Some(1))
+        .max_length(Some(crate::path::PATH_LEN_MAX))
+        .pattern(Some(r"^[^\u0000]+$"))
+        .examples(["/home/user/app.py"])
+        .build()
+}
+
+fn command() -> Object {
+    // Either kind has its own JSON type, so a list of types says it without a `oneOf`.
+    ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::SchemaType::Array(vec![Type::Array, Type::String]))
+        .description(Some("The program and its arguments as a list, or one line for /bin/sh -c"))
+        .examples([serde_json::json!(["python3", "-c", "print(6*7)"]), serde_json::json!("make test | tail -5")])
+        .build()
+}
+
+fn choice(what: &str, names: impl Iterator<Item = &'static str>) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).description(Some(what)).enum_values(Some(names)).build()
+}
+
+fn text_map() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build()
+}

@@ -1,0 +1,40 @@
+//! Secrets that are sent once: the secret of a key, the access token of a sandbox. Never in a log: `Debug` doesn't tell them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A secret, shown once and kept by nobody but its owner.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = String)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a secret into keeping.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself, to be sent or shown, never logged.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_does_not_tell() {
+        assert!(!format!("{:?}", Secret::new("sgr_abc")).contains("abc"));
+    }
+}

@@ -1,0 +1,150 @@
+//! Server-sent events as text: one event written, and a stream of them read back from pieces of any size.
+//!
+//! Only what this API sends is spoken: `id`, `event` and `data`, comments for keeping alive. The reader takes any conforming stream, and a
+//! line longer than a bound ends it with an error rather than with all the memory.
+
+use std::fmt::Write;
+
+/// The media type of a stream.
+pub const SSE_MEDIA_TYPE: &str = "text/event-stream";
+/// Longest event a reader takes. What a server sends at once is far below.
+const EVENT_BYTES_MAX: usize = 8 << 20;
+
+/// One event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerSentEvent {
+    /// Where a client goes on after it; empty when it has none.
+    pub id: String,
+    /// Its type; empty means `message`.
+    pub event: String,
+    /// Its data.
+    pub data: String,
+}
+
+impl ServerSentEvent {
+    /// As it goes over the wire.
+    pub fn to_text(&self) -> String {
+        let mut text = String::with_capacity(self.data.len() + self.id.len() + self.event.len() + 32);
+        for (name, value) in [("id", &self.id), ("event", &self.event)] {
+            // A line break here would begin another field.
+            if !value.is_empty() && !value.contains(['\n', '\r', '\0']) {
+                // Writing to a string can't fail.
+                let _ = writeln!(text, "{name}: {value}");
+            }
+        }
+        for line in self.data.split('\n') {
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "data: {line}");
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// Reads a stream piece by piece.
+#[derive(Debug, Default)]
+pub struct SseDecoder {
+    line: Vec<u8>,
+    event: ServerSentEvent,
+    has_data: bool,
+    /// Whether the last byte was a carriage return, so that a newline after it is part of the same break.
+    after_return: bool,
+}
+
+/// A stream that is no longer one of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event of more than {EVENT_BYTES_MAX} bytes")]
+pub struct TooLong;
+
+impl SseDecoder {
+    /// Takes the next piece, and gives what is complete.
+    pub fn push(&mut self, piece: &[u8]) -> Result<Vec<ServerSentEvent>, TooLong> {
+        let mut events = Vec::new();
+        for byte in piece {
+            match byte {
+                b'\n' if self.after_return => {}
+                b'\n' | b'\r' => events.extend(self.end_line()),
+                byte if self.line.len() + self.event.data.len() >= EVENT_BYTES_MAX => {
+                    self.after_return = *byte == b'\r';
+                    return Err(TooLong);
+                }
+                byte => self.line.push(*byte),
+            }
+            self.after_return = *byte == b'\r';
+        }
+        Ok(events)
+    }
+
+    fn end_line(&mut self) -> Option<ServerSentEvent> {
+        let line = std::mem::take(&mut self.line);
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            return std::mem::take(&mut self.has_data).then_some(event);
+        }
+        let line = String::from_utf8_lossy(&line);
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match name {
+            "id" if !value.contains('\0') => self.event.id = value.to_owned(),
+            "event" => self.event.event = value.to_owned(),
+            "data" => {
+                if self.has_data {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+                self.has_data = true;
+            }
+            // Comments, which have an empty name, and what the standard says to ignore.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &[(&str, &str, &str)]) {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(id, event, data)| ServerSentEvent {
+                id: (*id).to_owned(),
+                event: (*event).to_owned(),
+                data: (*data).to_owned(),
+            })
+            .collect();
+        assert_eq!(SseDecoder::default().push(text.as_bytes()).unwrap(), expected, "{text:?}");
+        let mut decoder = SseDecoder::default();
+        let pieces: Vec<_> = text.bytes().flat_map(|byte| decoder.push(&[byte]).unwrap()).collect();
+        assert_eq!(pieces, expected, "cut after every byte: {text:?}");
+    }
+
+    #[test]
+    fn streams_read_however_they_are_cut() {
+        check("id: 1-0\nevent: stdout\ndata: {}\n\n", &[("1-0", "stdout", "{}")]);
+        check("data: a\r\ndata: b\r\n\r\ndata:c\r\r", &[("", "", "a\nb"), ("", "", "c")]);
+        check(": keep alive\n\nevent: x\n\ndata\n\n", &[("", "", "")]);
+        check("data: unfinished\n", &[]);
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let event = ServerSentEvent { id: "7".into(), event: "created".into(), data: "a\nb: c\n".into() };
+        assert_eq!(SseDecoder::default().push(event.to_text().as_bytes()).unwrap(), [event]);
+    }
+
+    #[test]
+    fn an_id_can_not_smuggle_a_field() {
+        let event = ServerSentEvent { id: "1\ndata: evil".into(), event: String::new(), data: "x".into() };
+        assert_eq!(event.to_text(), "data: x\n\n");
+    }
+
+    #[test]
+    fn an_event_without_end_is_an_error() {
+        let mut decoder = SseDecoder::default();
+        let piece = vec![b'x'; EVENT_BYTES_MAX / 4 + 1];
+        let outcomes: Vec<_> = (0..5).map(|_| decoder.push(&piece).is_ok()).collect();
+        assert!(outcomes.contains(&false));
+    }
+}

@@ -1,0 +1,113 @@
+//! Changes to a living sandbox: its deadline, what happens then, its labels.
+
+use saggar_domain::Timeout;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
+
+use crate::name::Labels;
+use crate::object::only_from_an_object;
+use crate::sandbox::OnTimeout;
+use crate::schema;
+use crate::time::Timestamp;
+
+/// What to change of a sandbox; what is left out stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct UpdateSandbox {
+    /// Live so long from now. Not together with `deadline`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TimeSpan>)]
+    pub ttl: Option<Timeout>,
+    /// Live until then. Not together with `ttl`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Instant>)]
+    pub deadline: Option<Timestamp>,
+    /// What happens when its time is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnTimeout>,
+    /// How long it may be left alone; null for ever.
+    #[serde(skip_serializing_if = "Change::is_keep")]
+    #[schema(value_type = Option<schema::TimeSpan>)]
+    pub idle_timeout: Change<Timeout>,
+    /// All labels it then has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TextMap>)]
+    pub labels: Option<Labels>,
+    /// Whether a request to it while it is paused resumes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_resume: Option<bool>,
+}
+
+/// A field of a change: left out, null, or a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change<T> {
+    /// Left out: it stays as it is.
+    #[default]
+    Keep,
+    /// Null: there is none from now on.
+    Clear,
+    /// This from now on.
+    Set(T),
+}
+
+impl<T> Change<T> {
+    /// Whether nothing is to be changed.
+    pub fn is_keep(&self) -> bool {
+        matches!(self, Self::Keep)
+    }
+}
+
+impl<T: Serialize> Serialize for Change<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            // Left out by `skip_serializing_if` wherever it is used.
+            Self::Keep | Self::Clear => serializer.serialize_none(),
+            Self::Set(value) => value.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Change<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map_or(Self::Clear, Self::Set))
+    }
+}
+
+/// A sandbox to be resumed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct ResumeSandbox {
+    /// Live so long from now; without it, as long as was left when it was paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TimeSpan>)]
+    pub ttl: Option<Timeout>,
+}
+
+/// A new time to live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct SetTimeout {
+    /// Live so long from now.
+    #[schema(value_type = schema::TimeSpan)]
+    pub ttl: Timeout,
+}
+
+only_from_an_object!(UpdateSandbox, ResumeSandbox, SetTimeout);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn left_out_null_and_a_value_are_three_things() {
+        for (json, expected) in [
+            (r#"{}"#, Change::Keep),
+            (r#"{"idle_timeout":null}"#, Change::Clear),
+            (r#"{"idle_timeout":"5m"}"#, Change::Set(Timeout::millis(300_000))),
+        ] {
+            let update: UpdateSandbox = serde_json::from_str(json).unwrap();
+            assert_eq!(update.idle_timeout, expected, "{json}");
+            assert_eq!(serde_json::to_string(&update).unwrap(), json);
+        }
+    }
+}
