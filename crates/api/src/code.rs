@@ -188,8 +188,7 @@ impl From<saggar_domain::Code> for Code {
             Domain::SandboxPaused => Self::SandboxPaused,
             Domain::SandboxEnded => Self::SandboxEnded,
             Domain::TooMany => Self::Capacity,
-            Domain::UnsupportedProtocol => Self::UnsupportedCapability,
-            Domain::Internal => Self::Internal,
+            Domain::UnsupportedProtocol | Domain::Internal => Self::Internal,
         }
     }
 }

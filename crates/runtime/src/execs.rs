@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::{ExecId, SandboxId, User};
-use saggar_supervisor::control::{
-    Attach, ExecState, From, Op, PerExec, Reply, Scope, StartExec, WindowSize,
-};
+use saggar_supervisor::control::{Attach, ExecState, From, Op, PerExec, Reply, Scope, StartExec, WindowSize};
 
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};

@@ -105,7 +105,18 @@ impl Fault {
                 Code::TooMany => Self::Capacity { what: problem.message, retry_after: Duration::from_secs(1) },
                 _ => Self::Refused(problem),
             },
-            ControlError::Timeout | ControlError::Protocol(_) => Self::internal("talking to the sandbox's supervisor", error),
+            ControlError::Timeout | ControlError::Protocol(_) => {
+                Self::internal("talking to the sandbox's supervisor", error)
+            }
+        }
+    }
+}
+
+impl From<saggar_store::Error> for Fault {
+    fn from(error: saggar_store::Error) -> Self {
+        match error {
+            saggar_store::Error::Full => Self::StoreFull,
+            other => Self::internal("the store", other),
         }
     }
 }

@@ -61,7 +61,7 @@ impl Files {
 
     async fn open(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
         let id: &SandboxId = permit.sandbox()?;
-        let stream = sandboxes.open(permit.project(), id, Target::Files, user).await?;
+        let stream = sandboxes.open_stream(permit.project(), id, Target::Files, user).await?;
         Ok(Self { session: Session::over(stream) })
     }
 

@@ -6,8 +6,7 @@
 //!
 //! INVARIANT: only this module makes permits.
 
-use saggar_domain::SandboxId;
-use saggar_store::{KeyId, ProjectId};
+use saggar_domain::{KeyId, ProjectId, SandboxId};
 
 use crate::fault::Fault;
 

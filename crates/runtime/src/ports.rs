@@ -17,7 +17,7 @@ impl Sandboxes {
     /// Connects to a port inside.
     pub async fn connect_port(&self, permit: &Permit) -> Result<UnixStream, Fault> {
         let Action::UsePort(id, port) = permit.action() else { return Err(Fault::WrongPermit) };
-        let mut stream = self.open(permit.project(), id, Target::Port(*port), User::User).await?;
+        let mut stream = self.open_stream(permit.project(), id, Target::Port(*port), User::User).await?;
         let mut preface = [0; PortPreface::LEN];
         let read = tokio::time::timeout(CONNECT_TIMEOUT, stream.read_exact(&mut preface)).await;
         let closed = || Fault::PortClosed { id: id.clone(), port: *port };

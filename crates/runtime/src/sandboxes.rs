@@ -16,6 +16,7 @@ mod changes;
 mod create;
 mod end;
 mod live;
+mod look;
 mod pool;
 mod reach;
 mod sizing;
@@ -24,18 +25,21 @@ mod watch;
 
 use std::sync::Arc;
 
-use saggar_domain::{ExecId, SandboxId};
+use saggar_domain::{BootId, ExecId, SandboxId, Timestamp};
 use saggar_sandbox::DataDirectory;
 use saggar_store::Store;
 use tokio::sync::Semaphore;
 
-pub use changes::NewTerms;
+pub use adopt::Adopted;
+pub use changes::{NewTerms, Patch};
 pub use create::{Created, NewSandbox};
+pub use look::ExecView;
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 
 use crate::fault::Fault;
 use crate::settings::Settings;
+use crate::signing::SigningKey;
 use crate::supervisor::Places;
 use admission::Slots;
 use live::Register;
@@ -60,6 +64,8 @@ struct Inner {
     making: Semaphore,
     register: Register,
     pool: Pool,
+    signing: SigningKey,
+    boot_id: BootId,
 }
 
 impl Sandboxes {
@@ -76,6 +82,9 @@ impl Sandboxes {
             making: Semaphore::new(MAKING_MAX),
             register: Register::default(),
             pool: Pool::new(settings.pool),
+            signing: SigningKey::open(&settings.data_directory)
+                .map_err(|error| Fault::internal("opening the signing key", error))?,
+            boot_id: boot_id()?,
             settings,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -94,6 +103,16 @@ impl Sandboxes {
     /// How many sandboxes there are, and may be.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.inner.slots.taken(), self.inner.slots.most())
+    }
+
+    /// What the server can prove by itself.
+    pub fn signing(&self) -> &SigningKey {
+        &self.inner.signing
+    }
+
+    /// The token that opens a sandbox's ports.
+    pub fn access_token(&self, id: &SandboxId) -> String {
+        self.inner.signing.access_token(id)
     }
 
     pub(crate) fn new_sandbox_id(&self) -> SandboxId {
@@ -120,8 +139,16 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bits
 }
 
-/// The wall clock, in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+/// The wall clock.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from(std::time::SystemTime::now())
+}
+
+/// Which boot of the host this is.
+fn boot_id() -> Result<BootId, Fault> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_err(|error| Fault::internal("reading the host's boot id", error))?;
+    let unreadable =
+        || Fault::internal("reading the host's boot id", std::io::Error::from(std::io::ErrorKind::InvalidData));
+    BootId::parse(text.trim()).ok_or_else(unreadable)
 }

@@ -4,7 +4,7 @@ mod connection;
 mod place;
 mod start;
 
-pub use connection::{ControlError, Following, Message};
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Connection, started};
+pub use connection::{ControlError, Feeding, Following, Message};
 pub(crate) use place::Places;
 pub(crate) use start::{StartError, start};

@@ -8,6 +8,7 @@ mod get;
 mod insert;
 mod list;
 mod patch;
+mod repeat;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;

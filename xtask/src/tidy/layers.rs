@@ -42,7 +42,11 @@ const LAYERS: &[Layer] = &[
     layer("supervisor", &["domain", "guest", "jail"], Forbidden),
     layer("sandbox", &["domain", "guest", "jail", "supervisor"], Allowed),
     layer("conformance", &["domain", "sandbox", "supervisor"], Forbidden),
-    layer("runtime", &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"], Forbidden),
+    layer(
+        "runtime",
+        &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"],
+        Forbidden,
+    ),
     layer("server", &["domain", "api", "runtime"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer("cli", &["domain", "api", "supervisor", "sandbox", "conformance", "server"], Forbidden),

@@ -33,9 +33,7 @@ impl Watching {
     /// The next change; `None` when the watch has ended with its sandbox. May be cancelled at its await.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, Fault> {
         match self.session.receive().await {
-            Ok(Some(FileReply::Event { kind, path, is_directory })) => {
-                Ok(Some(FileEvent { kind, path, is_directory }))
-            }
+            Ok(Some(FileReply::Event { kind, path, is_directory })) => Ok(Some(FileEvent { kind, path, is_directory })),
             Ok(None) => Ok(None),
             Ok(Some(_)) | Err(_) => Err(broken(&self.path)),
         }

@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    BootId, Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, SandboxId, Spec,
-    TemplateName, Timestamp, User,
+    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, SandboxId, Spec,
+    TemplateName, User,
 };
-use saggar_store::{
-    Change, Changed, Ending, Idempotency, Insertion, JsonText, Lifetime, NewSandbox as NewRow, Sandbox, TokenHash,
-};
+use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};
 use serde_json::{Map, Value, json};
 
@@ -89,14 +87,14 @@ impl Sandboxes {
 
     async fn make(
         &self,
-        project: saggar_store::ProjectId,
+        project: ProjectId,
         new: NewSandbox,
         plan: Plan,
         idempotency: Option<Idempotency>,
     ) -> Result<Created, Fault> {
         let slot = self.inner.slots.take();
         let Some(slot) = slot else {
-            return self.without_room(project, &new, &plan, idempotency).await;
+            return self.without_room(project, idempotency).await;
         };
         let id = self.new_sandbox_id();
         let row = self.row(&id, &project, &new, &plan);
@@ -122,7 +120,7 @@ impl Sandboxes {
 
     async fn claim(
         &self,
-        project: saggar_store::ProjectId,
+        project: ProjectId,
         new: NewSandbox,
         plan: Plan,
         idempotency: Option<Idempotency>,
@@ -142,35 +140,33 @@ impl Sandboxes {
         let live = Arc::new(Live::new(facts, ready.slot));
         let claim = Op::Claim { terms: plan.terms, env: new.env };
         match Connection::question(&socket, claim).await {
-            Ok(saggar_supervisor::control::Reply::Described(description)) => {
-                self.acknowledge(live, &description).await
-            }
+            Ok(saggar_supervisor::control::Reply::Described(description)) => self.acknowledge(live, &description).await,
             outcome => {
                 // One that died while it waited. Its row says so, and the client gets one that is made for it.
                 let fault = match outcome {
                     Err(error) => Fault::from_control(error, &id),
-                    Ok(_) => Fault::internal("claiming a sandbox", std::io::Error::from(std::io::ErrorKind::InvalidData)),
+                    Ok(_) => {
+                        Fault::internal("claiming a sandbox", std::io::Error::from(std::io::ErrorKind::InvalidData))
+                    }
                 };
                 self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
-                Err(Fault::Capacity { what: "a sandbox that was kept ready is gone".to_owned(), retry_after: RETRY_AFTER })
+                Err(Fault::Capacity {
+                    what: "a sandbox that was kept ready is gone".to_owned(),
+                    retry_after: RETRY_AFTER,
+                })
             }
         }
     }
 
     /// Nothing is made without room; but a request that was made before has its answer all the same.
-    async fn without_room(
-        &self,
-        project: saggar_store::ProjectId,
-        new: &NewSandbox,
-        plan: &Plan,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Created, Fault> {
-        if let Some(idempotency) = idempotency
-            && let Some(id) = self.store().replayed(project.clone(), idempotency).await?
-        {
-            return self.replay(project, id).await;
+    async fn without_room(&self, project: ProjectId, idempotency: Option<Idempotency>) -> Result<Created, Fault> {
+        if let Some(idempotency) = idempotency {
+            match self.store().earlier_request(project.clone(), idempotency, now()).await? {
+                Some(Insertion::Replayed(id)) => return self.replay(project, id).await,
+                Some(Insertion::Mismatch) => return Err(Fault::IdempotencyMismatch),
+                Some(Insertion::Inserted) | None => {}
+            }
         }
-        let _ = (new, plan);
         let (taken, most) = self.occupancy();
         Err(Fault::Capacity {
             what: format!("{taken} of {most} sandboxes are there already"),
@@ -188,7 +184,7 @@ impl Sandboxes {
         }
     }
 
-    async fn replay(&self, project: saggar_store::ProjectId, id: SandboxId) -> Result<Created, Fault> {
+    async fn replay(&self, project: ProjectId, id: SandboxId) -> Result<Created, Fault> {
         let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
         if sandbox.life == saggar_store::Life::Creating {
             return Err(Fault::InProgress);
@@ -251,7 +247,7 @@ impl Sandboxes {
         }
     }
 
-    fn row(&self, id: &SandboxId, project: &saggar_store::ProjectId, new: &NewSandbox, plan: &Plan) -> NewRow {
+    fn row(&self, id: &SandboxId, project: &ProjectId, new: &NewSandbox, plan: &Plan) -> NewRow {
         let created_at = now();
         NewRow {
             id: id.clone(),
@@ -270,7 +266,7 @@ impl Sandboxes {
         }
     }
 
-    fn facts(&self, id: &SandboxId, project: &saggar_store::ProjectId, new: &NewSandbox, terms: Terms) -> LiveFacts {
+    fn facts(&self, id: &SandboxId, project: &ProjectId, new: &NewSandbox, terms: Terms) -> LiveFacts {
         LiveFacts {
             id: id.clone(),
             project: project.clone(),
@@ -317,9 +313,8 @@ impl Plan {
             ));
         }
         let mut spec = spec_of(new);
-        let stored_spec = JsonText::of(&spec).ok_or_else(|| {
-            refuse(Code::InvalidValue, "the spec is too long".to_owned(), "ask for less")
-        })?;
+        let stored_spec = JsonText::of(&spec)
+            .ok_or_else(|| refuse(Code::InvalidValue, "the spec is too long".to_owned(), "ask for less"))?;
         let env: Map<String, Value> = new.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let without_wishes = spec == Sandboxes::ordinary_spec();
         spec["env"] = Value::Object(env);
@@ -365,6 +360,3 @@ fn spec_of(new: &NewSandbox) -> Value {
 fn refuse(code: Code, message: String, help: &str) -> Fault {
     Fault::Refused(Problem::new(code, message, help))
 }
-
-#[allow(unused)]
-fn _types(_: BootId, _: Timestamp, _: Lifetime, _: Ending) {}

@@ -2,12 +2,12 @@
 //!
 //! What is here is only what is needed to reach one and to decide who may; everything else is the supervisor's or the store's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
-use saggar_domain::{EndReason, SandboxId};
-use saggar_store::{ProjectId, TokenHash};
+use saggar_domain::{EndReason, ProjectId, SandboxId};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -21,10 +21,8 @@ pub(crate) struct Live {
     pub(crate) socket: PathBuf,
     /// What it gets when traffic wakes it; `None` where traffic doesn't.
     pub(crate) wake: RwLock<Option<Terms>>,
-    /// Whoever shows this may use its ports.
-    pub(crate) access: Option<TokenHash>,
     /// Ports that anybody may use.
-    pub(crate) public_ports: Vec<u16>,
+    public_ports: RwLock<BTreeSet<NonZeroU16>>,
     /// Why it ended, once it has.
     pub(crate) ended: watch::Sender<Option<EndReason>>,
     _slot: Slot,
@@ -37,20 +35,30 @@ pub(crate) struct LiveFacts {
     pub(crate) project: ProjectId,
     pub(crate) socket: PathBuf,
     pub(crate) wake: Option<Terms>,
-    pub(crate) access: Option<TokenHash>,
-    pub(crate) public_ports: Vec<u16>,
+    pub(crate) public_ports: BTreeSet<NonZeroU16>,
 }
 
 impl Live {
     pub(crate) fn new(facts: LiveFacts, slot: Slot) -> Self {
-        let LiveFacts { id, project, socket, wake, access, public_ports } = facts;
+        let LiveFacts { id, project, socket, wake, public_ports } = facts;
         let ended = watch::Sender::new(None);
-        Self { id, project, socket, wake: RwLock::new(wake), access, public_ports, ended, _slot: slot }
+        let public_ports = RwLock::new(public_ports);
+        Self { id, project, socket, wake: RwLock::new(wake), public_ports, ended, _slot: slot }
     }
 
     /// What it gets when traffic wakes it.
     pub(crate) fn wake_terms(&self) -> Option<Terms> {
         *self.wake.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether anybody may use this port.
+    pub(crate) fn is_public(&self, port: u16) -> bool {
+        let ports = self.public_ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        NonZeroU16::new(port).is_some_and(|port| ports.contains(&port))
+    }
+
+    pub(crate) fn set_public_ports(&self, ports: BTreeSet<NonZeroU16>) {
+        *self.public_ports.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ports;
     }
 
     pub(crate) fn set_wake(&self, terms: Option<Terms>) {

@@ -21,9 +21,6 @@ use super::sizing::{Demand, PoolSize};
 pub(crate) struct Ready {
     pub(crate) id: SandboxId,
     pub(crate) slot: Slot,
-    pub(crate) supervisor_pid: u32,
-    pub(crate) policy_hash: String,
-    pub(crate) unenforced: Vec<String>,
 }
 
 /// The sandboxes without an owner.
@@ -41,10 +38,7 @@ struct State {
 
 impl Pool {
     pub(crate) fn new(size: PoolSize) -> Self {
-        Self {
-            state: Mutex::new(State { ready: VecDeque::new(), demand: Demand::new(size) }),
-            changed: Notify::new(),
-        }
+        Self { state: Mutex::new(State { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
     }
 
     /// One, if there is one. Asking counts as demand either way.

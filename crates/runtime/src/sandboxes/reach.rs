@@ -3,8 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use saggar_domain::{SandboxId, User};
-use saggar_store::ProjectId;
+use saggar_domain::{ProjectId, SandboxId, User};
 use saggar_supervisor::control::{Op, Reply, Target};
 use tokio::net::UnixStream;
 
@@ -29,6 +28,25 @@ impl Sandboxes {
         self.awake(&live, || Connection::question(&live.socket, op.clone())).await
     }
 
+    /// Asks what can be answered while it sleeps, and wakes nobody.
+    pub(crate) async fn question_asleep(&self, project: &ProjectId, id: &SandboxId, op: Op) -> Result<Reply, Fault> {
+        let live = self.live(project, id).await?;
+        match Connection::question(&live.socket, op).await.map_err(|error| Fault::from_control(error, id)) {
+            Err(Fault::Ended { .. }) => Err(self.ended_fault(project, id).await),
+            other => other,
+        }
+    }
+
+    /// Whether anybody may use a port of a sandbox, and whose that is.
+    pub fn public_port(&self, id: &SandboxId, port: u16) -> Option<ProjectId> {
+        self.inner.register.get(id).filter(|live| live.is_public(port)).map(|live| live.project.clone())
+    }
+
+    /// Whose a sandbox is that lives, for whoever has a proof of another kind.
+    pub fn project_of(&self, id: &SandboxId) -> Option<ProjectId> {
+        self.inner.register.get(id).map(|live| live.project.clone())
+    }
+
     /// Asks, and keeps the connection for what follows the answer.
     pub(crate) async fn conversation(
         &self,
@@ -46,7 +64,7 @@ impl Sandboxes {
     }
 
     /// Opens a byte stream into the sandbox.
-    pub(crate) async fn open(
+    pub(crate) async fn open_stream(
         &self,
         project: &ProjectId,
         id: &SandboxId,
@@ -54,10 +72,8 @@ impl Sandboxes {
         user: User,
     ) -> Result<UnixStream, Fault> {
         let live = self.live(project, id).await?;
-        self.awake(&live, || async {
-            Connection::ask(&live.socket, Op::Open { target, user }).await?.opened().await
-        })
-        .await
+        self.awake(&live, || async { Connection::ask(&live.socket, Op::Open { target, user }).await?.opened().await })
+            .await
     }
 
     /// Does something that needs the sandbox to run. Paused, it is woken once if traffic does that, and asked again.

@@ -95,6 +95,21 @@ impl Connection {
         next(&mut self.stream, &mut self.decoder, &mut self.buffer).await
     }
 
+    /// What has come already, without waiting.
+    pub(crate) fn next_now(&mut self) -> Result<Option<Message>, ControlError> {
+        if let Some(message) = read_frame(&mut self.decoder)? {
+            return Ok(Some(message));
+        }
+        match self.stream.try_read(&mut self.buffer) {
+            Ok(length @ 1..) => self.decoder.push(&self.buffer[..length]),
+            // An end is for whoever waits.
+            Ok(0) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(ControlError::Gone(error)),
+        }
+        read_frame(&mut self.decoder)
+    }
+
     /// The one answer to a question.
     pub(crate) async fn answer(&mut self) -> Result<Reply, ControlError> {
         let wait = if cfg!(debug_assertions) { ANSWER_TIMEOUT * 4 } else { ANSWER_TIMEOUT };

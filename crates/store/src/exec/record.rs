@@ -14,11 +14,11 @@ const DROPPED_AT_ONCE: u32 = 16;
 
 const INSERT: &str = "
     INSERT INTO exec (id, sandbox_id, state, started_at, user, cwd, argv_json) VALUES (?1, ?2, 'running', ?3, ?4, ?5, ?6)";
-/// An end that comes after its exec was given up for lost is still its end.
+/// An end that comes after its exec was given up for lost is still its end; and what it printed may come after its end.
 const END: &str = "
     UPDATE exec SET state = 'ended', ended_at = ?3, status = ?4, exit_code = ?5, signal = ?6, has_output = ?7,
         stdout = ?8, stdout_dropped = ?9, stderr = ?10, stderr_dropped = ?11
-    WHERE id = ?1 AND sandbox_id = ?2 AND state <> 'ended'";
+    WHERE id = ?1 AND sandbox_id = ?2 AND (state <> 'ended' OR (has_output = 0 AND ?7))";
 const LOSE_RUNNING: &str = "
     UPDATE exec SET state = 'lost', ended_at = ?2 WHERE sandbox_id = ?1 AND state = 'running'";
 const DROP_OUTPUTS: &str = "

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use saggar_domain::{SandboxId, Timestamp};
+use saggar_domain::{ProjectId, SandboxId, Timestamp};
 
 use super::NewSandbox;
 use crate::column;
@@ -73,7 +73,7 @@ impl Store {
     pub async fn insert_sandbox(&self, new: NewSandbox, idempotency: Option<Idempotency>) -> Result<Insertion, Error> {
         let work = move |connection: &Connection| {
             if let Some(idempotency) = &idempotency
-                && let Some(earlier) = find_earlier(connection, &new, idempotency)?
+                && let Some(earlier) = find_earlier(connection, &new.project, new.created_at, idempotency)?
             {
                 return Ok(earlier);
             }
@@ -88,13 +88,14 @@ impl Store {
 }
 
 /// What the key stands for, unless it was forgotten: that it is still in the table does not count.
-fn find_earlier(
+pub(super) fn find_earlier(
     connection: &Connection,
-    new: &NewSandbox,
+    project: &ProjectId,
+    now: Timestamp,
     idempotency: &Idempotency,
 ) -> Result<Option<Insertion>, Error> {
-    let oldest = new.created_at.before(IDEMPOTENCY_RETENTION);
-    let params = (new.project.as_str(), idempotency.key.as_str(), column::millis(oldest));
+    let oldest = now.before(IDEMPOTENCY_RETENTION);
+    let params = (project.as_str(), idempotency.key.as_str(), column::millis(oldest));
     column::one(connection, FIND_KEY, params, |row| {
         let request_hash = RequestHash::from_bytes(column::plain(row, "request_hash")?);
         let sandbox = column::parsed(row, "sandbox_id", SandboxId::parse)?;

@@ -1,0 +1,29 @@
+//! The runtime: the lifecycle of sandboxes over the processes that hold them, and everything that is done in one.
+//!
+//! Async, and without HTTP or SQL: whoever answers requests calls it, and it keeps what must be found again in the store.
+//! Everything that acts takes a [`Permit`].
+#![forbid(unsafe_code)]
+
+mod execs;
+mod fault;
+mod files;
+mod permit;
+mod ports;
+mod sandboxes;
+mod settings;
+mod signing;
+mod supervisor;
+
+pub use execs::{Finished, Followed, NewExec};
+pub use fault::{Fault, FileFault, FileFaultKind};
+pub use files::{
+    DEPTH_MAX, FileEntry, FileEvent, FileEventKind, FileKind, FilePath, Files, LIST_MAX, MetadataEntry, Reading,
+    Walked, Walking, Watching, WriteOptions, Writing,
+};
+pub use permit::{Action, Permit, Subject};
+pub use saggar_store as store;
+pub use saggar_supervisor::control;
+pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, Upkeep};
+pub use settings::Settings;
+pub use signing::{Signature, SigningKey};
+pub use supervisor::{ControlError, Feeding, Following, Message};

@@ -1,0 +1,176 @@
+//! Changes to a sandbox that lives: how long, what it is called, pausing and resuming.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use saggar_domain::{Code, DeadlineAction, Labels, Problem, ProjectId, SandboxId, Timestamp};
+use saggar_store::{Change, Lifetime, Sandbox, SandboxPatch};
+use saggar_supervisor::control::{Description, Op, Reply, State, Terms, Then};
+
+use super::live::Live;
+use super::{Sandboxes, now};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::settings::Settings;
+use crate::supervisor::{Connection, ControlError};
+
+/// How long a sandbox lives from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewTerms {
+    /// Until its time is up.
+    pub ttl: Duration,
+    /// What happens then.
+    pub then: DeadlineAction,
+    /// For how long it may be left alone.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl NewTerms {
+    /// Refuses what the operator doesn't allow.
+    pub(super) fn check(&self, settings: &Settings) -> Result<Terms, Fault> {
+        if self.ttl > settings.ttl_max {
+            return Err(Fault::Refused(Problem::new(
+                Code::InvalidValue,
+                format!("a lifetime of {} s is longer than this server allows", self.ttl.as_secs()),
+                format!("ask for at most {} s, and prolong it while it is used", settings.ttl_max.as_secs()),
+            )));
+        }
+        Ok(self.terms())
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms { ttl_ms: Some(millis(self.ttl)), then: then(self.then), idle_ms: self.idle_timeout.map(millis) }
+    }
+
+    pub(super) fn lifetime(&self, from: Timestamp) -> Lifetime {
+        Lifetime { deadline: Some(from.after(self.ttl)), on_deadline: self.then, idle_timeout: self.idle_timeout }
+    }
+}
+
+/// What may be changed; what is absent stays.
+#[derive(Clone, Debug, Default)]
+pub struct Patch {
+    /// How long it lives from now on.
+    pub terms: Option<NewTerms>,
+    /// All its labels.
+    pub labels: Option<Labels>,
+    /// Whether traffic wakes it.
+    pub auto_resume: Option<bool>,
+    /// All its ports that need no token.
+    pub public_ports: Option<BTreeSet<NonZeroU16>>,
+}
+
+impl Sandboxes {
+    /// Changes a sandbox that lives.
+    pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
+        let live = self.changeable(permit).await?;
+        let terms = patch.terms.map(|terms| terms.check(self.settings())).transpose()?;
+        if let Some(terms) = terms {
+            self.described(&live, Op::SetTerms { terms }).await?;
+        }
+        let rows = SandboxPatch {
+            lifetime: patch.terms.map(|terms| terms.lifetime(now())),
+            labels: patch.labels,
+            auto_resume: patch.auto_resume,
+            public_ports: patch.public_ports.clone(),
+        };
+        self.store().patch_sandbox(live.id.clone(), rows).await?;
+        if let Some(public_ports) = patch.public_ports {
+            live.set_public_ports(public_ports);
+        }
+        let sandbox = self.row_of(&live.project, &live.id).await?;
+        // Whoever wakes it gives it the time it was last given.
+        live.set_wake(wake_of(&sandbox, terms.or(live.wake_terms())));
+        Ok(sandbox)
+    }
+
+    /// Freezes a sandbox. One that is frozen already stays so.
+    pub async fn pause(&self, permit: &Permit) -> Result<Sandbox, Fault> {
+        let live = self.changeable(permit).await?;
+        self.described(&live, Op::Pause).await?;
+        self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
+        self.row_of(&live.project, &live.id).await
+    }
+
+    /// Lets a sandbox go on; `terms` are for from now on.
+    pub async fn resume(&self, permit: &Permit, terms: Option<NewTerms>) -> Result<Sandbox, Fault> {
+        let live = self.changeable(permit).await?;
+        let checked = terms.map(|terms| terms.check(self.settings())).transpose()?;
+        let description = self.described(&live, Op::Resume { terms: checked }).await?;
+        self.note_resumed(&live, &description).await?;
+        self.row_of(&live.project, &live.id).await
+    }
+
+    /// Lets a paused sandbox go on because somebody uses it.
+    pub(super) async fn wake(&self, live: &Live, terms: Terms) -> Result<(), Fault> {
+        let description = self.described(live, Op::Resume { terms: Some(terms) }).await?;
+        self.note_resumed(live, &description).await
+    }
+
+    async fn note_resumed(&self, live: &Live, description: &Description) -> Result<(), Fault> {
+        self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
+        let lifetime = Lifetime {
+            deadline: description.ttl_left_ms.map(|left| now().after(Duration::from_millis(left))),
+            on_deadline: match description.then {
+                Then::Kill => DeadlineAction::Kill,
+                Then::Pause => DeadlineAction::Pause,
+            },
+            idle_timeout: description.idle_ms.map(Duration::from_millis),
+        };
+        let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };
+        self.store().patch_sandbox(live.id.clone(), patch).await?;
+        Ok(())
+    }
+
+    /// What the supervisor says now.
+    pub async fn describe(&self, permit: &Permit) -> Result<Description, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let live = self.live(permit.project(), permit.sandbox()?).await?;
+        self.described(&live, Op::Describe).await
+    }
+
+    pub(super) async fn described(&self, live: &Live, op: Op) -> Result<Description, Fault> {
+        let fault = |error| Fault::from_control(error, &live.id);
+        match Connection::question(&live.socket, op).await.map_err(fault) {
+            Ok(Reply::Described(description)) if description.state == State::Ending => {
+                Err(self.ended_fault(&live.project, &live.id).await)
+            }
+            Ok(Reply::Described(description)) => Ok(*description),
+            Ok(_) => Err(fault(ControlError::Protocol("another answer than `described`".to_owned()))),
+            Err(Fault::Ended { .. }) => Err(self.ended_fault(&live.project, &live.id).await),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
+        permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
+        self.live(permit.project(), permit.sandbox()?).await
+    }
+
+    pub(super) async fn row_of(&self, project: &ProjectId, id: &SandboxId) -> Result<Sandbox, Fault> {
+        self.store().sandbox(project.clone(), id.clone()).await?.ok_or_else(|| Fault::no_sandbox(id))
+    }
+}
+
+/// What a sandbox gets when traffic wakes it, if it does.
+pub(super) fn wake_of(sandbox: &Sandbox, terms: Option<Terms>) -> Option<Terms> {
+    let asked = &sandbox.asked;
+    let otherwise = || {
+        let ttl =
+            asked.lifetime.deadline.map(|deadline| deadline.as_millis().saturating_sub(asked.created_at.as_millis()));
+        Terms { ttl_ms: ttl, then: then(asked.lifetime.on_deadline), idle_ms: asked.lifetime.idle_timeout.map(millis) }
+    };
+    asked.auto_resume.then(|| terms.unwrap_or_else(otherwise))
+}
+
+fn then(action: DeadlineAction) -> Then {
+    match action {
+        DeadlineAction::Kill => Then::Kill,
+        DeadlineAction::Pause => Then::Pause,
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

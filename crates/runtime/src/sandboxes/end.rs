@@ -1,0 +1,195 @@
+//! Ending a sandbox, and writing down how one ended, whoever saw it.
+//!
+//! A sandbox can end by our asking, by its own deadline, or by a death; several here may notice at once. The store takes the
+//! first end that is written, so it doesn't matter who is quickest, and the last words of a supervisor are removed only after they are
+//! stored.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use saggar_domain::{EndReason, ProjectId, SandboxId, Timestamp};
+use saggar_store::{Changed, Ending, ExecEnd, ExecOutput, JsonText, Life, NewExec, Sandbox, StoredEvent, Tail};
+use saggar_supervisor::control::{Event, ExecState, Final, FinishedExec, Op, Reply};
+
+use super::live::Live;
+use super::{Sandboxes, now};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::supervisor::{Connection, ControlError};
+
+impl Sandboxes {
+    /// Ends a sandbox: when this returns nothing of it is left. One that has ended stays as it ended.
+    pub async fn kill(&self, permit: &Permit) -> Result<Sandbox, Fault> {
+        permit.check(|action| matches!(action, Action::KillSandbox(_)))?;
+        let (project, id) = (permit.project(), permit.sandbox()?);
+        match self.live(project, id).await {
+            Ok(live) => {
+                // Goes on if the client leaves: a kill that was begun is finished.
+                let (this, ending) = (self.clone(), live);
+                let work = tokio::spawn(async move { this.end_live(&ending).await });
+                work.await.map_err(|error| Fault::internal("ending a sandbox", error))??;
+            }
+            Err(Fault::Ended { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        self.row_of(project, id).await
+    }
+
+    pub(super) async fn end_live(&self, live: &Live) -> Result<(), Fault> {
+        match Connection::question(&live.socket, Op::Kill).await {
+            Ok(Reply::Killed(last)) => self.write_final(&last).await,
+            Ok(_) => {
+                Err(Fault::from_control(ControlError::Protocol("another answer than `killed`".to_owned()), &live.id))
+            }
+            // Somebody else was quicker, or it was dead already.
+            Err(error) if error.is_gone() => self.find_end(&live.id, EndReason::SupervisorLost).await,
+            Err(error) => Err(Fault::from_control(error, &live.id)),
+        }
+    }
+
+    /// Something was made that nobody will be told of.
+    pub(super) async fn abandon(&self, live: &Live) {
+        if let Err(fault) = self.end_live(live).await {
+            tracing::error!(sandbox = %live.id, error = %fault, "a sandbox that nobody was told of can't be ended");
+        }
+    }
+
+    /// The supervisor is gone: by its last words, or without them by what is known otherwise.
+    pub(super) async fn find_end(&self, id: &SandboxId, otherwise: EndReason) -> Result<(), Fault> {
+        let last = self.inner.places.read_final(id).unwrap_or_else(|error| {
+            tracing::warn!(sandbox = %id, error = %error, "a sandbox's last words can't be read");
+            None
+        });
+        match last {
+            Some(last) => self.write_final(&last).await,
+            None => {
+                self.write_end(id, otherwise, None).await;
+                self.inner.places.remove_socket(id);
+                // What it left behind goes now; a supervisor that was killed cleans up nothing.
+                self.reap().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores a supervisor's last words, then forgets the file they are in.
+    pub(super) async fn write_final(&self, last: &Final) -> Result<(), Fault> {
+        let id = &last.sandbox_id;
+        if last.is_claimed && self.store().sandbox_of_any(id.clone()).await?.is_some() {
+            self.write_events(id, &last.events).await?;
+            for finished in &last.execs {
+                self.write_exec(id, finished).await?;
+            }
+            let detail = serde_json::json!({ "usage": last.usage, "error": last.error });
+            let at = Timestamp::from_millis(last.ended_ms);
+            let ending = Ending { at, reason: last.reason, detail: JsonText::of(&detail) };
+            self.store().end_sandbox(id.clone(), ending).await?;
+        }
+        self.forget(id, last.reason);
+        self.inner.places.remove_final(id);
+        Ok(())
+    }
+
+    /// Writes an end that has no last words.
+    pub(super) async fn write_end(&self, id: &SandboxId, reason: EndReason, fault: Option<&Fault>) {
+        let detail =
+            fault.and_then(|fault| JsonText::of(&serde_json::json!({ "error": { "message": fault.to_string() } })));
+        let ending = Ending { at: now(), reason, detail };
+        match self.store().end_sandbox(id.clone(), ending).await {
+            Ok(Changed::Done | Changed::Otherwise(_) | Changed::Absent) => {}
+            // The next start finds the row alive and its supervisor dead, and writes it then.
+            Err(error) => tracing::error!(sandbox = %id, error = %error, "the end of a sandbox can't be written"),
+        }
+        self.forget(id, reason);
+    }
+
+    /// It is no longer among the living; its slot is free.
+    fn forget(&self, id: &SandboxId, reason: EndReason) {
+        if let Some(live) = self.inner.register.remove(id) {
+            live.ended.send_replace(Some(reason));
+        }
+    }
+
+    async fn write_exec(&self, id: &SandboxId, finished: &FinishedExec) -> Result<(), Fault> {
+        let state = &finished.state;
+        self.write_exec_started(id, state).await?;
+        let Some(end) = end_of(state) else { return Ok(()) };
+        let decode = |text: &str| STANDARD.decode(text).unwrap_or_default();
+        let output = ExecOutput {
+            stdout: Tail::new(decode(&finished.stdout), state.stdout_dropped),
+            stderr: Tail::new(decode(&finished.stderr), state.stderr_dropped),
+        };
+        self.store().record_exec_ended(id.clone(), state.exec_id.clone(), end, output).await?;
+        Ok(())
+    }
+
+    /// Writes that an exec began, unless that is written.
+    pub(super) async fn write_exec_started(&self, id: &SandboxId, state: &ExecState) -> Result<(), Fault> {
+        let exec = NewExec {
+            id: state.exec_id.clone(),
+            sandbox: id.clone(),
+            argv: state.argv.clone(),
+            cwd: None,
+            user: saggar_domain::User::User,
+            started_at: Timestamp::from_millis(state.started_ms),
+        };
+        match self.store().record_exec_started(exec).await {
+            Ok(()) | Err(saggar_store::Error::Taken { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn write_events(&self, id: &SandboxId, events: &[Event]) -> Result<(), Fault> {
+        let stored: Vec<StoredEvent> = events.iter().filter_map(stored).collect();
+        if stored.is_empty() {
+            return Ok(());
+        }
+        self.store().append_events(id.clone(), stored).await?;
+        Ok(())
+    }
+
+    /// Why a sandbox can't be reached: it has ended, is being made, or never was this project's.
+    pub(super) async fn why_not_live(&self, project: &ProjectId, id: &SandboxId) -> Fault {
+        match self.store().sandbox(project.clone(), id.clone()).await {
+            Ok(None) => Fault::no_sandbox(id),
+            Ok(Some(sandbox)) => match sandbox.life {
+                Life::Ended { ending, .. } => Fault::Ended { id: id.clone(), reason: Some(ending.reason) },
+                Life::Creating => Fault::InProgress,
+                // The row lags behind its supervisor by a moment.
+                Life::Running { .. } | Life::Paused { .. } => Fault::Ended { id: id.clone(), reason: None },
+            },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// The supervisor says it is over; the row says why, as soon as it does.
+    pub(super) async fn ended_fault(&self, project: &ProjectId, id: &SandboxId) -> Fault {
+        if let Err(fault) = self.find_end_if_gone(id).await {
+            return fault;
+        }
+        self.why_not_live(project, id).await
+    }
+
+    /// Looks whether a sandbox that does not answer is really gone.
+    async fn find_end_if_gone(&self, id: &SandboxId) -> Result<(), Fault> {
+        let Some(live) = self.inner.register.get(id) else { return Ok(()) };
+        match Connection::question(&live.socket, Op::Describe).await {
+            Err(error) if error.is_gone() => self.find_end(id, EndReason::SupervisorLost).await,
+            // Still ending: whoever ends it writes it.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+pub(super) fn stored(event: &Event) -> Option<StoredEvent> {
+    let body = JsonText::of(&event.body)?;
+    Some(StoredEvent { seq: event.seq, at: Timestamp::from_millis(event.at_ms), body })
+}
+
+pub(super) fn end_of(state: &ExecState) -> Option<ExecEnd> {
+    Some(ExecEnd {
+        at: Timestamp::from_millis(state.ended_ms?),
+        status: state.status?,
+        exit_code: state.exit_code,
+        signal: state.signal,
+    })
+}

@@ -1,0 +1,158 @@
+//! Looking: at one sandbox, at many, at what happened in one, at what it uses, at its execs.
+
+use std::collections::HashMap;
+
+use saggar_domain::{ExecId, ProjectId, SandboxId};
+use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
+use saggar_supervisor::control::{ExecState, From, Op, Reply, UsageReport};
+
+use super::Sandboxes;
+use crate::execs::Finished;
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::supervisor::{ControlError, Message};
+
+/// Bytes of each stream that are given with an exec.
+const OUTPUT_MAX: usize = 1 << 20;
+
+/// An exec, seen where it still is.
+#[derive(Clone, Debug)]
+pub enum ExecView {
+    /// In a sandbox that lives.
+    Live(Box<Finished>),
+    /// In the store: its sandbox has ended.
+    Stored(Box<(Exec, ExecOutput)>),
+}
+
+impl Sandboxes {
+    /// One sandbox.
+    pub async fn get(&self, permit: &Permit) -> Result<Sandbox, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        self.row_of(permit.project(), permit.sandbox()?).await
+    }
+
+    /// A page of sandboxes; whose they are is the permit's to say.
+    pub async fn list(&self, permit: &Permit, mut query: SandboxQuery) -> Result<Page<Sandbox, SandboxId>, Fault> {
+        permit.check(|action| *action == Action::ListSandboxes)?;
+        query.scope = Scope::Project(permit.project().clone());
+        Ok(self.store().sandboxes(query).await?)
+    }
+
+    /// What a sandbox uses, and has used.
+    pub async fn usage(&self, permit: &Permit) -> Result<UsageReport, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let id = permit.sandbox()?;
+        match self.question_asleep(permit.project(), id, Op::Usage).await? {
+            Reply::Used(report) => Ok(*report),
+            _ => Err(Fault::from_control(ControlError::Protocol("another answer than `used`".to_owned()), id)),
+        }
+    }
+
+    /// What happened in a sandbox after that number, ended ones included.
+    pub async fn events(&self, permit: &Permit, after: Option<u64>, limit: PageLimit) -> Result<EventPage, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let id = permit.sandbox()?;
+        // Whose it is: an event has no project of its own.
+        self.row_of(permit.project(), id).await?;
+        Ok(self.store().events_after(id.clone(), after, limit).await?)
+    }
+
+    /// Waits for the end of a sandbox; at once if it is over.
+    pub async fn ended(&self, permit: &Permit) -> Result<(), Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        match self.live(permit.project(), permit.sandbox()?).await {
+            Ok(live) => {
+                // If the sender is gone, so is the sandbox.
+                let _ = live.ended.subscribe().wait_for(Option::is_some).await;
+                Ok(())
+            }
+            Err(Fault::Ended { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The execs of a sandbox, newest first, those that its supervisor remembers before those that only the store does.
+    pub async fn execs(&self, permit: &Permit) -> Result<Vec<ExecView>, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let (project, id) = (permit.project(), permit.sandbox()?);
+        let mut views = Vec::new();
+        let mut seen = HashMap::new();
+        if let Some(states) = self.live_execs(project, id).await? {
+            for state in states.into_iter().rev() {
+                seen.insert(state.exec_id.clone(), ());
+                let finished = Finished { state, stdout: Vec::new(), stderr: Vec::new() };
+                views.push(ExecView::Live(Box::new(finished)));
+            }
+        }
+        self.row_of(project, id).await?;
+        for exec in self.store().execs(id.clone(), PageLimit::MAX, None).await?.items {
+            if !seen.contains_key(&exec.asked.id) {
+                views.push(ExecView::Stored(Box::new((exec, ExecOutput::default()))));
+            }
+        }
+        Ok(views)
+    }
+
+    async fn live_execs(&self, project: &ProjectId, id: &SandboxId) -> Result<Option<Vec<ExecState>>, Fault> {
+        match self.question_asleep(project, id, Op::Describe).await {
+            Ok(Reply::Described(description)) => Ok(Some(description.execs)),
+            Ok(_) => Err(Fault::from_control(ControlError::Protocol("another answer than `described`".to_owned()), id)),
+            Err(Fault::Ended { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// One exec with what is kept of its output.
+    pub async fn exec(&self, permit: &Permit, exec_id: &ExecId) -> Result<ExecView, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let (project, id) = (permit.project(), permit.sandbox()?);
+        if let Some(states) = self.live_execs(project, id).await?
+            && let Some(state) = states.into_iter().find(|state| state.exec_id == *exec_id)
+        {
+            let finished = self.kept_output(project, id, state).await?;
+            return Ok(ExecView::Live(Box::new(finished)));
+        }
+        self.row_of(project, id).await?;
+        let stored = self.store().exec(id.clone(), exec_id.clone()).await?.ok_or_else(|| Fault::no_exec(exec_id))?;
+        let output = self.store().exec_output(id.clone(), exec_id.clone()).await?.unwrap_or_default();
+        Ok(ExecView::Stored(Box::new((stored, output))))
+    }
+
+    /// What is kept of an exec's output up to now.
+    async fn kept_output(&self, project: &ProjectId, id: &SandboxId, state: ExecState) -> Result<Finished, Fault> {
+        let live = self.live(project, id).await?;
+        let attach =
+            saggar_supervisor::control::Attach { exec_id: state.exec_id.clone(), from: From::Start, stdin: false };
+        let fault = |error| Fault::from_control(error, id);
+        let mut connection =
+            crate::supervisor::Connection::ask(&live.socket, Op::Attach(attach)).await.map_err(fault)?;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let is_wanted = |stdout: &[u8], stderr: &[u8]| {
+            let (out, err) = (state.stdout_dropped + stdout.len() as u64, state.stderr_dropped + stderr.len() as u64);
+            out < state.stdout_bytes || err < state.stderr_bytes
+        };
+        while is_wanted(&stdout, &stderr) && stdout.len() + stderr.len() < 2 * OUTPUT_MAX {
+            match connection.next().await.map_err(fault)? {
+                Some(Message::Output { stream, bytes, .. }) => {
+                    if stream == 2 { &mut stderr } else { &mut stdout }.extend_from_slice(&bytes);
+                }
+                Some(Message::Reply(Reply::Exited(_) | Reply::Error(_))) | None => break,
+                Some(Message::Reply(_)) => {}
+            }
+        }
+        for kept in [&mut stdout, &mut stderr] {
+            kept.drain(..kept.len().saturating_sub(OUTPUT_MAX));
+        }
+        Ok(Finished { state, stdout, stderr })
+    }
+}
+
+impl ExecView {
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        match self {
+            Self::Live(finished) => finished.state.status.is_none(),
+            Self::Stored(stored) => stored.0.progress == ExecProgress::Running,
+        }
+    }
+}

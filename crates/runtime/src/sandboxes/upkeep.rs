@@ -1,0 +1,185 @@
+//! What goes on for ever in the background: the reaper, the pool, retention.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use saggar_store::{Life, PageLimit, Retention, SandboxQuery, Scope};
+use saggar_supervisor::control::{Op, Terms, Then};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::pool::Ready;
+use super::{Sandboxes, now};
+use crate::supervisor::Connection;
+
+/// How often what no record owns is looked for.
+const REAP_EVERY: Duration = Duration::from_secs(15);
+/// How often old rows go.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Most rows that go at once: others wait for the writer meanwhile.
+const SWEEP_ROWS: NonZeroU32 = NonZeroU32::new(2_000).expect("more than none");
+/// How often the pool is looked at when nobody takes from it.
+const POOL_EVERY: Duration = Duration::from_secs(2);
+
+/// The background of a server. Dropped, it stops.
+#[derive(Debug)]
+pub struct Upkeep {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Upkeep {
+    /// Begins.
+    pub fn start(sandboxes: &Sandboxes) -> Self {
+        let (stop, _) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(every(REAP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
+            sandboxes.reap().await;
+            sandboxes.end_long_paused().await;
+        }));
+        tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
+            sandboxes.sweep().await;
+        }));
+        let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
+        tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = this.fill_pool() => {}
+                    _ = stopped.changed() => return,
+                }
+                tokio::select! {
+                    () = this.inner.pool.changed() => {}
+                    () = tokio::time::sleep(POOL_EVERY) => {}
+                    _ = stopped.changed() => return,
+                }
+            }
+        });
+        Self { tasks, stop }
+    }
+
+    /// Stops, and waits for what is under way.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn every<F>(period: Duration, sandboxes: Sandboxes, mut stopped: watch::Receiver<bool>, work: F)
+where
+    F: AsyncFn(&Sandboxes),
+{
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(period) => work(&sandboxes).await,
+            _ = stopped.changed() => return,
+        }
+    }
+}
+
+impl Sandboxes {
+    /// Removes what no live record owns: processes, mounts, cgroups, directories.
+    pub(super) async fn reap(&self) {
+        let this = self.clone();
+        // It reads /proc and removes directories: not for a thread that others wait on.
+        let reaped = tokio::task::spawn_blocking(move || saggar_sandbox::reap(&this.inner.data)).await;
+        match reaped {
+            Ok(leftovers) => {
+                for leftover in leftovers {
+                    tracing::info!(sandbox = ?leftover, "what a dead supervisor left behind was removed");
+                }
+            }
+            Err(error) => tracing::error!(error = %error, "the reaper failed"),
+        }
+    }
+
+    /// Ends what has been paused for longer than the operator keeps it.
+    async fn end_long_paused(&self) {
+        let mut query = SandboxQuery::new(Scope::All);
+        query.states = [saggar_domain::SandboxState::Paused].into();
+        query.limit = PageLimit::MAX;
+        let Ok(page) = self.store().sandboxes(query).await else { return };
+        for row in page.items {
+            let Life::Paused { since, .. } = row.life else { continue };
+            if since.after(self.settings().paused_max) < now()
+                && let Some(live) = self.inner.register.get(&row.asked.id)
+            {
+                self.abandon(&live).await;
+            }
+        }
+    }
+
+    /// Forgets what ended long ago.
+    async fn sweep(&self) {
+        let retention = Retention { ended: self.settings().retention, rows_max: SWEEP_ROWS };
+        loop {
+            match self.store().sweep(now(), retention).await {
+                Ok(swept) if swept.has_more => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::error!(error = %error, "old rows can't be removed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Brings the pool to its size, one at a time: whoever asks for a sandbox goes first.
+    async fn fill_pool(&self) {
+        loop {
+            match self.inner.pool.missing() {
+                0 => return,
+                1.. => {
+                    if !self.make_ready().await {
+                        return;
+                    }
+                }
+                _ => {
+                    let Some(ready) = self.inner.pool.give_up() else { return };
+                    self.end_ready(ready).await;
+                }
+            }
+        }
+    }
+
+    async fn make_ready(&self) -> bool {
+        let Some(slot) = self.inner.slots.take() else { return false };
+        let id = self.new_sandbox_id();
+        let terms = Terms { ttl_ms: None, then: Then::Kill, idle_ms: None };
+        match self.start_supervisor(&id, Self::ordinary_spec(), terms, true).await {
+            Ok(_) => {
+                self.inner.pool.put(Ready { id, slot });
+                true
+            }
+            Err(error) => {
+                tracing::error!(error = %error, "a sandbox can't be made ready");
+                self.reap().await;
+                false
+            }
+        }
+    }
+
+    async fn end_ready(&self, ready: Ready) {
+        let socket = self.inner.places.socket(&ready.id);
+        if let Err(error) = Connection::question(&socket, Op::Kill).await {
+            tracing::warn!(sandbox = %ready.id, error = %error, "a sandbox without an owner can't be ended");
+        }
+        self.inner.places.remove_final(&ready.id);
+    }
+
+    /// Ends every sandbox that has no owner: for a server that goes for good.
+    pub async fn drain_pool(&self) {
+        for ready in self.inner.pool.drain() {
+            self.end_ready(ready).await;
+        }
+    }
+
+    /// Ends everything: for an operator who says so.
+    pub async fn end_all(&self) {
+        self.drain_pool().await;
+        for id in self.inner.register.ids() {
+            if let Some(live) = self.inner.register.get(&id) {
+                self.abandon(&live).await;
+            }
+        }
+    }
+}

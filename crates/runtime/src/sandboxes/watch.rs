@@ -1,0 +1,123 @@
+//! Watching a sandbox: what happens in it is stored as it happens, and its end is noticed at once.
+//!
+//! One task for each that lives. It needs no stopping: it ends with its sandbox, or with this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use saggar_domain::EndReason;
+use saggar_store::{Change, ExecOutput};
+use saggar_supervisor::control::{Event, EventBody, Op, Reply};
+
+use super::end::end_of;
+use super::live::Live;
+use super::{Sandboxes, now};
+use crate::supervisor::{Connection, ControlError, Message};
+
+/// Events stored at once.
+const BATCH: usize = 256;
+/// How long to wait before asking again after a fault that is not an end.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Sandboxes {
+    /// Follows a sandbox's events, from the one after `after`, to its end.
+    pub(super) fn watch(&self, live: Arc<Live>, after: u64) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut after = after;
+            loop {
+                match this.follow_events(&live, &mut after).await {
+                    // The connection's end is the supervisor's; or it refuses because it is ending.
+                    Ok(()) | Err(ControlError::Gone(_) | ControlError::Refused(_)) => match this.is_over(&live).await {
+                        true => return,
+                        false => tokio::time::sleep(RETRY).await,
+                    },
+                    Err(error) => {
+                        tracing::warn!(sandbox = %live.id, error = %error, "a sandbox's events can't be followed");
+                        tokio::time::sleep(RETRY).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Whether a supervisor whose connection ended is gone; then how it ended is written.
+    async fn is_over(&self, live: &Live) -> bool {
+        match Connection::question(&live.socket, Op::Describe).await {
+            Err(error) if error.is_gone() => {
+                if let Err(fault) = self.find_end(&live.id, EndReason::SupervisorLost).await {
+                    tracing::error!(sandbox = %live.id, error = %fault, "the end of a sandbox can't be written");
+                    return self.inner.register.get(&live.id).is_none();
+                }
+                true
+            }
+            Ok(_) | Err(_) => self.inner.register.get(&live.id).is_none(),
+        }
+    }
+
+    async fn follow_events(&self, live: &Live, after: &mut u64) -> Result<(), ControlError> {
+        let mut connection = Connection::ask(&live.socket, Op::Events { after: *after }).await?;
+        while let Some(message) = connection.next().await? {
+            let mut batch = Vec::new();
+            take(message, &mut batch)?;
+            // What has come meanwhile goes into the same commit.
+            while batch.len() < BATCH
+                && let Some(message) = connection.next_now()?
+            {
+                take(message, &mut batch)?;
+            }
+            let Some(last) = batch.last().map(|event| event.seq) else { continue };
+            if let Err(fault) = self.write_batch(live, &batch).await {
+                tracing::error!(sandbox = %live.id, error = %fault, "events of a sandbox can't be stored");
+                // They are asked for again.
+                tokio::time::sleep(RETRY).await;
+                return Ok(());
+            }
+            *after = last;
+        }
+        Ok(())
+    }
+
+    async fn write_batch(&self, live: &Live, batch: &[Event]) -> Result<(), crate::fault::Fault> {
+        self.write_events(&live.id, batch).await?;
+        for event in batch {
+            match &event.body {
+                EventBody::ExecEnded(state) => {
+                    self.write_exec_started(&live.id, state).await?;
+                    if let Some(end) = end_of(state) {
+                        // The output stays with the supervisor until the sandbox ends.
+                        let output = ExecOutput::default();
+                        self.store().record_exec_ended(live.id.clone(), state.exec_id.clone(), end, output).await?;
+                    }
+                }
+                EventBody::Paused { .. } => {
+                    self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
+                }
+                EventBody::Resumed => {
+                    self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
+                }
+                EventBody::Started { .. }
+                | EventBody::Claimed
+                | EventBody::ExecStarted { .. }
+                | EventBody::Denial { .. }
+                | EventBody::Limit { .. }
+                | EventBody::Ending { .. }
+                | EventBody::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take(message: Message, batch: &mut Vec<Event>) -> Result<(), ControlError> {
+    match message {
+        Message::Reply(Reply::Event(event)) => batch.push(*event),
+        // Older ones are gone; what is there is stored.
+        Message::Reply(Reply::EventsGone { .. }) => {}
+        Message::Reply(Reply::Error(problem)) => return Err(ControlError::Refused(problem)),
+        Message::Reply(_) | Message::Output { .. } => {
+            return Err(ControlError::Protocol("another answer than `event`".to_owned()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What the server can prove by itself: access tokens of sandboxes, and signed addresses of files.
+//!
+//! Both are derived from one key that lies in the data directory and goes nowhere else. So a token need not be stored to be
+//! shown again to whoever repeats the request that made it, and a signature needs no row.
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, Mac};
+use saggar_domain::SandboxId;
+use sha2::Sha256;
+
+use crate::sandboxes::random;
+
+/// Where the key is, in the data directory.
+const FILE: &str = "signing.key";
+const KEY_LEN: usize = 32;
+
+/// The key of a server.
+pub struct SigningKey([u8; KEY_LEN]);
+
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningKey(…)")
+    }
+}
+
+/// A signature as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature(pub String);
+
+impl SigningKey {
+    /// Reads the key, making it at the first start.
+    pub fn open(data_directory: &Path) -> io::Result<Self> {
+        let path = data_directory.join(FILE);
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let key = bytes.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+                Ok(Self(key))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(&path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Written under another name first: a key that is there is whole.
+    fn create(path: &Path) -> io::Result<Self> {
+        let key = random();
+        let new = path.with_extension("new");
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        io::Write::write_all(&mut file, &key)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        Ok(Self(key))
+    }
+
+    /// The token that opens a sandbox's ports.
+    pub fn access_token(&self, id: &SandboxId) -> String {
+        self.sign(&["access/v1", id.as_str()]).0
+    }
+
+    /// Signs these words, in this order. Each is preceded by its length, so no two lists read the same.
+    pub fn sign(&self, words: &[&str]) -> Signature {
+        Signature(URL_SAFE_NO_PAD.encode(self.mac(words).finalize().into_bytes()))
+    }
+
+    /// Whether a signature is that of these words; takes as long whatever the answer.
+    pub fn verify(&self, words: &[&str], signature: &str) -> bool {
+        URL_SAFE_NO_PAD.decode(signature).is_ok_and(|bytes| self.mac(words).verify_slice(&bytes).is_ok())
+    }
+
+    fn mac(&self, words: &[&str]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
+        for word in words {
+            mac.update(&(word.len() as u64).to_le_bytes());
+            mac.update(word.as_bytes());
+        }
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_of_its_words_and_their_borders() {
+        let key = SigningKey([7; KEY_LEN]);
+        let Signature(signature) = key.sign(&["get", "/a", "b"]);
+        assert!(key.verify(&["get", "/a", "b"], &signature));
+        for other in [&["get", "/ab", ""][..], &["get", "/a", "b", ""], &["put", "/a", "b"], &[]] {
+            assert!(!key.verify(other, &signature), "{other:?}");
+        }
+        assert!(!SigningKey([8; KEY_LEN]).verify(&["get", "/a", "b"], &signature));
+        assert!(!key.verify(&["get", "/a", "b"], "not base64!"));
+    }
+
+    #[test]
+    fn the_key_is_made_once_and_only_for_us() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = std::env::temp_dir().join(format!("saggar-signing-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let keys = [SigningKey::open(&directory).unwrap().0, SigningKey::open(&directory).unwrap().0];
+        let mode = std::fs::metadata(directory.join(FILE)).unwrap().permissions().mode();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((keys[0], mode & 0o777), (keys[1], 0o600));
+    }
+}
