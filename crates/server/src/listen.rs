@@ -3,13 +3,13 @@
 //! Every wait for a peer has an end: for its first bytes, its TLS handshake, its headers, and for it to take what it asked for. Beyond the
 //! cap a connection is told so and closed, so that those who are there are not slowed down by those who aren't.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -51,7 +51,6 @@ pub(crate) async fn listen(
     grace: Duration,
 ) {
     let slots = Arc::new(Semaphore::new(connections_max));
-    let graceful = GracefulShutdown::new();
     let full = full();
     loop {
         let accepted = tokio::select! {
@@ -76,17 +75,19 @@ pub(crate) async fn listen(
         };
         // Small answers should not wait for more to come.
         let _ = stream.set_nodelay(true);
-        let (router, tls, watcher) = (router.clone(), tls.clone(), graceful.watcher());
+        let (router, tls, stopping) = (router.clone(), tls.clone(), stopping.clone());
         tokio::spawn(async move {
             let _slot = slot;
             match tls {
-                Some(tls) => serve_tls(stream, tls, router, watcher).await,
-                None => serve_plain(stream, router, watcher).await,
+                Some(tls) => serve_tls(stream, tls, router, stopping).await,
+                None => serve_plain(stream, router, stopping).await,
             }
         });
     }
     drop(listener);
-    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+    // All slots are free again when the last connection is gone.
+    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
+    if tokio::time::timeout(grace, slots.acquire_many(all)).await.is_err() {
         tracing::info!("some requests were not finished in time, and are broken off");
     }
 }
@@ -103,19 +104,19 @@ fn full() -> Vec<u8> {
     format!("{head}content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-type Watcher = hyper_util::server::graceful::Watcher;
+type Stopping = watch::Receiver<bool>;
 
-async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, watcher: Watcher) {
+async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, stopping: Stopping) {
     let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_PATIENCE, tls.accept(stream)).await else { return };
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    serve(stream, is_http2, router, watcher).await;
+    serve(stream, is_http2, router, stopping).await;
 }
 
-async fn serve_plain(mut stream: TcpStream, router: Router, watcher: Watcher) {
+async fn serve_plain(mut stream: TcpStream, router: Router, stopping: Stopping) {
     let Ok(Ok((is_http2, begun))) = tokio::time::timeout(HEADERS_PATIENCE, first_bytes(&mut stream)).await else {
         return;
     };
-    serve(Begun { begun, taken: 0, stream }, is_http2, router, watcher).await;
+    serve(Begun { begun, taken: 0, stream }, is_http2, router, stopping).await;
 }
 
 /// Reads until it is clear whether HTTP/2 is spoken, and gives back what was read.
@@ -133,7 +134,7 @@ async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<(bool, Vec<u8>)>
     }
 }
 
-async fn serve<I>(stream: I, is_http2: bool, router: Router, watcher: Watcher)
+async fn serve<I>(stream: I, is_http2: bool, router: Router, mut stopping: Stopping)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -141,11 +142,19 @@ where
     let service = TowerToHyperService::new(router);
     // How a connection ends is the client's affair: it went away, spoke nonsense, or took too long.
     if is_http2 {
-        let connection = http2().serve_connection(stream, service);
-        let _ = watcher.watch(connection).await;
+        let mut connection = pin!(http2().serve_connection(stream, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
     } else {
-        let connection = http1().serve_connection(stream, service).with_upgrades();
-        let _ = watcher.watch(connection).await;
+        let mut connection = pin!(http1().serve_connection(stream, service).with_upgrades());
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
     }
 }
 

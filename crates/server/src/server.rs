@@ -1,6 +1,6 @@
 //! What every request needs, shared by all of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use saggar_domain::Capabilities;
 use saggar_runtime::{Sandboxes, Subject};
@@ -22,6 +22,8 @@ pub(crate) struct Server {
     pub(crate) everybody: Option<Subject>,
     /// What this host can give: tried once, when somebody asks.
     pub(crate) capabilities: OnceCell<Capabilities>,
+    /// Default limits that this host can't enforce, once a sandbox has told.
+    pub(crate) unenforced: OnceLock<Vec<String>>,
     /// Turns true when the server is told to stop.
     pub(crate) stopping: watch::Receiver<bool>,
 }

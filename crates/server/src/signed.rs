@@ -86,3 +86,13 @@ fn words(id: &SandboxId, method: &str, query: &SignedQuery) -> [String; 6] {
         query.expires.to_string(),
     ]
 }
+
+/// The query without what signs it.
+pub(crate) fn unsigned(query: Option<&str>) -> String {
+    let query = query.unwrap_or_default();
+    if !is_signed(Some(query)) {
+        return query.to_owned();
+    }
+    let is_kept = |pair: &&str| !pair.starts_with("signature=") && !pair.starts_with("expires=");
+    query.split('&').filter(is_kept).collect::<Vec<_>>().join("&")
+}
