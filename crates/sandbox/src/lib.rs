@@ -7,6 +7,7 @@ mod changes;
 mod data;
 mod doctor;
 mod enforce;
+mod enter;
 mod git;
 mod guest_image;
 mod host_tree;
