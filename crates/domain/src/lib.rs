@@ -24,7 +24,7 @@ pub use denial::{Denial, DenialCode};
 pub use draft::{Draft, DraftLimits, EnvDraft};
 pub use end::EndReason;
 pub use event::{EVENT_SCHEMA, Event, EventBody};
-pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage};
+pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage, base64};
 pub use id::{ExecId, SandboxId};
 pub use limit::{Limit, LimitName, Limits};
 pub use mode::{Access, FsMode, NetworkMode, Template, Tier, User};

@@ -21,6 +21,7 @@ mod record;
 mod report;
 mod rules;
 mod run;
+mod supervise;
 mod template;
 
 pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kind, Name, Skipped};
@@ -34,3 +35,4 @@ pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_guest::TerminalSize;
 pub use saggar_jail::{Rule, Signals};
+pub use supervise::{SUPERVISE, supervise};

@@ -68,14 +68,7 @@ pub(crate) struct Denials {
 
 impl Denials {
     pub(crate) fn add(&mut self, refused: Refused, observe: &mut dyn FnMut(EventBody)) {
-        let denial = Denial {
-            code: DenialCode::SyscallRefused,
-            rule: refused.rule.to_owned(),
-            message: format!(
-                "a program called {}, which the {} rule refuses in every sandbox of this tier",
-                refused.syscall, refused.rule
-            ),
-        };
+        let denial = refused.to_denial();
         let is_new = self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial);
         if is_new {
             // Whatever else was told: the first of each kind always is.
