@@ -6,6 +6,7 @@
 //! Nothing the agent says is taken on trust: what can't be so is a [`Lie`], and ends the sandbox.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use saggar_domain::{ExecId, ExecStatus, Problem};
 use saggar_guest::{STDIN_WINDOW, Stream};
@@ -23,6 +24,8 @@ pub(crate) const OUTPUT_WINDOW: u32 = 256 * 1024;
 const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
 /// Bytes of a command line that are remembered: of 256 execs they fit into one description, whatever JSON makes of them.
 const ARGV_LEN_MAX: usize = 2048;
+/// What is alive this long after a program's end was left behind; until then it may be on its way out.
+const LINGER: Duration = Duration::from_millis(50);
 /// Bytes of stdin sent at once.
 const STDIN_LEN: usize = 32 * 1024;
 
@@ -67,6 +70,7 @@ enum Phase {
 /// How an exec ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
+    pub(crate) at: Moment,
     pub(crate) at_ms: u64,
     pub(crate) status: ExecStatus,
     pub(crate) exit_code: Option<u8>,
@@ -215,7 +219,7 @@ impl Exec {
         deadline.next().filter(|_| is_watched)
     }
 
-    pub(crate) fn state(&self) -> ExecState {
+    pub(crate) fn state(&self, now: Moment) -> ExecState {
         let (pid, ended) = match &self.phase {
             Phase::Starting => (0, None),
             Phase::Running { pid } => (*pid, None),
@@ -237,7 +241,7 @@ impl Exec {
             stderr_bytes,
             stdout_dropped,
             stderr_dropped,
-            leaves_processes: ended.is_some() && !self.is_tree_gone,
+            leaves_processes: ended.as_ref().is_some_and(|ended| !self.is_tree_gone && now.since(ended.at) > LINGER),
             error: ended.and_then(|ended| ended.error),
         }
     }
@@ -359,7 +363,7 @@ mod tests {
     }
 
     fn ended() -> Ended {
-        Ended { at_ms: 1, status: ExecStatus::Exited, exit_code: Some(0), signal: None, error: None }
+        Ended { at: Moment::at(0), at_ms: 1, status: ExecStatus::Exited, exit_code: Some(0), signal: None, error: None }
     }
 
     #[test]

@@ -93,6 +93,7 @@ mod tests {
 
     use super::*;
     use crate::hold::exec::{Ended, NewExec, OUTPUT_WINDOW};
+    use crate::hold::moment::Moment;
 
     fn add(execs: &mut Execs, output: usize, is_finished: bool) -> u32 {
         let number = execs.next_number();
@@ -116,7 +117,14 @@ mod tests {
             exec.credit(exec.ring.end());
         }
         if is_finished {
-            exec.end(Ended { at_ms: 0, status: ExecStatus::Exited, exit_code: Some(0), signal: None, error: None });
+            exec.end(Ended {
+                at: Moment::at(0),
+                at_ms: 0,
+                status: ExecStatus::Exited,
+                exit_code: Some(0),
+                signal: None,
+                error: None,
+            });
             exec.hear_tree_gone().unwrap();
         }
         execs.add(exec);

@@ -66,7 +66,7 @@ impl Hold {
             }
             FromGuest::StdinTaken { exec, bytes } => self.hear_stdin_taken(exec, bytes)?,
             FromGuest::StorageFull { exec } => self.execs.get_mut(exec).ok_or(Lie)?.hear_storage_full()?,
-            FromGuest::Exited { exec, end } => self.hear_exited(exec, end)?,
+            FromGuest::Exited { exec, end } => self.hear_exited(exec, end, now)?,
             FromGuest::Failed { exec, stage, errno } => self.hear_failed(exec, stage, errno)?,
             FromGuest::TreeGone { exec } => {
                 let exec = self.execs.get_mut(exec).ok_or(Lie)?;
@@ -85,7 +85,7 @@ impl Hold {
         exec.hear_started(pid, wall_ms())?;
         let event =
             EventBody::ExecStarted { exec_id: exec.id.clone(), program: shortened(&exec.program, PROGRAM_LEN_MAX) };
-        let (state, cursor) = (exec.state(), exec.ring.oldest());
+        let (state, cursor) = (exec.state(now), exec.ring.oldest());
         for (token, connection) in &mut self.connections {
             if let Role::Starting { exec, follows, feeds } = connection.role
                 && exec == number
@@ -127,7 +127,7 @@ impl Hold {
         Ok(())
     }
 
-    fn hear_exited(&mut self, number: u32, end: End) -> Result<(), Lie> {
+    fn hear_exited(&mut self, number: u32, end: End, now: Moment) -> Result<(), Lie> {
         self.execs.get(number).ok_or(Lie)?.check_running()?;
         let looks_killed = match end {
             End::Signal { signal, .. } => signal == SIGKILL,
@@ -146,7 +146,7 @@ impl Hold {
         };
         let (status, exit_code, signal, error) = describe_ending(ending, was_killed, &exec.program, &exec.cwd);
         let is_storage_full = exec.is_storage_full;
-        exec.end(Ended { at_ms: wall_ms(), status, exit_code, signal, error });
+        exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code, signal, error });
         let limits = &self.spec.limits;
         let mut hit = Vec::new();
         if status == ExecStatus::TimedOut {

@@ -47,9 +47,10 @@ impl Held {
             EndReason::OutOfMemory => ExecStatus::OutOfMemory,
             _ => ExecStatus::Cancelled,
         };
+        let now = Moment::now();
         for exec in hold.execs.iter_mut() {
             if exec.is_running() {
-                exec.end(Ended { at_ms: wall_ms(), status, exit_code: None, signal: None, error: None });
+                exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code: None, signal: None, error: None });
             }
             exec.bury();
         }
@@ -165,7 +166,7 @@ fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Proble
 
 fn finished(exec: &Exec) -> FinishedExec {
     let tail = |stream| base64(&exec.ring.tail(stream, TAIL_MAX));
-    FinishedExec { state: exec.state(), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
+    FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
 }
 
 /// As many as fit of those given newest first, oldest first.

@@ -217,7 +217,7 @@ impl Hold {
             idle_for_ms: millis(self.lifetime.idle_for(now)),
             policy_hash: self.policy_hash.clone(),
             unenforced: self.unenforced.clone(),
-            execs: self.execs.iter().map(|exec| exec.state()).collect(),
+            execs: self.execs.iter().map(|exec| exec.state(now)).collect(),
             last_event: self.happenings.last(),
         }
     }

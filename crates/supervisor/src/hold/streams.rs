@@ -21,7 +21,7 @@ const PIECE_LEN: usize = 32 * 1024;
 impl Hold {
     /// Passes on everything that can be.
     pub(super) fn pump(&mut self, now: Moment) {
-        self.tell_ends();
+        self.tell_ends(now);
         let Self { connections, execs, happenings, revisit, .. } = self;
         connections.retain(|token, connection| {
             let had_unsent = connection.has_unsent();
@@ -36,8 +36,8 @@ impl Hold {
     }
 
     /// Events about execs that ended in this round, with what is known of them by its end.
-    fn tell_ends(&mut self) {
-        let news = |exec: &mut Exec| std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(exec.state()));
+    fn tell_ends(&mut self, now: Moment) {
+        let news = |exec: &mut Exec| std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(exec.state(now)));
         let events: Vec<EventBody> = self.execs.iter_mut().filter_map(news).collect();
         events.into_iter().for_each(|event| self.tell(event));
     }
@@ -205,7 +205,7 @@ pub(super) fn fill<'a>(
                         return;
                     }
                     None => {
-                        connection.say(&Reply::Exited(Box::new(exec.state())));
+                        connection.say(&Reply::Exited(Box::new(exec.state(now))));
                         connection.role = Role::Leaving;
                         return;
                     }
