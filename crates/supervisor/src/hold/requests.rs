@@ -64,7 +64,7 @@ impl Hold {
         match op {
             Op::Claim { terms, env } => self.claim(terms, env, now).map(Some),
             Op::Exec(start) => self.start(token, *start, now).map(|()| None),
-            Op::Attach(attach) => self.attach(token, &attach).map(|()| None),
+            Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
             Op::StdinEnd { .. } => Err(Problem::new(
                 Code::InvalidValue,
                 "the end of stdin was told on a connection that feeds none",
@@ -249,7 +249,7 @@ impl Hold {
         group.portion(&format!("exec-{number}"), &wanted).map(Some).map_err(|error| portion_failed(&error))
     }
 
-    fn attach(&mut self, token: u64, attach: &Attach) -> Result<(), Problem> {
+    fn attach(&mut self, token: u64, attach: &Attach, now: Moment) -> Result<(), Problem> {
         let exec = self.execs.find(&attach.exec_id).ok_or_else(|| no_such_exec(&attach.exec_id))?;
         let cursor = match attach.from {
             From::Start => exec.ring.oldest(),
@@ -262,7 +262,7 @@ impl Hold {
                 )
             })?,
         };
-        let (number, is_open) = (exec.number, exec.stdin.is_open());
+        let (number, is_open, state) = (exec.number, exec.stdin.is_open(), exec.state(now));
         if attach.stdin && !is_open {
             let message = format!("{} takes no stdin, or no more", attach.exec_id);
             return Err(Problem::new(Code::InvalidStdin, message, "start it with stdin, or attach without"));
@@ -274,7 +274,11 @@ impl Hold {
         self.become_stream(
             token,
             Role::Following(Following { exec: number, cursor, feeds: attach.stdin, is_lossy: false }),
-        )
+        )?;
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.say(&Reply::Started(Box::new(state)));
+        }
+        Ok(())
     }
 
     fn signal(&mut self, id: &ExecId, signal: u8, scope: Scope) -> Result<(), Problem> {
