@@ -24,6 +24,9 @@ fn main() -> ExitCode {
         saggar_sandbox::measure_kvm();
         return ExitCode::SUCCESS;
     }
+    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::SUPERVISE) {
+        return saggar_sandbox::supervise();
+    }
     if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_conformance::WORKER_MODE) {
         return match saggar_conformance::serve() {
             Ok(()) => ExitCode::SUCCESS,

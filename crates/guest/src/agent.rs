@@ -18,13 +18,22 @@ mod channel;
 mod child;
 mod event_loop;
 mod exec;
+mod files;
 mod identity;
+mod input;
+mod keeper;
+mod names;
 mod pipes;
+mod port;
+mod processes;
 mod rule;
+mod socket;
 mod spawn;
 mod storage;
 mod sys;
 mod terminal;
+mod tree;
+mod worker;
 
 use core::ffi::c_int;
 

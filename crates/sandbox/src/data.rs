@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
+use saggar_supervisor::control::Final;
 
 use crate::placeholder::Gate;
 
@@ -127,13 +128,41 @@ impl DataDirectory {
 
     /// The directory of kept changes, made when it is first needed.
     pub(crate) fn changes(&self) -> std::io::Result<OwnedFd> {
-        let path = self.path.join("changes");
-        match rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700)) {
+        self.made("changes")
+    }
+
+    /// The directory of control sockets, likewise.
+    pub(crate) fn control(&self) -> std::io::Result<OwnedFd> {
+        self.made("control")
+    }
+
+    /// Opens a directory that may not be there.
+    pub(crate) fn open_part(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        open(self.path.join(name), flags, Mode::empty())
+    }
+
+    fn made(&self, name: &str) -> std::io::Result<OwnedFd> {
+        match self.open_part(name) {
+            Err(Errno::NOENT) => {}
+            other => return other.map_err(Into::into),
+        }
+        match rustix::fs::mkdir(self.path.join(name), Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        open(&path, flags, Mode::empty()).map_err(Into::into)
+        self.open_part(name).map_err(Into::into)
+    }
+
+    /// Leaves the last word about a sandbox for a server to find: whole, or not at all.
+    pub(crate) fn write_ended(&self, last_word: &Final) -> std::io::Result<()> {
+        let directory = self.made("ended")?;
+        let name = format!("{}.json", last_word.sandbox_id);
+        let beside = format!(".{name}");
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&directory, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;
+        std::io::Write::write_all(&mut std::fs::File::from(file), &serde_json::to_vec(last_word)?)?;
+        rustix::fs::renameat(&directory, beside.as_str(), &directory, name.as_str()).map_err(Into::into)
     }
 
     /// The directory of records.

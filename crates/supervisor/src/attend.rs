@@ -92,7 +92,7 @@ impl Attendance<'_> {
     /// Attends until the whole tree is dead.
     pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
         let mut attendant = Attendant {
-            watch: Watch::new(self.jailed.listener),
+            watch: Watch::new(Some(self.jailed.listener)),
             pid: self.jailed.pid,
             pidfd: self.jailed.pidfd,
             channel: self.channel,
@@ -299,16 +299,7 @@ impl Attendant<'_> {
     }
 
     fn answer(&mut self, observe: &mut dyn FnMut(Observation)) {
-        // A hang-up without a question means that nobody is left to ask.
-        let mut polls = match self.watch.waiting_on(Instant::now()) {
-            Some(fd) => [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-            None => return,
-        };
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let has_question = poll(&mut polls, Some(&now)).is_ok() && polls[0].revents().contains(PollFlags::IN);
-        if !has_question {
-            self.watch.close();
-        } else if let Some(refused) = self.watch.answer(Instant::now()) {
+        if let Some(refused) = self.watch.answer(Instant::now()) {
             observe(Observation::Refused(refused));
         }
     }

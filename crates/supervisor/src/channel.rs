@@ -124,6 +124,11 @@ impl Channel {
         !self.outgoing.is_empty()
     }
 
+    /// Bytes that wait to be sent.
+    pub(crate) fn outgoing_len(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Reads once. Never blocks.
     pub(crate) fn receive(&mut self) -> Result<Incoming, FrameError> {
         let length = loop {

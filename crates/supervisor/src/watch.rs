@@ -6,6 +6,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use saggar_domain::{Denial, DenialCode};
 use saggar_jail::seccomp::{Listener, verdict};
 
 /// Answered at once before the rate holds.
@@ -31,6 +33,20 @@ pub struct Refused {
     pub rule: &'static str,
 }
 
+impl Refused {
+    /// What is said of it.
+    pub fn to_denial(self) -> Denial {
+        Denial {
+            code: DenialCode::SyscallRefused,
+            rule: self.rule.to_owned(),
+            message: format!(
+                "a program called {}, which the {} rule refuses in every sandbox of this tier",
+                self.syscall, self.rule
+            ),
+        }
+    }
+}
+
 /// The filter's listener with its rate.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -40,8 +56,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(listener: Listener) -> Self {
-        Self { listener: Some(listener), left: BURST, next: None }
+    pub(crate) fn new(listener: Option<Listener>) -> Self {
+        Self { listener, left: BURST, next: None }
     }
 
     /// The descriptor to wait for, unless the rate says to wait for the time.
@@ -54,8 +70,14 @@ impl Watch {
         self.listener.as_ref().and(self.next)
     }
 
-    /// Refuses the call that waits.
+    /// Refuses the call that waits. A hang-up without a question means that nobody is left to ask.
     pub(crate) fn answer(&mut self, now: Instant) -> Option<Refused> {
+        let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut polls, Some(&at_once)).is_err() || !polls[0].revents().contains(PollFlags::IN) {
+            self.listener = None;
+            return None;
+        }
         let listener = self.listener.as_ref()?;
         let notification = match listener.receive() {
             Ok(notification) => notification?,
@@ -72,10 +94,5 @@ impl Watch {
         self.left = self.left.saturating_sub(1);
         self.next = (self.left == 0).then(|| now + INTERVAL);
         Some(Refused { syscall: refusal.syscall, rule: refusal.rule })
-    }
-
-    /// The last process under the filter is gone.
-    pub(crate) fn close(&mut self) {
-        self.listener = None;
     }
 }

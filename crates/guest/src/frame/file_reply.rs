@@ -214,6 +214,11 @@ impl FileReply {
         wire::append(out, self.kind(), FRAME_MAX, |out| self.put(out))
     }
 
+    /// Whether a payload of this kind is content, to be taken as it is.
+    pub fn is_data(kind: u8) -> bool {
+        kind == DATA
+    }
+
     /// The header of a `Data` of this length, for a writer that has the bytes elsewhere.
     pub fn data_header(length: usize) -> [u8; super::HEADER_LEN] {
         // A length that is no frame's is cut here and refused by whoever reads it.

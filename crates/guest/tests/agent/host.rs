@@ -30,6 +30,7 @@ pub struct Host {
     decoder: Decoder<FromGuest>,
     received: VecDeque<FromGuest>,
     read_size: usize,
+    is_one_shot: bool,
     agent: Child,
 }
 
@@ -69,7 +70,8 @@ impl Host {
         let agent = command.spawn().expect("the agent starts");
         drop(theirs);
         let decoder = Decoder::new();
-        let mut host = Host { stream: ours, decoder, received: VecDeque::new(), read_size: 64 * 1024, agent };
+        let received = VecDeque::new();
+        let mut host = Host { stream: ours, decoder, received, read_size: 64 * 1024, is_one_shot: false, agent };
         assert_eq!(host.next(), FromGuest::Hello { protocol: PROTOCOL });
         host
     }
@@ -122,6 +124,7 @@ impl Host {
     /// Starts an exec and returns its process id.
     pub fn begin(&mut self, request: ExecRequest) -> u32 {
         let expected = request.exec;
+        self.is_one_shot = request.one_shot;
         self.send(ToGuest::Exec(request));
         match self.next() {
             FromGuest::Started { exec, pid } if exec == expected => pid,
@@ -129,8 +132,17 @@ impl Host {
         }
     }
 
-    /// Collects everything about the one running exec, up to its end.
+    /// Collects everything about the one running exec, up to the end of all it has started.
     pub fn finish(&mut self) -> Outcome {
+        let outcome = self.finish_program();
+        if !self.is_one_shot {
+            assert!(matches!(self.next(), FromGuest::TreeGone { .. }));
+        }
+        outcome
+    }
+
+    /// Collects everything about the one running exec, up to the end of its program.
+    pub fn finish_program(&mut self) -> Outcome {
         let mut outcome = Outcome { stdout: vec![], stderr: vec![], is_storage_full: false, end: End::Code(0) };
         loop {
             match self.next() {

@@ -1,0 +1,1 @@
+//! The loop against agents and clients of its own making.
