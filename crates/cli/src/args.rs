@@ -11,6 +11,8 @@ use saggar_domain::{
 };
 
 use crate::outcome::OUR_FAILURE;
+use crate::serve::{CopyArguments, ServeArguments};
+use crate::settings::ConfigArguments;
 
 /// The runtime layer for AI agents: a boundary that it can prove, limits that it enforces, a record of what happened.
 #[derive(Parser, Debug)]
@@ -31,6 +33,14 @@ pub(crate) enum Command {
     Probe(ProbeArguments),
     /// Show, apply or drop what a scratch sandbox changed
     Changes(ChangesArguments),
+    /// Give sandboxes to many, over the network
+    Serve(Box<ServeArguments>),
+    /// Show the server's settings
+    Config(Box<ConfigArguments>),
+    /// Copy a server's store to a file, while it runs or not
+    Backup(Box<CopyArguments>),
+    /// Make a backup the store of a data directory that has none
+    Restore(Box<CopyArguments>),
 }
 
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.

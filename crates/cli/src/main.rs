@@ -8,6 +8,8 @@ mod events;
 mod outcome;
 mod probe;
 mod run;
+mod serve;
+mod settings;
 mod spec_file;
 mod streams;
 mod terminal;
@@ -41,6 +43,10 @@ fn main() -> ExitCode {
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments),
         Ok(args::Command::Changes(arguments)) => changes::main(arguments),
+        Ok(args::Command::Serve(arguments)) => serve::main(&arguments),
+        Ok(args::Command::Config(arguments)) => settings::main(*arguments),
+        Ok(args::Command::Backup(arguments)) => serve::backup(&arguments),
+        Ok(args::Command::Restore(arguments)) => serve::restore(&arguments),
         Err(code) => code,
     }
 }

@@ -29,7 +29,7 @@ impl DataDirectory {
     pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
         let path = match given {
             Some(path) => path.to_owned(),
-            None => default_path()?,
+            None => Self::default_path()?,
         };
         let fail = |what: &str| {
             Problem::new(
@@ -72,6 +72,27 @@ impl DataDirectory {
         };
         let sandboxes = sandboxes.map_err(|errno| fail(&format!("can't be used: {errno}")))?;
         Ok(Self { path, sandboxes })
+    }
+
+    /// Where it is if nobody says: by the environment, or where such things are kept.
+    pub fn default_path() -> Result<PathBuf, Problem> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = variable("SAGGAR_DATA_DIR") {
+            return Ok(path);
+        }
+        if rustix::process::geteuid().is_root() {
+            return Ok(PathBuf::from("/var/lib/saggar"));
+        }
+        variable("XDG_DATA_HOME")
+            .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+            .map(|base| base.join("saggar"))
+            .ok_or_else(|| {
+                Problem::new(
+                    Code::DataDirectory,
+                    "there is no HOME to put a data directory in",
+                    "name one with --data-dir or SAGGAR_DATA_DIR",
+                )
+            })
     }
 
     /// Where it is, as it was given.
@@ -169,24 +190,4 @@ impl DataDirectory {
     pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
         self.sandboxes.as_fd()
     }
-}
-
-fn default_path() -> Result<PathBuf, Problem> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(path) = variable("SAGGAR_DATA_DIR") {
-        return Ok(path);
-    }
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/saggar"));
-    }
-    variable("XDG_DATA_HOME")
-        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
-        .map(|base| base.join("saggar"))
-        .ok_or_else(|| {
-            Problem::new(
-                Code::DataDirectory,
-                "there is no HOME to put a data directory in",
-                "name one with --data-dir or SAGGAR_DATA_DIR",
-            )
-        })
 }

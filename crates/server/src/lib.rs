@@ -27,5 +27,6 @@ mod wire;
 pub use config::{Auth, Config, ConfigError, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
 pub use logs::start as start_logs;
 pub use openapi::{document as openapi, text as openapi_text};
+pub use saggar_runtime::store::{BackupError, backup, restore};
 pub use serve::{ServeError, serve};
 pub use tls::TlsError;
