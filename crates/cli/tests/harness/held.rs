@@ -12,7 +12,8 @@ use saggar_supervisor::control::{
 
 use super::{PATIENCE, Place};
 
-/// A supervisor and its sandbox.
+/// A supervisor and its sandbox: killed, both, when dropped.
+#[derive(Debug)]
 pub struct Supervisor {
     pub child: Child,
     pub sandbox: SandboxId,
@@ -28,7 +29,7 @@ pub fn unique() -> [u8; 16] {
     bits
 }
 
-pub fn start(place: &Place, spec: serde_json::Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Reply> {
+pub fn start(place: &Place, spec: serde_json::Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
     let (ours, theirs) = UnixStream::pair().expect("ours");
     let sandbox = SandboxId::from_random(unique());
     let mut command = place.command(["__supervise"]);
@@ -49,7 +50,7 @@ pub fn start(place: &Place, spec: serde_json::Value, terms: Terms, is_pooled: bo
         }
         Received::Reply(other) => {
             child.wait().expect("ours");
-            Err(other)
+            Err(Box::new(other))
         }
         other => panic!("{other:?}"),
     }
@@ -151,5 +152,17 @@ pub fn follow(client: &mut Client) -> Seen {
             Received::End => return seen,
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Asks again until there is an answer, with an end to it.
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain");
+        std::thread::yield_now();
     }
 }

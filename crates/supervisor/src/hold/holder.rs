@@ -171,8 +171,8 @@ impl Hold {
             self.tick(now);
             self.revisit(now);
             self.pump(now);
-            if self.end.is_some() {
-                break;
+            if self.end.is_some() || !self.revisit.is_empty() {
+                continue;
             }
             match self.wait(now) {
                 Ok(ready) => {

@@ -25,12 +25,21 @@ impl Hold {
         let Self { connections, execs, happenings, revisit, .. } = self;
         connections.retain(|token, connection| {
             let had_unsent = connection.has_unsent();
-            fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
-            let outcome = connection.flush(now);
+            // Until the reader takes no more, or there is no more.
+            loop {
+                fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
+                let is_moving = connection.has_unsent();
+                if connection.flush(now).is_err() {
+                    return false;
+                }
+                if !is_moving || connection.has_unsent() {
+                    break;
+                }
+            }
             if had_unsent && !connection.has_unsent() {
                 revisit.push_back(*token);
             }
-            outcome.is_ok()
+            connection.has_unsent() || !matches!(connection.role, Role::Leaving)
         });
         self.settle();
     }
