@@ -385,7 +385,7 @@ impl Hold {
         }
     }
 
-    fn listen(&mut self, token: u64, now: Moment) {
+    pub(super) fn listen(&mut self, token: u64, now: Moment) {
         let held: usize = self.connections.values().map(|connection| connection.decoder.held()).sum();
         let Some(connection) = self.connections.get(&token) else { return };
         let is_read = self.is_read(connection);
@@ -400,7 +400,7 @@ impl Hold {
     }
 
     /// Looks again at connections that may have a whole frame waiting, and drops those that took too long.
-    fn revisit(&mut self, now: Moment) {
+    pub(super) fn revisit(&mut self, now: Moment) {
         // Those that are put there meanwhile have their turn too; each turn takes a frame away, so there is an end.
         while let Some(token) = self.revisit.pop_front() {
             self.heed(token, now);
