@@ -5,7 +5,7 @@ mod harness;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use harness::held::{FOR_EVER, Supervisor, follow, held, program, start, until};
+use harness::held::{FOR_EVER, Supervisor, held, program, start, until};
 use harness::{Place, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use saggar_domain::{Code, EndReason, ExecStatus, User};
@@ -21,6 +21,7 @@ fn a_kill_leaves_nothing_and_the_last_word_stays() {
     let mut start = program(&["/bin/sh", "-c", "echo running; exec sleep 1000"]);
     start.follow = true;
     let (mut follower, _) = supervisor.exec(start);
+    assert!(matches!(follower.receive().unwrap(), Received::Output { bytes, .. } if bytes == b"running\n"));
     let sandbox = supervisor.sandbox.clone();
     let inside = tree(&supervisor);
     assert!(inside.len() > 2, "{inside:?}");
@@ -30,10 +31,10 @@ fn a_kill_leaves_nothing_and_the_last_word_stays() {
     assert_eq!(place.records(), Vec::<String>::new());
     assert_eq!(names(&place, "data/control"), Vec::<String>::new());
     assert_eq!(cgroups_of(sandbox.as_str()), 0);
-    let end = follow(&mut follower);
-    assert_eq!(
-        (end.stdout.as_slice(), end.end.and_then(|end| end.status)),
-        (&b"running\n"[..], Some(ExecStatus::Cancelled))
+    let end = follower.receive().unwrap();
+    assert!(
+        matches!(&end, Received::Reply(Reply::Exited(end)) if end.status == Some(ExecStatus::Cancelled)),
+        "{end:?}"
     );
     let kept = ended(&place, &sandbox);
     assert_eq!((kept.reason, kept.execs.len(), kept.is_claimed), (EndReason::Killed, 2, true));
@@ -58,10 +59,10 @@ fn a_followed_program_is_use_and_new_terms_hold() {
     let place = Place::new();
     let terms = Terms { ttl_ms: Some(3_600_000), then: Then::Kill, idle_ms: Some(300) };
     let mut supervisor = start(&place, serde_json::json!({}), terms, false).unwrap();
-    let mut start = program(&["/bin/sh", "-c", "sleep 1; echo woke"]);
-    start.follow = true;
+    let mut start = program(&["/bin/sh", "-c", "sleep 1; echo woke; read word"]);
+    start.stdin = true;
     let (mut client, _) = supervisor.exec(start);
-    assert_eq!(follow(&mut client).stdout, b"woke\n");
+    assert!(matches!(client.receive().unwrap(), Received::Output { bytes, .. } if bytes == b"woke\n"));
     let described = described(supervisor.request(Op::SetTerms { terms: FOR_EVER }));
     assert_eq!((described.ttl_left_ms, described.idle_ms), (None, None));
     let terms = Terms { ttl_ms: Some(1), then: Then::Kill, idle_ms: None };
@@ -217,7 +218,8 @@ fn a_session_about_files_answers() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut stream = open(&supervisor, Target::Files);
-    stream.write_all(&[0, 0, 0, 0, STORAGE_REQUEST]).unwrap();
+    stream.write_all(&[8, 0, 0, 0, STORAGE_REQUEST, 4, 0, 0, 0]).unwrap();
+    stream.write_all(b"/tmp").unwrap();
     let mut header = [0; 5];
     stream.read_exact(&mut header).unwrap();
     let mut payload = vec![0; usize::from(header[0])];

@@ -26,6 +26,7 @@ use crate::deadline::Action;
 use crate::watch::{Refused, Watch};
 
 use super::connection::{Connection, Read, Role};
+use super::exec::Exec;
 use super::execs::Execs;
 use super::happenings::Happenings;
 use super::held::Held;
@@ -291,7 +292,9 @@ impl Hold {
         let outgoing = if self.channel.has_outgoing() { PollFlags::OUT } else { PollFlags::empty() };
         wanted.push((Source::Channel, self.channel.as_fd(), PollFlags::IN | outgoing));
         let instant = Instant::now();
-        if let Some(fd) = self.watch.waiting_on(instant) {
+        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start.
+        let is_starting = self.execs.iter().any(Exec::is_starting);
+        if let Some(fd) = self.watch.waiting_on(instant).filter(|_| !is_starting) {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
