@@ -58,10 +58,11 @@ impl Proc {
                 if processes.len() == PROCESSES_MAX {
                     return Err(Errno(libc::EOVERFLOW));
                 }
-                processes.push(process);
+                // They come in ascending order; if one does not, it is put where it belongs.
+                let position = processes.partition_point(|before: &Process| before.pid < process.pid);
+                processes.insert(position, process);
             }
         }
-        processes.sort_unstable_by_key(|process: &Process| process.pid);
         Ok(processes)
     }
 

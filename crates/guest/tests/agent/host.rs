@@ -301,6 +301,11 @@ pub fn opening(target: OpenTarget) -> OpenRequest {
     OpenRequest { stream: 1, uid: 0, gid: 0, groups: vec![], keep_capabilities: false, target }
 }
 
+/// Makes a file or directory somebody's.
+pub fn give(path: impl AsRef<Path>, uid: u32, gid: u32) {
+    std::os::unix::fs::fchown(std::fs::File::open(path).unwrap(), Some(uid), Some(gid)).unwrap();
+}
+
 /// Asks again and again until it is so.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = std::time::Instant::now();

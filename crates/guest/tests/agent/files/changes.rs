@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use saggar_guest::{FileEntry, FileKind, FileReply, FileRequest, FileStage, MetadataEntry};
 
 use super::{Files, stat};
-use crate::host::{Host, Scratch};
+use crate::host::{Host, Scratch, give};
 
 fn path(scratch: &Scratch, name: &str) -> Vec<u8> {
     format!("{}/{name}", scratch.text()).into_bytes()
@@ -16,7 +16,7 @@ fn path(scratch: &Scratch, name: &str) -> Vec<u8> {
 fn a_file_is_told_as_it_is() {
     let scratch = Scratch::new();
     let file = scratch.file("file", b"12345", 0o640);
-    std::os::unix::fs::chown(&file, Some(12), Some(34)).unwrap();
+    give(&file, 12, 34);
     symlink("file", scratch.path().join("link")).unwrap();
     let mut host = Host::start();
     let mut files = Files::start(&mut host);

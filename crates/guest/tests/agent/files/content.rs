@@ -7,7 +7,7 @@ use std::time::Instant;
 use saggar_guest::{DATA_MAX, FileReply, FileRequest, FileStage, HEADER_LEN};
 
 use super::{Files, names, writing};
-use crate::host::{Host, NOBODY, Scratch, wait_until};
+use crate::host::{Host, NOBODY, Scratch, give, wait_until};
 
 fn reading(path: &str) -> FileRequest {
     FileRequest::Read { path: path.into(), offset: 0, length: None }
@@ -72,7 +72,7 @@ fn nothing_but_a_regular_file_is_opened_and_nothing_waits() {
         assert!(matches!(files.ask(writing(&path)), FileReply::Failed { .. }), "{path}");
         files.send(&FileRequest::End);
     }
-    assert_eq!(files.read("/proc/self/comm").is_empty(), false);
+    assert!(!files.read("/proc/self/comm").is_empty());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn directories_above_are_made_and_links_followed() {
 fn where_no_file_can_be_made_an_existing_one_is_written_in_place() {
     let scratch = Scratch::new();
     let file = scratch.file("file", b"something longer", 0o644);
-    std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
+    give(&file, NOBODY, NOBODY);
     let inode = std::fs::metadata(&file).unwrap().ino();
     let mut host = Host::start();
     let mut nobody = Files::start_as_nobody(&mut host);
@@ -214,7 +214,7 @@ fn where_no_file_can_be_made_an_existing_one_is_written_in_place() {
     // A file of another user, in a directory of one's own, stays that user's.
     let directory = scratch.path().join("own");
     std::fs::create_dir(&directory).unwrap();
-    std::os::unix::fs::chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    give(&directory, NOBODY, NOBODY);
     let theirs = scratch.file("own/theirs", b"old", 0o666);
     assert_eq!(nobody.write(&theirs, b"new"), FileReply::Done);
     let after = std::fs::metadata(&theirs).unwrap();

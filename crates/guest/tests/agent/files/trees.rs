@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use saggar_guest::{FileEntry, FileKind, FileReply, FileRequest, FileStage};
 
 use super::{Files, names};
-use crate::host::{Host, NOBODY, Scratch};
+use crate::host::{Host, NOBODY, Scratch, give};
 
 /// How deep is deeper than any stack, path or descriptor limit.
 const DEEP: usize = 10_000;
@@ -211,7 +211,7 @@ fn removing_takes_what_is_named_and_nothing_a_link_leads_to() {
 
     // What may not be removed stays, and is told.
     scratch.file("mine/theirs/file", b"", 0o644);
-    std::os::unix::fs::chown(path("mine"), Some(NOBODY), Some(NOBODY)).unwrap();
+    give(path("mine"), NOBODY, NOBODY);
     let mut nobody = Files::start_as_nobody(&mut host);
     nobody.check_failed(remove(&path("mine/theirs"), true), FileStage::Remove, libc::EACCES);
     assert_eq!(names(&scratch.path().join("mine/theirs")), ["file"]);
