@@ -38,8 +38,9 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The agent needs a few for each exec; it gives its programs no more than asked.
-const AGENT_FILES: u64 = 256;
+/// The agent needs a few for each exec, of which it has 64, and two for each tree that is left of one, of which it has 192; it gives its
+/// programs no more than asked.
+const AGENT_FILES: u64 = 1024;
 /// Locked memory is enough for keys and small rings, and no way round a memory limit.
 const MEMLOCK_BYTES: u64 = 8 << 20;
 /// Queued signals are counted for the user behind the namespace too.
