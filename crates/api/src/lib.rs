@@ -6,6 +6,8 @@
 
 mod attach;
 mod bytes;
+#[cfg(feature = "client")]
+pub mod client;
 mod code;
 mod environment;
 mod event;
