@@ -1,4 +1,5 @@
 //! The client against a server that says exactly what a case needs, and remembers what it was asked.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use std::time::Duration;
 

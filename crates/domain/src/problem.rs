@@ -66,6 +66,19 @@ pub enum Code {
     DataDirectory,
     /// Reading or writing one of the streams failed.
     Stream,
+    /// There is no such exec in the sandbox.
+    NoSuchExec,
+    /// The sandbox is paused, and this needs it to run.
+    SandboxPaused,
+    /// The sandbox is ending or has ended.
+    SandboxEnded,
+    /// As many as there may be at once are there already.
+    TooMany,
+    /// The other side of a protocol is older than what was asked of it.
+    UnsupportedProtocol,
+    /// Something broke on our side. Also what a reader makes of a code that is newer than itself.
+    #[serde(other)]
+    Internal,
 }
 
 impl Code {
@@ -89,6 +102,12 @@ impl Code {
             Self::GuestLost => "guest_lost",
             Self::DataDirectory => "data_directory",
             Self::Stream => "stream",
+            Self::NoSuchExec => "no_such_exec",
+            Self::SandboxPaused => "sandbox_paused",
+            Self::SandboxEnded => "sandbox_ended",
+            Self::TooMany => "too_many",
+            Self::UnsupportedProtocol => "unsupported_protocol",
+            Self::Internal => "internal",
         }
     }
 }

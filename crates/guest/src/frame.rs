@@ -4,24 +4,36 @@
 //! disjoint kinds, so a crossed wire is an error and not a misreading. Which length is allowed follows from the kind: an
 //! `Exec` may be as large as the kernel would let an argument list be, everything else is small.
 //!
+//! Besides the channel ([`ToGuest`], [`FromGuest`]) there are sessions about files ([`FileRequest`], [`FileReply`]), each on a stream of its own.
+//!
 //! INVARIANT: what comes from the other side can cost at most the bound of its kind in memory, and is either a value that
 //! satisfies every rule written here or a [`FrameError`]; no input panics. The writer checks the same rules as the reader.
 
 mod decoder;
 mod error;
 mod exec;
+mod file_reply;
+mod file_request;
 mod from_guest;
+mod open;
 mod to_guest;
 mod wire;
 
 pub use decoder::{Decoder, Message};
 pub use error::FrameError;
-pub use exec::{ARGUMENTS_MAX, ENVIRONMENT_MAX, ExecRequest, GROUPS_MAX, PATH_MAX, STORAGE_PATHS_MAX, TerminalSize};
+pub use exec::{
+    ARGUMENTS_MAX, ENVIRONMENT_MAX, ExecRequest, GROUPS_MAX, JOINS_MAX, PATH_MAX, STORAGE_PATHS_MAX, TerminalSize,
+};
+pub use file_reply::{ENTRY_PATH_MAX, FileEntry, FileEventKind, FileKind, FileReply, FileStage};
+pub use file_request::{
+    DATA_MAX, FileRequest, LINK_MAX, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, MetadataEntry,
+};
 pub use from_guest::{End, FailStage, FromGuest};
-pub use to_guest::ToGuest;
+pub use open::{OpenRequest, OpenTarget, PortPreface};
+pub use to_guest::{SignalScope, ToGuest};
 
 /// The version of this protocol; the guest says it in `Hello`, and the host refuses any other.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The length field and the kind.
 pub const HEADER_LEN: usize = 5;

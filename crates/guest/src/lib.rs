@@ -11,7 +11,9 @@ extern crate alloc;
 mod frame;
 
 pub use frame::{
-    ARGUMENTS_MAX, Decoder, ENVIRONMENT_MAX, EXEC_FRAME_MAX, End, ExecId, ExecRequest, FRAME_MAX, FailStage,
-    FrameError, FromGuest, GROUPS_MAX, HEADER_LEN, Message, PATH_MAX, PROTOCOL, STDIN_WINDOW, STORAGE_PATHS_MAX,
-    Stream, TerminalSize, ToGuest,
+    ARGUMENTS_MAX, DATA_MAX, Decoder, ENTRY_PATH_MAX, ENVIRONMENT_MAX, EXEC_FRAME_MAX, End, ExecId, ExecRequest,
+    FRAME_MAX, FailStage, FileEntry, FileEventKind, FileKind, FileReply, FileRequest, FileStage, FrameError, FromGuest,
+    GROUPS_MAX, HEADER_LEN, JOINS_MAX, LINK_MAX, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, Message,
+    MetadataEntry, OpenRequest, OpenTarget, PATH_MAX, PROTOCOL, PortPreface, STDIN_WINDOW, STORAGE_PATHS_MAX,
+    SignalScope, Stream, TerminalSize, ToGuest,
 };

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_guest::{
-    ARGUMENTS_MAX, Decoder, ENVIRONMENT_MAX, EXEC_FRAME_MAX, End, ExecRequest, FRAME_MAX, FailStage, FrameError,
-    FromGuest, GROUPS_MAX, HEADER_LEN, Message, PATH_MAX, PROTOCOL, STORAGE_PATHS_MAX, Stream, TerminalSize, ToGuest,
+    ARGUMENTS_MAX, DATA_MAX, Decoder, ENTRY_PATH_MAX, ENVIRONMENT_MAX, EXEC_FRAME_MAX, End, ExecRequest, FRAME_MAX,
+    FailStage, FileEntry, FileEventKind, FileKind, FileReply, FileRequest, FileStage, FrameError, FromGuest,
+    GROUPS_MAX, HEADER_LEN, JOINS_MAX, LINK_MAX, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, Message,
+    MetadataEntry, OpenRequest, OpenTarget, PATH_MAX, PROTOCOL, PortPreface, STORAGE_PATHS_MAX, SignalScope, Stream,
+    TerminalSize, ToGuest,
 };
 
 /// How many streams of garbage are tried.
@@ -26,6 +29,8 @@ fn request() -> ExecRequest {
         nproc: None,
         storage_paths: vec![b"/workspace".to_vec(), b"/tmp".to_vec()],
         one_shot: true,
+        output_window: Some(65_536),
+        joins: 3,
     }
 }
 
@@ -45,6 +50,8 @@ fn bare_request() -> ExecRequest {
         nproc: Some(u64::MAX),
         storage_paths: vec![],
         one_shot: false,
+        output_window: None,
+        joins: 0,
     }
 }
 
@@ -56,11 +63,89 @@ fn every_to_guest() -> Vec<ToGuest> {
         ToGuest::Stdin { exec: 1, bytes: vec![] },
         ToGuest::StdinEnd { exec: 1 },
         ToGuest::Resize { exec: 1, rows: 50, cols: u16::MAX },
-        ToGuest::Signal { exec: 1, signal: 1 },
-        ToGuest::Signal { exec: 1, signal: 64 },
+        ToGuest::Signal { exec: 1, signal: 1, scope: SignalScope::Group },
+        ToGuest::Signal { exec: 1, signal: 64, scope: SignalScope::Tree },
         ToGuest::CloseOutput { exec: 1, stream: Stream::Stdout },
         ToGuest::CloseOutput { exec: 1, stream: Stream::Stderr },
+        ToGuest::OutputTaken { exec: 1, bytes: u32::MAX },
+        ToGuest::Open(open()),
+        ToGuest::Open(OpenRequest { uid: 0, keep_capabilities: true, target: OpenTarget::Files, ..open() }),
     ]
+}
+
+fn open() -> OpenRequest {
+    OpenRequest {
+        stream: 4,
+        uid: 1000,
+        gid: 1001,
+        groups: vec![4, 24],
+        keep_capabilities: false,
+        target: OpenTarget::Port(8080),
+    }
+}
+
+fn every_file_request() -> Vec<FileRequest> {
+    let path = || b"/work/\xff\n".to_vec();
+    let note = |name: &[u8], value: &[u8]| MetadataEntry { name: name.to_vec(), value: value.to_vec() };
+    vec![
+        FileRequest::Stat { path: path(), follow: true },
+        FileRequest::List { path: path(), depth: 1, most: u32::MAX },
+        FileRequest::MakeDir { path: path(), parents: true, mode: 0o1777 },
+        FileRequest::Move { from: path(), to: b"/".to_vec() },
+        FileRequest::Remove { path: path(), recursive: true },
+        FileRequest::Read { path: path(), offset: u64::MAX, length: None },
+        FileRequest::Read { path: path(), offset: 0, length: Some(0) },
+        FileRequest::Write { path: path(), mode: 0o644, parents: false, expected: Some(5) },
+        FileRequest::Data(vec![b'x'; DATA_MAX]),
+        FileRequest::Data(vec![0]),
+        FileRequest::End,
+        FileRequest::Abort,
+        FileRequest::Link { path: path(), target: b"../\xfe".to_vec() },
+        FileRequest::SetMode { path: path(), mode: 0 },
+        FileRequest::Metadata { path: path(), set: None },
+        FileRequest::Metadata { path: path(), set: Some(vec![note(b"a", b""), note(b"b", b"\0")]) },
+        FileRequest::Watch { path: path(), recursive: false },
+        FileRequest::Storage { path: path() },
+        FileRequest::Walk { path: path(), most: 7 },
+    ]
+}
+
+fn every_file_reply() -> Vec<FileReply> {
+    let entry = |kind, link_target| FileEntry {
+        path: b"a/\xff".to_vec(),
+        kind,
+        size: u64::MAX,
+        mode: 0o4755,
+        uid: 1,
+        gid: 2,
+        modified_ns: -3,
+        link_target,
+    };
+    let mut replies = vec![
+        FileReply::Done,
+        FileReply::Entry(entry(FileKind::File, None)),
+        FileReply::Entry(FileEntry { path: vec![], ..entry(FileKind::Directory, None) }),
+        FileReply::Entry(entry(FileKind::Link, Some(b"../x".to_vec()))),
+        FileReply::Entry(entry(FileKind::Other, None)),
+        FileReply::End,
+        FileReply::Data(vec![b'x'; DATA_MAX]),
+        FileReply::Watching,
+        FileReply::Storage { total: 1, free: 2, inodes: 3, inodes_free: 4 },
+        FileReply::Metadata(vec![MetadataEntry { name: b"a".to_vec(), value: b"b".to_vec() }]),
+        FileReply::Skipped { path: b"a/b".to_vec(), errno: 13 },
+    ];
+    let stages = (0..=u8::MAX).filter_map(FileStage::from_code);
+    replies.extend(stages.map(|stage| FileReply::Failed { errno: -2, stage }));
+    let kinds = [
+        FileEventKind::Created,
+        FileEventKind::Written,
+        FileEventKind::Removed,
+        FileEventKind::Moved,
+        FileEventKind::Attributes,
+        FileEventKind::Overflow,
+    ];
+    replies.extend(kinds.map(|kind| FileReply::Event { kind, path: b"x".to_vec(), is_directory: true }));
+    replies
 }
 
 fn every_from_guest() -> Vec<FromGuest> {
@@ -74,6 +159,7 @@ fn every_from_guest() -> Vec<FromGuest> {
         FromGuest::Exited { exec: 1, end: End::Signal { signal: 9, core: false } },
         FromGuest::Exited { exec: 1, end: End::Signal { signal: 11, core: true } },
         FromGuest::StorageFull { exec: 1 },
+        FromGuest::TreeGone { exec: 1 },
     ];
     let stages = (0..=u8::MAX).filter_map(FailStage::from_code);
     frames.extend(stages.map(|stage| FromGuest::Failed { exec: 1, stage, errno: -2 }));
@@ -117,6 +203,22 @@ fn encoded_from_guest(frames: &[FromGuest]) -> Vec<u8> {
     bytes
 }
 
+fn encoded_requests(frames: &[FileRequest]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        frame.encode(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+fn encoded_replies(frames: &[FileReply]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        frame.encode(&mut bytes).unwrap();
+    }
+    bytes
+}
+
 #[test]
 fn every_frame_comes_back_in_whatever_pieces_it_arrives() {
     let (to_guest, from_guest) = (every_to_guest(), every_from_guest());
@@ -125,6 +227,36 @@ fn every_frame_comes_back_in_whatever_pieces_it_arrives() {
         assert_eq!(decode::<ToGuest>(&bytes_to, piece).as_deref(), Ok(&*to_guest));
         assert_eq!(decode::<FromGuest>(&bytes_from, piece).as_deref(), Ok(&*from_guest));
     }
+    let (requests, replies) = (every_file_request(), every_file_reply());
+    let (bytes_requests, bytes_replies) = (encoded_requests(&requests), encoded_replies(&replies));
+    for piece in [1, 3, 5, 64, 4096, usize::MAX] {
+        assert_eq!(decode::<FileRequest>(&bytes_requests, piece).as_deref(), Ok(&*requests));
+        assert_eq!(decode::<FileReply>(&bytes_replies, piece).as_deref(), Ok(&*replies));
+    }
+}
+
+#[test]
+fn a_port_stream_begins_with_whether_there_is_a_connection() {
+    for preface in [PortPreface::Connected, PortPreface::Refused(111), PortPreface::Refused(-1)] {
+        assert_eq!(PortPreface::decode(preface.encode()), Ok(preface));
+    }
+    assert_eq!(PortPreface::Connected.encode(), [0; 5]);
+    assert_eq!(PortPreface::Refused(111).encode(), [1, 111, 0, 0, 0]);
+    for bytes in [[0, 0, 0, 0, 1], [2, 0, 0, 0, 0]] {
+        assert_eq!(PortPreface::decode(bytes), Err(FrameError::Invalid("preface")));
+    }
+}
+
+#[test]
+fn frames_say_how_many_descriptors_come_with_them() {
+    let counts: Vec<usize> = every_to_guest().iter().map(ToGuest::descriptors).filter(|count| *count > 0).collect();
+    assert_eq!(counts, [3, 1, 1]);
+}
+
+#[test]
+fn the_header_of_data_is_that_of_the_frame() {
+    let bytes = encoded_replies(&[FileReply::Data(vec![7; 300])]);
+    assert_eq!(bytes[..HEADER_LEN], FileReply::data_header(300));
 }
 
 #[test]
@@ -164,6 +296,90 @@ fn a_payload_cut_anywhere_is_refused() {
             let outcome = decode::<FromGuest>(&raw(kind, &payload[..cut]), usize::MAX);
             assert!(outcome.is_err() || (has_open_end && cut >= 6), "{frame:?} cut at {cut}");
         }
+    }
+}
+
+#[test]
+fn a_cut_or_longer_frame_about_files_is_refused() {
+    for frame in every_file_request() {
+        let bytes = encoded_requests(std::slice::from_ref(&frame));
+        let (kind, payload) = (bytes[4], &bytes[HEADER_LEN..]);
+        if matches!(frame, FileRequest::Data(_)) {
+            continue;
+        }
+        for cut in 0..payload.len() {
+            assert!(decode::<FileRequest>(&raw(kind, &payload[..cut]), usize::MAX).is_err(), "{frame:?} cut at {cut}");
+        }
+        let longer = [payload, b"x"].concat();
+        let refusal = Err(FrameError::TrailingBytes(1));
+        assert_eq!(decode::<FileRequest>(&raw(kind, &longer), usize::MAX), refusal, "{frame:?}");
+        assert_eq!(decode::<FileReply>(&bytes, usize::MAX), Err(FrameError::UnknownKind(kind)));
+        assert_eq!(decode::<ToGuest>(&bytes, usize::MAX), Err(FrameError::UnknownKind(kind)));
+    }
+    for frame in every_file_reply() {
+        let bytes = encoded_replies(std::slice::from_ref(&frame));
+        let (kind, payload) = (bytes[4], &bytes[HEADER_LEN..]);
+        if matches!(frame, FileReply::Data(_)) {
+            continue;
+        }
+        for cut in 0..payload.len() {
+            assert!(decode::<FileReply>(&raw(kind, &payload[..cut]), usize::MAX).is_err(), "{frame:?} cut at {cut}");
+        }
+        let longer = [payload, b"x"].concat();
+        let refusal = Err(FrameError::TrailingBytes(1));
+        assert_eq!(decode::<FileReply>(&raw(kind, &longer), usize::MAX), refusal, "{frame:?}");
+        assert_eq!(decode::<FileRequest>(&bytes, usize::MAX), Err(FrameError::UnknownKind(kind)));
+        assert_eq!(decode::<FromGuest>(&bytes, usize::MAX), Err(FrameError::UnknownKind(kind)));
+    }
+}
+
+#[test]
+fn a_request_about_files_that_cannot_be_meant_is_refused() {
+    let root = || b"/".to_vec();
+    let note = |name: usize, value: usize| MetadataEntry { name: vec![b'n'; name], value: vec![0; value] };
+    let notes = |note: MetadataEntry| FileRequest::Metadata { path: root(), set: Some(vec![note]) };
+    let link = |target: &[u8]| FileRequest::Link { path: root(), target: target.to_vec() };
+    let stat = |path: &[u8]| FileRequest::Stat { path: path.to_vec(), follow: false };
+    let invalid = FrameError::Invalid;
+    let cases = [
+        (stat(b""), invalid("path")),
+        (stat(b"a"), invalid("path")),
+        (stat(b"/a\0"), invalid("path")),
+        (stat(&[b'/'; PATH_MAX]), invalid("path")),
+        (FileRequest::Move { from: root(), to: vec![] }, invalid("path")),
+        (FileRequest::SetMode { path: root(), mode: 0o4755 }, invalid("mode")),
+        (FileRequest::SetMode { path: root(), mode: 0o2755 }, invalid("mode")),
+        (FileRequest::MakeDir { path: root(), parents: false, mode: 0o10000 }, invalid("mode")),
+        (FileRequest::Data(vec![]), invalid("data")),
+        (link(b""), invalid("target")),
+        (link(b"\0"), invalid("target")),
+        (link(&[b'x'; LINK_MAX + 1]), invalid("target")),
+        (notes(note(0, 1)), invalid("metadata")),
+        (notes(note(METADATA_NAME_MAX + 1, 1)), invalid("metadata")),
+        (notes(note(1, METADATA_VALUE_MAX + 1)), invalid("metadata")),
+        (
+            FileRequest::Metadata { path: root(), set: Some(vec![note(1, 1); METADATA_MAX + 1]) },
+            FrameError::TooMany { field: "metadata", count: METADATA_MAX + 1, limit: METADATA_MAX },
+        ),
+    ];
+    for (request, expected) in cases {
+        assert_eq!(request.encode(&mut Vec::new()), Err(expected), "{request:?}");
+    }
+}
+
+#[test]
+fn a_reply_never_names_what_is_outside() {
+    for path in [&b"/etc"[..], b"..", b"a/../..", b"a//b", b"a/", b".", b"a\0", &[b'x'; ENTRY_PATH_MAX + 1]] {
+        let reply = FileReply::Skipped { path: path.to_vec(), errno: 0 };
+        assert_eq!(reply.encode(&mut Vec::new()), Err(FrameError::Invalid("path")), "{path:?}");
+        let event = FileReply::Event { kind: FileEventKind::Created, path: path.to_vec(), is_directory: false };
+        assert_eq!(event.encode(&mut Vec::new()), Err(FrameError::Invalid("path")), "{path:?}");
+        // Nor when somebody else wrote it.
+        let mut payload = (path.len() as u32).to_le_bytes().to_vec();
+        payload.extend_from_slice(path);
+        payload.extend_from_slice(&[0; 4]);
+        let refusal = Err(FrameError::Invalid("path"));
+        assert_eq!(decode::<FileReply>(&raw(0xaa, &payload), usize::MAX), refusal, "{path:?}");
     }
 }
 
@@ -261,6 +477,8 @@ fn a_request_that_cannot_be_meant_is_refused() {
         ("the group that means no change", ExecRequest { gid: u32::MAX, ..bare() }, FrameError::Invalid("gid")),
         ("the same among the groups", ExecRequest { groups: vec![u32::MAX], ..bare() }, FrameError::Invalid("groups")),
         ("capabilities for a user", ExecRequest { uid: 1, ..bare() }, FrameError::Invalid("keep_capabilities")),
+        ("a window of nothing", ExecRequest { output_window: Some(0), ..bare() }, FrameError::Invalid("output_window")),
+        ("too many cgroups", ExecRequest { joins: JOINS_MAX as u8 + 1, ..bare() }, too_many("joins", JOINS_MAX)),
         (
             "too many arguments",
             ExecRequest { argv: vec![vec![b'a']; ARGUMENTS_MAX + 1], ..bare() },
@@ -290,6 +508,8 @@ fn a_field_with_a_value_it_must_not_have_is_refused_when_read() {
     let to_guest = [
         (0x05, with(&[0]), FrameError::Invalid("signal")),
         (0x05, with(&[65]), FrameError::Invalid("signal")),
+        (0x05, with(&[9, 0]), FrameError::Invalid("scope")),
+        (0x05, with(&[9, 3]), FrameError::Invalid("scope")),
         (0x06, with(&[0]), FrameError::Invalid("stream")),
         (0x06, with(&[3]), FrameError::Invalid("stream")),
         // An argument count that no bytes follow must not be believed.
@@ -332,7 +552,7 @@ impl Seeded {
 
 #[test]
 fn garbage_never_panics_and_means_the_same_in_any_pieces() {
-    let templates: Vec<Vec<u8>> =
+    let mut templates: Vec<Vec<u8>> =
         [every_to_guest().iter().map(|frame| encoded(std::slice::from_ref(frame))).collect::<Vec<_>>(), {
             let small = every_from_guest()
                 .into_iter()
@@ -340,6 +560,9 @@ fn garbage_never_panics_and_means_the_same_in_any_pieces() {
             small.map(|frame| encoded_from_guest(&[frame])).collect()
         }]
         .concat();
+    let requests = every_file_request().into_iter().map(|frame| encoded_requests(&[frame]));
+    let replies = every_file_reply().into_iter().map(|frame| encoded_replies(&[frame]));
+    templates.extend(requests.chain(replies).filter(|bytes| bytes.len() < 1000));
     for seed in 1..=GARBAGE_STREAMS {
         let mut random = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         // A few good frames, then some bytes of them changed: most garbage from nowhere would not get past the kind.
@@ -352,6 +575,8 @@ fn garbage_never_panics_and_means_the_same_in_any_pieces() {
         let piece = 1 + random.below(16);
         assert_eq!(decode::<ToGuest>(&bytes, piece), decode::<ToGuest>(&bytes, usize::MAX), "seed {seed}");
         assert_eq!(decode::<FromGuest>(&bytes, piece), decode::<FromGuest>(&bytes, usize::MAX), "seed {seed}");
+        assert_eq!(decode::<FileRequest>(&bytes, piece), decode::<FileRequest>(&bytes, usize::MAX), "seed {seed}");
+        assert_eq!(decode::<FileReply>(&bytes, piece), decode::<FileReply>(&bytes, usize::MAX), "seed {seed}");
         // What was read can be written again, and then it reads the same.
         for frame in decode::<ToGuest>(&bytes, piece).unwrap_or_default() {
             assert_eq!(

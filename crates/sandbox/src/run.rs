@@ -251,6 +251,8 @@ fn request(
         nproc: None,
         storage_paths: vec![b"/tmp".to_vec()],
         one_shot: Rule::TreeKill.is_on(),
+        output_window: None,
+        joins: 0,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
-use saggar_guest::{End, ExecId, FailStage, FromGuest, PROTOCOL, STDIN_WINDOW, Stream, ToGuest};
+use saggar_guest::{End, ExecId, FailStage, FromGuest, PROTOCOL, STDIN_WINDOW, SignalScope, Stream, ToGuest};
 use saggar_jail::{Jailed, Reaped, Rule, Signals};
 
 use crate::channel::{Channel, Incoming};
@@ -268,6 +268,8 @@ impl Attendant<'_> {
         match frame {
             FromGuest::Hello { protocol } if !self.is_greeted && protocol == PROTOCOL => self.is_greeted = true,
             FromGuest::Hello { .. } => self.lose_guest(),
+            // Only where the sandbox does not end with the program, which a check may ask for; then there is nothing to do about it.
+            FromGuest::TreeGone { .. } if self.is_greeted && self.end.is_some() => {}
             _ if !self.is_greeted || self.end.is_some() => self.lose_guest(),
             FromGuest::Started { .. } => {
                 self.is_started = true;
@@ -288,6 +290,7 @@ impl Attendant<'_> {
                 }
                 self.kill();
             }
+            FromGuest::TreeGone { .. } => self.lose_guest(),
             FromGuest::Failed { stage, errno, .. } => {
                 self.end = Some(Ending::NotStarted { stage, errno });
                 self.kill();
@@ -358,7 +361,7 @@ impl Attendant<'_> {
     }
 
     fn ask(&mut self, signal: Signal) {
-        self.say(&ToGuest::Signal { exec: self.exec, signal: signal.as_raw() as u8 });
+        self.say(&ToGuest::Signal { exec: self.exec, signal: signal.as_raw() as u8, scope: SignalScope::Group });
     }
 
     fn say(&mut self, frame: &ToGuest) {

@@ -2,11 +2,16 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use saggar_guest::{Decoder, FrameError, FromGuest, ToGuest};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
+    send, sendmsg, socketpair,
+};
+use saggar_guest::{Decoder, FrameError, FromGuest, JOINS_MAX, ToGuest};
 
 /// Bytes read from the channel at once.
 pub(crate) const READ_LEN: usize = 16 * 1024;
@@ -16,8 +21,18 @@ pub(crate) const READ_LEN: usize = 16 * 1024;
 pub struct Channel {
     fd: OwnedFd,
     outgoing: VecDeque<u8>,
+    /// Descriptors to send, in order, each with how many bytes go before the first byte of their frame.
+    attached: VecDeque<Attached>,
     decoder: Decoder<FromGuest>,
     buffer: Vec<u8>,
+}
+
+/// The descriptors of one frame that is not sent yet.
+#[derive(Debug)]
+struct Attached {
+    // INVARIANT: never more than `outgoing.len()`, and ascending along the queue.
+    before: usize,
+    descriptors: Vec<OwnedFd>,
 }
 
 /// What a read brought.
@@ -30,19 +45,36 @@ pub(crate) enum Incoming {
 }
 
 impl Channel {
-    /// A channel, and the end of it that the guest inherits. No descriptor ever crosses it: what the guest might attach is
+    /// A channel, and the end of it that the guest inherits. Descriptors go in and never come out: what the guest might attach is
     /// dropped by the kernel, because no room is offered for it.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let channel = Self { fd: ours, outgoing: VecDeque::new(), decoder: Decoder::new(), buffer: vec![0; READ_LEN] };
+        let channel = Self {
+            fd: ours,
+            outgoing: VecDeque::new(),
+            attached: VecDeque::new(),
+            decoder: Decoder::new(),
+            buffer: vec![0; READ_LEN],
+        };
         Ok((channel, theirs))
     }
 
-    /// Queues a frame and sends what fits now.
+    /// Queues a frame that has no descriptors and sends what fits now.
     pub fn send(&mut self, frame: &ToGuest) -> Result<(), FrameError> {
+        self.send_with(frame, Vec::new())
+    }
+
+    /// Queues a frame with the descriptors that belong to it and sends what fits now. They are closed here once they are sent.
+    pub fn send_with(&mut self, frame: &ToGuest, descriptors: Vec<OwnedFd>) -> Result<(), FrameError> {
+        if descriptors.len() != frame.descriptors() {
+            return Err(FrameError::Invalid("descriptors"));
+        }
         let mut bytes = Vec::new();
         frame.encode(&mut bytes)?;
+        if !descriptors.is_empty() {
+            self.attached.push_back(Attached { before: self.outgoing.len(), descriptors });
+        }
         self.outgoing.extend(bytes);
         self.flush();
         Ok(())
@@ -51,19 +83,41 @@ impl Channel {
     /// Sends what fits now. A guest that is gone shows when reading, so nothing is reported here.
     pub(crate) fn flush(&mut self) {
         while !self.outgoing.is_empty() {
-            let (front, _) = self.outgoing.as_slices();
-            match send(&self.fd, front, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.send_some() {
                 Ok(sent) => {
                     self.outgoing.drain(..sent);
+                    self.attached.iter_mut().for_each(|attached| attached.before -= sent);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
                     self.outgoing.clear();
+                    self.attached.clear();
                     return;
                 }
             }
         }
+    }
+
+    /// Sends once, and never beyond the first byte of a frame that has descriptors unless they go with it.
+    fn send_some(&mut self) -> Result<usize, Errno> {
+        let (front, _) = self.outgoing.as_slices();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let Some(next) = self.attached.front() else { return send(&self.fd, front, flags) };
+        if next.before > 0 {
+            return send(&self.fd, &front[..front.len().min(next.before)], flags);
+        }
+        // Not into the next frame with descriptors: the kernel gives one set of them to one read.
+        let most = self.attached.get(1).map_or(front.len(), |after| front.len().min(after.before));
+        let descriptors: Vec<BorrowedFd<'_>> = next.descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(JOINS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(Errno::NOBUFS);
+        }
+        let sent = sendmsg(&self.fd, &[IoSlice::new(&front[..most])], &mut control, flags)?;
+        self.attached.pop_front();
+        Ok(sent)
     }
 
     pub(crate) fn has_outgoing(&self) -> bool {

@@ -6,6 +6,7 @@
 
 mod attend;
 mod channel;
+pub mod control;
 mod deadline;
 mod escape;
 mod sink;

@@ -65,12 +65,13 @@ pub struct SandboxEvents {
     query: EventsQuery,
     events: Option<Events>,
     failures: u32,
+    is_ending: bool,
     has_ended: bool,
 }
 
 impl SandboxEvents {
     pub(crate) async fn open(sandbox: SandboxHandle, query: EventsQuery) -> Result<Self, Error> {
-        let mut stream = Self { sandbox, query, events: None, failures: 0, has_ended: false };
+        let mut stream = Self { sandbox, query, events: None, failures: 0, is_ending: false, has_ended: false };
         stream.events = Some(stream.connect().await?);
         Ok(stream)
     }
@@ -93,9 +94,11 @@ impl SandboxEvents {
                     let event: SandboxEvent = parse(&event)?;
                     self.failures = 0;
                     self.query.after = Some(event.seq);
+                    self.is_ending |= matches!(event.body, SandboxEventBody::Ending { .. });
                     self.has_ended = matches!(event.body, SandboxEventBody::Ended { .. });
                     return Ok(Some(event));
                 }
+                Ok(None) if self.is_ending => self.has_ended = true,
                 Ok(None) => self.lost(Error::broken("following events", "the server closed the stream")).await?,
                 Err(error) => self.lost(error).await?,
             }

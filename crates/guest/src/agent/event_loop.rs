@@ -186,7 +186,7 @@ impl Agent {
                     exec.resize(TerminalSize { rows, cols });
                 }
             }
-            ToGuest::Signal { exec, signal } => {
+            ToGuest::Signal { exec, signal, scope: _ } => {
                 if let Some(exec) = find(&mut self.execs, exec) {
                     exec.signal(signal);
                 }
@@ -196,6 +196,7 @@ impl Agent {
                     exec.close_output(stream);
                 }
             }
+            ToGuest::OutputTaken { .. } | ToGuest::Open(_) => return Err(Leave::Protocol),
         }
         Ok(())
     }

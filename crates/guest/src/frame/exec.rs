@@ -16,6 +16,8 @@ pub const ENVIRONMENT_MAX: usize = 16_384;
 pub const GROUPS_MAX: usize = 256;
 /// How many paths are checked for free space at an exec's end.
 pub const STORAGE_PATHS_MAX: usize = 16;
+/// How many cgroups a new process may be told to enter: one to a hierarchy, of which version 1 has a dozen.
+pub const JOINS_MAX: usize = 16;
 /// The longest path in a request, as in Linux and with its final NUL counted.
 pub const PATH_MAX: usize = 4096;
 
@@ -49,8 +51,14 @@ pub struct ExecRequest {
     pub nproc: Option<u64>,
     /// The paths, absolute, whose filesystems are looked at for free blocks and inodes when the exec ends.
     pub storage_paths: Vec<Vec<u8>>,
-    /// Whether the guest, and with it the sandbox, ends when this exec has ended.
+    /// Whether the guest, and with it the sandbox, ends when this exec has ended. Such an exec has no tree: no `TreeGone`, and signals to
+    /// its tree go to its group.
     pub one_shot: bool,
+    /// How many bytes of output, both streams together, the guest may have sent without `OutputTaken` for them. `None` is no bound.
+    pub output_window: Option<u32>,
+    /// How many descriptors come with this frame. Each is a cgroup's list of processes, and the new process enters every one before
+    /// it does anything else.
+    pub joins: u8,
 }
 
 impl ExecRequest {
@@ -58,8 +66,11 @@ impl ExecRequest {
     pub fn check(&self) -> Result<(), FrameError> {
         at_most("argv", self.argv.len(), ARGUMENTS_MAX)?;
         at_most("env", self.env.len(), ENVIRONMENT_MAX)?;
-        at_most("groups", self.groups.len(), GROUPS_MAX)?;
         at_most("storage_paths", self.storage_paths.len(), STORAGE_PATHS_MAX)?;
+        at_most("joins", self.joins.into(), JOINS_MAX)?;
+        if self.output_window == Some(0) {
+            return Err(FrameError::Invalid("output_window"));
+        }
         if self.argv.first().is_none_or(Vec::is_empty) || self.argv.iter().any(|argument| has_nul(argument)) {
             return Err(FrameError::Invalid("argv"));
         }
@@ -72,21 +83,7 @@ impl ExecRequest {
         if !self.storage_paths.iter().all(|path| is_path(path)) {
             return Err(FrameError::Invalid("storage_paths"));
         }
-        // To setresuid and its like the highest number means "leave as it is", which here would mean "stay root".
-        if self.uid == u32::MAX {
-            return Err(FrameError::Invalid("uid"));
-        }
-        if self.gid == u32::MAX {
-            return Err(FrameError::Invalid("gid"));
-        }
-        if self.groups.contains(&u32::MAX) {
-            return Err(FrameError::Invalid("groups"));
-        }
-        // Only to root does an execve give anything from the bounding set.
-        if self.keep_capabilities && self.uid != 0 {
-            return Err(FrameError::Invalid("keep_capabilities"));
-        }
-        Ok(())
+        check_user(self.uid, self.gid, &self.groups, self.keep_capabilities)
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -104,6 +101,8 @@ impl ExecRequest {
         wire::put_option(out, self.nproc, wire::put_u64);
         wire::put_list(out, &self.storage_paths, |out, path| wire::put_bytes(out, path));
         wire::put_bool(out, self.one_shot);
+        wire::put_option(out, self.output_window, wire::put_u32);
+        out.push(self.joins);
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
@@ -122,6 +121,8 @@ impl ExecRequest {
             nproc: reader.option("nproc", Reader::u64)?,
             storage_paths: reader.list("storage_paths", STORAGE_PATHS_MAX, Reader::bytes)?,
             one_shot: reader.bool("one_shot")?,
+            output_window: reader.option("output_window", Reader::u32)?,
+            joins: reader.u8()?,
         };
         request.check()?;
         Ok(request)
@@ -148,15 +149,35 @@ impl TerminalSize {
     }
 }
 
-fn at_most(field: &'static str, count: usize, limit: usize) -> Result<(), FrameError> {
+/// Whether these can be asked for: as whom something is to be done.
+pub(super) fn check_user(uid: u32, gid: u32, groups: &[u32], keeps_capabilities: bool) -> Result<(), FrameError> {
+    at_most("groups", groups.len(), GROUPS_MAX)?;
+    // To setresuid and its like the highest number means "leave as it is", which here would mean "stay root".
+    if uid == u32::MAX {
+        return Err(FrameError::Invalid("uid"));
+    }
+    if gid == u32::MAX {
+        return Err(FrameError::Invalid("gid"));
+    }
+    if groups.contains(&u32::MAX) {
+        return Err(FrameError::Invalid("groups"));
+    }
+    // Only to root does an execve give anything from the bounding set.
+    if keeps_capabilities && uid != 0 {
+        return Err(FrameError::Invalid("keep_capabilities"));
+    }
+    Ok(())
+}
+
+pub(super) fn at_most(field: &'static str, count: usize, limit: usize) -> Result<(), FrameError> {
     if count > limit { Err(FrameError::TooMany { field, count, limit }) } else { Ok(()) }
 }
 
-fn has_nul(bytes: &[u8]) -> bool {
+pub(super) fn has_nul(bytes: &[u8]) -> bool {
     bytes.contains(&0)
 }
 
-fn is_path(bytes: &[u8]) -> bool {
+pub(super) fn is_path(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'/') && bytes.len() < PATH_MAX && !has_nul(bytes)
 }
 

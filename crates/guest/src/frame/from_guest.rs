@@ -1,7 +1,8 @@
 //! What the guest tells the host.
 //!
-//! For every `Exec` there is exactly one ending: `Failed` alone, or `Started`, any output, perhaps `StorageFull`, and
-//! `Exited` as the last frame that bears its id. The host must not rely on it: the sandbox may have taken over its agent.
+//! For every `Exec` there is exactly one ending: `Failed` alone, or `Started`, any output, perhaps `StorageFull`, then `Exited` when
+//! the program itself has ended, and `TreeGone`, as the last frame that bears its id, when nothing that it started is left. (A `one_shot`
+//! has no `TreeGone`.) The host must not rely on it: the sandbox may have taken over its agent.
 
 use alloc::vec::Vec;
 
@@ -16,6 +17,7 @@ const STDIN_TAKEN: u8 = 0x84;
 const EXITED: u8 = 0x85;
 const FAILED: u8 = 0x86;
 const STORAGE_FULL: u8 = 0x87;
+const TREE_GONE: u8 = 0x88;
 
 /// A frame from guest to host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ pub enum FromGuest {
         /// How many bytes.
         bytes: u32,
     },
-    /// The program has ended, and this is the last frame about it.
+    /// The program has ended. What it started may live on until `TreeGone`, but its output is told no more.
     Exited {
         /// Which exec.
         exec: ExecId,
@@ -66,6 +68,11 @@ pub enum FromGuest {
     },
     /// When the exec ended, one of its `storage_paths` had no block or no inode left. Comes before `Exited`.
     StorageFull {
+        /// Which exec.
+        exec: ExecId,
+    },
+    /// The last process that descends from the exec is gone. Comes after `Exited`, at once if nothing was left behind.
+    TreeGone {
         /// Which exec.
         exec: ExecId,
     },
@@ -97,6 +104,8 @@ pub enum FailStage {
     Terminal = 3,
     /// Making the process.
     Fork = 4,
+    /// Entering its cgroups.
+    Cgroup = 11,
     /// Giving it a session and its signals.
     Session = 5,
     /// Putting stdin, stdout and stderr in place and closing everything else.
@@ -125,6 +134,7 @@ impl FailStage {
             8 => FailStage::Identity,
             9 => FailStage::Cwd,
             10 => FailStage::Program,
+            11 => FailStage::Cgroup,
             _ => return None,
         })
     }
@@ -176,6 +186,7 @@ impl FromGuest {
             FromGuest::StorageFull { exec } => {
                 wire::append(out, STORAGE_FULL, FRAME_MAX, |out| wire::put_u32(out, *exec))
             }
+            FromGuest::TreeGone { exec } => wire::append(out, TREE_GONE, FRAME_MAX, |out| wire::put_u32(out, *exec)),
         }
     }
 }
@@ -183,7 +194,7 @@ impl FromGuest {
 impl Message for FromGuest {
     fn payload_max(kind: u8) -> Option<usize> {
         match kind {
-            HELLO | STARTED | OUTPUT | STDIN_TAKEN | EXITED | FAILED | STORAGE_FULL => Some(FRAME_MAX),
+            HELLO | STARTED | OUTPUT | STDIN_TAKEN | EXITED | FAILED | STORAGE_FULL | TREE_GONE => Some(FRAME_MAX),
             _ => None,
         }
     }
@@ -208,6 +219,7 @@ impl Message for FromGuest {
                 errno: reader.u32()? as i32,
             },
             STORAGE_FULL => FromGuest::StorageFull { exec: reader.u32()? },
+            TREE_GONE => FromGuest::TreeGone { exec: reader.u32()? },
             unknown => return Err(FrameError::UnknownKind(unknown)),
         };
         reader.finish()?;

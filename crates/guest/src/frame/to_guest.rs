@@ -2,12 +2,15 @@
 //!
 //! Frames about an exec that has already ended are not an error: the host may send them before it hears of the end. The
 //! guest ignores them.
+//!
+//! Descriptors travel in this direction only, with the first byte of the frame they belong to ([`ToGuest::descriptors`] says how many).
+//! The guest takes them in the order of the frames, and a number that does not match ends the conversation.
 
 use alloc::vec::Vec;
 
 use super::decoder::Message;
 use super::wire::{self, Reader};
-use super::{EXEC_FRAME_MAX, ExecId, ExecRequest, FRAME_MAX, FrameError, Stream, TerminalSize};
+use super::{EXEC_FRAME_MAX, ExecId, ExecRequest, FRAME_MAX, FrameError, OpenRequest, Stream, TerminalSize};
 
 /// The highest signal number Linux has.
 const SIGNAL_MAX: u8 = 64;
@@ -18,6 +21,8 @@ const STDIN_END: u8 = 0x03;
 const RESIZE: u8 = 0x04;
 const SIGNAL: u8 = 0x05;
 const CLOSE_OUTPUT: u8 = 0x06;
+const OUTPUT_TAKEN: u8 = 0x07;
+const OPEN: u8 = 0x08;
 
 /// A frame from host to guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +50,14 @@ pub enum ToGuest {
         /// Characters in a line.
         cols: u16,
     },
-    /// Send a signal to the exec's process group.
+    /// Send a signal to the exec's processes.
     Signal {
         /// Which exec.
         exec: ExecId,
         /// The signal's number on Linux, 1 to 64.
         signal: u8,
+        /// To which of them.
+        scope: SignalScope,
     },
     /// Nobody reads this output any more: close it, so that the program gets `SIGPIPE` as it would in a shell.
     CloseOutput {
@@ -59,9 +66,41 @@ pub enum ToGuest {
         /// Which output.
         stream: Stream,
     },
+    /// This much output is no longer in the host's hands: the guest may send as much again. Ignored for an exec without a window.
+    OutputTaken {
+        /// Which exec.
+        exec: ExecId,
+        /// How many bytes, of either stream.
+        bytes: u32,
+    },
+    /// Start a worker on the stream that comes with this frame.
+    Open(OpenRequest),
+}
+
+/// Which processes of an exec a signal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalScope {
+    /// Its process group: what a shell's job is. Nobody once its first process has ended.
+    Group,
+    /// Every process that descends from it, in whatever group or session, also after its first process has ended.
+    Tree,
 }
 
 impl ToGuest {
+    /// How many descriptors come with this frame.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            ToGuest::Exec(request) => request.joins.into(),
+            ToGuest::Open(_) => 1,
+            ToGuest::Stdin { .. }
+            | ToGuest::StdinEnd { .. }
+            | ToGuest::Resize { .. }
+            | ToGuest::Signal { .. }
+            | ToGuest::CloseOutput { .. }
+            | ToGuest::OutputTaken { .. } => 0,
+        }
+    }
+
     /// Appends this frame to `out`, which is unchanged after an error.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
         match self {
@@ -78,17 +117,29 @@ impl ToGuest {
                 wire::put_u32(out, *exec);
                 TerminalSize { rows: *rows, cols: *cols }.put(out);
             }),
-            ToGuest::Signal { exec, signal } => {
+            ToGuest::Signal { exec, signal, scope } => {
                 check_signal(*signal)?;
                 wire::append(out, SIGNAL, FRAME_MAX, |out| {
                     wire::put_u32(out, *exec);
                     out.push(*signal);
+                    out.push(match scope {
+                        SignalScope::Group => 1,
+                        SignalScope::Tree => 2,
+                    });
                 })
             }
             ToGuest::CloseOutput { exec, stream } => wire::append(out, CLOSE_OUTPUT, FRAME_MAX, |out| {
                 wire::put_u32(out, *exec);
                 wire::put_stream(out, *stream);
             }),
+            ToGuest::OutputTaken { exec, bytes } => wire::append(out, OUTPUT_TAKEN, FRAME_MAX, |out| {
+                wire::put_u32(out, *exec);
+                wire::put_u32(out, *bytes);
+            }),
+            ToGuest::Open(request) => {
+                request.check()?;
+                wire::append(out, OPEN, FRAME_MAX, |out| request.put(out))
+            }
         }
     }
 }
@@ -97,7 +148,7 @@ impl Message for ToGuest {
     fn payload_max(kind: u8) -> Option<usize> {
         match kind {
             EXEC => Some(EXEC_FRAME_MAX),
-            STDIN | STDIN_END | RESIZE | SIGNAL | CLOSE_OUTPUT => Some(FRAME_MAX),
+            STDIN | STDIN_END | RESIZE | SIGNAL | CLOSE_OUTPUT | OUTPUT_TAKEN | OPEN => Some(FRAME_MAX),
             _ => None,
         }
     }
@@ -116,9 +167,16 @@ impl Message for ToGuest {
             SIGNAL => {
                 let (exec, signal) = (reader.u32()?, reader.u8()?);
                 check_signal(signal)?;
-                ToGuest::Signal { exec, signal }
+                let scope = match reader.u8()? {
+                    1 => SignalScope::Group,
+                    2 => SignalScope::Tree,
+                    _ => return Err(FrameError::Invalid("scope")),
+                };
+                ToGuest::Signal { exec, signal, scope }
             }
             CLOSE_OUTPUT => ToGuest::CloseOutput { exec: reader.u32()?, stream: reader.stream()? },
+            OUTPUT_TAKEN => ToGuest::OutputTaken { exec: reader.u32()?, bytes: reader.u32()? },
+            OPEN => ToGuest::Open(OpenRequest::read(&mut reader)?),
             unknown => return Err(FrameError::UnknownKind(unknown)),
         };
         reader.finish()?;

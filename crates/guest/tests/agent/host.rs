@@ -233,6 +233,8 @@ pub fn command(argv: &[&str]) -> ExecRequest {
         nproc: None,
         storage_paths: vec![],
         one_shot: false,
+        output_window: None,
+        joins: 0,
     }
 }
 

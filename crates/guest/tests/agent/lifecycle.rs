@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::fd::AsRawFd;
 
-use saggar_guest::{End, ExecRequest, FailStage, FromGuest, ToGuest};
+use saggar_guest::{End, ExecRequest, FailStage, FromGuest, SignalScope, ToGuest};
 
 use crate::host::{DEADLINE, Host, Scratch, command, shell};
 
@@ -35,7 +35,7 @@ fn a_signal_reaches_the_whole_group() {
     let script = format!("trap : TERM; sh -c \"{background}\" & wait $!; wait $!");
     host.begin(shell(&script));
     host.wait_for_output("ready");
-    host.send(ToGuest::Signal { exec: 1, signal: 15 });
+    host.send(ToGuest::Signal { exec: 1, signal: 15, scope: SignalScope::Group });
     let outcome = host.finish();
     assert_eq!((outcome.text().as_str(), outcome.end), ("hit\n", End::Code(3)));
 }
@@ -45,8 +45,8 @@ fn a_stopped_program_can_be_killed() {
     let mut host = Host::start();
     host.begin(shell("echo ready; exec sleep 1000"));
     host.wait_for_output("ready");
-    host.send(ToGuest::Signal { exec: 1, signal: libc::SIGSTOP as u8 });
-    host.send(ToGuest::Signal { exec: 1, signal: 9 });
+    host.send(ToGuest::Signal { exec: 1, signal: libc::SIGSTOP as u8, scope: SignalScope::Group });
+    host.send(ToGuest::Signal { exec: 1, signal: 9, scope: SignalScope::Group });
     assert_eq!(host.finish().end, End::Signal { signal: 9, core: false });
 }
 
@@ -56,7 +56,7 @@ fn frames_about_an_exec_that_is_gone_are_ignored() {
     host.run(command(&["true"]));
     host.send(ToGuest::Stdin { exec: 1, bytes: vec![0; 10] });
     host.send(ToGuest::StdinEnd { exec: 1 });
-    host.send(ToGuest::Signal { exec: 1, signal: 9 });
+    host.send(ToGuest::Signal { exec: 1, signal: 9, scope: SignalScope::Group });
     host.send(ToGuest::Resize { exec: 1, rows: 1, cols: 1 });
     host.send(ToGuest::CloseOutput { exec: 1, stream: saggar_guest::Stream::Stdout });
     assert_eq!(host.run(ExecRequest { exec: 2, ..command(&["true"]) }).end, End::Code(0));

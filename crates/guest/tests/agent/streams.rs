@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use saggar_guest::{End, ExecRequest, FromGuest, STDIN_WINDOW, Stream, TerminalSize, ToGuest};
+use saggar_guest::{End, ExecRequest, FromGuest, STDIN_WINDOW, SignalScope, Stream, TerminalSize, ToGuest};
 
 use crate::host::{DEADLINE, Host, NOBODY, agent, command, shell};
 
@@ -109,7 +109,7 @@ fn stdin_that_nobody_reads_is_thrown_away_and_its_credit_given_back() {
         host.send(ToGuest::Stdin { exec: 1, bytes: vec![0; STDIN_WINDOW] });
         assert_eq!(host.next(), FromGuest::StdinTaken { exec: 1, bytes: STDIN_WINDOW as u32 });
     }
-    host.send(ToGuest::Signal { exec: 1, signal: 9 });
+    host.send(ToGuest::Signal { exec: 1, signal: 9, scope: SignalScope::Group });
     assert_eq!(host.finish().end, End::Signal { signal: 9, core: false });
 }
 

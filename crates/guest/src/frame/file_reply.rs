@@ -1,0 +1,364 @@
+//! What a files worker answers.
+//!
+//! The host must not rely on the order that [`super::FileRequest`] promises, nor on the sizes: the sandbox may have taken over its worker.
+
+use alloc::vec::Vec;
+
+use super::decoder::Message;
+use super::exec::{at_most, has_nul};
+use super::file_request::{LINK_MAX, METADATA_MAX, MetadataEntry};
+use super::wire::{self, Reader};
+use super::{FRAME_MAX, FrameError};
+
+/// The longest path of an entry: deep trees have paths that no system call takes, and there is an end to it. What lies deeper is `Skipped`.
+pub const ENTRY_PATH_MAX: usize = 64 * 1024;
+
+const DONE: u8 = 0xa1;
+const FAILED: u8 = 0xa2;
+const ENTRY: u8 = 0xa3;
+const END: u8 = 0xa4;
+const DATA: u8 = 0xa5;
+const EVENT: u8 = 0xa6;
+const WATCHING: u8 = 0xa7;
+const STORAGE: u8 = 0xa8;
+const METADATA: u8 = 0xa9;
+const SKIPPED: u8 = 0xaa;
+
+/// A frame from files worker to host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileReply {
+    /// What was asked for has been done.
+    Done,
+    /// It has not, or not wholly.
+    Failed {
+        /// The kernel's reason.
+        errno: i32,
+        /// What could not be done.
+        stage: FileStage,
+    },
+    /// About one file.
+    Entry(FileEntry),
+    /// That was all.
+    End,
+    /// Content of a file; never empty.
+    Data(Vec<u8>),
+    /// Something has changed.
+    Event {
+        /// How.
+        kind: FileEventKind,
+        /// Where, relative to what is watched; empty for that itself.
+        path: Vec<u8>,
+        /// Whether it is, or was, a directory.
+        is_directory: bool,
+    },
+    /// From here on changes are told.
+    Watching,
+    /// How full a filesystem is.
+    Storage {
+        /// Bytes in all.
+        total: u64,
+        /// Bytes an ordinary user can still write.
+        free: u64,
+        /// Files in all; zero where they are not counted.
+        inodes: u64,
+        /// Files that can still be made.
+        inodes_free: u64,
+    },
+    /// A file's notes.
+    Metadata(Vec<MetadataEntry>),
+    /// A file below the top that could not be read, in a `List` or a `Walk`, which goes on.
+    Skipped {
+        /// Which, relative to the top. For one that is too deep to be named: the directory that holds it.
+        path: Vec<u8>,
+        /// The kernel's reason.
+        errno: i32,
+    },
+}
+
+/// What is known about a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    /// Where it is, relative to what was asked about; empty for that itself.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: FileKind,
+    /// How many bytes it has; zero unless it is a regular file or a link.
+    pub size: u64,
+    /// Its permission bits, set-id and sticky included.
+    pub mode: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// Which group's.
+    pub gid: u32,
+    /// When its content last changed, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// What a link says.
+    pub link_target: Option<Vec<u8>>,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Link = 3,
+    /// A device, a pipe, a socket.
+    Other = 4,
+}
+
+/// How a file has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileEventKind {
+    /// There is a new one of this name, also by a move.
+    Created = 1,
+    /// Its content has changed.
+    Written = 2,
+    /// It is gone.
+    Removed = 3,
+    /// It has been moved away from this name. The new name, if it is watched, is `Created`.
+    Moved = 4,
+    /// Its permissions, owner, times or notes have changed.
+    Attributes = 5,
+    /// Events were lost, or a directory is not watched because there are too many: look again.
+    Overflow = 6,
+}
+
+/// What could not be done for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileStage {
+    /// Starting the worker. The session is over.
+    Worker = 1,
+    /// Becoming the session's user. The session is over.
+    Identity = 2,
+    /// Making sense of the request, or of its place among the others. The session is over.
+    Request = 3,
+    /// Finding or opening the file.
+    Find = 4,
+    /// It is not a regular file, and so is not opened. (`EISDIR` for a directory, `EINVAL` for the rest.)
+    NotRegular = 5,
+    /// Making the directories above it.
+    Parents = 6,
+    /// Making the file, directory or link.
+    Create = 7,
+    /// Reading or writing content. `EMSGSIZE`: not as much as was announced.
+    Content = 8,
+    /// Giving it its name.
+    Publish = 9,
+    /// Removing it.
+    Remove = 10,
+    /// Reading or setting permissions or notes.
+    Attributes = 11,
+    /// There is more than was asked for, or more than a session does.
+    Bound = 12,
+    /// Watching it.
+    Watch = 13,
+}
+
+impl FileStage {
+    const ALL: [FileStage; 13] = [
+        FileStage::Worker,
+        FileStage::Identity,
+        FileStage::Request,
+        FileStage::Find,
+        FileStage::NotRegular,
+        FileStage::Parents,
+        FileStage::Create,
+        FileStage::Content,
+        FileStage::Publish,
+        FileStage::Remove,
+        FileStage::Attributes,
+        FileStage::Bound,
+        FileStage::Watch,
+    ];
+
+    /// The stage with this number on the wire.
+    pub fn from_code(code: u8) -> Option<FileStage> {
+        FileStage::ALL.into_iter().find(|stage| stage.code() == code)
+    }
+
+    /// Its number on the wire.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl FileReply {
+    /// Whether every field holds something that can be said.
+    pub fn check(&self) -> Result<(), FrameError> {
+        match self {
+            FileReply::Done
+            | FileReply::Failed { .. }
+            | FileReply::End
+            | FileReply::Watching
+            | FileReply::Storage { .. } => Ok(()),
+            FileReply::Data(bytes) if bytes.is_empty() => Err(FrameError::Invalid("data")),
+            FileReply::Data(_) => Ok(()),
+            FileReply::Entry(entry) => entry.check(),
+            FileReply::Event { path, .. } | FileReply::Skipped { path, .. } => check_path(path),
+            FileReply::Metadata(entries) => {
+                at_most("metadata", entries.len(), METADATA_MAX)?;
+                entries.iter().try_for_each(MetadataEntry::check)
+            }
+        }
+    }
+
+    /// Appends this frame to `out`, which is unchanged after an error.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        self.check()?;
+        wire::append(out, self.kind(), FRAME_MAX, |out| self.put(out))
+    }
+
+    /// The header of a `Data` of this length, for a writer that has the bytes elsewhere.
+    pub fn data_header(length: usize) -> [u8; super::HEADER_LEN] {
+        // A length that is no frame's is cut here and refused by whoever reads it.
+        let [a, b, c, d] = (length as u32).to_le_bytes();
+        [a, b, c, d, DATA]
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            FileReply::Done => DONE,
+            FileReply::Failed { .. } => FAILED,
+            FileReply::Entry(_) => ENTRY,
+            FileReply::End => END,
+            FileReply::Data(_) => DATA,
+            FileReply::Event { .. } => EVENT,
+            FileReply::Watching => WATCHING,
+            FileReply::Storage { .. } => STORAGE,
+            FileReply::Metadata(_) => METADATA,
+            FileReply::Skipped { .. } => SKIPPED,
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            FileReply::Done | FileReply::End | FileReply::Watching => {}
+            FileReply::Failed { errno, stage } => {
+                wire::put_u32(out, *errno as u32);
+                out.push(stage.code());
+            }
+            FileReply::Entry(entry) => entry.put(out),
+            FileReply::Data(bytes) => out.extend_from_slice(bytes),
+            FileReply::Event { kind, path, is_directory } => {
+                out.push(*kind as u8);
+                wire::put_bytes(out, path);
+                wire::put_bool(out, *is_directory);
+            }
+            FileReply::Storage { total, free, inodes, inodes_free } => {
+                for number in [total, free, inodes, inodes_free] {
+                    wire::put_u64(out, *number);
+                }
+            }
+            FileReply::Metadata(entries) => wire::put_list(out, entries, |out, entry| entry.put(out)),
+            FileReply::Skipped { path, errno } => {
+                wire::put_bytes(out, path);
+                wire::put_u32(out, *errno as u32);
+            }
+        }
+    }
+}
+
+impl FileEntry {
+    fn check(&self) -> Result<(), FrameError> {
+        check_path(&self.path)?;
+        let is_target = self.link_target.as_ref().is_none_or(|target| target.len() <= LINK_MAX && !has_nul(target));
+        if is_target { Ok(()) } else { Err(FrameError::Invalid("link_target")) }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        wire::put_bytes(out, &self.path);
+        out.push(self.kind as u8);
+        wire::put_u64(out, self.size);
+        wire::put_u32(out, self.mode);
+        wire::put_u32(out, self.uid);
+        wire::put_u32(out, self.gid);
+        wire::put_u64(out, self.modified_ns as u64);
+        wire::put_option(out, self.link_target.as_ref(), |out, target| wire::put_bytes(out, target));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        Ok(FileEntry {
+            path: reader.bytes()?,
+            kind: match reader.u8()? {
+                1 => FileKind::File,
+                2 => FileKind::Directory,
+                3 => FileKind::Link,
+                4 => FileKind::Other,
+                _ => return Err(FrameError::Invalid("kind")),
+            },
+            size: reader.u64()?,
+            mode: reader.u32()?,
+            uid: reader.u32()?,
+            gid: reader.u32()?,
+            modified_ns: reader.u64()? as i64,
+            link_target: reader.option("link_target", Reader::bytes)?,
+        })
+    }
+}
+
+impl Message for FileReply {
+    fn payload_max(kind: u8) -> Option<usize> {
+        (DONE..=SKIPPED).contains(&kind).then_some(FRAME_MAX)
+    }
+
+    fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut reader = Reader::new(payload);
+        let reply = match kind {
+            DONE => FileReply::Done,
+            FAILED => FileReply::Failed {
+                errno: reader.u32()? as i32,
+                stage: FileStage::from_code(reader.u8()?).ok_or(FrameError::Invalid("stage"))?,
+            },
+            ENTRY => FileReply::Entry(FileEntry::read(&mut reader)?),
+            END => FileReply::End,
+            DATA => FileReply::Data(reader.rest()),
+            EVENT => FileReply::Event {
+                kind: read_event_kind(&mut reader)?,
+                path: reader.bytes()?,
+                is_directory: reader.bool("is_directory")?,
+            },
+            WATCHING => FileReply::Watching,
+            STORAGE => FileReply::Storage {
+                total: reader.u64()?,
+                free: reader.u64()?,
+                inodes: reader.u64()?,
+                inodes_free: reader.u64()?,
+            },
+            METADATA => FileReply::Metadata(reader.list("metadata", METADATA_MAX, MetadataEntry::read)?),
+            SKIPPED => FileReply::Skipped { path: reader.bytes()?, errno: reader.u32()? as i32 },
+            unknown => return Err(FrameError::UnknownKind(unknown)),
+        };
+        reader.finish()?;
+        reply.check()?;
+        Ok(reply)
+    }
+}
+
+fn read_event_kind(reader: &mut Reader<'_>) -> Result<FileEventKind, FrameError> {
+    Ok(match reader.u8()? {
+        1 => FileEventKind::Created,
+        2 => FileEventKind::Written,
+        3 => FileEventKind::Removed,
+        4 => FileEventKind::Moved,
+        5 => FileEventKind::Attributes,
+        6 => FileEventKind::Overflow,
+        _ => return Err(FrameError::Invalid("event")),
+    })
+}
+
+/// A path below a top: never one that would lead out of it.
+fn check_path(path: &[u8]) -> Result<(), FrameError> {
+    let is_name = |name: &[u8]| !name.is_empty() && name != b"." && name != b"..";
+    let is_relative = path.is_empty() || path.split(|byte| *byte == b'/').all(is_name);
+    if is_relative && path.len() <= ENTRY_PATH_MAX && !has_nul(path) {
+        Ok(())
+    } else {
+        Err(FrameError::Invalid("path"))
+    }
+}

@@ -1,0 +1,244 @@
+//! What the process that holds a sandbox answers.
+
+use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use super::request::Then;
+
+/// An answer, or one piece of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To the start of a supervisor: the sandbox is there.
+    Ready(Box<Description>),
+    /// What the sandbox is now.
+    Described(Box<Description>),
+    /// The program runs.
+    Started(Box<ExecState>),
+    /// Output that is no longer kept was passed over.
+    Gap {
+        /// 1 or 2.
+        stream: u8,
+        /// How much.
+        bytes: u64,
+    },
+    /// The program has ended, and all of its output has been sent.
+    Exited(Box<ExecState>),
+    /// The stream's descriptor comes with this.
+    Opened,
+    /// Done, and there is nothing to say.
+    Done,
+    /// What it uses.
+    Used(Box<UsageReport>),
+    /// Something happened.
+    Event(Box<Event>),
+    /// Events up to this number are no longer kept.
+    EventsGone {
+        /// The last that is gone.
+        through: u64,
+    },
+    /// It is no more.
+    Killed(Box<Final>),
+    /// It was not done, and why.
+    Error(Problem),
+}
+
+/// A sandbox as its supervisor sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// [`super::CONTROL`] of the supervisor.
+    pub protocol: u32,
+    /// Its version of Saggar.
+    pub version: String,
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// The supervisor's process.
+    pub pid: u32,
+    /// What it does.
+    pub state: State,
+    /// Whether it has an owner.
+    pub is_claimed: bool,
+    /// Milliseconds until its time is up; `None` for never.
+    pub ttl_left_ms: Option<u64>,
+    /// What then.
+    pub then: Then,
+    /// How long it may be idle.
+    pub idle_ms: Option<u64>,
+    /// How long it has been.
+    pub idle_for_ms: u64,
+    /// The hash of its spec.
+    pub policy_hash: String,
+    /// Default limits that this host doesn't enforce.
+    pub unenforced: Vec<String>,
+    /// The execs that are remembered, oldest first.
+    pub execs: Vec<ExecState>,
+    /// The number of the newest event.
+    pub last_event: u64,
+}
+
+/// What a sandbox does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It runs.
+    Running,
+    /// It is frozen.
+    Paused,
+    /// It is being ended.
+    Ending,
+}
+
+/// An exec, running or finished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecState {
+    /// Which.
+    pub exec_id: ExecId,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Its process id inside.
+    pub pid: u32,
+    /// Whether it has a terminal.
+    pub has_terminal: bool,
+    /// When it began, by the wall clock, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+    /// How it ended; `None` while it runs.
+    pub status: Option<ExecStatus>,
+    /// Its exit code.
+    pub exit_code: Option<u8>,
+    /// The signal that ended it.
+    pub signal: Option<u8>,
+    /// Bytes written to stdout so far.
+    pub stdout_bytes: u64,
+    /// Bytes written to stderr so far.
+    pub stderr_bytes: u64,
+    /// Bytes of stdout that are no longer kept, from its beginning.
+    pub stdout_dropped: u64,
+    /// Bytes of stderr that are no longer kept, from its beginning.
+    pub stderr_dropped: u64,
+    /// Whether processes it started live on after its end.
+    #[serde(default)]
+    pub leaves_processes: bool,
+    /// Why it isn't an ordinary end.
+    #[serde(default)]
+    pub error: Option<Problem>,
+}
+
+/// What a sandbox uses and has used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// Now.
+    pub now: Sample,
+    /// Earlier, oldest first.
+    pub samples: Vec<Sample>,
+}
+
+/// What a sandbox used at one moment; `None` where this host doesn't count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When, by the wall clock, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// CPU time so far, in microseconds.
+    pub cpu_usec: Option<u64>,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// Most bytes of memory at once.
+    pub memory_peak_bytes: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Bytes of private storage in use.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Something that happened in or to a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// 1, 2, 3 … without a gap within a sandbox.
+    pub seq: u64,
+    /// By the wall clock, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What.
+    pub body: EventBody,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum EventBody {
+    /// The sandbox is there.
+    Started {
+        /// Default limits that aren't enforced here.
+        unenforced: Vec<String>,
+    },
+    /// It was given to its owner.
+    Claimed,
+    /// A program started.
+    ExecStarted {
+        /// Which.
+        exec_id: ExecId,
+        /// Its name as asked for.
+        program: String,
+    },
+    /// A program ended.
+    ExecEnded(ExecState),
+    /// Something was refused.
+    Denial {
+        /// What.
+        denial: Denial,
+    },
+    /// A limit was hit.
+    Limit {
+        /// Which.
+        denial: Denial,
+    },
+    /// Everything in it is frozen.
+    Paused {
+        /// Whether because time was up.
+        by_itself: bool,
+    },
+    /// Everything in it goes on.
+    Resumed,
+    /// It is being ended.
+    Ending {
+        /// Why.
+        reason: EndReason,
+    },
+    /// Something newer than its reader.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The last word about a sandbox, also kept as a file until a server has read it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Final {
+    /// The version of this record.
+    pub v: u32,
+    /// Which.
+    pub sandbox_id: SandboxId,
+    /// Whether it ever had an owner.
+    pub is_claimed: bool,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// When, by the wall clock, in milliseconds since 1970.
+    pub ended_ms: u64,
+    /// What it used.
+    pub usage: Sample,
+    /// What ended with it or had before, with what was kept of the output.
+    pub execs: Vec<FinishedExec>,
+    /// The newest events, oldest first.
+    pub events: Vec<Event>,
+    /// Why it isn't an ordinary end.
+    pub error: Option<Problem>,
+}
+
+/// An exec with the end of its output.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FinishedExec {
+    /// The exec.
+    pub state: ExecState,
+    /// The end of its stdout, in base64.
+    pub stdout: String,
+    /// The end of its stderr, in base64.
+    pub stderr: String,
+}

@@ -1,0 +1,239 @@
+//! What is asked of the process that holds a sandbox.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use saggar_domain::{ExecId, SandboxId, User};
+use serde::{Deserialize, Serialize};
+
+/// How a supervisor is told what to hold: the first thing it reads, on its standard input.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// [`super::CONTROL`] of whoever starts it.
+    pub v: u32,
+    /// Where records, control sockets and final reports are.
+    pub data_directory: PathBuf,
+    /// The sandbox to be.
+    pub sandbox_id: SandboxId,
+    /// Its spec, as a draft in JSON (`saggar.spec/v1`).
+    pub spec: serde_json::Value,
+    /// How long it lives.
+    pub terms: Terms,
+    /// Whether it is made ahead: it then has no owner until it is claimed, and no terms hold before.
+    #[serde(default)]
+    pub is_pooled: bool,
+}
+
+/// A request. What it asks decides what comes back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// What the asker speaks.
+    pub v: u32,
+    /// What is asked.
+    #[serde(flatten)]
+    pub op: Op,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    /// Everything about the sandbox: `described`.
+    Describe,
+    /// Give a sandbox that was made ahead to its owner: `described`.
+    Claim {
+        /// From now on.
+        terms: Terms,
+        /// Added to the environment of every exec, below the exec's own.
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+    },
+    /// Start a program: `started`, then what [`Op::Attach`] gives if it follows.
+    Exec(Box<StartExec>),
+    /// Follow a program: output frames, `gap`, and at last `exited`. Stdin frames and [`Op::StdinEnd`], [`Op::Signal`] and
+    /// [`Op::Resize`] may be sent on the same connection, and are not answered there.
+    Attach(Attach),
+    /// No more stdin. Only on a connection that follows with `stdin`.
+    StdinEnd {
+        /// Which exec; `None` for the one that the connection follows.
+        #[serde(default)]
+        exec_id: Option<ExecId>,
+    },
+    /// Signal a program: `done`.
+    Signal {
+        /// Which exec.
+        exec_id: ExecId,
+        /// The number on Linux.
+        signal: u8,
+        /// Whom.
+        scope: Scope,
+    },
+    /// A program's terminal has a new size: `done`.
+    Resize {
+        /// Which exec.
+        exec_id: ExecId,
+        /// The size.
+        size: WindowSize,
+    },
+    /// A byte stream into the sandbox: `opened`, with its descriptor attached.
+    Open {
+        /// To what.
+        target: Target,
+        /// As whom.
+        user: User,
+    },
+    /// New terms from now on: `described`.
+    SetTerms {
+        /// The terms.
+        terms: Terms,
+    },
+    /// Somebody uses the sandbox in a way that can't be seen from here: `done`.
+    Touch,
+    /// Freeze every process of the sandbox: `described`.
+    Pause,
+    /// Let them go on: `described`.
+    Resume {
+        /// From now on; `None` goes on with what was left.
+        #[serde(default)]
+        terms: Option<Terms>,
+    },
+    /// What the sandbox uses and has used: `used`.
+    Usage,
+    /// Events after this number, and as they happen: `event`s until the connection ends.
+    Events {
+        /// The last that the asker has; 0 for none.
+        after: u64,
+    },
+    /// End it: `killed`, when everything in it is dead and nothing of it is left on the host.
+    Kill,
+}
+
+/// How long a sandbox lives. Times are spans from now, so no two clocks have to agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Milliseconds until it ends; `None` for no end.
+    pub ttl_ms: Option<u64>,
+    /// What then.
+    pub then: Then,
+    /// Milliseconds that it may be without use; `None` for any number.
+    #[serde(default)]
+    pub idle_ms: Option<u64>,
+}
+
+/// What happens when time is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// It ends.
+    Kill,
+    /// It is paused.
+    Pause,
+}
+
+/// A program to start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StartExec {
+    /// Its id, which the server chose.
+    pub exec_id: ExecId,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Its environment, above the sandbox's.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Working directory; `None` for the sandbox's.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// As whom; `None` for the sandbox's user.
+    #[serde(default)]
+    pub user: Option<User>,
+    /// Whether it gets a stdin; without, it reads an end of file.
+    #[serde(default)]
+    pub stdin: bool,
+    /// A terminal of this size.
+    #[serde(default)]
+    pub tty: Option<WindowSize>,
+    /// Milliseconds until its whole tree is ended.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Limits of its own, within the sandbox's.
+    #[serde(default)]
+    pub limits: Option<PerExec>,
+    /// How much of its output is kept; `None` for the default.
+    #[serde(default)]
+    pub output_bytes: Option<u64>,
+    /// Whether this connection goes on to follow it.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// Limits of one exec, within the sandbox's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerExec {
+    /// Bytes.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    #[serde(default)]
+    pub pids: Option<u64>,
+    /// Thousandths of a CPU.
+    #[serde(default)]
+    pub cpu_millis: Option<u32>,
+}
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
+}
+
+/// Whom to follow, and from where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Attach {
+    /// Which exec.
+    pub exec_id: ExecId,
+    /// From where.
+    pub from: From,
+    /// Whether this connection feeds its stdin. One at a time does.
+    #[serde(default)]
+    pub stdin: bool,
+}
+
+/// Where in a program's output to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum From {
+    /// With the oldest that is kept.
+    Start,
+    /// With what comes next.
+    Now,
+    /// After so many bytes of each stream.
+    Offsets {
+        /// Of stdout.
+        stdout: u64,
+        /// Of stderr.
+        stderr: u64,
+    },
+}
+
+/// Whom a signal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The program's process group.
+    Group,
+    /// Everything the program has started, daemonised processes too.
+    Tree,
+}
+
+/// What a byte stream leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A session about files (`saggar_guest::FileRequest`).
+    Files,
+    /// What listens on this port of the sandbox's loopback.
+    Port(u16),
+}
