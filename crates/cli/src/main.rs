@@ -7,6 +7,7 @@ mod doctor;
 mod events;
 mod outcome;
 mod probe;
+mod remote;
 mod run;
 mod spec_file;
 mod streams;
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments),
         Ok(args::Command::Changes(arguments)) => changes::main(arguments),
+        Ok(args::Command::Sandbox(arguments)) => remote::sandbox(arguments.0),
+        Ok(args::Command::Key(arguments)) => remote::key(arguments.0),
         Err(code) => code,
     }
 }
