@@ -53,6 +53,7 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
     let ended = tokio::select! {
         ended = show(attached.reader) => ended,
         failure = send(attached.writer) => Err(failure),
+        () = told_to_end() => Ok(None),
     };
     drop(raw);
     match ended? {
@@ -111,6 +112,17 @@ async fn send(mut writer: AttachWriter) -> Failure {
             // The other half tells why, and what was printed before.
             return std::future::pending().await;
         }
+    }
+}
+
+/// Until we are told to end: then the terminal is put back, which the signal alone would not do. Ctrl-C is none of these here.
+async fn told_to_end() {
+    let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }
 
