@@ -5,6 +5,8 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod terminal;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
