@@ -32,7 +32,7 @@ fn read_other_processes(out: &Out, _: &[String]) {
         match fs::read(&file) {
             Ok(bytes) if bytes.is_empty() => out.say(&file, Outcome::Absent, "empty"),
             other => {
-                out.tried(&file, other);
+                out.tried_on_first(&file, other);
             }
         }
     }
@@ -92,20 +92,20 @@ fn write_kernel_settings(out: &Out, _: &[String]) {
 fn overwrite_running_program(out: &Out, _: &[String]) {
     open_for_writing(out, "/proc/self/exe");
     out.tried("/proc/self/exe truncated", open("/proc/self/exe", libc::O_WRONLY | libc::O_TRUNC, 0));
-    out.tried("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
+    out.tried_on_first("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
     // Who can look at it can see whether it could ever be written.
     match open("/proc/1/exe", libc::O_RDONLY, 0) {
-        Ok(agent) => {
+        Ok(agent) if std::process::id() != 1 => {
             let seals = call(libc::SYS_fcntl, &[agent.as_raw_fd() as usize, libc::F_GET_SEALS as usize]).unwrap_or(0);
             out.examined("the agent is sealed", seals & libc::F_SEAL_WRITE as usize != 0, "");
         }
-        Err(error) => {
-            out.tried::<()>("the agent is sealed", Err(error));
+        other => {
+            out.tried_on_first("the agent is sealed", other);
         }
     }
-    out.tried("/proc/1/exe for writing", open("/proc/1/exe", libc::O_WRONLY, 0));
-    out.tried("/proc/1/fd/4", open("/proc/1/fd/4", libc::O_RDWR, 0));
-    out.tried("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());
+    out.tried_on_first("/proc/1/exe for writing", open("/proc/1/exe", libc::O_WRONLY, 0));
+    out.tried_on_first("/proc/1/fd/4", open("/proc/1/fd/4", libc::O_RDWR, 0));
+    out.tried_on_first("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());
 }
 
 /// Says whether reading gives anything, without saying what.
@@ -231,7 +231,7 @@ fn write_own_proc(out: &Out, _: &[String]) {
         open_for_writing(out, &format!("/proc/self/{name}"));
     }
     for name in ["mem", "pagemap", "clear_refs", "oom_score_adj", "environ"] {
-        out.tried(&format!("/proc/1/{name}"), open(&format!("/proc/1/{name}"), libc::O_RDONLY, 0));
+        out.tried_on_first(&format!("/proc/1/{name}"), open(&format!("/proc/1/{name}"), libc::O_RDONLY, 0));
     }
 }
 

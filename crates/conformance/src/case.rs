@@ -68,6 +68,9 @@ pub struct Case {
     /// Whether nothing else may run meanwhile.
     #[serde(default)]
     pub(crate) alone: bool,
+    /// Why it says nothing about another runtime, where the rest of the case doesn't tell.
+    #[serde(default)]
+    pub(crate) only_here: Option<String>,
 }
 
 fn as_user() -> Vec<User> {
