@@ -105,6 +105,13 @@ pub fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Resul
     }
 }
 
+/// Says that everything is in place, and waits for the end of the input.
+pub fn until_told(out: &Out) {
+    out.examined("ready", true, "");
+    // An input that fails has ended too.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+}
+
 fn write_line(line: &str) {
     let mut stdout = io::stdout().lock();
     // Without a reader there is no one to tell, and a missing last line tells it.

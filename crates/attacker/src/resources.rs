@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{Out, Outcome, until_told};
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, kill, open, own, path, pause_ms, start, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -23,6 +23,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("sync-storm", sync_storm),
     ("exhaust-descriptors", exhaust_descriptors),
     ("exhaust-queues", exhaust_queues),
+    ("hold-counters", hold_counters),
     ("flood-output", flood_output),
 ];
 
@@ -95,6 +96,7 @@ fn eat_memory(out: &Out, arguments: &[String]) {
         ("pipe buffers", eat_pipes),
         ("socket buffers", eat_sockets),
         ("TCP buffers", eat_connections),
+        ("UDP buffers", eat_datagrams),
         ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
         ("/tmp", |most| eat_file("/tmp/eaten", most)),
     ];
@@ -221,6 +223,59 @@ fn eat_connections(most: usize) -> io::Result<()> {
         kept.push((here, there));
     }
     Ok(())
+}
+
+/// Fills the queues of as many sockets as would hold all of it, and counts what arrived: sending a datagram never fails for want of room.
+/// More than a third of it is more than any limit that a case sets.
+fn eat_datagrams(most: usize) -> io::Result<()> {
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let mut piece = vec![1u8; 60_000];
+    let (mut kept, mut room) = (Vec::new(), 0);
+    while room < most {
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        let (asked, mut size, mut length) = (4i32 << 20, 0i32, 4u32);
+        let (fd, level, option) = (receiver.as_raw_fd() as usize, libc::SOL_SOCKET as usize, libc::SO_RCVBUF as usize);
+        call(libc::SYS_setsockopt, &[fd, level, option, &raw const asked as usize, 4])?;
+        let (place, length) = (&raw mut size as usize, &raw mut length as usize);
+        call(libc::SYS_getsockopt, &[fd, level, option, place, length])?;
+        for _ in 0..size as usize / piece.len() + 1 {
+            // A full queue drops it in silence, and a full sandbox may say so.
+            unheeded(sender.send_to(&piece, receiver.local_addr()?));
+        }
+        room += (size as usize).max(1 << 16);
+        receiver.set_nonblocking(true)?;
+        kept.push(receiver);
+    }
+    let mut queued = 0;
+    for receiver in &kept {
+        while let Ok(count) = receiver.recv(&mut piece) {
+            queued += count;
+        }
+    }
+    if queued > most / 3 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOBUFS)) }
+}
+
+/// Takes as much as there is of what the kernel counts per user, and keeps it until told: others may find less.
+fn hold_counters(out: &Out, _: &[String]) {
+    const INSTANCES: usize = 4000;
+    const SIGNALS: usize = 3000;
+    let (mut kept, waiting) = (Vec::new(), 1u64 << 35);
+    while kept.len() < INSTANCES {
+        match call(libc::SYS_inotify_init1, &[0]) {
+            Ok(instance) => kept.push(own(instance)),
+            Err(_) => break,
+        }
+    }
+    unheeded(call(libc::SYS_rt_sigprocmask, &[0, &raw const waiting as usize, 0, 8]));
+    let mut about = [0u32; 32];
+    about[0] = 36;
+    about[2] = -1i32 as u32;
+    let own_pid = std::process::id() as usize;
+    let queued = (0..SIGNALS)
+        .take_while(|_| call(libc::SYS_rt_sigqueueinfo, &[own_pid, 36, about.as_ptr() as usize]).is_ok())
+        .count();
+    out.say("taken", Outcome::Allowed, &format!("{} instances, {queued} signals", kept.len()));
+    until_told(out);
 }
 
 /// Signals that wait for nobody, and queues that nobody reads.

@@ -179,7 +179,8 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
         let known: BTreeSet<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
         // Started by checks and by other attempts, not by a case of their own.
-        let indirect = ["say-identity", "leave-marks", "end", "write-here"].map(str::to_owned);
+        let indirect = ["say-identity", "leave-marks", "end", "write-here", "change-when-told", "hold-counters"]
+            .map(str::to_owned);
         let named: BTreeSet<String> =
             cases().unwrap().into_iter().filter_map(|case| case.attempt).chain(indirect).collect();
         assert_eq!(named, known);
