@@ -15,7 +15,7 @@ MUTATION_CHECK = cargo test --locked --package saggar --features mutation --test
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench build demo test test-all test-mutation test-vm lint bench deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-vm lint bench compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ setup-test: ## the same for the tests
 
 setup-bench: ## the same for the benchmarks
 	@scripts/setup.sh bench
+
+setup-compare: ## the same for the comparison
+	@scripts/setup.sh compare
 
 build: setup ## build the static release binary and print its path
 	@cargo build --locked --release --package saggar
@@ -67,6 +70,9 @@ BENCH_FLAGS ?=
 
 bench: setup-bench build ## measure, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
+
+compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
+	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null
 
 deny: ## licences, advisories and sources of every dependency (needs the network)
 	@command -v cargo-deny >/dev/null || { echo "error: cargo-deny is not installed" >&2; echo "  help: cargo install --locked cargo-deny" >&2; exit 1; }
