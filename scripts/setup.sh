@@ -17,7 +17,8 @@ main() {
     build) install_packages ;;
     test) install_packages ;;
     bench) install_packages bwrap:bubblewrap runc:runc ;;
-    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" ;;
+    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" \
+        "/usr/src/linux-headers-*-cloud-amd64:linux-headers-cloud-amd64" ;;
     *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, vm" ;;
     esac
     install_rust
