@@ -11,7 +11,8 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
-MUTATION_CHECK = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)" -- --nocapture
+MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
+MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
@@ -53,7 +54,7 @@ test: lint ## everything a change must pass
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
 
-test-all: test test-mutation ## the same, and that every rule is missed when it is off
+test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
 
 # Built apart, so that nothing that can be weakened lies where a build for use is made. RULES=a,b tries only these.
 test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail
@@ -61,9 +62,11 @@ test-mutation: setup-test ## switch off one rule of enforcement at a time: a con
 	@cargo clippy --locked --package saggar --features mutation --all-targets --target-dir "$(MUTATED)" -- -D warnings
 	@$(if $(RULES),SAGGAR_MUTATION_RULES="$(RULES)") $(MUTATION_CHECK)
 
-test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine
+test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine, and the rules only that one can show
 	@scripts/setup.sh vm
-	@scripts/test-vm.sh "$(SAGGAR)"
+	@echo "==> emulated machine"
+	@check=$$($(MUTATION_BUILD) --no-run --message-format=json | sed -n 's|.*"executable":"\([^"]*/deps/mutation-[^"]*\)".*|\1|p'); \
+		scripts/test-vm.sh "$(SAGGAR)" "$(MUTATED)/$(TRIPLE)/debug/saggar" "$$check"
 
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=

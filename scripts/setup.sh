@@ -21,7 +21,8 @@ main() {
         install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux
         fetch_seccomp_profile
         ;;
-    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" ;;
+    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" \
+        "/usr/src/linux-headers-*-cloud-amd64:linux-headers-cloud-amd64" ;;
     *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, compare, vm" ;;
     esac
     install_rust

@@ -114,11 +114,9 @@ fn masks(out: &Out, _: &[String]) {
         "keys",
         "kmsg",
         "latency_stats",
-        "sched_debug",
         "scsi",
         "sysrq-trigger",
         "timer_list",
-        "timer_stats",
     ] {
         let full = format!("/proc/{name}");
         match fs::symlink_metadata(&full) {
