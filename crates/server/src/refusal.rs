@@ -74,7 +74,7 @@ impl From<Fault> for Refusal {
             Fault::InProgress => Self::new(Code::Conflict, what, "ask again in a moment"),
             Fault::Capacity { retry_after, .. } => {
                 let problem = Problem::new(Code::Capacity, what, "try again after Retry-After, or end sandboxes that are not needed");
-                Self(Box::new(problem.retry_after(retry_after.as_secs().max(1))))
+                Self(Box::new(problem.retry_after(u32::try_from(retry_after.as_secs().max(1)).unwrap_or(u32::MAX))))
             }
             Fault::Refused(problem) => Self(Box::new(problem.into())),
             Fault::File(file) => Self::from(file),

@@ -56,26 +56,12 @@ fn ended(ending: &store::Ending) -> api::Ended {
     let said = detail.as_ref().and_then(|detail| detail.get("error")?.get("message")?.as_str());
     api::Ended {
         at: time(ending.at),
-        reason: end_reason(ending.reason),
+        reason: ending.reason,
         detail: said.map_or_else(|| end_words(ending.reason).to_owned(), str::to_owned),
     }
 }
 
-/// Why a sandbox ended.
-pub(crate) fn end_reason(reason: EndReason) -> api::EndReason {
-    match reason {
-        EndReason::Killed => api::EndReason::Killed,
-        EndReason::TimedOut => api::EndReason::Deadline,
-        EndReason::Idle => api::EndReason::Idle,
-        EndReason::OutOfMemory => api::EndReason::OutOfMemory,
-        EndReason::AgentLost => api::EndReason::GuestLost,
-        EndReason::SupervisorLost | EndReason::Unknown => api::EndReason::SupervisorLost,
-        EndReason::HostRebooted => api::EndReason::HostRestarted,
-        EndReason::StartFailed => api::EndReason::SetupFailed,
-        EndReason::Unclaimed => api::EndReason::Operator,
-    }
-}
-
+/// Why a sandbox ended, in words.
 pub(crate) fn end_words(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Killed => "a client ended it",
@@ -312,18 +298,18 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
     use api::SandboxEventBody as Body;
     use control::EventBody as Control;
     Some(match body {
-        Control::Started { .. } => Body::Started,
-        Control::Claimed => Body::Created,
-        Control::ExecStarted { exec_id, program } => Body::ExecStarted { exec_id, command: vec![program] },
+        Control::Started { unenforced } => Body::Started { unenforced },
+        Control::Claimed => Body::Claimed,
+        Control::ExecStarted { exec_id, program } => Body::ExecStarted { exec_id, program },
         Control::ExecEnded(state) => exec_ended(state.exec_id.clone(), &state),
         Control::Denial { denial } => Body::Denied { denial },
         Control::Limit { denial } => Body::LimitReached { denial },
         Control::Paused { by_itself } => {
-            Body::Paused { reason: if by_itself { api::PauseReason::Deadline } else { api::PauseReason::Asked } }
+            Body::Paused { reason: if by_itself { api::PauseReason::TimeUp } else { api::PauseReason::Asked } }
         }
         Control::Resumed => Body::Resumed,
         Control::Ending { reason } => {
-            Body::Ended { reason: end_reason(reason), detail: end_words(reason).to_owned() }
+            Body::Ended { reason, detail: end_words(reason).to_owned() }
         }
         Control::Unknown => return None,
     })
