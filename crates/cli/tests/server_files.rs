@@ -2,7 +2,7 @@
 
 mod http;
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Write};
 
 use http::archive::{end, entry, file, with_size};
 use http::{Server, eventually, read_answer, read_chunk, read_head, send};
@@ -232,7 +232,7 @@ fn a_watch_tells_of_changes_below() {
     server.sh(&sandbox, "mkdir sub && echo x > sub/file && mv sub/file sub/moved && rm -r sub");
     let mut seen: Vec<String> = Vec::new();
     while !(seen.iter().any(|one| one == "removed /home/user/sub") && seen.iter().any(|one| one == "created /home/user/sub")) {
-        let event = watch.next().expect("more to come");
+        let event = watch.next().unwrap_or_else(|| panic!("more to come after {seen:?}"));
         seen.push(format!("{} {}", event.name, event.data["path"].as_str().unwrap_or_default()));
     }
     server.get(&format!("{sandbox}/files/watch?path=/nowhere")).problem(404, "file_not_found");
@@ -274,7 +274,6 @@ fn hostile_archives_are_refused_and_touch_nothing_else() {
     let server = Server::start();
     let sandbox = server.sandbox();
     server.sh(&sandbox, "mkdir target outside; echo safe > outside/file; ln -s ../outside target/pre");
-    let many: Vec<u8> = (0..200_001).flat_map(|index| entry(&format!("{index}/"), b'5', b"", "")).collect();
     for (what, archive, status) in [
         ("above", [file("../outside/file", b"evil"), end()].concat(), 400),
         ("above, inside", [file("a/../../outside/file", b"evil"), end()].concat(), 400),
@@ -288,7 +287,6 @@ fn hostile_archives_are_refused_and_touch_nothing_else() {
         ("a negative size", [with_size("n", b'0', "-0000000001\0", b"", ""), end()].concat(), 400),
         ("a size that is none", [with_size("n", b'0', "zzzzzzzzzzz\0", b"", ""), end()].concat(), 400),
         ("larger than may be", with_size("n", b'0', "77777777777\0", b"", ""), 413),
-        ("too many entries", many, 413),
         ("cut off", file("cut", &[1; 2000])[..1000].to_vec(), 400),
         ("no archive at all", vec![b'x'; 4096], 400),
         ("nothing", Vec::new(), 400),
@@ -309,9 +307,9 @@ fn hostile_archives_are_refused_and_touch_nothing_else() {
 fn a_bomb_stays_small() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    server.sh(&sandbox, "head -c 900000000 /dev/zero > /tmp/zeros 2>/dev/null; cd /tmp; tar cf - zeros | gzip -9 > /tmp/bomb.tar.gz; rm zeros");
+    server.sh(&sandbox, "head -c 200000000 /dev/zero > /tmp/zeros 2>/dev/null; cd /tmp; tar cf - zeros | gzip -9 > /tmp/bomb.tar.gz; rm zeros");
     let bomb = server.get(&format!("{sandbox}/files?path=/tmp/bomb.tar.gz")).body;
-    assert!(bomb.len() < 2_000_000, "{}", bomb.len());
+    assert!(bomb.len() < 400_000, "{}", bomb.len());
     let target = server.sandbox();
     server.put(&format!("{target}/files/tree?path=x"), &bomb).problem(413, "too_large");
     assert_eq!(server.sh(&target, "ls x")["stdout"], "");
@@ -321,10 +319,10 @@ fn a_bomb_stays_small() {
 fn a_download_of_a_tree_that_changes_is_whole_or_broken_off() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    let churn = "mkdir t; cd t; i=0; while :; do i=$((i+1)); head -c $((i * 7919 % 3000000)) /dev/zero > f$((i % 5)); truncate -s $((i % 100)) f$(((i+2) % 5)); done";
+    let churn = "mkdir t; cd t; i=0; while :; do i=$((i+1)); head -c $((i * 7919 % 300000)) /dev/zero | tr '\\0' x > f$((i % 5)); truncate -s $((i % 100)) f$(((i+2) % 5)); done";
     server.post(&format!("{sandbox}/execs"), &json!({ "command": churn, "wait": false })).expect(201);
     eventually("it churns", || server.get(&format!("{sandbox}/files/stat?path=t/f4")).status == 200);
-    for _ in 0..40 {
+    for _ in 0..20 {
         let mut connection = server.connect();
         send(&mut connection, "GET", &format!("{sandbox}/files/tree?path=t"), &[&server.authorization()], b"");
         let mut reader = BufReader::new(connection);
@@ -334,9 +332,7 @@ fn a_download_of_a_tree_that_changes_is_whole_or_broken_off() {
         while let Some(chunk) = read_chunk(&mut reader) {
             archive.extend_from_slice(&chunk);
         }
-        // Broken off, the last chunk is not said; then whatever came is known to be a part.
-        let mut rest = Vec::new();
-        let _ = reader.read_to_end(&mut rest);
+        // Broken off, it has no end of its own either.
         if archive.ends_with(&end()) {
             server.put(&format!("{sandbox}/files/tree?path=again"), &archive).expect(200);
         }

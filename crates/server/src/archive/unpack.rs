@@ -378,6 +378,16 @@ mod tests {
     }
 
     #[test]
+    fn there_are_only_so_many_entries() {
+        let mut unpacker = Unpacker::new(1 << 20);
+        let taken = (0..=ENTRIES_MAX).take_while(|index| {
+            unpacker.push(packed(index.to_string().as_bytes(), Kind::Directory, 0, b"").into());
+            unpacker.next().is_ok()
+        });
+        assert_eq!(taken.count() as u64, ENTRIES_MAX);
+    }
+
+    #[test]
     fn odd_names_stay_what_they_are() {
         for name in ["..\\x", "%2e%2e%2f", "....", "a b", "．．", "..."] {
             let items = read(&file(name.as_bytes(), b""), 512).unwrap();
