@@ -25,7 +25,8 @@ fn a_program_gives_its_streams_and_its_end() {
     );
     let killed = server.sh(&sandbox, "kill -9 $$");
     assert_eq!((&killed["status"], &killed["signal"]), (&json!("signaled"), &json!(9)));
-    let late = server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 60", "timeout": "100ms" })).expect(200);
+    let late =
+        server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 60", "timeout": "100ms" })).expect(200);
     assert_eq!(late["status"], "timed_out");
     let bytes = server.sh(&sandbox, "printf '\\377\\000'");
     assert_eq!(bytes["stdout_base64"], "/wA=");
@@ -52,12 +53,16 @@ fn a_client_that_leaves_ends_nothing() {
     let server = Server::start();
     let sandbox = server.sandbox();
     let exec = json!({ "command": "sleep 0.5; echo done > /tmp/done" }).to_string();
-    for headers in [&["Content-Type: application/json"][..], &["Content-Type: application/json", "Accept: text/event-stream"]] {
+    for headers in
+        [&["Content-Type: application/json"][..], &["Content-Type: application/json", "Accept: text/event-stream"]]
+    {
         let authorization = server.authorization();
         let all: Vec<&str> = headers.iter().copied().chain([authorization.as_str()]).collect();
         let mut connection = server.connect();
         send(&mut connection, "POST", &format!("{sandbox}/execs"), &all, exec.as_bytes());
-        eventually("it runs", || server.get(&format!("{sandbox}/execs")).expect(200)["items"][0]["status"] == "running");
+        eventually("it runs", || {
+            server.get(&format!("{sandbox}/execs")).expect(200)["items"][0]["status"] == "running"
+        });
         drop(connection);
         eventually("it was done", || server.get(&format!("{sandbox}/files/stat?path=/tmp/done")).status == 200);
         server.delete(&format!("{sandbox}/files?path=/tmp/done")).expect(204);

@@ -9,7 +9,9 @@ use http::{Server, eventually, read_answer, read_chunk, read_head, send};
 use serde_json::{Value, json};
 
 fn encoded(path: &str) -> String {
-    path.bytes().map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    path.bytes()
+        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 #[test]
@@ -27,14 +29,17 @@ fn what_was_written_is_read_back_whole_and_in_part() {
     assert_eq!(part.header("content-range"), Some("bytes 1000000-1000009/3000000"));
     let tail = server.request("GET", &format!("{sandbox}/files?path=dir/file"), &["Range: bytes=-3"], b"");
     assert_eq!(tail.body, &content[2_999_997..]);
-    server.request("GET", &format!("{sandbox}/files?path=dir/file"), &["Range: bytes=3000000-"], b"").problem(416, "range_not_satisfiable");
+    server
+        .request("GET", &format!("{sandbox}/files?path=dir/file"), &["Range: bytes=3000000-"], b"")
+        .problem(416, "range_not_satisfiable");
     let stat = server.get(&format!("{sandbox}/files/stat?path=dir/file")).expect(200);
     assert_eq!((&stat["kind"], &stat["mode"], &stat["size"]), (&json!("file"), &json!("0640"), &json!(3_000_000)));
     assert_eq!(server.sh(&sandbox, "wc -c < dir/file")["stdout"], "3000000\n");
     server.post(&format!("{sandbox}/files/move"), &json!({ "from": "dir/file", "to": "moved" })).expect(204);
     server.post(&format!("{sandbox}/files/mkdir"), &json!({ "path": "a/b/c", "parents": true })).expect(204);
     let list = server.get(&format!("{sandbox}/files/list?path=.&depth=3")).expect(200);
-    let mut paths: Vec<&str> = list["entries"].as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
+    let mut paths: Vec<&str> =
+        list["entries"].as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
     paths.sort_unstable();
     assert_eq!(paths.iter().filter(|path| path.contains("/a")).count(), 3, "{paths:?}");
     server.put(&format!("{sandbox}/files/metadata?path=moved"), br#"{}"#).problem(415, "unsupported_media_type");
@@ -80,7 +85,11 @@ fn no_path_leads_to_the_host() {
             assert!(!read.text().contains("host only"), "{path}");
             for suffix in ["stat", "list", "tree", "metadata"] {
                 let answer = server.get(&format!("{sandbox}/files/{suffix}?path={path}"));
-                assert!(answer.status < 500 && !answer.text().contains("host only"), "{suffix} {path}: {}", answer.text());
+                assert!(
+                    answer.status < 500 && !answer.text().contains("host only"),
+                    "{suffix} {path}: {}",
+                    answer.text()
+                );
             }
             let written = server.put(&format!("{sandbox}/files?path={path}&parents=true"), b"from a sandbox");
             assert!(written.status < 500, "{path}: {}", written.text());
@@ -110,7 +119,8 @@ fn links_mean_what_they_mean_inside() {
     let sandbox = server.sandbox();
     let canary = canary();
     let directory = canary.parent().unwrap().to_str().unwrap().to_owned();
-    let links = format!("ln -s /etc/passwd a; ln -s {} host; ln -s {directory} hostdir; ln -s loop loop", canary.display());
+    let links =
+        format!("ln -s /etc/passwd a; ln -s {} host; ln -s {directory} hostdir; ln -s loop loop", canary.display());
     server.sh(&sandbox, &links);
     let inside = server.sh(&sandbox, "cat /etc/passwd")["stdout"].as_str().unwrap().to_owned();
     assert_eq!(server.get(&format!("{sandbox}/files?path=a")).text(), inside);
@@ -192,7 +202,9 @@ fn a_signed_address_is_for_one_file_one_method_and_a_while() {
     let server = Server::start();
     let sandbox = server.sandbox();
     server.put(&format!("{sandbox}/files?path=shared"), b"content").expect(200);
-    let sign = |body: &Value| server.post(&format!("{sandbox}/files/sign"), body).expect(200)["url"].as_str().unwrap().to_owned();
+    let sign = |body: &Value| {
+        server.post(&format!("{sandbox}/files/sign"), body).expect(200)["url"].as_str().unwrap().to_owned()
+    };
     let local = |url: &str| url.split_once("localhost").unwrap().1.to_owned();
     let bare = |method: &str, path: &str, body: &[u8]| server.request_without_key(method, path, &[], body);
     let get = local(&sign(&json!({ "path": "shared", "expires": "1h" })));
@@ -220,7 +232,9 @@ fn a_signed_address_is_for_one_file_one_method_and_a_while() {
     assert_eq!(server.get(&format!("{sandbox}/files?path=new")).body, b"written");
     let brief = local(&sign(&json!({ "path": "shared", "expires": "1ms" })));
     eventually("its time is over", || bare("GET", &brief, b"").status == 401);
-    server.post(&format!("{sandbox}/files/sign"), &json!({ "path": "x", "expires": "365d" })).problem(400, "invalid_value");
+    server
+        .post(&format!("{sandbox}/files/sign"), &json!({ "path": "x", "expires": "365d" }))
+        .problem(400, "invalid_value");
 }
 
 #[test]
@@ -231,7 +245,9 @@ fn a_watch_tells_of_changes_below() {
     watch.until("watching");
     server.sh(&sandbox, "mkdir sub && echo x > sub/file && mv sub/file sub/moved && rm -r sub");
     let mut seen: Vec<String> = Vec::new();
-    while !(seen.iter().any(|one| one == "removed /home/user/sub") && seen.iter().any(|one| one == "created /home/user/sub")) {
+    while !(seen.iter().any(|one| one == "removed /home/user/sub")
+        && seen.iter().any(|one| one == "created /home/user/sub"))
+    {
         let event = watch.next().unwrap_or_else(|| panic!("more to come after {seen:?}"));
         seen.push(format!("{} {}", event.name, event.data["path"].as_str().unwrap_or_default()));
     }
@@ -254,7 +270,10 @@ fn a_tree_goes_in_and_comes_out_the_same() {
     .concat();
     let report = server.put(&format!("{sandbox}/files/tree?path=target"), &archive).expect(200);
     assert_eq!(report, json!({ "files": 3, "directories": 1, "links": 1, "bytes": 1005 }));
-    assert_eq!(server.sh(&sandbox, "cat target/dir/link; readlink target/dir/link; find target | wc -l")["stdout"], "helloa.txt\n8\n");
+    assert_eq!(
+        server.sh(&sandbox, "cat target/dir/link; readlink target/dir/link; find target | wc -l")["stdout"],
+        "helloa.txt\n8\n"
+    );
     // Again over itself, and through gzip.
     server.put(&format!("{sandbox}/files/tree?path=target"), &archive).expect(200);
     server.sh(&sandbox, "ln -s nowhere target/dangling; mkfifo target/pipe; head -c 200 /dev/zero | tr '\\0' z > target/$(printf 'q%.0s' $(seq 150))");
@@ -295,7 +314,11 @@ fn hostile_archives_are_refused_and_touch_nothing_else() {
         let answer = server.put(&format!("{sandbox}/files/tree?path=target"), &archive);
         assert_eq!(answer.status, status, "{what}: {}", answer.text());
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{what}");
-        assert_eq!(server.sh(&sandbox, "cat outside/file; ls outside | wc -l; ls -A | wc -l")["stdout"], "safe\n1\n2\n", "{what}");
+        assert_eq!(
+            server.sh(&sandbox, "cat outside/file; ls outside | wc -l; ls -A | wc -l")["stdout"],
+            "safe\n1\n2\n",
+            "{what}"
+        );
     }
     // A link is replaced and not written through.
     server.sh(&sandbox, "ln -s ../outside/file target/onto");

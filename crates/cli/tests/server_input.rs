@@ -44,7 +44,10 @@ fn malformed_json_is_refused_with_what_is_wrong() {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         assert_eq!(answer.status, 400, "{shown}: {}", answer.text());
         let problem = answer.expect(400);
-        assert!(!problem["detail"].as_str().unwrap().is_empty() && problem["detail"].as_str().unwrap().len() < 1000, "{shown}");
+        assert!(
+            !problem["detail"].as_str().unwrap().is_empty() && problem["detail"].as_str().unwrap().len() < 1000,
+            "{shown}"
+        );
     }
     let typed = server.request("POST", "/api/v1/sandboxes", &["Content-Type: text/plain"], b"{}");
     typed.problem(415, "unsupported_media_type");

@@ -163,7 +163,8 @@ fn public_ports(ports: &api::Ports) -> Result<BTreeSet<NonZeroU16>, Refusal> {
     if ports.public.len() > PORTS_MAX {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
     }
-    let port = |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
+    let port =
+        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
     ports.public.iter().map(port).collect()
 }
 
@@ -308,9 +309,7 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
             Body::Paused { reason: if by_itself { api::PauseReason::TimeUp } else { api::PauseReason::Asked } }
         }
         Control::Resumed => Body::Resumed,
-        Control::Ending { reason } => {
-            Body::Ended { reason, detail: end_words(reason).to_owned() }
-        }
+        Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
         Control::Unknown => return None,
     })
 }

@@ -269,7 +269,11 @@ impl Events {
             while let Some(end) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..end + 2).collect();
                 let field = |name: &str| {
-                    block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default().to_owned()
+                    block
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+                        .unwrap_or_default()
+                        .to_owned()
                 };
                 if !field("data").is_empty() {
                     let data = serde_json::from_str(&field("data")).expect("its data is JSON");

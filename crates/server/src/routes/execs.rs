@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use saggar_api::{Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize};
+use saggar_api::{
+    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize,
+};
 use saggar_domain::{ByteSize, ExecId};
 use saggar_runtime::control::{From, Op};
 use saggar_runtime::{Fault, Followed, Permit};
@@ -81,7 +83,10 @@ pub(crate) async fn start(
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     responses((status = 200, description = "The execs that are remembered", body = ExecList)),
 )]
-pub(crate) async fn list(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<ExecList>, Refusal> {
+pub(crate) async fn list(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<ExecList>, Refusal> {
     let id = sandbox_of(&allowed.permit)?;
     let views = server.sandboxes.execs(&allowed.permit).await?;
     Ok(axum::Json(ExecList { items: views.into_iter().map(|view| wire::exec_view(&id, view).exec).collect() }))

@@ -245,7 +245,9 @@ impl Planting {
                 FileKind::Directory => {}
                 FileKind::Link => return Err(through_a_link(path)),
                 FileKind::File | FileKind::Other => {
-                    return Err(Fault::File(FileFault { path: at.to_string(), kind: FileFaultKind::NotDirectory }).into());
+                    return Err(
+                        Fault::File(FileFault { path: at.to_string(), kind: FileFaultKind::NotDirectory }).into()
+                    );
                 }
             },
             Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
@@ -310,6 +312,10 @@ impl From<ArchiveError> for Refusal {
             ArchiveError::Outside { .. } => Code::PathOutsideSandbox,
             ArchiveError::TooLarge(_) => Code::TooLarge,
         };
-        Self::new(code, error.to_string(), "make the archive again, of plain files, directories and links below one directory")
+        Self::new(
+            code,
+            error.to_string(),
+            "make the archive again, of plain files, directories and links below one directory",
+        )
     }
 }
