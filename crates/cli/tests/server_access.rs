@@ -88,8 +88,8 @@ fn other_project(server: &Server) -> String {
         .stdin(Stdio::piped())
         .spawn()
         .expect("python3 is there");
-    python.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    assert!(python.wait().unwrap().success());
+    python.stdin.take().expect("it is there").write_all(script.as_bytes()).expect("it is there");
+    assert!(python.wait().expect("it is there").success());
     format!("Authorization: Bearer {secret}")
 }
 

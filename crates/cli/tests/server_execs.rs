@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 fn start(server: &Server, sandbox: &str, exec: &Value) -> String {
     let started = server.post(&format!("{sandbox}/execs"), exec).expect(201);
-    format!("{sandbox}/execs/{}", started["id"].as_str().unwrap())
+    format!("{sandbox}/execs/{}", started["id"].as_str().expect("it is there"))
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn a_stream_goes_on_at_any_byte() {
 }
 
 fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
+    line.trim().trim_end_matches(" kB").parse().expect("it is there")
 }
 
 #[test]

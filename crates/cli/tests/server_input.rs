@@ -122,6 +122,7 @@ fn more_connections_than_may_be_are_told_so() {
         let mut connection = server.connect();
         send(&mut connection, "GET", "/health", &["Connection: close"], b"");
         let mut text = String::new();
+        // As above.
         let _ = connection.read_to_string(&mut text);
         text.starts_with("HTTP/1.1 200")
     });
@@ -209,6 +210,7 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
     }
     for (what, flood) in [("resets", resets), ("continuations", continued), ("settings", settings)] {
         let mut rude = server.connect();
+        // It is to be cut off.
         let _ = rude.write_all(&flood);
         drop(rude);
         assert_eq!(server.get("/health").expect(200)["status"], "ok", "after {what}");

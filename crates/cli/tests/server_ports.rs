@@ -48,11 +48,11 @@ struct Listening {
 fn listening(create: &Value) -> Listening {
     let server = Server::start();
     let created = server.post("/api/v1/sandboxes", create).expect(201);
-    let id = created["id"].as_str().unwrap().to_owned();
+    let id = created["id"].as_str().expect("it is there").to_owned();
     let sandbox = format!("/api/v1/sandboxes/{id}");
     server.post(&format!("{sandbox}/execs"), &json!({ "command": ["python3", "-c", ECHO], "wait": false })).expect(201);
     eventually("it listens", || server.get(&format!("{sandbox}/ports/8000/")).status == 203);
-    let token = created["access_token"].as_str().unwrap().to_owned();
+    let token = created["access_token"].as_str().expect("it is there").to_owned();
     Listening { server, id, token }
 }
 

@@ -130,9 +130,11 @@ pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> R
 fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
-        // What is stored was checked by narrower rules; nothing is left out here.
-        let label = api::Label::new(name.clone(), value.clone());
-        let _ = label.map(|label| shown.insert(label));
+        // What is stored was checked by narrower rules, so nothing is left out here.
+        if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
+            // Each name is there once.
+            let _ = shown.insert(label);
+        }
     }
     shown
 }

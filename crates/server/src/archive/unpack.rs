@@ -194,7 +194,10 @@ impl Unpacker {
                 return refuse("it goes through a link of the same archive");
             }
         }
-        if !self.seen.insert(fingerprint(&path)) && !(is_directory && !self.links.contains(&fingerprint(&path))) {
+        let is_first = self.seen.insert(fingerprint(&path));
+        // Archives name directories as often as they like; that is harmless where it is one.
+        let may_repeat = is_directory && !self.links.contains(&fingerprint(&path));
+        if !is_first && !may_repeat {
             return refuse("its name was there before");
         }
         match header.flag {

@@ -165,8 +165,8 @@ async fn stored(
     let stdout = skip(output.stdout, output.stdout_dropped, at.stdout);
     let stderr = skip(output.stderr, output.stderr_dropped, at.stderr);
     let mut events = vec![ExecEvent::Started { exec_id: exec.clone(), pid: None }];
-    events.extend((!stdout.is_empty()).then(|| ExecEvent::Stdout { bytes: Bytes(stdout) }));
-    events.extend((!stderr.is_empty()).then(|| ExecEvent::Stderr { bytes: Bytes(stderr) }));
+    events.extend((!stdout.is_empty()).then_some(ExecEvent::Stdout { bytes: Bytes(stdout) }));
+    events.extend((!stderr.is_empty()).then_some(ExecEvent::Stderr { bytes: Bytes(stderr) }));
     events.push(ExecEvent::Exited { exec: Box::new(result.exec) });
     let source = Kept { events: events.into_iter(), at: if from == Beginning::Now { Offsets::default() } else { at } };
     Some(Ok(sse::answer(server, source)))
