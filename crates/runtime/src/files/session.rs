@@ -45,7 +45,7 @@ impl Session {
     /// Sends content from where it lies: of a gigabyte every copy counts.
     pub(super) async fn send_data(&mut self, path: &FilePath, bytes: &[u8]) -> Result<(), Fault> {
         let header = FileRequest::data_header(bytes.len());
-        let mut wire = (&header[..]).chain(bytes);
+        let mut wire = Buf::chain(&header[..], bytes);
         match tokio::time::timeout(PATIENCE, self.stream.write_all_buf(&mut wire)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(broken(path)),
