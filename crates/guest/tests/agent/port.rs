@@ -23,8 +23,7 @@ fn echo(listener: TcpListener) -> u16 {
             std::thread::spawn(move || {
                 let mut copy = connection.try_clone().unwrap();
                 // The other side may be gone at any time: that is what is tested.
-                let _ = std::io::copy(&mut copy, &mut connection);
-                let _ = connection.write_all(b"end");
+                let _ = std::io::copy(&mut copy, &mut connection).and_then(|_| connection.write_all(b"end"));
             });
         }
     });
