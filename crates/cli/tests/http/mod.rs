@@ -49,8 +49,13 @@ impl Server {
 
     /// With more flags.
     pub fn start_with(flags: &[&str]) -> Self {
+        Self::start_in(new_directory(), flags)
+    }
+
+    /// In a directory that is there, and is removed at the end.
+    pub fn start_in(root: PathBuf, flags: &[&str]) -> Self {
         let mut server = Self {
-            root: new_directory(),
+            root,
             child: None,
             stdout: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
