@@ -230,6 +230,20 @@ fn an_exec_has_an_environment_a_user_and_a_directory_of_its_own() {
 }
 
 #[test]
+fn what_the_supervisor_does_with_signals_is_not_inherited() {
+    let place = Place::new();
+    let supervisor = held(&place);
+    for signal in ["HUP", "INT", "QUIT", "TERM", "PIPE"] {
+        let seen = supervisor.sh(&format!("kill -{signal} $$; echo survived"));
+        assert_eq!(
+            (seen.stdout.as_slice(), seen.end.unwrap().status),
+            (&b""[..], Some(ExecStatus::Signaled)),
+            "{signal}"
+        );
+    }
+}
+
+#[test]
 fn an_exec_has_limits_of_its_own_and_only_it_feels_them() {
     let place = Place::new();
     let supervisor = held(&place);

@@ -18,7 +18,7 @@ const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 our failure
 const EXEC_STATUS: &str = "Exit status: the program's own; 124 timed out; 125 our failure, or no server; 126 refused; 127 no such program; \
     128+N signal N; 137 out of memory; 130 cancelled.";
 
-/// `saggar sandbox`.
+/// Make, use and end sandboxes of a server
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
 pub(crate) struct SandboxArguments {
@@ -28,7 +28,7 @@ pub(crate) struct SandboxArguments {
     pub(crate) server: ServerArguments,
 }
 
-/// `saggar key`.
+/// Make, list and revoke API keys of a server
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
 pub(crate) struct KeyArguments {
@@ -87,7 +87,7 @@ pub(crate) enum SandboxCommand {
     Shell(ShellArguments),
     /// Copy a file or a directory into or out of a sandbox
     #[command(
-        after_help = "Directories are copied with everything in them. Out of a sandbox come files, directories and links that stay in the tree;\nno set-id bits, no devices, no links that lead elsewhere.\n\nExamples:\n  saggar sandbox cp app.py $id:/home/user/\n  saggar sandbox cp ./project $id:project\n  saggar sandbox cp $id:/tmp/out.csv ."
+        after_help = "Directories are copied with everything in them. Out of a sandbox come files, directories and links that stay in the tree; no set-id bits, no devices, no links that lead elsewhere.\n\nExamples:\n  saggar sandbox cp app.py $id:/home/user/\n  saggar sandbox cp ./project $id:project\n  saggar sandbox cp $id:/tmp/out.csv ."
     )]
     Cp {
         /// A path here, or SANDBOX:PATH

@@ -52,7 +52,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
         .tiers
         .iter()
         .any(|tier| tier.name == Tier::Namespace.as_str() && tier.status == Support::Supported);
-    let host = Host::detect();
+    let host = Host::detect_with_freezer();
     capabilities.filesystem =
         FsMode::ALL.iter().map(|mode| filesystem(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.network = NetworkMode::ALL.iter().map(|mode| network(&trials, *mode, capabilities.is_ready)).collect();
@@ -303,6 +303,14 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
             Err(why) => Capability::unsupported(&name, "none", why, AS_ROOT),
         });
     }
+    found.push(match host.freezer() {
+        Ok(place) => Capability::supported(
+            "pause",
+            format!("the freezer of {}", place.mechanism()),
+            "a child of our own cgroup that can be frozen can be made here",
+        ),
+        Err(why) => Capability::unsupported("pause", "none", why, AS_ROOT),
+    });
     found
 }
 
