@@ -79,7 +79,7 @@ rules! {
     NoNewPrivileges = "privilege/no-new-privs",
     /// A keyring of its own.
     SessionKeyring = "privilege/session-keyring",
-    /// No core is dumped.
+    /// No core is dumped, and nobody is started to take one.
     CoreLimit = "rlimit/core",
     /// Little memory can be locked.
     LockedMemoryLimit = "rlimit/memlock",

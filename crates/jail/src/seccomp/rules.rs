@@ -7,9 +7,11 @@
 //! because the kernel itself drops the rest:
 //! - families, socket types, protocols, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
-//! - ioctl commands, seccomp operations and flags, personalities: `unsigned int`;
+//! - ioctl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
+//!
+//! Of an address all that is ever asked is whether it is null, and then both halves are looked at.
 //!
 //! Answers: EPERM for what exists and is refused; ENOSYS where programs then take another way (clone3, io_uring) or
 //! where the call is unknown; for sockets what a kernel without that family or protocol would say.
@@ -97,6 +99,8 @@ groups! {
     SeccompListener = "seccomp-listener",
     /// Rewriting the memory map the kernel reports for a process.
     Prctl = "prctl",
+    /// Changing the limit on cores, whose value keeps the host's handler from being started.
+    CoreLimit = "core-limit",
     /// Numbers this table does not know.
     Unlisted = "unlisted",
     /// System calls in another convention: 32-bit, x32. Checked before the table.
@@ -109,7 +113,7 @@ pub(super) struct Clause {
     pub group: Group,
     pub answer: Answer,
     /// An array and not a slice, so that clauses can be made by const functions that take argument positions.
-    pub tests: [Option<Test>; 2],
+    pub tests: [Option<Test>; 3],
 }
 
 impl Clause {
@@ -119,32 +123,40 @@ impl Clause {
     }
 
     const fn when(self, test: Test) -> Self {
-        Self { tests: [Some(test), None], ..self }
+        Self { tests: [Some(test), None, None], ..self }
     }
 
     const fn when_both(self, first: Test, second: Test) -> Self {
-        Self { tests: [Some(first), Some(second)], ..self }
+        Self { tests: [Some(first), Some(second), None], ..self }
+    }
+
+    const fn when_all(self, first: Test, second: Test, third: Test) -> Self {
+        Self { tests: [Some(first), Some(second), Some(third)], ..self }
     }
 }
 
-/// How a refusal is answered. Never with success.
+/// How a refusal is answered. With success only where what a program wants by the call holds already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// By the kernel, with this error.
     Silent(Errno),
     /// By the host, which records it and answers with this error.
     Telling(Errno),
+    /// By the kernel, with success and without effect.
+    Moot,
 }
 
 impl Answer {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Silent(errno) | Self::Telling(errno) => errno,
+            // Nobody is asked about such a call; whoever is all the same stays closed.
+            Self::Moot => Errno::NOSYS,
         }
     }
 }
 
-/// A question about the low 32 bits of one argument.
+/// A question about one argument: about its low 32 bits, unless it is an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub arg: u8,
@@ -154,10 +166,12 @@ pub(super) struct Test {
 
 impl Test {
     fn holds(&self, args: &[u64; 6]) -> bool {
-        let masked = args[usize::from(self.arg)] as u32 & self.mask;
+        let whole = args[usize::from(self.arg)];
+        let masked = whole as u32 & self.mask;
         match self.values {
             Values::OneOf(values) => values.contains(&masked),
             Values::NoneOf(values) => !values.contains(&masked),
+            Values::NotNull => whole != 0,
         }
     }
 }
@@ -167,14 +181,20 @@ impl Test {
 pub(super) enum Values {
     OneOf(&'static [u32]),
     NoneOf(&'static [u32]),
+    /// An address that is not null. Its low half alone may be zero, so all of it is looked at, whatever the mask.
+    NotNull,
 }
 
 pub(super) const fn silent(group: Group, errno: Errno) -> Clause {
-    Clause { group, answer: Answer::Silent(errno), tests: [None; 2] }
+    Clause { group, answer: Answer::Silent(errno), tests: [None; 3] }
 }
 
 pub(super) const fn telling(group: Group, errno: Errno) -> Clause {
-    Clause { group, answer: Answer::Telling(errno), tests: [None; 2] }
+    Clause { group, answer: Answer::Telling(errno), tests: [None; 3] }
+}
+
+const fn moot(group: Group) -> Clause {
+    Clause { group, answer: Answer::Moot, tests: [None; 3] }
 }
 
 /// Refuses a mode with a setuid or setgid bit.
@@ -208,6 +228,10 @@ const fn none_of(arg: u8, values: &'static [u32]) -> Test {
     Test { arg, mask: u32::MAX, values: Values::NoneOf(values) }
 }
 
+const fn not_null(arg: u8) -> Test {
+    Test { arg, mask: u32::MAX, values: Values::NotNull }
+}
+
 const SETID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// O_CREAT, and the bit of O_TMPFILE that is its own; the rest of O_TMPFILE is O_DIRECTORY.
 const CREATING_FLAGS: u32 = libc::O_CREAT as u32 | 0o20000000;
@@ -219,6 +243,7 @@ const PERSONALITY_LINUX: u32 = 0;
 const PERSONALITY_QUERY: u32 = u32::MAX;
 const PR_SET_MM: u32 = 35;
 const AGENT_PID: u32 = 1;
+const RLIMIT_CORE: u32 = libc::RLIMIT_CORE as u32;
 const RENAME_WHITEOUT: u32 = 1 << 2;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
@@ -269,6 +294,18 @@ const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none
 const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM)
     .when_both(one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]), any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32))];
 
+/// One byte of core is the limit at which the kernel doesn't start the host's handler, and zero is not: so nobody changes it. Programs
+/// set it to zero to have no cores, some of them end when they can't, and there are none: they are told that it worked.
+const SETRLIMIT: Rule = &[moot(Group::CoreLimit).when(one_of(0, &[RLIMIT_CORE]))];
+
+const PRLIMIT: Rule = &[
+    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID])),
+    // Who wants to know the old limit too would find nothing where it should be.
+    silent(Group::CoreLimit, Errno::PERM).when_all(one_of(1, &[RLIMIT_CORE]), not_null(2), not_null(3)),
+    moot(Group::CoreLimit).when_both(one_of(1, &[RLIMIT_CORE]), not_null(2)),
+];
+
 /// Every call that all our architectures have, each exactly once.
 #[rustfmt::skip] // One idea to a line, not one number.
 pub(super) const TABLE: &[(Rule, &[u32])] = &[
@@ -296,8 +333,8 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Bpf, Errno::PERM)], &[nr::bpf]),
     (&[telling(Group::Perf, Errno::PERM)], &[nr::perf_event_open]),
     (&[telling(Group::Userfaultfd, Errno::PERM)], &[nr::userfaultfd]),
-    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
-    (&[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))], &[nr::prlimit64]),
+    (PRLIMIT, &[nr::prlimit64]),
+    (SETRLIMIT, &[nr::setrlimit]),
     // Silent: databases ask for it and do without.
     (&[silent(Group::Aio, Errno::NOSYS)], &[
         nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
@@ -369,7 +406,7 @@ const ORDINARY: &[u32] = &[
     nr::getpgid, nr::setpgid, nr::getsid, nr::setsid, nr::set_tid_address, nr::set_robust_list, nr::get_robust_list,
     nr::rseq, nr::futex, nr::futex_wait, nr::futex_wake, nr::futex_requeue, nr::futex_waitv, nr::pidfd_open,
     nr::getcpu, nr::getrusage, nr::times, nr::restart_syscall,
-    nr::getrlimit, nr::setrlimit, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
+    nr::getrlimit, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
     nr::sched_yield, nr::sched_getaffinity, nr::sched_setaffinity, nr::sched_getparam, nr::sched_setparam,
     nr::sched_getscheduler, nr::sched_setscheduler, nr::sched_getattr, nr::sched_setattr,
     nr::sched_get_priority_min, nr::sched_get_priority_max, nr::sched_rr_get_interval,

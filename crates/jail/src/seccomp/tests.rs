@@ -29,16 +29,18 @@ const DGRAM: u64 = libc::SOCK_DGRAM as u64;
 const RAW: u64 = libc::SOCK_RAW as u64;
 const SEQPACKET: u64 = libc::SOCK_SEQPACKET as u64;
 const PTHREAD_FLAGS: u64 = 0x3D0F00;
+const CORE: u64 = libc::RLIMIT_CORE as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Allowed,
     Silent(Errno),
     Telling(Group, Errno),
+    Moot,
     Killed,
 }
 
-use Outcome::{Allowed, Silent, Telling};
+use Outcome::{Allowed, Moot, Silent, Telling};
 
 /// A call, its leading arguments, and what becomes of it.
 type Case = (u32, &'static [u64], Outcome);
@@ -53,6 +55,17 @@ const CASES: &[Case] = &[
     (nr::prlimit64, &[0, 7], Allowed),
     (nr::prlimit64, &[12, 7], Allowed),
     (nr::prlimit64, &[HIGH | 1, 7], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::prlimit64, &[0, 7, 1, 1], Allowed),
+    (nr::prlimit64, &[0, CORE, 0, 1], Allowed),
+    (nr::prlimit64, &[0, CORE, 0, HIGH], Allowed),
+    (nr::prlimit64, &[0, HIGH | CORE, 1, 0], Moot),
+    (nr::prlimit64, &[12, CORE, HIGH, 0], Moot),
+    (nr::prlimit64, &[0, CORE, 1, 1], Silent(Errno::PERM)),
+    (nr::prlimit64, &[0, CORE, HIGH, HIGH], Silent(Errno::PERM)),
+    (nr::prlimit64, &[0, CORE, 1, HIGH], Silent(Errno::PERM)),
+    (nr::prlimit64, &[1, CORE, 1, 0], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::setrlimit, &[7, 1], Allowed),
+    (nr::setrlimit, &[HIGH | CORE, 1], Moot),
 
     (nr::clone, &[PTHREAD_FLAGS], Allowed),
     (nr::clone, &[libc::SIGCHLD as u64], Allowed),
@@ -236,6 +249,7 @@ fn the_search_finds_what_a_plain_lookup_finds() {
                 Some(clause) => match clause.answer {
                     Answer::Silent(errno) => Silent(errno),
                     Answer::Telling(errno) => Telling(clause.group, errno),
+                    Answer::Moot => Moot,
                 },
             };
             let actual = outcome(&filter, arch::AUDIT_ARCH, number, args);
@@ -408,6 +422,7 @@ fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> Outcome {
     match value & libc::SECCOMP_RET_ACTION_FULL {
         libc::SECCOMP_RET_ALLOW => Allowed,
         libc::SECCOMP_RET_KILL_PROCESS => Outcome::Killed,
+        libc::SECCOMP_RET_ERRNO if data == 0 => Moot,
         libc::SECCOMP_RET_ERRNO => Silent(Errno::from_raw_os_error(data as i32)),
         libc::SECCOMP_RET_USER_NOTIF => {
             let refusal = verdict(&Notification { id: 0, pid: 0, nr: number, args });
