@@ -16,6 +16,7 @@ mod links;
 mod mounts;
 mod network;
 mod out;
+mod pools;
 mod processes;
 mod protected;
 mod resources;
@@ -45,6 +46,7 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    pools::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.

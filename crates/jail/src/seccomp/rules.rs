@@ -5,7 +5,7 @@
 //!
 //! Checks look at the low 32 bits of an argument. That is exact, not an approximation, for every argument tested here,
 //! because the kernel itself drops the rest:
-//! - families, socket types, protocols, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
+//! - families, socket types, protocols, levels, socket options, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
 //! - ioctl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
@@ -65,7 +65,7 @@ groups! {
     Ptrace = "ptrace",
     /// The kernel's keyrings, which are not namespaced by process tree.
     Keyrings = "keyrings",
-    /// Loading programs into the kernel.
+    /// Loading programs into the kernel, filters on sockets among them: there is one pool for what they compile to.
     Bpf = "bpf",
     /// Performance counters, a side channel with a long list of bugs.
     Perf = "perf",
@@ -91,7 +91,7 @@ groups! {
     SetidBits = "setid-bits",
     /// Device nodes and whiteouts.
     DeviceNodes = "device-nodes",
-    /// Every socket but unix, TCP and UDP.
+    /// Every socket but unix, TCP and UDP; and joining multicast groups, whose memory nobody counts.
     Sockets = "sockets",
     /// Typing into, or taking over, the terminal.
     TtyIoctls = "tty-ioctls",
@@ -291,6 +291,23 @@ const SOCKET: Rule = &[
 
 const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX]))];
 
+const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
+const IPPROTO_IP: u32 = libc::IPPROTO_IP as u32;
+const IPPROTO_IPV6: u32 = libc::IPPROTO_IPV6 as u32;
+/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and SO_ATTACH_REUSEPORT_EBPF.
+const ATTACHING_OPTIONS: &[u32] = &[26, 50, 51, 52];
+/// IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
+const JOINING_OPTIONS: &[u32] = &[35, 39, 42, 46];
+/// IPV6_ADD_MEMBERSHIP, IPV6_JOIN_ANYCAST, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
+const JOINING_OPTIONS_V6: &[u32] = &[20, 27, 42, 46];
+
+const SETSOCKOPT: Rule = &[
+    telling(Group::Bpf, Errno::PERM).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, ATTACHING_OPTIONS)),
+    // Silent, with what a machine without a network says: who looks for others on the network finds none.
+    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IP]), one_of(2, JOINING_OPTIONS)),
+    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, JOINING_OPTIONS_V6)),
+];
+
 const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM)
     .when_both(one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]), any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32))];
 
@@ -371,6 +388,7 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
 
     (SOCKET, &[nr::socket]),
     (SOCKETPAIR, &[nr::socketpair]),
+    (SETSOCKOPT, &[nr::setsockopt]),
     (&[telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD]))],
         &[nr::ioctl]),
     (SECCOMP, &[nr::seccomp]),
@@ -420,7 +438,7 @@ const ORDINARY: &[u32] = &[
     nr::sigaltstack, nr::signalfd4,
     // Sockets, once made.
     nr::bind, nr::listen, nr::accept, nr::accept4, nr::connect, nr::shutdown, nr::getsockname, nr::getpeername,
-    nr::getsockopt, nr::setsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
+    nr::getsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
     // Waiting and time.
     nr::ppoll, nr::pselect6, nr::epoll_create1, nr::epoll_ctl, nr::epoll_pwait, nr::epoll_pwait2, nr::eventfd2,
     nr::nanosleep, nr::clock_nanosleep, nr::clock_gettime, nr::clock_getres, nr::gettimeofday, nr::getitimer,

@@ -1,0 +1,67 @@
+//! Attempts on pools of the kernel's that are one for the whole host, and on memory that it counts for nobody.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use crate::Attempt;
+use crate::out::Out;
+use crate::sys::call;
+
+pub const ATTEMPTS: &[Attempt] = &[("filter-sockets", filter_sockets), ("join-groups", join_groups)];
+
+fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) -> io::Result<usize> {
+    call(libc::SYS_setsockopt, &[socket as usize, level, option, value, length])
+}
+
+/// What every filter compiles to comes out of one pool, without which no process of the host's can confine itself. One each, that passes all.
+fn filter_sockets(out: &Out, _: &[String]) {
+    let pass = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
+    let program = libc::sock_fprog { len: 1, filter: (&raw const pass).cast_mut() };
+    let none = -1i32;
+    let (at_program, at_none) = (&raw const program as usize, &raw const none as usize);
+    let sockets = [
+        ("UDP", UdpSocket::bind("127.0.0.1:0").map(std::os::fd::OwnedFd::from)),
+        ("unix", std::os::unix::net::UnixDatagram::unbound().map(std::os::fd::OwnedFd::from)),
+    ];
+    for (kind, socket) in sockets {
+        let Some(socket) = out_of(out, kind, socket) else { continue };
+        for (member, level, option, value, length) in [
+            ("SO_ATTACH_FILTER", 1usize, 26usize, at_program, size_of::<libc::sock_fprog>()),
+            ("SO_ATTACH_BPF", 1, 50, at_none, 4),
+            ("SO_ATTACH_REUSEPORT_CBPF", 1, 51, at_program, size_of::<libc::sock_fprog>()),
+            ("SO_ATTACH_REUSEPORT_EBPF", 1, 52, at_none, 4),
+            ("SO_ATTACH_FILTER with high bits", 1 | 1 << 32, 26 | 1 << 32, at_program, size_of::<libc::sock_fprog>()),
+        ] {
+            out.tried(&format!("{kind} {member}"), set(socket.as_raw_fd(), level, option, value, length));
+        }
+    }
+}
+
+/// Says so only if there is no socket.
+fn out_of<T>(out: &Out, kind: &str, made: io::Result<T>) -> Option<T> {
+    made.map_err(|error| out.tried::<()>(kind, Err(error))).ok()
+}
+
+/// Memberships are memory that counts for nobody, and each is searched for in the list of all.
+fn join_groups(out: &Out, _: &[String]) {
+    const LOOPBACK: u32 = 1;
+    let group = u32::from_ne_bytes([239, 1, 2, 3]);
+    let any = [group, 0, LOOPBACK];
+    let from = [group, 0, u32::from_ne_bytes([127, 0, 0, 1])];
+    if let Some(socket) = out_of(out, "UDP", UdpSocket::bind("0.0.0.0:0")) {
+        let socket = socket.as_raw_fd();
+        out.tried("IP_ADD_MEMBERSHIP", set(socket, 0, 35, any.as_ptr() as usize, 12));
+        out.tried("IP_ADD_SOURCE_MEMBERSHIP", set(socket, 0, 39, from.as_ptr() as usize, 12));
+        // An interface, and a socket address of 128 bytes.
+        let mut request = [0u32; 34];
+        (request[0], request[2], request[3]) = (LOOPBACK, libc::AF_INET as u32, group);
+        out.tried("MCAST_JOIN_GROUP", set(socket, 0, 42, request.as_ptr() as usize, 136));
+    }
+    if let Some(socket) = out_of(out, "UDP over IPv6", UdpSocket::bind("[::]:0")) {
+        let socket = socket.as_raw_fd();
+        let mut request = [0u32; 5];
+        (request[0], request[3], request[4]) = (u32::from_ne_bytes([0xff, 5, 0, 0]), 7, LOOPBACK);
+        out.tried("IPV6_ADD_MEMBERSHIP", set(socket, 41, 20, request.as_ptr() as usize, 20));
+    }
+}
