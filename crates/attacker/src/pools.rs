@@ -6,9 +6,10 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::Out;
-use crate::sys::call;
+use crate::sys::{at, call, own, path, unheeded};
 
-pub const ATTEMPTS: &[Attempt] = &[("filter-sockets", filter_sockets), ("join-groups", join_groups)];
+pub const ATTEMPTS: &[Attempt] =
+    &[("filter-sockets", filter_sockets), ("join-groups", join_groups), ("huge-pages", huge_pages)];
 
 fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) -> io::Result<usize> {
     call(libc::SYS_setsockopt, &[socket as usize, level, option, value, length])
@@ -64,4 +65,27 @@ fn join_groups(out: &Out, _: &[String]) {
         (request[0], request[3], request[4]) = (u32::from_ne_bytes([0xff, 5, 0, 0]), 7, LOOPBACK);
         out.tried("IPV6_ADD_MEMBERSHIP", set(socket, 41, 20, request.as_ptr() as usize, 20));
     }
+}
+
+/// Pages of a reserve that an administrator set aside. A descriptor of such a file takes none yet, and shows where the reserve is empty too.
+fn huge_pages(out: &Out, _: &[String]) {
+    const LENGTH: usize = 2 << 20;
+    let name = path("huge");
+    for (member, flags) in [("memfd", 4usize), ("memfd of 2 MiB pages", 4 | 21 << 26)] {
+        out.tried(member, call(libc::SYS_memfd_create, &[at(&name), flags]).map(own));
+    }
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    for (member, flags) in [("mapping", libc::MAP_HUGETLB), ("mapping of 2 MiB pages", libc::MAP_HUGETLB | 21 << 26)] {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags) as usize;
+        let mapped = call(libc::SYS_mmap, &[0, LENGTH, protection, flags, usize::MAX, 0]);
+        if let Ok(start) = &mapped {
+            unheeded(call(libc::SYS_munmap, &[*start, LENGTH]));
+        }
+        out.tried(member, mapped);
+    }
+    let shared = call(libc::SYS_shmget, &[0, LENGTH, libc::IPC_CREAT as usize | 0o4600]);
+    if let Ok(id) = &shared {
+        unheeded(call(libc::SYS_shmctl, &[*id, libc::IPC_RMID as usize, 0]));
+    }
+    out.tried("shared memory", shared);
 }

@@ -8,6 +8,7 @@
 //! - families, socket types, protocols, levels, socket options, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
 //! - ioctl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
+//! - flags of memfd_create and shmget: `unsigned int` and `int`; flags of mmap: `unsigned long`, and the bit lies in the lower half;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
 //!
@@ -85,6 +86,8 @@ groups! {
     Hostname = "hostname",
     /// Placing or moving pages between memory nodes, and giving pages away.
     MemoryPolicy = "memory-policy",
+    /// Pages of the host's own reserve, which no limit on memory counts.
+    HugePages = "huge-pages",
     /// Execution domains: no randomisation, readable means executable.
     Personality = "personality",
     /// Setuid and setgid bits, which outlive the sandbox in a workspace.
@@ -244,6 +247,9 @@ const PERSONALITY_QUERY: u32 = u32::MAX;
 const PR_SET_MM: u32 = 35;
 const AGENT_PID: u32 = 1;
 const RLIMIT_CORE: u32 = libc::RLIMIT_CORE as u32;
+const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
+const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
+const SHM_HUGETLB: u32 = 0o4000;
 const RENAME_WHITEOUT: u32 = 1 << 2;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
@@ -374,6 +380,11 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::MemoryPolicy, Errno::PERM)], &[nr::migrate_pages, nr::move_pages, nr::vmsplice]),
     (&[silent(Group::MemoryPolicy, Errno::NOSYS)], &[nr::memfd_secret]),
 
+    // Silent: whoever asks falls back to ordinary pages where the reserve is empty, as it is on most hosts.
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(3, MAP_HUGETLB))], &[nr::mmap]),
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(1, MFD_HUGETLB))], &[nr::memfd_create]),
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(2, SHM_HUGETLB))], &[nr::shmget]),
+
     (&[telling(Group::Personality, Errno::PERM).when(none_of(0, &[PERSONALITY_LINUX, PERSONALITY_QUERY]))],
         &[nr::personality]),
 
@@ -416,8 +427,8 @@ const ORDINARY: &[u32] = &[
     nr::lremovexattr, nr::fremovexattr, nr::removexattrat,
     nr::inotify_init1, nr::inotify_add_watch, nr::inotify_rm_watch,
     // Memory.
-    nr::brk, nr::mmap, nr::munmap, nr::mremap, nr::mprotect, nr::madvise, nr::msync, nr::mincore, nr::mlock,
-    nr::mlock2, nr::munlock, nr::mlockall, nr::munlockall, nr::remap_file_pages, nr::memfd_create, nr::mseal,
+    nr::brk, nr::munmap, nr::mremap, nr::mprotect, nr::madvise, nr::msync, nr::mincore, nr::mlock,
+    nr::mlock2, nr::munlock, nr::mlockall, nr::munlockall, nr::remap_file_pages, nr::mseal,
     nr::pkey_alloc, nr::pkey_free, nr::pkey_mprotect, nr::map_shadow_stack, nr::get_mempolicy, nr::membarrier,
     // Processes and threads.
     nr::execve, nr::execveat, nr::exit, nr::exit_group, nr::wait4, nr::waitid, nr::gettid, nr::getpid, nr::getppid,
@@ -445,7 +456,7 @@ const ORDINARY: &[u32] = &[
     nr::setitimer, nr::timer_create, nr::timer_settime, nr::timer_gettime, nr::timer_getoverrun, nr::timer_delete,
     nr::timerfd_create, nr::timerfd_settime, nr::timerfd_gettime,
     // System V and POSIX communication, in the sandbox's own namespace.
-    nr::shmget, nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
+    nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
     nr::msgget, nr::msgsnd, nr::msgrcv, nr::msgctl,
     nr::mq_open, nr::mq_unlink, nr::mq_timedsend, nr::mq_timedreceive, nr::mq_notify, nr::mq_getsetattr,
     // About the machine.
