@@ -6,10 +6,14 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::Out;
-use crate::sys::{at, call, own, path, unheeded};
+use crate::sys::{at, call, open, own, path, unheeded};
 
-pub const ATTEMPTS: &[Attempt] =
-    &[("filter-sockets", filter_sockets), ("join-groups", join_groups), ("huge-pages", huge_pages)];
+pub const ATTEMPTS: &[Attempt] = &[
+    ("filter-sockets", filter_sockets),
+    ("join-groups", join_groups),
+    ("huge-pages", huge_pages),
+    ("take-leases", take_leases),
+];
 
 fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) -> io::Result<usize> {
     call(libc::SYS_setsockopt, &[socket as usize, level, option, value, length])
@@ -88,4 +92,18 @@ fn huge_pages(out: &Out, _: &[String]) {
         unheeded(call(libc::SYS_shmctl, &[*id, libc::IPC_RMID as usize, 0]));
     }
     out.tried("shared memory", shared);
+}
+
+/// Whoever opens a leased file has to wait for its holder. Given back at once, where it is given at all.
+fn take_leases(out: &Out, _: &[String]) {
+    for (member, file) in [("a new file", "/workspace/leased"), ("git's configuration", "/workspace/.git/config")] {
+        // One that is held can't be created, nor has to be.
+        let file = open(file, libc::O_RDONLY, 0).or_else(|_| open(file, libc::O_RDWR | libc::O_CREAT, 0o644));
+        let Some(file) = out_of(out, member, file) else { continue };
+        for (kind, lease) in [("read", libc::F_RDLCK), ("write", libc::F_WRLCK)] {
+            let fd = file.as_raw_fd() as usize;
+            out.tried(&format!("{kind} lease on {member}"), call(libc::SYS_fcntl, &[fd, 1024, lease as usize]));
+            unheeded(call(libc::SYS_fcntl, &[fd, 1024, libc::F_UNLCK as usize]));
+        }
+    }
 }

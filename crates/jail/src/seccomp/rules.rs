@@ -7,7 +7,7 @@
 //! because the kernel itself drops the rest:
 //! - families, socket types, protocols, levels, socket options, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
-//! - ioctl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
+//! - ioctl and fcntl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
 //! - flags of memfd_create and shmget: `unsigned int` and `int`; flags of mmap: `unsigned long`, and the bit lies in the lower half;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
@@ -94,6 +94,8 @@ groups! {
     SetidBits = "setid-bits",
     /// Device nodes and whiteouts.
     DeviceNodes = "device-nodes",
+    /// Leases on files, which make whoever else opens them wait.
+    Leases = "leases",
     /// Every socket but unix, TCP and UDP; and joining multicast groups, whose memory nobody counts.
     Sockets = "sockets",
     /// Typing into, or taking over, the terminal.
@@ -251,6 +253,8 @@ const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
 const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
 const SHM_HUGETLB: u32 = 0o4000;
 const RENAME_WHITEOUT: u32 = 1 << 2;
+/// F_SETLEASE, and F_SETDELEG of Linux 6.19, which is the same for directories too.
+const LEASING_COMMANDS: &[u32] = &[1024, 1040];
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const TIOCCONS: u32 = 0x541D;
@@ -397,6 +401,8 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     // A whiteout is a device node by another name, and needs no privilege.
     (&[telling(Group::DeviceNodes, Errno::PERM).when(any_bit(4, RENAME_WHITEOUT))], &[nr::renameat2]),
 
+    (&[telling(Group::Leases, Errno::PERM).when(one_of(1, LEASING_COMMANDS))], &[nr::fcntl]),
+
     (SOCKET, &[nr::socket]),
     (SOCKETPAIR, &[nr::socketpair]),
     (SETSOCKOPT, &[nr::setsockopt]),
@@ -415,7 +421,7 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
 const ORDINARY: &[u32] = &[
     // Files: descriptors and contents.
     nr::read, nr::write, nr::readv, nr::writev, nr::pread64, nr::pwrite64, nr::preadv, nr::pwritev, nr::preadv2,
-    nr::pwritev2, nr::lseek, nr::close, nr::close_range, nr::dup, nr::dup3, nr::pipe2, nr::fcntl, nr::flock,
+    nr::pwritev2, nr::lseek, nr::close, nr::close_range, nr::dup, nr::dup3, nr::pipe2, nr::flock,
     nr::fsync, nr::fdatasync, nr::sync, nr::syncfs, nr::sync_file_range, nr::truncate, nr::ftruncate, nr::fallocate,
     nr::fadvise64, nr::readahead, nr::sendfile, nr::splice, nr::tee, nr::copy_file_range, nr::cachestat,
     // Files: names and attributes.

@@ -161,6 +161,11 @@ const CASES: &[Case] = &[
     (nr::renameat2, &[3, 0, 3, 0, 4], Telling(Group::DeviceNodes, Errno::PERM)),
     (nr::renameat2, &[3, 0, 3, 0, 5], Telling(Group::DeviceNodes, Errno::PERM)),
 
+    (nr::fcntl, &[1024, libc::F_SETLK as u64], Allowed),
+    (nr::fcntl, &[3, 1025], Allowed),
+    (nr::fcntl, &[3, HIGH | 1024], Telling(Group::Leases, Errno::PERM)),
+    (nr::fcntl, &[3, 1040], Telling(Group::Leases, Errno::PERM)),
+
     (nr::socket, &[UNIX, STREAM, 0], Allowed),
     (nr::socket, &[UNIX, SEQPACKET | FLAGGED, 0], Allowed),
     (nr::socket, &[HIGH | INET, HIGH | STREAM | FLAGGED, HIGH | 6], Allowed),
