@@ -126,6 +126,18 @@ fn use_keyrings(out: &Out, _: &[String]) {
     ] {
         out.tried(&format!("keyctl {member}"), call(libc::SYS_keyctl, &[operation, key, 0, 0, 0]));
     }
+    // Of filesystems that encrypt. Without an argument none of them does anything.
+    for (member, command) in [
+        ("set a policy of encryption", 0x800C_6613usize),
+        ("add a key to the filesystem", 0xC050_6617),
+        ("add a key, with high bits", 0x1_C050_6617),
+        ("remove a key", 0xC040_6618),
+        ("remove a key of everybody", 0xC040_6619),
+    ] {
+        let directory = open("/tmp", libc::O_RDONLY, 0);
+        let fd = directory.as_ref().map_or(usize::MAX, |directory| directory.as_raw_fd() as usize);
+        out.tried(member, call(libc::SYS_ioctl, &[fd, command, 0]));
+    }
 }
 
 /// Harmless, and a call that filters of allowed calls don't name: `lsm_list_modules`.

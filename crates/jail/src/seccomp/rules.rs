@@ -64,7 +64,7 @@ groups! {
     Handles = "handles",
     /// Reading, writing or steering another process.
     Ptrace = "ptrace",
-    /// The kernel's keyrings, which are not namespaced by process tree.
+    /// The kernel's keyrings, which are not namespaced by process tree, and keys of filesystems, which stay until they are unmounted.
     Keyrings = "keyrings",
     /// Loading programs into the kernel, filters on sockets among them: there is one pool for what they compile to.
     Bpf = "bpf",
@@ -259,6 +259,8 @@ const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const TIOCCONS: u32 = 0x541D;
 const TIOCSETD: u32 = 0x5423;
+/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, and FS_IOC_REMOVE_ENCRYPTION_KEY, one's own and everybody's.
+const KEY_IOCTLS: &[u32] = &[0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619];
 
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 const AF_INET: u32 = libc::AF_INET as u32;
@@ -406,8 +408,10 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (SOCKET, &[nr::socket]),
     (SOCKETPAIR, &[nr::socketpair]),
     (SETSOCKOPT, &[nr::setsockopt]),
-    (&[telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD]))],
-        &[nr::ioctl]),
+    (&[
+        telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD])),
+        telling(Group::Keyrings, Errno::PERM).when(one_of(1, KEY_IOCTLS)),
+    ], &[nr::ioctl]),
     (SECCOMP, &[nr::seccomp]),
     // Syscall user dispatch stays: it only sends the caller's own calls to its own handler, before any runs.
     (&[telling(Group::Prctl, Errno::PERM).when(one_of(0, &[PR_SET_MM]))], &[nr::prctl]),
