@@ -244,7 +244,7 @@ fn spoof_supervisor(out: &Out, _: &[String]) {
     let program = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
     let at_program = &raw const program as usize;
     for (member, flags) in
-        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32)]
+        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32), ("log", 2)]
     {
         out_of_child(out, member, || call(libc::SYS_seccomp, &[1, flags, at_program]));
     }

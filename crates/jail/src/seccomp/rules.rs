@@ -102,6 +102,8 @@ groups! {
     TtyIoctls = "tty-ioctls",
     /// Becoming the one who answers for refused calls.
     SeccompListener = "seccomp-listener",
+    /// Records of the host's audit log, for each call of the program's choice.
+    Audit = "audit",
     /// Rewriting the memory map the kernel reports for a process.
     Prctl = "prctl",
     /// Changing the limit on cores, whose value keeps the host's handler from being started.
@@ -320,8 +322,14 @@ const SETSOCKOPT: Rule = &[
     silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, JOINING_OPTIONS_V6)),
 ];
 
-const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM)
-    .when_both(one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]), any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32))];
+const FILTERING: Test = one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]);
+
+const SECCOMP: Rule = &[
+    telling(Group::SeccompListener, Errno::PERM)
+        .when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32)),
+    // Silent, as from a kernel that doesn't know the flag: who would like a log does without.
+    silent(Group::Audit, Errno::INVAL).when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_LOG as u32)),
+];
 
 /// One byte of core is the limit at which the kernel doesn't start the host's handler, and zero is not: so nobody changes it. Programs
 /// set it to zero to have no cores, some of them end when they can't, and there are none: they are told that it worked.
