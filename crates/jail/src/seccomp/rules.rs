@@ -250,6 +250,8 @@ const PERSONALITY_LINUX: u32 = 0;
 const PERSONALITY_QUERY: u32 = u32::MAX;
 const PR_SET_MM: u32 = 35;
 const AGENT_PID: u32 = 1;
+const PRIO_USER: u32 = 2;
+const IOPRIO_WHO_USER: u32 = 3;
 const RLIMIT_CORE: u32 = libc::RLIMIT_CORE as u32;
 const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
 const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
@@ -331,6 +333,18 @@ const SECCOMP: Rule = &[
     silent(Group::Audit, Errno::INVAL).when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_LOG as u32)),
 ];
 
+/// The agent may be of the program's own uid, and its priority is then the program's to lower: only that of others.
+const SCHEDULE: Rule = &[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))];
+/// The same for calls that say first of what kind the number is. A user's processes are the agent's too.
+const SET_PRIORITY: Rule = &[
+    telling(Group::Ptrace, Errno::PERM).when(one_of(1, &[AGENT_PID])),
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[PRIO_USER])),
+];
+const SET_IO_PRIORITY: Rule = &[
+    telling(Group::Ptrace, Errno::PERM).when(one_of(1, &[AGENT_PID])),
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[IOPRIO_WHO_USER])),
+];
+
 /// One byte of core is the limit at which the kernel doesn't start the host's handler, and zero is not: so nobody changes it. Programs
 /// set it to zero to have no cores, some of them end when they can't, and there are none: they are told that it worked.
 const SETRLIMIT: Rule = &[moot(Group::CoreLimit).when(one_of(0, &[RLIMIT_CORE]))];
@@ -370,6 +384,9 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Bpf, Errno::PERM)], &[nr::bpf]),
     (&[telling(Group::Perf, Errno::PERM)], &[nr::perf_event_open]),
     (&[telling(Group::Userfaultfd, Errno::PERM)], &[nr::userfaultfd]),
+    (SCHEDULE, &[nr::sched_setaffinity, nr::sched_setparam, nr::sched_setscheduler, nr::sched_setattr]),
+    (SET_PRIORITY, &[nr::setpriority]),
+    (SET_IO_PRIORITY, &[nr::ioprio_set]),
     (PRLIMIT, &[nr::prlimit64]),
     (SETRLIMIT, &[nr::setrlimit]),
     // Silent: databases ask for it and do without.
@@ -453,9 +470,8 @@ const ORDINARY: &[u32] = &[
     nr::getpgid, nr::setpgid, nr::getsid, nr::setsid, nr::set_tid_address, nr::set_robust_list, nr::get_robust_list,
     nr::rseq, nr::futex, nr::futex_wait, nr::futex_wake, nr::futex_requeue, nr::futex_waitv, nr::pidfd_open,
     nr::getcpu, nr::getrusage, nr::times, nr::restart_syscall,
-    nr::getrlimit, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
-    nr::sched_yield, nr::sched_getaffinity, nr::sched_setaffinity, nr::sched_getparam, nr::sched_setparam,
-    nr::sched_getscheduler, nr::sched_setscheduler, nr::sched_getattr, nr::sched_setattr,
+    nr::getrlimit, nr::getpriority, nr::ioprio_get,
+    nr::sched_yield, nr::sched_getaffinity, nr::sched_getparam, nr::sched_getscheduler, nr::sched_getattr,
     nr::sched_get_priority_min, nr::sched_get_priority_max, nr::sched_rr_get_interval,
     // Identity and confinement.
     nr::getuid, nr::geteuid, nr::getgid, nr::getegid, nr::getresuid, nr::getresgid, nr::getgroups, nr::setuid,
