@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::{Out, Outcome};
-use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, unheeded, wait};
+use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, pause_ms, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("make-namespaces", make_namespaces),
@@ -19,6 +19,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("set-names-and-clocks", set_names_and_clocks),
     ("see-host-ipc", see_host_ipc),
     ("flood-denials", flood_denials),
+    ("sleep-after-refusals", sleep_after_refusals),
 ];
 
 const NAMESPACES: &[(&str, i32)] = &[
@@ -328,4 +329,11 @@ fn flood_denials(out: &Out, arguments: &[String]) {
     // Told at length they would keep the host busy: past the first hundred or so each has to wait.
     let paced = std::time::Duration::from_millis((count as u64).saturating_sub(250));
     out.examined("calls are paced", start.elapsed() >= paced, "");
+}
+
+/// As many refused calls as are answered at once, a few more, and then nothing.
+fn sleep_after_refusals(out: &Out, _: &[String]) {
+    let refused = (0..270).filter(|_| call(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize]).is_err()).count();
+    out.examined("every call is refused", refused == 270, &refused.to_string());
+    (0..3).for_each(|_| pause_ms(999));
 }

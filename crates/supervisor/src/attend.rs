@@ -217,7 +217,7 @@ impl Attendant<'_> {
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         // The clock runs for the program; once it has ended, a slow reader may take its time.
         let deadline = self.deadline.next().filter(|_| self.end.is_none());
-        let next = [deadline, self.watch.next()].into_iter().flatten().min();
+        let next = [deadline, self.watch.next(now)].into_iter().flatten().min();
         let timeout = next
             .map(|at| at.saturating_duration_since(now))
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
