@@ -38,6 +38,18 @@ pub struct Streams {
     pub terminal: Option<OwnedFd>,
 }
 
+impl Streams {
+    /// Writes what the readers take. While one stream is cut inside of a sequence the other waits: they may be one terminal.
+    fn pass_on(&mut self) {
+        if !self.stderr.is_cut() {
+            self.stdout.write_some();
+        }
+        if !self.stdout.is_cut() {
+            self.stderr.write_some();
+        }
+    }
+}
+
 /// How an exec ended, and what was seen on the way.
 #[derive(Debug)]
 pub struct Outcome {
@@ -208,8 +220,9 @@ impl Attendant<'_> {
         if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.stdin_credit > 0 && self.is_channel_open) {
             wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
         }
-        for (source, sink) in [(Source::Stdout, &self.streams.stdout), (Source::Stderr, &self.streams.stderr)] {
-            if let Some(fd) = sink.waiting_on() {
+        let Streams { stdout, stderr, .. } = &self.streams;
+        for (source, sink, other) in [(Source::Stdout, stdout, stderr), (Source::Stderr, stderr, stdout)] {
+            if let Some(fd) = sink.waiting_on().filter(|_| !other.is_cut()) {
                 wanted.push((source, fd, PollFlags::OUT));
             }
         }
@@ -244,8 +257,7 @@ impl Attendant<'_> {
             Source::Filter => self.answer(observe),
             Source::Signals => self.obey()?,
             Source::Stdin => self.feed(),
-            Source::Stdout => self.streams.stdout.write_some(),
-            Source::Stderr => self.streams.stderr.write_some(),
+            Source::Stdout | Source::Stderr => self.streams.pass_on(),
         }
         Ok(())
     }
@@ -275,8 +287,13 @@ impl Attendant<'_> {
                 self.is_started = true;
                 observe(Observation::Started);
             }
-            FromGuest::Output { stream: Stream::Stdout, bytes, .. } => self.streams.stdout.take(&bytes),
-            FromGuest::Output { stream: Stream::Stderr, bytes, .. } => self.streams.stderr.take(&bytes),
+            FromGuest::Output { stream, bytes, .. } => {
+                match stream {
+                    Stream::Stdout => self.streams.stdout.take(&bytes),
+                    Stream::Stderr => self.streams.stderr.take(&bytes),
+                }
+                self.streams.pass_on();
+            }
             FromGuest::StdinTaken { bytes, .. } => {
                 self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW)
             }
@@ -399,5 +416,30 @@ impl Attendant<'_> {
             (None, Some(ending)) => ending,
             (None, None) => Ending::GuestLost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::escape::EscapeFilter;
+
+    #[test]
+    fn one_stream_waits_while_the_other_is_cut_inside_of_a_sequence() {
+        let ((slow, to_slow), (free, to_free)) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+        let sink = |fd| Sink::forward(fd, None, Some(EscapeFilter::default()));
+        let mut streams = Streams { stdin: None, stdout: sink(to_slow), stderr: sink(to_free), terminal: None };
+        // All that a pipe holds, up to the middle of a colour.
+        let room = rustix::pipe::fcntl_getpipe_size(&slow).unwrap();
+        streams.stdout.take(&vec![b'x'; room - 3]);
+        streams.stdout.take(b"\x1b[31mred");
+        streams.stderr.take(b"2J");
+        streams.pass_on();
+        assert_eq!(rustix::io::ioctl_fionread(&free), Ok(0), "it would have ended the sequence");
+        let mut bytes = vec![0; room];
+        assert_eq!(rustix::io::read(&slow, &mut bytes[..]), Ok(room));
+        streams.pass_on();
+        assert_eq!(rustix::io::ioctl_fionread(&slow), Ok(5));
+        assert_eq!(rustix::io::ioctl_fionread(&free), Ok(2));
     }
 }
