@@ -217,7 +217,7 @@ impl Attendant<'_> {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
-        if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.stdin_credit > 0 && self.is_channel_open) {
+        if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.wants_stdin()) {
             wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
         }
         let Streams { stdout, stderr, .. } = &self.streams;
@@ -244,6 +244,11 @@ impl Attendant<'_> {
             .filter(|(_, poll)| !poll.revents().is_empty())
             .map(|((source, ..), _)| *source)
             .collect())
+    }
+
+    /// Only as much as the agent has room for, and not before it has read what it was sent: it could say that it has room, and never read.
+    fn wants_stdin(&self) -> bool {
+        self.stdin_credit > 0 && self.is_channel_open && !self.channel.has_outgoing()
     }
 
     /// Whether a slow reader makes the program wait. A program that was made to end no longer has that claim.
