@@ -6,13 +6,14 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::Out;
-use crate::sys::{at, call, open, own, path, unheeded};
+use crate::sys::{at, call, errno_name, open, own, path, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("filter-sockets", filter_sockets),
     ("join-groups", join_groups),
     ("huge-pages", huge_pages),
     ("take-leases", take_leases),
+    ("open-terminals", open_terminals),
 ];
 
 fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) -> io::Result<usize> {
@@ -106,4 +107,15 @@ fn take_leases(out: &Out, _: &[String]) {
             unheeded(call(libc::SYS_fcntl, &[fd, 1024, libc::F_UNLCK as usize]));
         }
     }
+}
+
+/// More than any program has use for, and few of the host's.
+fn open_terminals(out: &Out, _: &[String]) {
+    const MOST: usize = 80;
+    let mut kept = Vec::new();
+    let refused = (0..MOST)
+        .find_map(|_| open("/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY, 0).map(|terminal| kept.push(terminal)).err());
+    let name = refused.and_then(|error| error.raw_os_error()).map_or("", errno_name);
+    out.examined("terminals have an end", kept.len() < MOST, name);
+    out.examined("there are some", kept.len() > 8, "");
 }

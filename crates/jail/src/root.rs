@@ -26,6 +26,8 @@ const STAGE: &str = "/proc";
 /// What private storage has when its limits are switched off: more than any case asks for, and no danger to the host.
 const OFF_BYTES: u64 = 1 << 30;
 const OFF_INODES: u64 = 1 << 20;
+/// Terminals there may be. The host has one pool of a few thousand, and their buffers count for nobody.
+const TERMINALS_MAX: u32 = 64;
 
 /// A root in the making.
 pub(crate) struct Root {
@@ -230,6 +232,9 @@ impl Root {
         let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(context.as_fd(), "mode", "0620")?;
         fsconfig_set_string(context.as_fd(), "ptmxmode", "0666")?;
+        if Rule::Terminals.is_on() {
+            fsconfig_set_string(context.as_fd(), "max", TERMINALS_MAX.to_string())?;
+        }
         fsconfig_create(context.as_fd())?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;

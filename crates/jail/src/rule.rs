@@ -119,6 +119,8 @@ rules! {
     Files = "limit/files",
     /// Output that is kept.
     Output = "limit/output",
+    /// Terminals, of which the host has one pool.
+    Terminals = "limit/terminals",
 }
 
 impl Rule {
