@@ -14,6 +14,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("huge-pages", huge_pages),
     ("take-leases", take_leases),
     ("open-terminals", open_terminals),
+    ("lock-ranges", lock_ranges),
 ];
 
 fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) -> io::Result<usize> {
@@ -118,4 +119,20 @@ fn open_terminals(out: &Out, _: &[String]) {
     let name = refused.and_then(|error| error.raw_os_error()).map_or("", errno_name);
     out.examined("terminals have an end", kept.len() < MOST, name);
     out.examined("there are some", kept.len() > 8, "");
+}
+
+/// Every second byte of a file: no two locks can be merged. A few thousand show that nobody counts; each takes some 200 bytes.
+fn lock_ranges(out: &Out, _: &[String]) {
+    const COUNT: i64 = 4000;
+    // F_OFD_SETLK: of the open file, and gone with it.
+    const SET_LOCK: usize = 37;
+    let Some(file) = out_of(out, "file", open("/tmp/locked", libc::O_RDWR | libc::O_CREAT, 0o600)) else { return };
+    let locked = (0..COUNT).try_for_each(|place| {
+        // SAFETY: all zeroes is a valid value of this struct of integers.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as _;
+        (lock.l_start, lock.l_len) = (2 * place, 1);
+        call(libc::SYS_fcntl, &[file.as_raw_fd() as usize, SET_LOCK, &raw const lock as usize]).map(|_| ())
+    });
+    out.tried("thousands of locks on one file", locked);
 }
