@@ -152,13 +152,13 @@ impl Root {
         // The top of the view must look like the top of what is below.
         let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
-        chownat(
-            &self.fd,
-            upper.as_str(),
-            Some(Uid::from_raw(top.st_uid)),
-            Some(Gid::from_raw(top.st_gid)),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?;
+        for (uid, gid) in [(Some(Uid::from_raw(top.st_uid)), None), (None, Some(Gid::from_raw(top.st_gid)))] {
+            match chownat(&self.fd, upper.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+                // An owner or group that has no number in here can't be given, and shows as nobody either way.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
         // Without marks the view could not tell a directory that was removed and made anew from one that was not: removing one fails
         // half-way. Kernels before 6.6 keep none on a tmpfs.
         let marked =
