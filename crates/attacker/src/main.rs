@@ -13,6 +13,7 @@ mod files;
 mod identity;
 mod kernel_files;
 mod links;
+mod memory;
 mod mounts;
 mod network;
 mod out;
@@ -47,6 +48,7 @@ const FAMILIES: &[&[Attempt]] = &[
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     pools::ATTEMPTS,
+    memory::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.
