@@ -56,13 +56,14 @@ fn raw_stdin() -> Option<(OwnedFd, Termios)> {
 
 impl Drop for HandedOver {
     fn drop(&mut self) {
-        // A terminal that went away, or that nobody reads, is not put back.
         if let Some(screen) = &self.screen {
+            // A terminal that went away, or that nobody reads, is not put back.
             let _ = streams::write_all(screen.as_fd(), RESET, Some(RESET_PATIENCE));
         }
         if let Some((terminal, before)) = &self.keyboard {
             // Before it echoes again. TCSAFLUSH would wait for whoever reads the screen.
             let _ = tcflush(terminal, QueueSelector::IFlush);
+            // As above.
             let _ = tcsetattr(terminal, OptionalActions::Now, before);
         }
     }

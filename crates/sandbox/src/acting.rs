@@ -36,9 +36,10 @@ impl Drop for ActingAs {
     }
 }
 
-/// Of this thread alone. In a container without the right to, nothing is lost but the restriction.
+/// Of this thread alone.
 fn set_groups(before: &[Gid], after: &[Gid]) {
     if before != after {
+        // In a container without the right to, nothing is lost but the restriction.
         let _ = set_thread_groups(after);
     }
 }
