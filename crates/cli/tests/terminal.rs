@@ -251,7 +251,7 @@ fn a_terminal_is_put_back_to_its_usual_modes_and_what_was_not_read_is_not_typed_
     // With a stdin of its own nobody reads what the terminal types.
     let stdin = show(&place.write("stdin", ""));
     let script = r"printf '\033[?1049h\033[?1003h\033[?25l\033[31mready'; sleep 0.5; printf last";
-    let child = terminal.spawn(&place, &["--tty", "--stdin", &stdin], script);
+    let child = spawn(&terminal, &place, &["--tty", "--stdin", &stdin], script);
     terminal.read("ready");
     terminal.type_in(b"\x1b[1;1R\n");
     let said = terminal.read("\x1b]112\x07");
