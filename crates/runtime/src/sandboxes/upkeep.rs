@@ -97,13 +97,21 @@ impl Sandboxes {
         let mut query = SandboxQuery::new(Scope::All);
         query.states = [saggar_domain::SandboxState::Paused].into();
         query.limit = PageLimit::MAX;
-        let Ok(page) = self.store().sandboxes(query).await else { return };
-        for row in page.items {
-            let Life::Paused { since, .. } = row.life else { continue };
-            if since.after(self.settings().paused_max) < now()
-                && let Some(live) = self.inner.register.get(&row.asked.id)
-            {
-                self.abandon(&live).await;
+        loop {
+            // What can't be read now is read the next time.
+            let Ok(page) = self.store().sandboxes(query.clone()).await else { return };
+            for row in page.items {
+                let Life::Paused { since, .. } = row.life else { continue };
+                if since.after(self.settings().paused_max) < now()
+                    && let Some(live) = self.inner.register.get(&row.asked.id)
+                {
+                    self.abandon(&live).await;
+                }
+            }
+            // The newest come first, and those to end are among the last.
+            match page.next {
+                Some(next) => query.cursor = Some(next),
+                None => return,
             }
         }
     }
