@@ -87,6 +87,11 @@ fn root_cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Erro
     while let Some(cause) = below {
         if let Some(cause) = cause.downcast_ref::<io::Error>() {
             return match cause.get_ref() {
+                // One that wraps another knows less of its kind.
+                Some(inner) if inner.is::<io::Error>() => {
+                    below = Some(inner);
+                    continue;
+                }
                 Some(inner) => io::Error::new(cause.kind(), inner.to_string()),
                 None => cause.raw_os_error().map_or_else(|| cause.kind().into(), io::Error::from_raw_os_error),
             };
