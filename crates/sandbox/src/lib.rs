@@ -21,6 +21,7 @@ mod report;
 mod rules;
 mod run;
 mod template;
+mod trail;
 
 pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kind, Name, Skipped};
 pub use data::DataDirectory;
@@ -33,3 +34,4 @@ pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_guest::TerminalSize;
 pub use saggar_jail::{Rule, Signals};
+pub use trail::held_for;
