@@ -256,6 +256,43 @@ fn hooks_of_a_repository_around_the_workspace_are_held() {
 }
 
 #[test]
+fn links_that_were_planted_in_a_git_directory_are_gone_when_it_ends() {
+    let place = place_with_repository();
+    place.write("home/.bashrc", "of the host\n");
+    symlink("nowhere", place.path("workspace/.git/of-the-host")).expect("ours");
+    // Links are told from older ones by when they were made.
+    let made = std::fs::symlink_metadata(place.path("workspace/.git/of-the-host")).expect("ours");
+    let aged = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    let target = show(&place.path("home/.bashrc"));
+    let script = format!(
+        "rm -rf .git/logs; mkdir -p .git/logs .git/closed; ln -s {target} .git/logs/HEAD; ln -s {target} .git/FETCH_HEAD; \
+         ln -s {target} .git/closed/x; chmod 0111 .git/closed; ln -s /tmp elsewhere; \
+         git branch 'w;id>P;#'; echo 'ref: refs/heads/w;id>P;#' > .git/HEAD"
+    );
+    assert!(made.is_symlink());
+    rustix::event::poll(
+        &mut [],
+        Some(&rustix::event::Timespec::try_from(aged - std::time::Instant::now()).expect("two seconds")),
+    )
+    .expect("nothing to wait for but time");
+    let result = place.json(&["--workspace", &show(&place.workspace())], &["/bin/sh", "-c", &script]);
+    assert_eq!(result["status"], "exited", "{result}");
+    let denials = result["denials"].as_array().expect("a list");
+    assert!(
+        denials.iter().any(|denial| denial["code"] == "link_removed" && denial["rule"] == "protect/git-links"),
+        "{result}"
+    );
+    git(&place, &place.workspace(), &["checkout", "--quiet", "main"]);
+    assert_eq!(std::fs::read_to_string(place.path("home/.bashrc")).expect("ours"), "of the host\n");
+    let links: Vec<String> = tree(&place.workspace())
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| place.workspace().join(name).is_symlink())
+        .collect();
+    assert_eq!(links, [".git/of-the-host", "elsewhere"]);
+}
+
+#[test]
 fn the_whole_git_directory_can_be_protected() {
     let place = place_with_repository();
     let before = tree(&place.path("workspace/.git"));

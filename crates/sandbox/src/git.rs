@@ -9,6 +9,7 @@
 
 mod config;
 mod index;
+mod links;
 mod personal;
 
 use std::collections::BTreeSet;
@@ -25,6 +26,8 @@ use crate::host_tree::HostTree;
 use crate::trail::Trail;
 use config::Setting;
 use personal::Personal;
+
+pub(crate) use links::remove_new_links;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// Most paths; each costs a mount or two.

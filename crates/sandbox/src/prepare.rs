@@ -29,10 +29,12 @@ pub(crate) struct Prepared {
     pub(crate) scratch: Option<(HostTree, i128)>,
 }
 
-/// Placeholders of ours in a workspace.
+/// Placeholders of ours in a workspace that a sandbox writes, and its git directories.
 pub(crate) struct Placed {
     pub(crate) workspace: HostTree,
     pub(crate) paths: Vec<String>,
+    pub(crate) git_directories: Vec<String>,
+    pub(crate) started_ns: i128,
 }
 
 pub(crate) fn prepare(
@@ -154,9 +156,16 @@ fn record(
     brought.held = protection.held.clone();
     holdings.set_workspace(workspace);
     holdings.placeholders = protection.absent.clone();
+    holdings.git_directories = protection.git_directories.clone();
+    holdings.started_ns = now_ns();
     let tree = workspace.try_clone().map_err(|error| failed("holding the workspace", error.kind()))?;
     let record = create(&holdings)?;
-    let placed = Placed { workspace: tree, paths: protection.absent.clone() };
+    let placed = Placed {
+        workspace: tree,
+        paths: protection.absent.clone(),
+        git_directories: holdings.git_directories,
+        started_ns: holdings.started_ns,
+    };
     if let Err(problem) = protection.put(workspace, &gate) {
         drop(gate);
         clean_up(data, ids, record, Some(placed));

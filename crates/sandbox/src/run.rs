@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use saggar_domain::{Code, Denial, EventBody, NetworkMode, Problem, Spec, User};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec, User};
 use saggar_guest::{ExecRequest, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Group, Wanted};
 use saggar_jail::{Identity, Op, Plan, Rule, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
@@ -17,10 +17,11 @@ use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Streams};
 
 use crate::changes::{Pending, collect};
 use crate::data::DataDirectory;
+use crate::git::remove_new_links;
 use crate::guest_image::GUEST_IMAGE;
 use crate::ids::Ids;
 use crate::plan::Layout;
-use crate::prepare::{Prepared, Stopped, clean_up, failed, prepare, refused};
+use crate::prepare::{Placed, Prepared, Stopped, clean_up, failed, prepare, refused};
 use crate::record::{FirstProcess, start_time};
 use crate::report::{Asked, Denials, Report, conclude};
 
@@ -76,6 +77,11 @@ impl Prepared {
                 let mut report = conclude(outcome, denials, &asked, counters, observe);
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
                     self.keep_changes(data, ids, &layer, &mut report);
+                }
+                // What isn't dead could make more of them: those are the reaper's.
+                if let Some(denial) = self.placed.as_ref().filter(|_| is_dead).and_then(without_links) {
+                    observe(EventBody::Denial(denial.clone()));
+                    report.denials.push(denial);
                 }
                 report
             }
@@ -178,6 +184,24 @@ impl Prepared {
         let outcome = outcome.map_err(|error| failed("attending the program", error))?;
         Ok(Seen { outcome, denials: denials.kept, asked, layer })
     }
+}
+
+/// Removes links that were made in git directories, and says so.
+fn without_links(placed: &Placed) -> Option<Denial> {
+    let removed = remove_new_links(&placed.workspace, &placed.git_directories, placed.started_ns);
+    let message = if removed.count > 0 {
+        let names = removed.names.join(", ");
+        format!(
+            "{} symbolic links in git directories were removed, {names:?} among them: git would write through them",
+            removed.count
+        )
+    } else if removed.is_incomplete {
+        "a git directory of the workspace can't be looked through for symbolic links; look before you use git on it"
+            .to_owned()
+    } else {
+        return None;
+    };
+    Some(Denial { code: DenialCode::LinkRemoved, rule: "protect/git-links".to_owned(), message })
 }
 
 /// What there is to report on.
