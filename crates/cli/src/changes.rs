@@ -161,9 +161,11 @@ fn apply(
 ) -> Result<(String, ExitCode), Problem> {
     picked.check(&changes)?;
     let workspace = changes.workspace()?;
+    let guard = changes.guard(&workspace)?;
     let skipped = changes.skipped().to_vec();
-    let applied =
-        changes.apply(data, &workspace, |entry| picked.has(entry)).map_err(|error| unfinished("applying", &error))?;
+    let applied = changes
+        .apply(data, &workspace, &guard, |entry| picked.has(entry))
+        .map_err(|error| unfinished("applying", &error))?;
     let has_refused = applied.iter().any(|result| result.outcome != ApplyOutcome::Done);
     let code = if has_refused { ExitCode::from(NOT_ALL) } else { ExitCode::SUCCESS };
     if is_json {

@@ -23,7 +23,7 @@ mod run;
 mod template;
 mod trail;
 
-pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kind, Name, Skipped};
+pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Kind, Name, Skipped, is_plain};
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;

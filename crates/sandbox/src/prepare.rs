@@ -2,7 +2,9 @@
 //!
 //! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
 
-use saggar_domain::{Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, Spec, User};
+use saggar_domain::{
+    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, Spec, User,
+};
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host};
 
@@ -25,8 +27,17 @@ pub(crate) struct Prepared {
     pub(crate) identity: Identity,
     pub(crate) enforcement: Enforcement,
     pub(crate) placed: Option<Placed>,
-    /// The workspace below a scratch layer, and when the sandbox began to see it.
-    pub(crate) scratch: Option<(HostTree, i128)>,
+    /// What is below a scratch layer.
+    pub(crate) scratch: Option<Scratch>,
+}
+
+/// The workspace below a scratch layer.
+pub(crate) struct Scratch {
+    pub(crate) workspace: HostTree,
+    /// When the sandbox began to see it.
+    pub(crate) started_ns: i128,
+    /// What is not to be applied to it.
+    pub(crate) protect: Vec<ProtectedPath>,
 }
 
 /// Placeholders of ours in a workspace that a sandbox writes, and its git directories.
@@ -61,7 +72,11 @@ pub(crate) fn prepare(
     let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
     match lay_out(spec, identity, &brought) {
         Ok(layout) => {
-            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|tree| (tree, now_ns()));
+            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
+                workspace,
+                started_ns: now_ns(),
+                protect: spec.protect.clone(),
+            });
             Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed, scratch })
         }
         Err(problem) => {

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use saggar_domain::{Code, HostPath, SandboxId};
 
-use crate::changes::forget_pending;
+use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
 use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
@@ -48,6 +48,10 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
             Err(error) => leftovers
                 .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
         }
+    }
+    if let Some(changes) = data.kept_changes() {
+        let lives = |id: &str| rustix::fs::statat(records, id, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        forget_orphans(changes.as_fd(), lives);
     }
     leftovers
 }
