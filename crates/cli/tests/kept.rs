@@ -241,3 +241,16 @@ fn long_names_do_not_multiply() {
     let last = listed.lines().last().expect("some");
     assert!(last.starts_with("skipped   .: ") && last.contains("more paths are too many"), "{last}");
 }
+
+#[test]
+fn a_diff_ends_in_time() {
+    let place = Place::new();
+    let lines =
+        |from: usize| (from..from + 400_000).map(|number| format!("{}\n", number * 7919 % 10)).collect::<String>();
+    place.write("workspace/digits", &lines(0));
+    let id = scratch(&place, &[], "tac digits > d; mv d digits");
+    let start = Instant::now();
+    let done = changes(&place, &["diff", &id]);
+    assert_eq!(done.code, 0);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
