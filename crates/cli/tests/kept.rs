@@ -254,3 +254,33 @@ fn a_diff_ends_in_time() {
     assert_eq!(done.code, 0);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
+
+#[test]
+fn the_spec_file_is_not_for_those_it_is_about() {
+    let place = Place::new();
+    let spec = |text: &str| place.write("workspace/saggar.toml", text);
+    let run = |file: &str, flags: &[&str], script: &str| {
+        let file = show(&place.path(file));
+        place.sh(&[&["--spec", file.as_str()], flags].concat(), script)
+    };
+    let workspace = format!("workspace = {:?}\n", show(&place.workspace()));
+    spec(&workspace);
+    for script in ["echo >> saggar.toml", "rm saggar.toml", "mv saggar.toml x", "ln saggar.toml x && echo >> x"] {
+        let done = run("workspace/saggar.toml", &[], script);
+        assert!(done.code != 0 && done.code < 124, "{script}: {done:?}");
+    }
+    assert_eq!(run("workspace/saggar.toml", &[], "echo fine > other").code, 0);
+    assert_eq!(std::fs::read_to_string(place.path("workspace/saggar.toml")).expect("ours"), workspace);
+    // A copy may be changed, and is not applied.
+    let done = run("workspace/saggar.toml", &["--fs", "scratch", "--json"], "echo >> saggar.toml");
+    let id = done.json()["sandbox_id"].as_str().expect("an id").to_owned();
+    assert_eq!(refused(&changes(&place, &["apply", &id])), ["saggar.toml"]);
+    // Through a link that the program could turn elsewhere it is refused, and in a writable mount too.
+    symlink("saggar.toml", place.path("workspace/link.toml")).expect("ours");
+    assert_eq!(run("workspace/link.toml", &[], "true").code, 126);
+    let elsewhere = place.write("mounted/saggar.toml", &workspace);
+    let mount = format!("{}:/mnt/it:rw", show(elsewhere.parent().expect("a directory")));
+    let done = run("mounted/saggar.toml", &["--mount", &mount], "true");
+    assert!(done.code == 126 && done.stderr.contains("(contradiction)"), "{done:?}");
+    assert_eq!(run("mounted/saggar.toml", &["--mount", mount.trim_end_matches(":rw")], "true").code, 0);
+}
