@@ -10,6 +10,7 @@
 mod descriptors;
 mod devices;
 mod files;
+mod git;
 mod identity;
 mod kernel_files;
 mod links;
@@ -45,6 +46,7 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    git::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.
