@@ -11,14 +11,12 @@ mod config;
 mod index;
 mod links;
 mod personal;
+mod reading;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
@@ -26,14 +24,12 @@ use crate::host_tree::HostTree;
 use crate::trail::Trail;
 use config::Setting;
 use personal::Personal;
+use reading::{Reading, path_of};
 
 pub(crate) use links::remove_new_links;
 
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// Most paths; each costs a mount or two.
 const FOUND_MAX: usize = 2048;
-/// Most names of one directory that are looked at.
-const LISTED_MAX: usize = 4096;
 /// Deepest nesting of submodules.
 const DEPTH_MAX: usize = 8;
 /// Deepest nesting of included files; git's own limit.
@@ -61,7 +57,7 @@ pub(crate) struct Found {
 /// Looks for everything.
 pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
     let mut finder = Finder {
-        workspace,
+        reading: Reading { workspace },
         personal: Personal::of(workspace.uid),
         settings: Vec::new(),
         seen: BTreeSet::new(),
@@ -81,7 +77,7 @@ pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
 }
 
 struct Finder<'a> {
-    workspace: &'a HostTree,
+    reading: Reading<'a>,
     personal: Personal,
     /// What the user's own settings say, for every repository.
     settings: Vec<Setting>,
@@ -100,9 +96,11 @@ struct Checkout {
 
 impl Finder<'_> {
     fn start(&mut self) -> Outcome {
-        let top = self.workspace.path.clone();
-        let repositories: Vec<&Path> =
-            top.ancestors().filter(|place| matches!(self.kind(&place.join(".git")), Ok(Some(_)) | Err(_))).collect();
+        let top = self.reading.workspace.path.clone();
+        let repositories: Vec<&Path> = top
+            .ancestors()
+            .filter(|place| matches!(self.reading.kind(&place.join(".git")), Ok(Some(_)) | Err(_)))
+            .collect();
         let is_bare = ["HEAD", "objects", "refs"].iter().all(|name| self.counts(&top.join(name)));
         if is_bare || !repositories.is_empty() {
             for file in self.personal.files() {
@@ -130,13 +128,13 @@ impl Finder<'_> {
 
     /// Whether git could take it for part of a repository. A socket is what another sandbox put there to stop just that.
     fn counts(&self, path: &Path) -> bool {
-        !matches!(self.kind(path), Ok(None | Some(FileType::Socket)))
+        !matches!(self.reading.kind(path), Ok(None | Some(FileType::Socket)))
     }
 
     /// A directory with something called `.git` in it.
     fn repository(&mut self, checkout: &Path, depth: usize) -> Outcome {
         let git = checkout.join(".git");
-        match self.kind(&git).map_err(|errno| (git.clone(), errno))? {
+        match self.reading.kind(&git).map_err(|errno| (git.clone(), errno))? {
             Some(FileType::Directory) => self.git_directory(&git, Some(checkout), depth),
             // A file that says where the git directory is.
             Some(FileType::RegularFile) => {
@@ -145,7 +143,7 @@ impl Finder<'_> {
             }
             Some(FileType::Symlink) => {
                 let end = self.lead(checkout, Path::new(".git"))?;
-                match self.kind(&end).map_err(|errno| (end.clone(), errno))? {
+                match self.reading.kind(&end).map_err(|errno| (end.clone(), errno))? {
                     Some(FileType::Directory) => self.git_directory(&end, Some(checkout), depth),
                     _ => Ok(()),
                 }
@@ -162,7 +160,7 @@ impl Finder<'_> {
         if !self.seen.insert(directory.to_owned()) {
             return Ok(());
         }
-        if let Ok(inside) = directory.strip_prefix(&self.workspace.path) {
+        if let Ok(inside) = directory.strip_prefix(&self.reading.workspace.path) {
             let name = inside.to_str().ok_or_else(|| (directory.to_owned(), Errno::ILSEQ))?.to_owned();
             self.found.directories.push(name);
         }
@@ -195,7 +193,7 @@ impl Finder<'_> {
         if let Some(top) = checkouts.first().filter(|checkout| checkout.top != directory) {
             self.submodules(directory, &top.top, hash_len, depth)?;
         }
-        for worktree in self.directories(&directory.join("worktrees"))? {
+        for worktree in self.reading.directories(&directory.join("worktrees"))? {
             let own = directory.join("worktrees").join(worktree);
             if let Some(top) = self.checkout_at(&own)? {
                 self.submodules(&own, &top, hash_len, depth)?;
@@ -227,9 +225,9 @@ impl Finder<'_> {
         if let Some(above) = directory.parent().filter(|_| directory.ends_with("_")) {
             self.hold_directory(above)?;
         }
-        for (name, kind) in self.list(directory)? {
+        for (name, kind) in self.reading.list(directory)? {
             if kind == FileType::Symlink {
-                let target = self.read_link(directory, &name)?;
+                let target = self.reading.read_link(directory, &name)?;
                 let end = self.lead(directory, &target)?;
                 self.hold(&end)?;
             }
@@ -243,8 +241,8 @@ impl Finder<'_> {
         for word in command.split(is_between).filter(|word| !word.is_empty()) {
             // Where a name can't be expanded, no program is found by it.
             for path in self.personal.expand(word).unwrap_or_default() {
-                let Trail { links, end } = Trail::follow(&self.workspace.path, &checkout.join(&path));
-                let is_inside = links.iter().chain([&end]).any(|place| self.is_inside(place));
+                let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &checkout.join(&path));
+                let is_inside = links.iter().chain([&end]).any(|place| self.reading.is_inside(place));
                 if is_inside && end.is_file() {
                     links.iter().chain([&end]).try_for_each(|place| self.hold(place))?;
                 }
@@ -255,12 +253,12 @@ impl Finder<'_> {
 
     /// A file that leads to a git directory.
     fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> Outcome {
-        let text = self.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
+        let text = self.reading.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
         let Some(path) = text.strip_prefix(b"gitdir: ").map(|rest| path_of(rest.trim_ascii_end())) else {
             return Ok(());
         };
         let target = self.lead(checkout, path)?;
-        match self.kind(&target).map_err(|errno| (target.clone(), errno))? {
+        match self.reading.kind(&target).map_err(|errno| (target.clone(), errno))? {
             Some(FileType::Directory) => self.git_directory(&target, Some(checkout), depth + 1),
             _ => Ok(()),
         }
@@ -269,7 +267,7 @@ impl Finder<'_> {
     /// The file `.git` of a checkout whose git directory is elsewhere. Another in its place would lead git astray.
     fn checkout_of(&mut self, checkout: &Path) -> Outcome {
         let file = checkout.join(".git");
-        match self.kind(&file).map_err(|errno| (file.clone(), errno))? {
+        match self.reading.kind(&file).map_err(|errno| (file.clone(), errno))? {
             Some(FileType::RegularFile) => self.hold(&file),
             _ => Ok(()),
         }
@@ -277,7 +275,7 @@ impl Finder<'_> {
 
     fn worktrees(&mut self, directory: &Path, checkouts: &mut Vec<Checkout>) -> Outcome {
         let worktrees = directory.join("worktrees");
-        for name in self.directories(&worktrees)? {
+        for name in self.reading.directories(&worktrees)? {
             let own = worktrees.join(name);
             for file in ["commondir", "config.worktree", "gitdir"] {
                 self.hold(&own.join(file))?;
@@ -294,7 +292,7 @@ impl Finder<'_> {
 
     /// The top of a linked worktree, by what its directory in the repository says.
     fn checkout_at(&mut self, own: &Path) -> Outcome<Option<PathBuf>> {
-        let leads = self.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
+        let leads = self.reading.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
         let leads = path_of(leads.trim_ascii_end());
         if leads.as_os_str().is_empty() {
             return Ok(None);
@@ -308,21 +306,21 @@ impl Finder<'_> {
     fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> Outcome {
         let mut files = vec![directory.join("index")];
         // Where the index is split, most of it is in another file.
-        let shared = self.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
+        let shared = self.reading.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
         files.extend(shared.map(|(name, _)| directory.join(path_of(&name))));
         for file in files {
-            let Some(bytes) = self.read(&file, INDEX_LEN_MAX)? else { continue };
+            let Some(bytes) = self.reading.read(&file, INDEX_LEN_MAX)? else { continue };
             let links = match index::gitlinks(&bytes, hash_len) {
                 Ok(links) => links,
-                Err(index::Malformed) if bytes.is_empty() || !self.is_inside(&file) => continue,
+                Err(index::Malformed) if bytes.is_empty() || !self.reading.is_inside(&file) => continue,
                 Err(index::Malformed) => return Err((file, Errno::BADMSG)),
             };
             for link in links {
                 let place = checkout.join(path_of(&link));
-                if !self.is_inside(&place) {
+                if !self.reading.is_inside(&place) {
                     continue;
                 }
-                match self.kind(&place.join(".git")) {
+                match self.reading.kind(&place.join(".git")) {
                     Ok(Some(_)) => self.repository(&place, depth + 1)?,
                     Ok(None) => self.hold_directory(&place.join(".git"))?,
                     // git doesn't look behind a link.
@@ -339,13 +337,14 @@ impl Finder<'_> {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
         }
-        for name in self.directories(directory)? {
+        for name in self.reading.directories(directory)? {
             if OWN.contains(&name.as_os_str().as_encoded_bytes()) {
                 continue;
             }
             let path = directory.join(name);
             // One that lacks something may be made whole again by whoever took it away.
-            let mut signs = SIGNS.iter().map(|sign| self.kind(&path.join(sign)).map_err(|errno| (path.clone(), errno)));
+            let mut signs =
+                SIGNS.iter().map(|sign| self.reading.kind(&path.join(sign)).map_err(|errno| (path.clone(), errno)));
             if signs.try_fold(false, |any, sign| sign.map(|sign| any || sign.is_some()))? {
                 self.git_directory(&path, None, depth)?;
             }
@@ -368,11 +367,11 @@ impl Finder<'_> {
         if !seen.insert(file.to_owned()) {
             return Ok(());
         }
-        let Some(bytes) = self.read(file, CONFIG_LEN_MAX)? else { return Ok(()) };
+        let Some(bytes) = self.reading.read(file, CONFIG_LEN_MAX)? else { return Ok(()) };
         let settings = match config::parse(&bytes) {
             Ok(settings) => settings,
             // With settings that it can't read git does nothing at all.
-            Err(config::Malformed) if !self.is_inside(file) => return Ok(()),
+            Err(config::Malformed) if !self.reading.is_inside(file) => return Ok(()),
             Err(config::Malformed) => return Err((file.to_owned(), Errno::BADMSG)),
         };
         for setting in settings {
@@ -391,13 +390,9 @@ impl Finder<'_> {
 
     /// Where a path leads that git reads relative to `base`. Links of the workspace on the way are among what has to be held.
     fn lead(&mut self, base: &Path, path: &Path) -> Outcome<PathBuf> {
-        let Trail { links, end } = Trail::follow(&self.workspace.path, &base.join(path));
+        let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &base.join(path));
         links.iter().try_for_each(|link| self.hold(link))?;
         Ok(end)
-    }
-
-    fn is_inside(&self, path: &Path) -> bool {
-        path.starts_with(&self.workspace.path)
     }
 
     fn hold(&mut self, path: &Path) -> Outcome {
@@ -411,7 +406,7 @@ impl Finder<'_> {
     fn hold_as(&mut self, path: &Path, tail: &str) -> Outcome {
         let fail = |errno: Errno| (path.to_owned(), errno);
         // What is outside, a sandbox doesn't reach.
-        let Ok(inside) = path.strip_prefix(&self.workspace.path) else { return Ok(()) };
+        let Ok(inside) = path.strip_prefix(&self.reading.workspace.path) else { return Ok(()) };
         if self.found.paths.len() >= FOUND_MAX {
             return Err(fail(Errno::TOOBIG));
         }
@@ -423,99 +418,6 @@ impl Finder<'_> {
         }
         Ok(())
     }
-
-    fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = flags | OFlags::CLOEXEC;
-        match path.strip_prefix(&self.workspace.path) {
-            Ok(inside) if inside.as_os_str().is_empty() => {
-                openat2(self.workspace.fd.as_fd(), ".", flags, Mode::empty(), RESOLVE)
-            }
-            Ok(inside) => openat2(self.workspace.fd.as_fd(), inside, flags, Mode::empty(), RESOLVE),
-            // What this user can't reach outside, git doesn't either.
-            Err(_) => openat(CWD, path, flags, Mode::empty()).map_err(|_| Errno::NOENT),
-        }
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<FileType>, Errno> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Ok(Some(FileType::Directory));
-        };
-        let looked = self
-            .open(parent, OFlags::PATH | OFlags::DIRECTORY)
-            .and_then(|parent| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW));
-        match looked {
-            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(_) if !self.is_inside(path) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn read(&self, path: &Path, length_max: usize) -> Outcome<Option<Vec<u8>>> {
-        let fail = |errno: Errno| (path.to_owned(), errno);
-        if self.kind(path).map_err(fail)? != Some(FileType::RegularFile) {
-            return Ok(None);
-        }
-        let file = match self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
-            Err(Errno::NOENT) => return Ok(None),
-            other => std::fs::File::from(other.map_err(fail)?),
-        };
-        let mut bytes = Vec::new();
-        let mut bounded = std::io::Read::take(file, length_max as u64 + 1);
-        std::io::Read::read_to_end(&mut bounded, &mut bytes).map_err(|_| fail(Errno::IO))?;
-        if bytes.len() > length_max {
-            return Err(fail(Errno::FBIG));
-        }
-        Ok(Some(bytes))
-    }
-
-    fn read_link(&self, directory: &Path, name: &[u8]) -> Outcome<PathBuf> {
-        let fail = |errno: Errno| (directory.to_owned(), errno);
-        let directory = self.open(directory, OFlags::PATH | OFlags::DIRECTORY).map_err(fail)?;
-        let target = readlinkat(&directory, name, Vec::new()).map_err(fail)?;
-        Ok(path_of(target.as_bytes()).to_owned())
-    }
-
-    /// What is in a directory, sorted; nothing when it isn't there.
-    fn list(&self, path: &Path) -> Outcome<Vec<(Vec<u8>, FileType)>> {
-        let fail = |errno: Errno| (path.to_owned(), errno);
-        let directory = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
-            // A link in its place is refused where it is to be held.
-            Err(Errno::LOOP) => return Ok(Vec::new()),
-            other => other.map_err(fail)?,
-        };
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
-                continue;
-            }
-            let kind = match entry.file_type() {
-                // Some filesystems don't say.
-                FileType::Unknown => FileType::from_raw_mode(
-                    statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?.st_mode,
-                ),
-                told => told,
-            };
-            names.push((name.to_vec(), kind));
-            if names.len() > LISTED_MAX {
-                return Err(fail(Errno::TOOBIG));
-            }
-        }
-        names.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(names)
-    }
-
-    fn directories(&self, path: &Path) -> Outcome<Vec<PathBuf>> {
-        let listed = self.list(path)?.into_iter().filter(|(_, kind)| *kind == FileType::Directory);
-        Ok(listed.map(|(name, _)| path_of(&name).to_owned()).collect())
-    }
-}
-
-fn path_of(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
 }
 
 /// All values of a key: which of them counts depends on who asks.

@@ -3,6 +3,7 @@
 //! The kernel can't keep a program from making one beside files that it may make. So when a sandbox is dead, links that are younger
 //! than it are removed from the git directories it could write, before anyone is told that it ended.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat, unlinkat};
@@ -42,6 +43,20 @@ pub(crate) struct Removed {
     pub(crate) names: Vec<String>,
     /// Whether everything could be looked at and removed.
     pub(crate) is_incomplete: bool,
+}
+
+impl Removed {
+    fn remove(&mut self, directory: &OwnedFd, name: &CStr, whole: &[u8], since_ns: i128) -> Result<(), Errno> {
+        if changed_ns(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?) < since_ns {
+            return Ok(());
+        }
+        unlinkat(directory, name, AtFlags::empty())?;
+        self.count += 1;
+        if self.names.len() < NAMED_MAX {
+            self.names.push(String::from_utf8_lossy(whole).into_owned());
+        }
+        Ok(())
+    }
 }
 
 /// Removes links made since then, by the wall clock, from git directories of a workspace.
@@ -106,19 +121,7 @@ fn walk(
         };
         match kind {
             FileType::Directory => waiting.push(whole),
-            FileType::Symlink => {
-                if changed_ns(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?) >= since_ns {
-                    match unlinkat(directory, name, AtFlags::empty()) {
-                        Ok(()) => {
-                            removed.count += 1;
-                            if removed.names.len() < NAMED_MAX {
-                                removed.names.push(String::from_utf8_lossy(&whole).into_owned());
-                            }
-                        }
-                        Err(_) => removed.is_incomplete = true,
-                    }
-                }
-            }
+            FileType::Symlink => removed.is_incomplete |= removed.remove(directory, name, &whole, since_ns).is_err(),
             _ => {}
         }
     }
