@@ -19,7 +19,13 @@ fn bare_at_top(out: &Out, _: &[String]) {
     let at = |name: &str| format!("{TOP}/{name}");
     out.tried("take HEAD away", fs::rename(at(".git/HEAD"), at(".git/was-HEAD")));
     out.tried("HEAD", fs::write(at("HEAD"), HEAD));
-    out.tried("config", fs::write(at("config"), "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch evil\n"));
+    out.tried(
+        "config",
+        fs::write(
+            at("config"),
+            "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch evil\n",
+        ),
+    );
     out.tried("objects", fs::create_dir(at("objects")));
     out.tried("refs", fs::create_dir(at("refs")));
     out.tried("refs as a link", symlink(".git/refs", at("refs")));

@@ -14,6 +14,7 @@ mod git;
 mod identity;
 mod kernel_files;
 mod links;
+mod memory;
 mod mounts;
 mod network;
 mod out;
@@ -47,6 +48,7 @@ const FAMILIES: &[&[Attempt]] = &[
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     git::ATTEMPTS,
+    memory::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.

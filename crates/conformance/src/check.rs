@@ -3,7 +3,9 @@
 mod ends;
 mod git;
 mod kept;
+mod records;
 mod starts;
+mod together;
 mod told;
 mod workspace;
 
@@ -98,6 +100,14 @@ pub(crate) enum HostCheck {
     KeptWithinBounds,
     /// Changes are applied to the workspace they are of, or not at all.
     AppliedNowhereElse,
+    /// Errors about a spec file show what would act on a terminal.
+    SpecErrorsHarmless,
+    /// A record that someone else may have written is not acted on.
+    ForgedRecords,
+    /// Two sandboxes on one workspace, by whatever names: neither's end lets go of what the other holds.
+    HeldTogether,
+    /// What a sandbox uses up per user is not the host's.
+    HostCountersUntouched,
 }
 
 /// What a check has to look at.
@@ -156,6 +166,10 @@ impl HostCheck {
             Self::ProtectedNotApplied => kept::protected_not_applied(scene),
             Self::KeptWithinBounds => kept::within_bounds(scene),
             Self::AppliedNowhereElse => kept::applied_nowhere_else(scene),
+            Self::SpecErrorsHarmless => told::spec_errors_harmless(scene),
+            Self::ForgedRecords => records::forged_records(scene),
+            Self::HeldTogether => together::held_together(scene),
+            Self::HostCountersUntouched => together::host_counters_untouched(scene),
         }
     }
 }

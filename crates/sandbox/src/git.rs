@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
+use saggar_jail::Rule;
 
 use crate::host_tree::HostTree;
 use crate::trail::Trail;
@@ -56,6 +57,9 @@ pub(crate) struct Found {
 
 /// Looks for everything.
 pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
+    if !Rule::FoundPaths.is_on() {
+        return Ok(Found::default());
+    }
     let mut finder = Finder {
         reading: Reading { workspace },
         personal: Personal::of(workspace.uid),

@@ -205,6 +205,9 @@ impl Prepared {
 
 /// Removes links that were made in git directories, and says so.
 fn without_links(placed: &Placed) -> Option<Denial> {
+    if !Rule::GitLinks.is_on() {
+        return None;
+    }
     let removed = remove_new_links(&placed.workspace, &placed.git_directories, placed.started_ns);
     let message = if removed.count > 0 {
         let names = removed.names.join(", ");

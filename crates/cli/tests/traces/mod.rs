@@ -111,6 +111,16 @@ pub fn processes(marker: &str) -> Vec<String> {
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(marker)).collect()
 }
 
+/// Waits until no process has this word in its command line. What is killed while the kernel makes a namespace for it is gone when the
+/// kernel is done with that, which takes a while on a busy machine.
+pub fn check_all_end(marker: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !processes(marker).is_empty() {
+        assert!(Instant::now() < deadline, "these live on: {:?}", processes(marker));
+        std::thread::yield_now();
+    }
+}
+
 /// Asserts that nothing of a sandbox is left: no record, no cgroup. The workspace must be as empty as it was.
 pub fn check_nothing_left(place: &Place, sandbox: &str) {
     assert_eq!(place.records(), Vec::<String>::new(), "records are left");
