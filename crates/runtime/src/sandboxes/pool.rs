@@ -21,6 +21,8 @@ use super::sizing::{Demand, PoolSize};
 pub(crate) struct Ready {
     pub(crate) id: SandboxId,
     pub(crate) slot: Slot,
+    /// It ends by itself soon after: then it is given to nobody any more.
+    pub(crate) fresh_until: Instant,
 }
 
 /// The sandboxes without an owner.
@@ -41,11 +43,14 @@ impl Pool {
         Self { state: Mutex::new(State { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
     }
 
-    /// One, if there is one. Asking counts as demand either way.
+    /// One, if there is one that is fresh. Asking counts as demand either way.
     pub(crate) fn take(&self) -> Option<Ready> {
         let mut state = self.lock();
-        state.demand.note(Instant::now());
-        let ready = state.ready.pop_front();
+        let now = Instant::now();
+        state.demand.note(now);
+        // The newest: the older ones go stale in their turn, and are replaced.
+        let is_fresh = state.ready.back().is_some_and(|ready| ready.fresh_until > now);
+        let ready = if is_fresh { state.ready.pop_back() } else { None };
         drop(state);
         self.changed.notify_one();
         ready
@@ -54,6 +59,13 @@ impl Pool {
     /// One more.
     pub(crate) fn put(&self, ready: Ready) {
         self.lock().ready.push_back(ready);
+    }
+
+    /// One that is no longer fresh.
+    pub(crate) fn take_stale(&self) -> Option<Ready> {
+        let mut state = self.lock();
+        let is_stale = state.ready.front().is_some_and(|ready| ready.fresh_until <= Instant::now());
+        if is_stale { state.ready.pop_front() } else { None }
     }
 
     /// How many more there should be; negative when there are too many.

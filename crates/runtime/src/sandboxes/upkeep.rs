@@ -1,7 +1,7 @@
 //! What goes on for ever in the background: the reaper, the pool, retention.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saggar_store::{Life, PageLimit, Retention, SandboxQuery, Scope};
 use saggar_supervisor::control::{Op, Terms, Then};
@@ -20,6 +20,16 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_ROWS: NonZeroU32 = NonZeroU32::new(2_000).expect("more than none");
 /// How often the pool is looked at when nobody takes from it.
 const POOL_EVERY: Duration = Duration::from_secs(2);
+
+/// How long a sandbox waits for an owner.
+const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
+/// So long before its end it is given to nobody any more.
+const STALE_BEFORE: Duration = Duration::from_secs(60);
+
+/// Until when a sandbox that ends in `left` is given away.
+pub(super) fn fresh_until(left: Duration) -> Instant {
+    Instant::now() + left.saturating_sub(STALE_BEFORE)
+}
 
 /// The background of a server. Dropped, it stops.
 #[derive(Debug)]
@@ -132,6 +142,9 @@ impl Sandboxes {
     /// Brings the pool to its size, one at a time: whoever asks for a sandbox goes first.
     async fn fill_pool(&self, stopped: &watch::Receiver<bool>) {
         while !*stopped.borrow() {
+            while let Some(stale) = self.inner.pool.take_stale() {
+                self.end_ready(stale).await;
+            }
             match self.inner.pool.missing() {
                 0 => return,
                 1.. => {
@@ -150,10 +163,12 @@ impl Sandboxes {
     async fn make_ready(&self) -> bool {
         let Some(slot) = self.inner.slots.take() else { return false };
         let id = self.new_sandbox_id();
-        let terms = Terms { ttl_ms: None, then: Then::Kill, idle_ms: None };
+        // If this server is killed and none follows it, they end by themselves.
+        let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
+        let terms = Terms { ttl_ms: Some(ttl_ms), then: Then::Kill, idle_ms: None };
         match self.start_supervisor(&id, Self::ordinary_spec(), terms, true).await {
             Ok(_) => {
-                self.inner.pool.put(Ready { id, slot });
+                self.inner.pool.put(Ready { id, slot, fresh_until: fresh_until(UNOWNED_MAX) });
                 true
             }
             Err(error) => {

@@ -19,7 +19,8 @@ pub struct Start {
     pub spec: serde_json::Value,
     /// How long it lives.
     pub terms: Terms,
-    /// Whether it is made ahead: it then has no owner until it is claimed, and no terms hold before.
+    /// Whether it is made ahead: it then has no owner until it is claimed, and of its terms only
+    /// the time to live holds until then.
     #[serde(default)]
     pub is_pooled: bool,
 }

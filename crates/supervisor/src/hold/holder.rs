@@ -267,6 +267,7 @@ impl Hold {
 
     fn expire(&mut self, due: Due) {
         self.end = Some(match due {
+            Due::Expired if !self.lifetime.is_owned() => EndReason::Unclaimed,
             Due::Expired => EndReason::TimedOut,
             Due::Idle => EndReason::Idle,
         });

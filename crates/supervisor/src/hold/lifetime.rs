@@ -3,7 +3,7 @@
 //! ```text
 //!  unowned ──claim──▶ running ──pause──▶ paused ──resume──▶ running
 //! ```
-//! Without an owner nothing counts, and while it is paused nothing does. Reads no clock: `now` is an argument.
+//! Without an owner only the time to live counts, so that one that nobody ever comes for ends by itself; while it is paused nothing counts. Reads no clock: `now` is an argument.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub(crate) struct Lifetime {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has it yet.
-    Unowned,
+    /// Nobody has it yet, and it waits until then, if not for ever.
+    Unowned { until: Option<Moment> },
     /// It ends then, if ever.
     Running { until: Option<Moment> },
     /// It has so much left, if it ever ends.
@@ -41,7 +41,8 @@ pub(crate) enum Due {
 
 impl Lifetime {
     pub(crate) fn new(terms: Terms, is_owned: bool, now: Moment) -> Self {
-        let mut lifetime = Self { terms, state: State::Unowned, used: now, was_busy: false };
+        let until = terms.ttl_ms.map(|span| now + Duration::from_millis(span));
+        let mut lifetime = Self { terms, state: State::Unowned { until }, used: now, was_busy: false };
         if is_owned {
             lifetime.set(terms, now);
         }
@@ -53,7 +54,7 @@ impl Lifetime {
         self.terms = terms;
         let span = terms.ttl_ms.map(Duration::from_millis);
         self.state = match self.state {
-            State::Unowned | State::Running { .. } => State::Running { until: span.map(|span| now + span) },
+            State::Unowned { .. } | State::Running { .. } => State::Running { until: span.map(|span| now + span) },
             State::Paused { .. } => State::Paused { left: span },
         };
         self.used = now;
@@ -85,7 +86,13 @@ impl Lifetime {
             self.used = now;
         }
         self.was_busy = is_busy;
-        let State::Running { until } = self.state else { return None };
+        let until = match self.state {
+            State::Running { until } => until,
+            State::Unowned { until } => {
+                return until.is_some_and(|until| now >= until).then_some((Due::Expired, Then::Kill));
+            }
+            State::Paused { .. } => return None,
+        };
         if until.is_some_and(|until| now >= until) {
             return Some((Due::Expired, self.terms.then));
         }
@@ -95,13 +102,17 @@ impl Lifetime {
 
     /// When to look again.
     pub(crate) fn next(&self, is_busy: bool) -> Option<Moment> {
-        let State::Running { until } = self.state else { return None };
+        let until = match self.state {
+            State::Running { until } => until,
+            State::Unowned { until } => return until,
+            State::Paused { .. } => return None,
+        };
         let idle = self.idle().filter(|_| !is_busy).map(|idle| self.used + idle);
         [until, idle].into_iter().flatten().min()
     }
 
     pub(crate) fn is_owned(&self) -> bool {
-        self.state != State::Unowned
+        !matches!(self.state, State::Unowned { .. })
     }
 
     pub(crate) fn terms(&self) -> Terms {
@@ -111,8 +122,7 @@ impl Lifetime {
     /// How long it has left.
     pub(crate) fn left(&self, now: Moment) -> Option<Duration> {
         match self.state {
-            State::Unowned => None,
-            State::Running { until } => until.map(|until| until.since(now)),
+            State::Unowned { until } | State::Running { until } => until.map(|until| until.since(now)),
             State::Paused { left } => left,
         }
     }
@@ -158,9 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counts_without_an_owner_or_while_paused() {
-        let mut lifetime = Lifetime::new(terms(Some(1), Some(1)), false, Moment::at(0));
-        assert_eq!((lifetime.due(Moment::at(9), false), lifetime.is_owned()), (None, false));
+    fn whom_nobody_comes_for_ends_by_itself() {
+        let mut lifetime =
+            Lifetime::new(Terms { then: Then::Pause, ..terms(Some(100), Some(1)) }, false, Moment::at(0));
+        assert_eq!((lifetime.due(Moment::at(99), false), lifetime.is_owned()), (None, false));
+        assert_eq!(
+            (lifetime.next(false), lifetime.left(Moment::at(60))),
+            (Some(Moment::at(100)), Some(Duration::from_millis(40)))
+        );
+        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Expired, Then::Kill)));
+    }
+
+    #[test]
+    fn idleness_counts_for_an_owner_and_nothing_while_paused() {
+        let mut lifetime = Lifetime::new(terms(None, Some(1)), false, Moment::at(0));
+        assert_eq!((lifetime.due(Moment::at(9), false), lifetime.next(false)), (None, None));
         lifetime.set(terms(Some(100), Some(1000)), Moment::at(10));
         lifetime.pause(Moment::at(40));
         assert_eq!(lifetime.due(Moment::at(5000), false), None);
