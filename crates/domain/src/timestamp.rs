@@ -16,8 +16,8 @@ const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 impl Timestamp {
     /// The moment so many milliseconds after 1970; later than the year 9999 is its end.
-    pub fn from_millis(millis: u64) -> Self {
-        Self(millis.min(MILLIS_MAX))
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(if millis < MILLIS_MAX { millis } else { MILLIS_MAX })
     }
 
     /// Milliseconds since 1970.

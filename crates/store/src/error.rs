@@ -29,6 +29,12 @@ pub enum Error {
         /// Which.
         what: &'static str,
     },
+    /// There are as many as there may be.
+    #[error("there are too many {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+    },
     /// What the row belongs to isn't there.
     #[error("{what} isn't there")]
     Missing {
@@ -62,6 +68,7 @@ impl Error {
             Self::Busy => "try again; if it stays, another program has the database open",
             Self::Corrupt { .. } => "stop the server, keep the file, and restore the last backup with: saggar restore",
             Self::Taken { .. } => "choose another name",
+            Self::TooMany { .. } => "remove what is not needed any more",
             Self::Missing { .. } => "look whether it was deleted in the meantime",
             Self::Stopped => "restart the server; the log says what stopped the store",
             Self::Random => "look at the system's random source; nothing was written",

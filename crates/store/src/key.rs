@@ -17,6 +17,8 @@ pub use find::KeyCheck;
 pub use revoke::Revoked;
 pub use secret::KeySecret;
 
+/// Most keys of one project, those that are worth nothing any more included.
+pub const KEYS_PER_PROJECT_MAX: u32 = 1_000;
 /// Longest name of a key, in characters.
 const NAME_LEN_MAX: usize = 64;
 

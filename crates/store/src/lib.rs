@@ -35,11 +35,11 @@ pub use exec::{
 };
 pub use hash::{RequestHash, TokenHash};
 pub use json_text::JsonText;
-pub use key::{ApiKey, KeyCheck, KeyName, KeySecret, NewKey, Permissions, Revoked};
+pub use key::{ApiKey, KEYS_PER_PROJECT_MAX, KeyCheck, KeyName, KeySecret, NewKey, Permissions, Revoked};
 pub use meta::MetaKey;
 pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
-pub use project::Project;
+pub use project::{PROJECTS_MAX, Project};
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life, Lifetime, NewSandbox,
     Sandbox, SandboxPatch, SandboxQuery, Scope,

@@ -28,6 +28,15 @@ impl<E: Into<Error>> From<E> for MigrateError {
 
 /// Whether the file is empty or one of ours that is not too new; which version.
 pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError> {
+    check_up_to(connection, latest(MIGRATIONS))
+}
+
+/// Brings the file to our version, one step at a time.
+pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
+    migrate_by(connection, MIGRATIONS)
+}
+
+fn check_up_to(connection: &Connection, known: u32) -> Result<u32, MigrateError> {
     let found: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let application: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
     let objects: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -35,14 +44,12 @@ pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError
     if !is_empty && application != APPLICATION_ID {
         return Err(MigrateError::Foreign);
     }
-    let known = latest();
     if found > known { Err(MigrateError::Newer { found, known }) } else { Ok(found) }
 }
 
-/// Brings the file to our version, one step at a time.
-pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
-    let found = check_version(connection)?;
-    for (version, sql) in (1u32..).zip(MIGRATIONS).skip(found as usize) {
+fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> Result<(), MigrateError> {
+    let found = check_up_to(connection, latest(migrations))?;
+    for (version, sql) in (1u32..).zip(migrations).skip(found as usize) {
         let transaction = connection.transaction()?;
         transaction.execute_batch(sql)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -52,7 +59,24 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
     Ok(())
 }
 
-/// The version we write.
-pub(crate) fn latest() -> u32 {
-    u32::try_from(MIGRATIONS.len()).expect("there are not four billion migrations")
+fn latest(migrations: &[&str]) -> u32 {
+    u32::try_from(migrations.len()).expect("there are not four billion migrations")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_version_before_it() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let first = "CREATE TABLE a (x)";
+        let broken = "CREATE TABLE b (x); INSERT INTO nowhere VALUES (1)";
+        assert!(matches!(migrate_by(&mut connection, &[first, broken]), Err(MigrateError::Storage(_))));
+        assert_eq!(check_up_to(&connection, 2).unwrap(), 1);
+        let tables: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+        assert_eq!(tables, 1);
+        migrate_by(&mut connection, &[first, "CREATE TABLE b (x)"]).unwrap();
+        assert_eq!(check_up_to(&connection, 2).unwrap(), 2);
+    }
 }

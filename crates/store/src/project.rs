@@ -10,13 +10,15 @@ use crate::writer::Durability;
 
 /// The name of the project that is there without being asked for.
 const DEFAULT_NAME: &str = "default";
-/// Most projects that are listed.
-const LISTED_MAX: u32 = 10_000;
+/// Most projects.
+pub const PROJECTS_MAX: u32 = 1_000;
 
 const INSERT: &str = "INSERT INTO project (id, name, created_at) VALUES (?1, ?2, ?3)";
 const GET: &str = "SELECT id, name, created_at FROM project WHERE id = ?1";
 const GET_BY_NAME: &str = "SELECT id, name, created_at FROM project WHERE name = ?1";
 const LIST: &str = "SELECT id, name, created_at FROM project ORDER BY created_at, id LIMIT ?1";
+
+const COUNT: &str = "SELECT count(*) AS projects FROM project";
 
 /// One project.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,13 +64,17 @@ impl Store {
         self.read(move |connection| by_name(connection, &name)).await
     }
 
-    /// All projects, oldest first; at most 10,000.
+    /// All projects, oldest first.
     pub async fn projects(&self) -> Result<Vec<Project>, Error> {
-        self.read(|connection| column::all(connection, LIST, [LISTED_MAX], read)).await
+        self.read(|connection| column::all(connection, LIST, [PROJECTS_MAX], read)).await
     }
 }
 
 fn insert(connection: &Connection, project: &Project) -> Result<(), Error> {
+    let projects = column::one(connection, COUNT, [], |row| column::number(row, "projects"))?;
+    if projects.is_some_and(|projects| projects >= u64::from(PROJECTS_MAX)) {
+        return Err(Error::TooMany { what: "projects" });
+    }
     let params = (project.id.as_str(), project.name.as_str(), column::millis(project.created_at));
     column::execute(connection, INSERT, params).map_err(|error| error.naming("a project of that name"))?;
     Ok(())

@@ -27,7 +27,7 @@ const FORGET_KEYS: &str = "
 const OLDEST_ENDED: &str = "
     SELECT id FROM sandbox WHERE state = 'ended' AND ended_at <= ?1
         AND NOT EXISTS (SELECT 1 FROM idempotency WHERE sandbox_id = sandbox.id)
-    ORDER BY ended_at, id LIMIT 1";
+    ORDER BY ended_at, id LIMIT ?2";
 const FORGET_EVENTS: &str = "
     DELETE FROM event WHERE sandbox_id = ?1 AND seq IN (SELECT seq FROM event WHERE sandbox_id = ?1 ORDER BY seq LIMIT ?2)";
 const FORGET_EXECS: &str = "
@@ -73,21 +73,24 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
     let mut sandboxes = 0;
     let keys_from = column::millis(now.before(IDEMPOTENCY_RETENTION));
     room -= rows(column::execute(connection, FORGET_KEYS, (keys_from, room))?);
-    while room > 0 {
-        let Some(id) = oldest_ended(connection, now.before(retention.ended))? else { break };
+    // Each takes at least one row, its own.
+    for id in oldest_ended(connection, now.before(retention.ended), room)? {
         room -= rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
         room -= rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
         // With no room left something may still belong to it; then it goes next time.
-        if room > 0 {
-            room -= rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
-            sandboxes += 1;
+        if room == 0 {
+            break;
         }
+        room -= rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
+        sandboxes += 1;
     }
     Ok(Swept { sandboxes, rows: rows_max - room, has_more: room == 0 })
 }
 
-fn oldest_ended(connection: &Connection, at_most: Timestamp) -> Result<Option<SandboxId>, Error> {
-    column::one(connection, OLDEST_ENDED, [column::millis(at_most)], |row| column::parsed(row, "id", SandboxId::parse))
+fn oldest_ended(connection: &Connection, at_most: Timestamp, limit: u32) -> Result<Vec<SandboxId>, Error> {
+    column::all(connection, OLDEST_ENDED, (column::millis(at_most), limit), |row| {
+        column::parsed(row, "id", SandboxId::parse)
+    })
 }
 
 fn rows(touched: usize) -> u32 {

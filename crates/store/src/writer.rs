@@ -135,17 +135,17 @@ impl Committer {
     fn run(mut self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while waiting.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
-            let committed = self.commit(&mut group);
-            match committed {
-                Err(_) if group.len() > 1 => {
+            match self.commit(&mut group) {
+                Err(Failure::Within(_)) if group.len() > 1 => {
                     for job in group.drain(..) {
                         let mut alone = [job];
-                        let committed = self.commit(&mut alone);
+                        let committed = self.commit(&mut alone).map_err(Failure::into_error);
                         let [job] = alone;
                         job.settle(committed);
                     }
                 }
                 committed => {
+                    let committed = committed.map_err(Failure::into_error);
                     for job in group.drain(..) {
                         job.settle(committed.clone());
                     }
@@ -154,17 +154,24 @@ impl Committer {
         }
     }
 
-    /// All members in one transaction. An error means that none of them is written.
-    fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
+    /// All members in one transaction. A failure means that none of them is written.
+    fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         let durability = group.iter().map(|job| job.durability()).max().unwrap_or_default().max(self.floor);
-        self.set(durability)?;
-        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        self.begin(durability).map_err(Failure::Before)?;
         let done = self.attempt_all(group).and_then(|()| Ok(self.connection.execute_batch("COMMIT")?));
         if done.is_err() && !self.connection.is_autocommit() {
             // If even this fails, the next BEGIN does too, and says why.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
-        done
+        done.map_err(Failure::Within)
+    }
+
+    fn begin(&mut self, durability: Durability) -> Result<(), Error> {
+        if self.set != Some(durability) {
+            self.connection.pragma_update(None, "synchronous", durability.synchronous())?;
+            self.set = Some(durability);
+        }
+        Ok(self.connection.execute_batch("BEGIN IMMEDIATE")?)
     }
 
     fn attempt_all(&self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
@@ -181,12 +188,23 @@ impl Committer {
         }
         Ok(())
     }
+}
 
-    fn set(&mut self, durability: Durability) -> Result<(), Error> {
-        if self.set != Some(durability) {
-            self.connection.pragma_update(None, "synchronous", durability.synchronous())?;
-            self.set = Some(durability);
+/// Why a group was not committed.
+enum Failure {
+    /// It could not begin: no member alone would fare better.
+    Before(Error),
+    /// It broke off on the way, by one member's doing or by how many they are.
+    Within(Error),
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Before(error) | Self::Within(error) => error,
         }
-        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

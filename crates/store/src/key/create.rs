@@ -1,8 +1,9 @@
 //! Making a key.
 
+use rusqlite::Connection;
 use saggar_domain::{KeyId, ProjectId, Timestamp};
 
-use super::{ApiKey, KeyName, KeySecret, Permissions};
+use super::{ApiKey, KEYS_PER_PROJECT_MAX, KeyName, KeySecret, Permissions};
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
@@ -11,6 +12,12 @@ use crate::writer::Durability;
 const INSERT: &str = "
     INSERT INTO api_key (id, project_id, name, prefix, hash, permissions, created_at, expires_at)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+const COUNT: &str = "SELECT count(*) AS keys FROM api_key WHERE project_id = ?1";
+const FORGET_ONE: &str = "
+    DELETE FROM api_key WHERE id IN (
+        SELECT id FROM api_key WHERE project_id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2)
+        ORDER BY created_at LIMIT 1)";
 
 /// A key to be made.
 #[derive(Clone, Debug)]
@@ -30,7 +37,7 @@ pub struct NewKey {
 }
 
 impl Store {
-    /// Makes a key, and gives out its secret: now, and never again. [`Error::Missing`] when there is no such project.
+    /// Makes a key, and gives out its secret: now, and never again. The oldest that is worth nothing makes room if there are too many. [`Error::Missing`] when there is no such project.
     pub async fn create_key(&self, new: NewKey) -> Result<(ApiKey, KeySecret), Error> {
         let secret = KeySecret::generate()?;
         let key = ApiKey {
@@ -45,7 +52,8 @@ impl Store {
             last_used_at: None,
         };
         let (row, hash) = (key.clone(), secret.hash());
-        let work = move |connection: &rusqlite::Connection| {
+        let work = move |connection: &Connection| {
+            make_room(connection, &row)?;
             let params = (
                 row.id.as_str(),
                 row.project.as_str(),
@@ -61,5 +69,17 @@ impl Store {
         };
         self.write(Durability::Power, work).await?;
         Ok((key, secret))
+    }
+}
+
+fn make_room(connection: &Connection, new: &ApiKey) -> Result<(), Error> {
+    let keys = column::one(connection, COUNT, [new.project.as_str()], |row| column::number(row, "keys"))?;
+    if keys.is_none_or(|keys| keys < u64::from(KEYS_PER_PROJECT_MAX)) {
+        return Ok(());
+    }
+    let params = (new.project.as_str(), column::millis(new.created_at));
+    match column::execute(connection, FORGET_ONE, params)? {
+        0 => Err(Error::TooMany { what: "keys in the project" }),
+        _ => Ok(()),
     }
 }

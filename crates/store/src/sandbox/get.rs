@@ -11,8 +11,8 @@ use crate::store::Store;
 
 const GET: &str = concat!("SELECT ", columns!(), " FROM sandbox WHERE id = ?1 AND project_id = ?2");
 const GET_ANY: &str = concat!("SELECT ", columns!(), " FROM sandbox WHERE id = ?1");
-const COUNT: &str = "
-    SELECT state, count(*) AS sandboxes FROM sandbox WHERE ?1 IS NULL OR project_id = ?1 GROUP BY state";
+const COUNT: &str = "SELECT state, count(*) AS sandboxes FROM sandbox WHERE project_id = ?1 GROUP BY state";
+const COUNT_ALL: &str = "SELECT state, count(*) AS sandboxes FROM sandbox WHERE ?1 IS NULL GROUP BY state";
 
 impl Store {
     /// A sandbox of a project. Another project's is as absent as one that never was.
@@ -28,7 +28,11 @@ impl Store {
     /// How many sandboxes are in each state; states without one are not listed.
     pub async fn count_sandboxes(&self, scope: Scope) -> Result<BTreeMap<SandboxState, u64>, Error> {
         let work = move |connection: &rusqlite::Connection| {
-            let counts = column::all(connection, COUNT, [scope.project()], |row| {
+            let sql = match scope {
+                Scope::Project(_) => COUNT,
+                Scope::All => COUNT_ALL,
+            };
+            let counts = column::all(connection, sql, [scope.project()], |row| {
                 Ok((column::parsed(row, "state", SandboxState::parse)?, column::number(row, "sandboxes")?))
             })?;
             Ok(counts.into_iter().collect())

@@ -1,0 +1,134 @@
+//! Directories of their own, and rows to put in a store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use saggar_domain::{
+    BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Labels, NetworkMode, PolicyHash, ProjectId, ProjectName,
+    SandboxId, TemplateName, Timestamp, User,
+};
+use saggar_store::{
+    Ending, ExecEnd, Insertion, JsonText, Lifetime, NewExec, NewSandbox, Project, Store, StoredEvent, TokenHash,
+};
+
+/// A moment that the tests count from.
+pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+/// A directory that goes with its test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let directory = std::env::temp_dir().join(format!("saggar-store-{:032x}", u128::from_ne_bytes(random())));
+        std::fs::create_dir(&directory).unwrap();
+        Self(directory)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn open(&self) -> Store {
+        Store::open(&self.0).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A store with a project in it.
+pub async fn store_with_project(scratch: &Scratch) -> (Store, ProjectId) {
+    let store = scratch.open();
+    let project = store.default_project(ProjectId::from_random(random()), NOW).await.unwrap();
+    (store, project.id)
+}
+
+pub fn project(name: &str) -> Project {
+    Project { id: ProjectId::from_random(random()), name: ProjectName::parse(name).unwrap(), created_at: NOW }
+}
+
+/// Each is a millisecond newer than the last.
+pub fn sandbox(project: &ProjectId) -> NewSandbox {
+    static AGE: AtomicU64 = AtomicU64::new(0);
+    let id = SandboxId::from_random(random());
+    let age = Duration::from_millis(AGE.fetch_add(1, Ordering::Relaxed));
+    sandbox_with(id, project.clone(), NOW.after(age))
+}
+
+pub fn sandbox_with(id: SandboxId, project: ProjectId, created_at: Timestamp) -> NewSandbox {
+    NewSandbox {
+        id,
+        project,
+        created_at,
+        lifetime: Lifetime {
+            deadline: Some(created_at.after(Duration::from_secs(300))),
+            on_deadline: DeadlineAction::Pause,
+            idle_timeout: Some(Duration::from_secs(60)),
+        },
+        auto_resume: true,
+        template: TemplateName::parse("base").unwrap(),
+        network: NetworkMode::None,
+        boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").unwrap(),
+        policy_hash: PolicyHash::parse(&format!("sha256:{}", "ab".repeat(32))),
+        access_token_hash: Some(TokenHash::of(b"token")),
+        public_ports: BTreeSet::from([80.try_into().unwrap(), 65535.try_into().unwrap()]),
+        labels: labels(&[("team", "Zoë's \"own\"")]),
+        spec: JsonText::parse(r#"{"schema":"saggar.spec/v1"}"#).unwrap(),
+    }
+}
+
+pub async fn insert(store: &Store, new: &NewSandbox) {
+    assert_eq!(store.insert_sandbox(new.clone(), None).await, Ok(Insertion::Inserted));
+}
+
+pub fn labels(entries: &[(&str, &str)]) -> Labels {
+    let entries: BTreeMap<_, _> = entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    Labels::parse(entries).unwrap()
+}
+
+pub fn ending(at: Timestamp) -> Ending {
+    Ending { at, reason: EndReason::TimedOut, detail: JsonText::parse(r#"{"peak":1}"#) }
+}
+
+pub fn exec(sandbox: &SandboxId, started_at: Timestamp) -> NewExec {
+    NewExec {
+        id: ExecId::from_random(random()),
+        sandbox: sandbox.clone(),
+        argv: vec!["sh".into(), "-c".into(), "echo 'é'; exit 3".into()],
+        cwd: None,
+        user: User::Root,
+        started_at,
+    }
+}
+
+pub fn exec_end(at: Timestamp) -> ExecEnd {
+    ExecEnd { at, status: ExecStatus::Exited, exit_code: Some(3), signal: None }
+}
+
+pub fn event(seq: u64) -> StoredEvent {
+    StoredEvent { seq, at: NOW, body: JsonText::parse(&format!(r#"{{"n":{seq}}}"#)).unwrap() }
+}
+
+pub fn random<const LEN: usize>() -> [u8; LEN] {
+    let mut bits = [0; LEN];
+    assert_eq!(getrandom(&mut bits, GetRandomFlags::empty()), Ok(LEN));
+    bits
+}
+
+/// This program again, running one test of it that plays a part in another; told its part by an environment variable.
+pub fn part(test: &str, variable: &str, value: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(variable, value);
+    command
+}
