@@ -31,7 +31,7 @@ pub use event::{EVENT_SCHEMA, Event, EventBody};
 pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage};
 pub use id::{ExecId, KeyId, ProjectId, RunId, SandboxId};
 pub use label::Labels;
-pub use life::{DeadlineAction, SandboxState};
+pub use life::{DeadlineAction, RunState, SandboxState};
 pub use limit::{Limit, LimitName, Limits};
 pub use mode::{Access, FsMode, NetworkMode, Template, Tier, User};
 pub use name::{BootId, ProjectName, TemplateName};
