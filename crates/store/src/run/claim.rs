@@ -3,8 +3,10 @@
 //! A lease is held until its end, and then anyone may take the run; a worker that is known to be dead holds nothing. Holding a lease is
 //! not permission to write: every append also names the epoch, which is raised here.
 
+use std::collections::BTreeMap;
+
 use rusqlite::Connection;
-use saggar_domain::{RunId, Timestamp};
+use saggar_domain::{ProjectId, RunId, Timestamp};
 
 use super::{RunRow, columns, read};
 use crate::column;
@@ -26,6 +28,9 @@ const DUE: &str = concat!(
        AND coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) < ?3
      ORDER BY turn, wake_at, id LIMIT ?4"
 );
+const HELD: &str = "
+    SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?1
+    GROUP BY project_id, agent";
 const TAKE: &str = "
     UPDATE run SET holder = ?2, lease_until = ?3, epoch = epoch + 1, updated_at = ?4
     WHERE id = ?1 AND epoch = ?5";
@@ -92,13 +97,14 @@ impl Store {
         let work = move |connection: &Connection| {
             let params = (column::millis(lease.from), taking.per_agent, taking.per_project, taking.most);
             let due = column::all(connection, DUE, params, read)?;
-            let mut claimed: Vec<Claimed> = Vec::new();
+            let mut held = held(connection, lease.from)?;
+            let mut claimed = Vec::new();
             for run in due {
-                // The limits were looked at before any of these was taken.
-                let same = |other: &&Claimed| other.run.project == run.project;
-                let of_project = claimed.iter().filter(same).count();
-                let of_agent = claimed.iter().filter(same).filter(|other| other.run.agent == run.agent).count();
-                if of_project >= taking.per_project as usize || of_agent >= taking.per_agent as usize {
+                // The statement looked at the limits before any of these was taken.
+                let of_project: u64 =
+                    held.iter().filter(|((other, _), _)| *other == run.project).map(|(_, count)| count).sum();
+                let of_agent = held.entry((run.project.clone(), run.agent.clone())).or_default();
+                if of_project >= u64::from(taking.per_project) || *of_agent >= u64::from(taking.per_agent) {
                     continue;
                 }
                 let params = (
@@ -109,6 +115,7 @@ impl Store {
                     column::count(run.epoch),
                 );
                 if column::execute(connection, TAKE, params)? > 0 {
+                    *of_agent += 1;
                     let epoch = run.epoch + 1;
                     claimed.push(Claimed { run, epoch });
                 }
@@ -149,4 +156,13 @@ impl Store {
         };
         self.read(work).await
     }
+}
+
+/// How many runs of each agent are held.
+fn held(connection: &Connection, now: Timestamp) -> Result<BTreeMap<(ProjectId, String), u64>, Error> {
+    let rows = column::all(connection, HELD, [column::millis(now)], |row| {
+        let project = column::parsed(row, "project_id", ProjectId::parse)?;
+        Ok(((project, column::plain(row, "agent")?), column::number(row, "held")?))
+    })?;
+    Ok(rows.into_iter().collect())
 }
