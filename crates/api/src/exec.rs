@@ -196,9 +196,10 @@ pub struct Exec {
     pub sandbox_id: SandboxId,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Who it runs as.
-    #[schema(value_type = schema::SandboxUser)]
-    pub user: User,
+    /// Who it runs as; null where that is no longer known.
+    #[serde(default)]
+    #[schema(value_type = Option<schema::SandboxUser>)]
+    pub user: Option<User>,
     /// Whether it has a terminal.
     pub tty: bool,
     /// What it does now, or how it ended.

@@ -60,6 +60,8 @@ pub const FILES_TREE: &str = "/api/v1/sandboxes/{id}/files/tree";
 pub const FILES_SIGN: &str = "/api/v1/sandboxes/{id}/files/sign";
 /// What listens in a sandbox, without a path behind it.
 pub const PORT: &str = "/api/v1/sandboxes/{id}/ports/{port}";
+/// The root of what listens in a sandbox.
+pub const PORT_SLASH: &str = "/api/v1/sandboxes/{id}/ports/{port}/";
 /// What listens in a sandbox.
 pub const PORT_PATH: &str = "/api/v1/sandboxes/{id}/ports/{port}/{*path}";
 /// Make and list keys.

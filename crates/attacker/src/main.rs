@@ -13,9 +13,11 @@ mod files;
 mod identity;
 mod kernel_files;
 mod links;
+mod memory;
 mod mounts;
 mod network;
 mod out;
+mod pools;
 mod processes;
 mod protected;
 mod resources;
@@ -45,6 +47,8 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    pools::ATTEMPTS,
+    memory::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
-use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, unheeded, wait};
+use crate::out::{Out, Outcome, out_of_child};
+use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, pause_ms, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("make-namespaces", make_namespaces),
@@ -19,6 +19,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("set-names-and-clocks", set_names_and_clocks),
     ("see-host-ipc", see_host_ipc),
     ("flood-denials", flood_denials),
+    ("sleep-after-refusals", sleep_after_refusals),
 ];
 
 const NAMESPACES: &[(&str, i32)] = &[
@@ -47,18 +48,6 @@ fn make_namespaces(out: &Out, _: &[String]) {
     out.tried("clone3 plain", clone3(0));
 }
 
-/// Tries in a child, and says what the child said.
-fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Result<usize>) {
-    let end = in_child(|| attempt().map_or_else(|error| error.raw_os_error().unwrap_or(255), |_| 0));
-    match end {
-        ChildEnd::Code(0) => out.say(member, Outcome::Allowed, ""),
-        ChildEnd::Code(number) | ChildEnd::Unborn(number) => {
-            out.tried::<()>(member, Err(io::Error::from_raw_os_error(number)));
-        }
-        ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
-    }
-}
-
 fn ended(child: usize) {
     if child == 0 {
         // SAFETY: ends the new process at once; nothing of the parent runs in it.
@@ -78,7 +67,7 @@ fn clone3(flags: u64) -> io::Result<()> {
 
 fn join_namespaces(out: &Out, _: &[String]) {
     for name in ["mnt", "pid", "net", "user", "ipc", "uts", "cgroup"] {
-        out.tried(&format!("open /proc/1/ns/{name}"), open(&format!("/proc/1/ns/{name}"), libc::O_RDONLY, 0));
+        out.tried_on_first(&format!("open /proc/1/ns/{name}"), open(&format!("/proc/1/ns/{name}"), libc::O_RDONLY, 0));
         match open(&format!("/proc/self/ns/{name}"), libc::O_RDONLY, 0) {
             Ok(namespace) => out_of_child(out, &format!("setns {name}"), || {
                 call(libc::SYS_setns, &[namespace.as_raw_fd() as usize, 0])
@@ -125,6 +114,18 @@ fn use_keyrings(out: &Out, _: &[String]) {
         ("get persistent", 22, usize::MAX),
     ] {
         out.tried(&format!("keyctl {member}"), call(libc::SYS_keyctl, &[operation, key, 0, 0, 0]));
+    }
+    // Of filesystems that encrypt. Without an argument none of them does anything.
+    for (member, command) in [
+        ("set a policy of encryption", 0x800C_6613usize),
+        ("add a key to the filesystem", 0xC050_6617),
+        ("add a key, with high bits", 0x1_C050_6617),
+        ("remove a key", 0xC040_6618),
+        ("remove a key of everybody", 0xC040_6619),
+    ] {
+        let directory = open("/tmp", libc::O_RDONLY, 0);
+        let fd = directory.as_ref().map_or(usize::MAX, |directory| directory.as_raw_fd() as usize);
+        out.tried(member, call(libc::SYS_ioctl, &[fd, command, 0]));
     }
 }
 
@@ -232,7 +233,7 @@ fn spoof_supervisor(out: &Out, _: &[String]) {
     let program = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
     let at_program = &raw const program as usize;
     for (member, flags) in
-        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32)]
+        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32), ("log", 2)]
     {
         out_of_child(out, member, || call(libc::SYS_seccomp, &[1, flags, at_program]));
     }
@@ -316,4 +317,11 @@ fn flood_denials(out: &Out, arguments: &[String]) {
     // Told at length they would keep the host busy: past the first hundred or so each has to wait.
     let paced = std::time::Duration::from_millis((count as u64).saturating_sub(250));
     out.examined("calls are paced", start.elapsed() >= paced, "");
+}
+
+/// As many refused calls as are answered at once, a few more, and then nothing.
+fn sleep_after_refusals(out: &Out, _: &[String]) {
+    let refused = (0..270).filter(|_| call(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize]).is_err()).count();
+    out.examined("every call is refused", refused == 270, &refused.to_string());
+    (0..3).for_each(|_| pause_ms(999));
 }

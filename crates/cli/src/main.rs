@@ -7,7 +7,10 @@ mod doctor;
 mod events;
 mod outcome;
 mod probe;
+mod remote;
 mod run;
+mod serve;
+mod settings;
 mod spec_file;
 mod streams;
 mod terminal;
@@ -24,6 +27,9 @@ fn main() -> ExitCode {
         saggar_sandbox::measure_kvm();
         return ExitCode::SUCCESS;
     }
+    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::SUPERVISE) {
+        return saggar_sandbox::supervise();
+    }
     if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_conformance::WORKER_MODE) {
         return match saggar_conformance::serve() {
             Ok(()) => ExitCode::SUCCESS,
@@ -38,6 +44,12 @@ fn main() -> ExitCode {
         Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments),
         Ok(args::Command::Changes(arguments)) => changes::main(arguments),
+        Ok(args::Command::Serve(arguments)) => serve::main(&arguments),
+        Ok(args::Command::Config(arguments)) => settings::main(*arguments),
+        Ok(args::Command::Backup(arguments)) => serve::backup(&arguments),
+        Ok(args::Command::Restore(arguments)) => serve::restore(&arguments),
+        Ok(args::Command::Sandbox(arguments)) => remote::sandbox(arguments.0),
+        Ok(args::Command::Key(arguments)) => remote::key(arguments.0),
         Err(code) => code,
     }
 }

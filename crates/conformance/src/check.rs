@@ -1,7 +1,9 @@
 //! Checks on the host: what an attempt left there, or how the runtime treats what it is given. Each is a name in the data.
 
 mod ends;
+mod records;
 mod starts;
+mod together;
 mod told;
 mod workspace;
 
@@ -82,8 +84,18 @@ pub(crate) enum HostCheck {
     NothingDowngraded,
     /// `doctor` exits as it says.
     DoctorAgrees,
+    /// The runtime sleeps while a program does that had many calls refused.
+    SupervisorRests,
     /// Denials have a code, a rule and a remedy, and events carry the boundary.
     DenialsExplain,
+    /// Errors about a spec file show what would act on a terminal.
+    SpecErrorsHarmless,
+    /// A record that someone else may have written is not acted on.
+    ForgedRecords,
+    /// Two sandboxes on one workspace, by whatever names: neither's end lets go of what the other holds.
+    HeldTogether,
+    /// What a sandbox uses up per user is not the host's.
+    HostCountersUntouched,
 }
 
 /// What a check has to look at.
@@ -130,12 +142,17 @@ impl HostCheck {
             Self::EndsDistinguishable => ends::distinguishable(scene),
             Self::OutputBounded => ends::output_bounded(scene),
             Self::HangsEnd => ends::hangs_end(scene),
+            Self::SupervisorRests => ends::supervisor_rests(scene),
             Self::EscapesNeutralised => told::escapes_neutralised(scene),
             Self::HelpersUnaffected => told::helpers_unaffected(scene),
             Self::DenialsBounded => told::denials_bounded(scene),
             Self::CapabilitiesTold => told::capabilities_told(scene),
             Self::DoctorAgrees => told::doctor_agrees(scene),
             Self::DenialsExplain => told::denials_explain(scene),
+            Self::SpecErrorsHarmless => told::spec_errors_harmless(scene),
+            Self::ForgedRecords => records::forged_records(scene),
+            Self::HeldTogether => together::held_together(scene),
+            Self::HostCountersUntouched => together::host_counters_untouched(scene),
         }
     }
 }

@@ -257,6 +257,12 @@ fn frames_say_how_many_descriptors_come_with_them() {
 fn the_header_of_data_is_that_of_the_frame() {
     let bytes = encoded_replies(&[FileReply::Data(vec![7; 300])]);
     assert_eq!(bytes[..HEADER_LEN], FileReply::data_header(300));
+    let bytes = encoded_requests(&[FileRequest::Data(vec![7; 300])]);
+    assert_eq!(bytes[..HEADER_LEN], FileRequest::data_header(300));
+    for kind in 0..=u8::MAX {
+        assert_eq!(FileRequest::is_data(kind), kind == FileRequest::data_header(0)[4]);
+        assert_eq!(FileReply::is_data(kind), kind == FileReply::data_header(0)[4]);
+    }
 }
 
 #[test]

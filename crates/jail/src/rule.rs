@@ -73,13 +73,21 @@ rules! {
     HeldPaths = "protect/held",
     /// So are the directories above them.
     HeldAncestors = "protect/ancestors",
+    /// So is what the repository itself names: worktrees, submodules, hooks and settings elsewhere.
+    FoundPaths = "protect/found",
+    /// A placeholder stays as long as anyone needs it, by whatever name they know the workspace.
+    SharedPlaceholders = "protect/shared",
+    /// A record is believed only if nobody else can have written it.
+    OwnRecords = "record/own",
+    /// What the kernel counts per user is counted for the sandbox's own range.
+    OwnCounters = "identity/own-counters",
     /// No capability can be gained.
     BoundingSet = "privilege/bounding",
     /// No program has more rights than who executes it.
     NoNewPrivileges = "privilege/no-new-privs",
     /// A keyring of its own.
     SessionKeyring = "privilege/session-keyring",
-    /// No core is dumped.
+    /// No core is dumped, and nobody is started to take one.
     CoreLimit = "rlimit/core",
     /// Little memory can be locked.
     LockedMemoryLimit = "rlimit/memlock",
@@ -119,6 +127,8 @@ rules! {
     Files = "limit/files",
     /// Output that is kept.
     Output = "limit/output",
+    /// Terminals, of which the host has one pool.
+    Terminals = "limit/terminals",
 }
 
 impl Rule {

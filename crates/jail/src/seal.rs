@@ -20,7 +20,7 @@ pub(crate) const REPORT: RawFd = 5;
 /// Lowers the limits that every process inside inherits.
 pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     for (rule, resource, value) in [
-        (Rule::CoreLimit, Resource::Core, 0),
+        (Rule::CoreLimit, Resource::Core, CORE_BYTES),
         (Rule::Files, Resource::Nofile, plan.files.max(AGENT_FILES)),
         (Rule::LockedMemoryLimit, Resource::Memlock, MEMLOCK_BYTES),
         (Rule::MessageQueueLimit, Resource::Msgqueue, MSGQUEUE_BYTES),
@@ -38,14 +38,18 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The agent needs a few for each exec; it gives its programs no more than asked.
-const AGENT_FILES: u64 = 256;
-/// Locked memory is enough for keys and small rings, and no way round a memory limit.
-const MEMLOCK_BYTES: u64 = 8 << 20;
+/// Too little for a core, and not zero: where cores go to a program of the host's, zero does not keep the kernel from starting it, as
+/// root of the host, and one does. The filter keeps it so.
+const CORE_BYTES: u64 = 1;
+/// The agent needs a few for each exec, of which it has 64, and two for each tree that is left of one, of which it has 192; it gives its
+/// programs no more than asked.
+const AGENT_FILES: u64 = 1024;
+/// Locked memory is enough for keys, and no way round a memory limit. Less than kernels give by default, so that it is we who limit it.
+const MEMLOCK_BYTES: u64 = 1 << 20;
 /// Queued signals are counted for the user behind the namespace too.
 const SIGNALS_PENDING: u64 = 4096;
-/// POSIX message queues live in kernel memory.
-const MSGQUEUE_BYTES: u64 = 819_200;
+/// POSIX message queues live in kernel memory: four of the usual size, half of what kernels give by default.
+const MSGQUEUE_BYTES: u64 = 409_600;
 
 fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
     let before = getrlimit(resource);

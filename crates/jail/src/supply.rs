@@ -14,8 +14,8 @@ use crate::memfd::SealedProgram;
 use crate::plan::Supplies;
 use crate::seccomp::Filter;
 
-/// Memory, processes and CPU in hierarchies of their own, and the agent.
-const DESCRIPTORS_MAX: usize = 4;
+/// Memory, processes, CPU and the freezer in hierarchies of their own, and the agent.
+const DESCRIPTORS_MAX: usize = 5;
 
 /// What arrived.
 pub(crate) struct Delivery {

@@ -7,6 +7,8 @@
 mod execs;
 mod fault;
 mod files;
+mod host;
+mod keys;
 mod permit;
 mod ports;
 mod sandboxes;

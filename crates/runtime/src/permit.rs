@@ -61,6 +61,11 @@ pub enum Subject {
         /// Of which project.
         project: ProjectId,
     },
+    /// Whoever asks, where the operator wants no keys.
+    Anybody {
+        /// Whose objects they act on.
+        project: ProjectId,
+    },
     /// The holder of a sandbox's access token, or of a signed address: may do just what that says.
     Bearer {
         /// The project the sandbox belongs to.
@@ -82,7 +87,9 @@ impl Permit {
     /// looked up, so that one that is another's and one that doesn't exist give the same answer.
     pub fn decide(subject: &Subject, action: Action) -> Result<Self, Fault> {
         match subject {
-            Subject::Key { project, .. } => Ok(Self { project: project.clone(), action }),
+            Subject::Key { project, .. } | Subject::Anybody { project } => {
+                Ok(Self { project: project.clone(), action })
+            }
             Subject::Bearer { project, action: granted } if *granted == action => {
                 Ok(Self { project: project.clone(), action })
             }

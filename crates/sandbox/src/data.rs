@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
+use saggar_supervisor::control::Final;
 
 use crate::placeholder::Gate;
 
@@ -28,7 +29,7 @@ impl DataDirectory {
     pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
         let path = match given {
             Some(path) => path.to_owned(),
-            None => default_path()?,
+            None => Self::default_path()?,
         };
         let fail = |what: &str| {
             Problem::new(
@@ -73,9 +74,42 @@ impl DataDirectory {
         Ok(Self { path, sandboxes })
     }
 
+    /// Where it is if nobody says: by the environment, or where such things are kept.
+    pub fn default_path() -> Result<PathBuf, Problem> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = variable("SAGGAR_DATA_DIR") {
+            return Ok(path);
+        }
+        if rustix::process::geteuid().is_root() {
+            return Ok(PathBuf::from("/var/lib/saggar"));
+        }
+        variable("XDG_DATA_HOME")
+            .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+            .map(|base| base.join("saggar"))
+            .ok_or_else(|| {
+                Problem::new(
+                    Code::DataDirectory,
+                    "there is no HOME to put a data directory in",
+                    "name one with --data-dir or SAGGAR_DATA_DIR",
+                )
+            })
+    }
+
     /// Where it is, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The control socket of a held sandbox. It is there from the moment its supervisor listens until nothing of the sandbox is left; who
+    /// is refused at it has found what a killed supervisor left.
+    pub fn control_socket(&self, sandbox: &SandboxId) -> PathBuf {
+        self.path.join("control").join(crate::supervise::control_name(sandbox.as_str()))
+    }
+
+    /// Where supervisors leave their last words, each as `SANDBOX.json` ([`Final`]), for a server to read and remove. Names that begin
+    /// with a dot are not finished.
+    pub fn ended(&self) -> PathBuf {
+        self.path.join("ended")
     }
 
     /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
@@ -127,37 +161,45 @@ impl DataDirectory {
 
     /// The directory of kept changes, made when it is first needed.
     pub(crate) fn changes(&self) -> std::io::Result<OwnedFd> {
-        let path = self.path.join("changes");
-        match rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700)) {
+        self.made("changes")
+    }
+
+    /// The directory of control sockets, likewise.
+    pub(crate) fn control(&self) -> std::io::Result<OwnedFd> {
+        self.made("control")
+    }
+
+    /// Opens a directory that may not be there.
+    pub(crate) fn open_part(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        open(self.path.join(name), flags, Mode::empty())
+    }
+
+    fn made(&self, name: &str) -> std::io::Result<OwnedFd> {
+        match self.open_part(name) {
+            Err(Errno::NOENT) => {}
+            other => return other.map_err(Into::into),
+        }
+        match rustix::fs::mkdir(self.path.join(name), Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        open(&path, flags, Mode::empty()).map_err(Into::into)
+        self.open_part(name).map_err(Into::into)
+    }
+
+    /// Leaves the last word about a sandbox for a server to find: whole, or not at all.
+    pub(crate) fn write_ended(&self, last_word: &Final) -> std::io::Result<()> {
+        let directory = self.made("ended")?;
+        let name = format!("{}.json", last_word.sandbox_id);
+        let beside = format!(".{name}");
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&directory, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;
+        std::io::Write::write_all(&mut std::fs::File::from(file), &serde_json::to_vec(last_word)?)?;
+        rustix::fs::renameat(&directory, beside.as_str(), &directory, name.as_str()).map_err(Into::into)
     }
 
     /// The directory of records.
     pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
         self.sandboxes.as_fd()
     }
-}
-
-fn default_path() -> Result<PathBuf, Problem> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(path) = variable("SAGGAR_DATA_DIR") {
-        return Ok(path);
-    }
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/saggar"));
-    }
-    variable("XDG_DATA_HOME")
-        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
-        .map(|base| base.join("saggar"))
-        .ok_or_else(|| {
-            Problem::new(
-                Code::DataDirectory,
-                "there is no HOME to put a data directory in",
-                "name one with --data-dir or SAGGAR_DATA_DIR",
-            )
-        })
 }

@@ -24,6 +24,7 @@ impl Enforcement {
                 memory: missing(Controller::Memory).is_none().then_some(limits.memory.value.bytes()),
                 pids: missing(Controller::Pids).is_none().then_some(limits.pids.value.get()),
                 cpu_millis: missing(Controller::Cpu).is_none().then_some(limits.cpus.value.as_millis()),
+                is_freezable: host.freezer().is_ok(),
             },
             processes: missing(Controller::Pids).is_some().then_some(limits.pids.value.get()),
             unenforced: Vec::new(),

@@ -2,14 +2,16 @@
 //!
 //! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
 
-use saggar_domain::{Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, Spec, User};
+use saggar_domain::{
+    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, SandboxId, Spec, User,
+};
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host};
 
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
 use crate::host_tree::HostTree;
-use crate::ids::{Ids, random};
+use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
 use crate::plan::{Brought, Layout, lay_out};
 use crate::ranges::Range;
@@ -37,11 +39,11 @@ pub(crate) struct Placed {
 
 pub(crate) fn prepare(
     data: &DataDirectory,
-    ids: &Ids,
+    sandbox: &SandboxId,
+    host: Host,
     spec: &Spec,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
-    let host = Host::detect();
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
     observe(EventBody::Setup {
@@ -52,18 +54,18 @@ pub(crate) fn prepare(
     });
     observe(EventBody::Network(NetworkReport::from(spec.network)));
     let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
-    let name = format!("saggar-{}", ids.sandbox);
+    let name = format!("saggar-{sandbox}");
     let mut holdings = Holdings::new();
     holdings.cgroups =
         Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
-    let (record, placed) = record(data, ids, spec, &mut brought, holdings)?;
+    let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
     match lay_out(spec, identity, &brought) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|tree| (tree, now_ns()));
             Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed, scratch })
         }
         Err(problem) => {
-            clean_up(data, ids, record, placed);
+            clean_up(data, sandbox, record, placed);
             Err(refused(problem))
         }
     }
@@ -137,13 +139,13 @@ fn identity(user: User) -> std::io::Result<(Identity, Option<Range>)> {
 /// Writes the record, with placeholders where a protected path is absent, and puts those there.
 fn record(
     data: &DataDirectory,
-    ids: &Ids,
+    sandbox: &SandboxId,
     spec: &Spec,
     brought: &mut Brought,
     mut holdings: Holdings,
 ) -> Result<(Record, Option<Placed>), Stopped> {
     let create = |holdings: &Holdings| {
-        Record::create(data.sandboxes(), &ids.sandbox, holdings)
+        Record::create(data.sandboxes(), sandbox, holdings)
             .map_err(|error| failed("writing the sandbox's record", error))
     };
     let Some(workspace) = brought.workspace.as_ref().filter(|_| spec.fs == FsMode::WorkspaceWrite) else {
@@ -159,14 +161,14 @@ fn record(
     let placed = Placed { workspace: tree, paths: protection.absent.clone() };
     if let Err(problem) = protection.put(workspace, &gate) {
         drop(gate);
-        clean_up(data, ids, record, Some(placed));
+        clean_up(data, sandbox, record, Some(placed));
         return Err(refused(problem));
     }
     Ok((record, Some(placed)))
 }
 
 /// Removes what is left on the host, the record last and still within the gate: whoever looks next finds either both or neither.
-pub(crate) fn clean_up(data: &DataDirectory, ids: &Ids, record: Record, placed: Option<Placed>) {
+pub(crate) fn clean_up(data: &DataDirectory, sandbox: &SandboxId, record: Record, placed: Option<Placed>) {
     let Some(placed) = placed.filter(|placed| !placed.paths.is_empty()) else {
         // If this fails, the next start's reaper finds the record and has nothing left to do.
         let _ = record.remove(data.sandboxes());
@@ -174,7 +176,7 @@ pub(crate) fn clean_up(data: &DataDirectory, ids: &Ids, record: Record, placed: 
     };
     // Without the gate nothing is removed: the record stays, and the reaper does both.
     let Ok(gate) = Gate::close(data.sandboxes()) else { return };
-    remove(&placed.workspace, &placed.paths, data.sandboxes(), ids.sandbox.as_str(), &gate);
+    remove(&placed.workspace, &placed.paths, data.sandboxes(), sandbox.as_str(), &gate);
     let _ = record.remove(data.sandboxes()); // As above.
 }
 

@@ -3,11 +3,13 @@
 //! Runs at every start. It goes by records alone, and a record is written before anything it names is made, so there is
 //! nothing that it could miss. What still runs is killed first and waited for.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use saggar_domain::{Code, HostPath, SandboxId};
 
@@ -16,6 +18,7 @@ use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
 use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
+use crate::supervise::{control_name, unnamed};
 
 /// How long a killed PID 1 may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,8 +36,19 @@ pub struct Leftover {
 pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     let records = data.sandboxes();
     data.remove_dead_trials();
+    // Looked at before the records: a record comes before its socket, so a socket without one had it and is done with it.
+    let sockets = data.open_part("control").map(|directory| (entries(directory.as_fd()), directory));
+    let names = entries(records);
+    if let Ok((sockets, directory)) = &sockets {
+        remove_dead_sockets(sockets, directory.as_fd(), &names);
+    }
+    if let Ok(directory) = data.open_part("ended") {
+        let is_unfinished = |name: &String| name.starts_with('.') && name.ends_with(".json");
+        let unfinished = entries(directory.as_fd()).into_iter().filter(is_unfinished);
+        unfinished.for_each(|name| remove_unfinished(directory.as_fd(), &name));
+    }
     let mut leftovers = Vec::new();
-    for name in entries(records) {
+    for name in names {
         let Some(sandbox) = SandboxId::parse(&name) else {
             if name.starts_with(UNFINISHED) {
                 remove_unfinished(records, &name);
@@ -81,6 +95,14 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     let changes = data.changes().map_err(|error| format!("the kept changes can't be opened: {}", error.kind()))?;
     forget_pending(changes.as_fd(), name)
         .map_err(|error| format!("half-kept changes can't be removed: {}", error.kind()))?;
+    if let Ok(directory) = data.open_part("control") {
+        for socket in [control_name(name), unnamed(name)] {
+            match unlinkat(&directory, socket.as_str(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(format!("its control socket can't be removed: {errno}")),
+            }
+        }
+    }
     let unlink =
         || unlinkat(records, name, AtFlags::empty()).map_err(|errno| format!("its record can't be removed: {errno}"));
     let Some(workspace) = workspace_of(dead)? else { return unlink() };
@@ -106,16 +128,36 @@ fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
     Ok(Some(tree).filter(|tree| dead.holdings.is_of(tree)))
 }
 
-/// Removes a record that was never finished, where those have names. Its owner holds it for moments.
-fn remove_unfinished(records: BorrowedFd<'_>, name: &str) {
+/// Removes control sockets that nobody listens at any more and that no record names: their supervisor died after its sandbox did.
+fn remove_dead_sockets(sockets: &[String], directory: BorrowedFd<'_>, records: &[String]) {
+    for socket in sockets {
+        let Some(name) = socket.strip_suffix(".sock").map(|name| name.trim_start_matches('.')) else { continue };
+        if SandboxId::parse(name).is_none() || records.iter().any(|record| record == name) {
+            continue;
+        }
+        let address = format!("/proc/self/fd/{}/{socket}", directory.as_raw_fd());
+        let is_dead = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            Ok::<_, Errno>(connect(&fd, &SocketAddrUnix::new(address.as_str())?) == Err(Errno::CONNREFUSED))
+        };
+        if is_dead() == Ok(true) {
+            // Tried again at the next start.
+            let _ = unlinkat(directory, socket.as_str(), AtFlags::empty());
+        }
+    }
+}
+
+/// Removes a file that was never finished, where those have names. Its owner holds it for moments.
+fn remove_unfinished(directory: BorrowedFd<'_>, name: &str) {
     let is_old = || {
-        let stat = rustix::fs::statat(records, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
         Some(now.as_secs().saturating_sub(stat.st_mtime as u64) > PATIENCE.as_secs())
     };
     if is_old() == Some(true) {
         // Tried again at the next start.
-        let _ = unlinkat(records, name, AtFlags::empty());
+        let _ = unlinkat(directory, name, AtFlags::empty());
     }
 }
 

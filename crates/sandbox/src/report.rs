@@ -3,9 +3,8 @@
 use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
 };
-use saggar_guest::{End, FailStage};
 use saggar_jail::cgroup::Counters;
-use saggar_supervisor::{Ending, Outcome, Refused};
+use saggar_supervisor::{Outcome, Refused, describe_ending};
 
 /// Denials kept of one exec; each kind is kept once.
 const DENIALS_MAX: usize = 100;
@@ -69,14 +68,7 @@ pub(crate) struct Denials {
 
 impl Denials {
     pub(crate) fn add(&mut self, refused: Refused, observe: &mut dyn FnMut(EventBody)) {
-        let denial = Denial {
-            code: DenialCode::SyscallRefused,
-            rule: refused.rule.to_owned(),
-            message: format!(
-                "a program called {}, which the {} rule refuses in every sandbox of this tier",
-                refused.syscall, refused.rule
-            ),
-        };
+        let denial = refused.to_denial();
         let is_new = self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial);
         if is_new {
             // Whatever else was told: the first of each kind always is.
@@ -116,7 +108,7 @@ pub(crate) fn conclude(
 ) -> Report {
     let Outcome { ending, is_storage_full, reaped, streams } = outcome;
     let was_killed = counters.out_of_memory_kills.unwrap_or(0) > 0;
-    let (status, exit_code, signal, error) = describe(ending, was_killed, asked);
+    let (status, exit_code, signal, error) = describe_ending(ending, was_killed, &asked.program, asked.cwd.as_str());
     let limits = &asked.limits;
     let (stdout, stderr) = (streams.stdout.totals(), streams.stderr.totals());
     let mut hit = Vec::new();
@@ -171,75 +163,4 @@ pub(crate) fn conclude(
         stderr: streams.stderr.into_kept(),
     };
     Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, changes_kept: None, error }
-}
-
-/// What a shell gives for a child that SIGKILL ended.
-const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
-
-fn describe(ending: Ending, was_killed: bool, asked: &Asked) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
-    const SIGKILL: u8 = 9;
-    match ending {
-        Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => {
-            (ExecStatus::OutOfMemory, None, Some(SIGKILL), None)
-        }
-        Ending::Ended(End::Code(KILLED_BY_SHELLS_ACCOUNT)) if was_killed => {
-            (ExecStatus::OutOfMemory, Some(KILLED_BY_SHELLS_ACCOUNT), None, None)
-        }
-        Ending::GuestLost if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
-        Ending::Ended(End::Code(code)) => (ExecStatus::Exited, Some(code), None, None),
-        Ending::Ended(End::Signal { signal, .. }) => (ExecStatus::Signaled, None, Some(signal), None),
-        Ending::TimedOut => (ExecStatus::TimedOut, None, None, None),
-        Ending::Cancelled => (ExecStatus::Cancelled, None, None, None),
-        Ending::NotStarted { stage, errno } => {
-            let (status, problem) = not_started(stage, errno, asked);
-            (status, None, None, Some(problem))
-        }
-        Ending::GuestLost => {
-            let problem = Problem::new(
-                Code::GuestLost,
-                "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
-                "run it again; if it repeats, report it",
-            );
-            (ExecStatus::SetupFailed, None, None, Some(problem))
-        }
-    }
-}
-
-fn not_started(stage: FailStage, errno: i32, asked: &Asked) -> (ExecStatus, Problem) {
-    let Asked { program, cwd, .. } = asked;
-    let reason = std::io::Error::from_raw_os_error(errno);
-    match (stage, errno) {
-        (FailStage::Program, libc::ENOENT) => (
-            ExecStatus::SetupFailed,
-            Problem::new(
-                Code::ProgramNotFound,
-                format!("no program {program:?} in the sandbox"),
-                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
-            ),
-        ),
-        (FailStage::Program, _) => (
-            ExecStatus::Refused,
-            Problem::new(
-                Code::ProgramNotExecutable,
-                format!("the program {program:?} can't be executed: {reason}"),
-                "check that it is executable, for this machine, and starts with #! if it is a script",
-            ),
-        ),
-        (FailStage::Cwd, _) => (
-            ExecStatus::Refused,
-            Problem::new(
-                Code::InvalidCwd,
-                format!("the working directory {cwd} can't be entered: {reason}"),
-                "give a directory that exists inside with --cwd",
-            ),
-        ),
-        (stage, _) => (
-            ExecStatus::SetupFailed,
-            Problem::new(
-                Code::SetupFailed,
-                format!("starting the program failed ({stage:?}): {reason}"),
-                "`saggar doctor` shows what this host gives and what is missing",
-            ),
-        ),
-    }
 }

@@ -9,27 +9,22 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use saggar_domain::{Code, Denial, EventBody, NetworkMode, Problem, Spec, User};
-use saggar_guest::{ExecRequest, TerminalSize, ToGuest};
-use saggar_jail::cgroup::{Group, Wanted};
-use saggar_jail::{Identity, Op, Plan, Rule, SealedProgram, Signals, SpawnError, Step, Supplies, spawn};
-use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Streams};
+use saggar_domain::{Code, Denial, EventBody, Problem, Spec};
+use saggar_guest::{TerminalSize, ToGuest};
+use saggar_jail::cgroup::{Group, Host};
+use saggar_jail::{Rule, Signals};
+use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams};
 
 use crate::changes::{Pending, collect};
 use crate::data::DataDirectory;
-use crate::guest_image::GUEST_IMAGE;
 use crate::ids::Ids;
-use crate::plan::Layout;
 use crate::prepare::{Prepared, Stopped, clean_up, failed, prepare, refused};
-use crate::record::{FirstProcess, start_time};
 use crate::report::{Asked, Denials, Report, conclude};
 
 /// The one exec of a sandbox made for it.
 const ONLY_EXEC: u32 = 1;
 /// How much later a deadline is when it is switched off: late enough to be noticed, and an end all the same.
 const OFF_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of private storage for each file or directory there may be.
-const BYTES_PER_INODE: u64 = 4096;
 
 /// What to run, and in what.
 #[derive(Debug)]
@@ -54,7 +49,7 @@ pub struct Job<'a> {
 
 /// Runs a job. `observe` hears of everything as it happens, up to but without the finish.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
-    match prepare(data, ids, &job.spec, observe) {
+    match prepare(data, &ids.sandbox, Host::detect(), &job.spec, observe) {
         Ok(prepared) => prepared.run(data, ids, job, observe),
         Err(stopped) => Report::not_started(stopped.status, stopped.error),
     }
@@ -83,7 +78,7 @@ impl Prepared {
         };
         report.unenforced = unenforced;
         match removed {
-            Ok(()) if is_dead => clean_up(data, ids, self.record, self.placed),
+            Ok(()) if is_dead => clean_up(data, &ids.sandbox, self.record, self.placed),
             Ok(()) => {}
             // Something in there doesn't die. The record stays, so that the next start tries again.
             Err(error) if report.error.is_none() => {
@@ -132,42 +127,28 @@ impl Prepared {
         }
         let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
         let program_name = String::from_utf8_lossy(program.first().map_or(&[], Vec::as_slice)).into_owned();
-        let request = request(&spec, program, streams.stdin.is_some(), terminal, terminal_name.as_deref());
-        channel.send(&ToGuest::Exec(request)).map_err(|error| {
+        let program = Program {
+            exec: ONLY_EXEC,
+            argv: program,
+            env: &[],
+            cwd: None,
+            user: spec.user,
+            has_stdin: streams.stdin.is_some(),
+            terminal,
+            terminal_name: terminal_name.as_deref(),
+            output_window: None,
+            joins: 0,
+            is_one_shot: Rule::TreeKill.is_on(),
+        };
+        channel.send(&ToGuest::Exec(program.into_request(&spec))).map_err(|error| {
             refused(Problem::new(
                 Code::InvalidValue,
                 format!("the program, its arguments or its environment can't be passed on: {error}"),
                 "shorten them, or put them into a file",
             ))
         })?;
-        let create = || Group::create(&self.host, &self.name, &self.enforcement.cgroup);
-        // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
-        if Group::has_birthplace(&self.host, &self.enforcement.cgroup) {
-            *group = Some(create().map_err(|error| failed("making the cgroups", error.kind()))?);
-        }
-        let birthplace = group
-            .as_ref()
-            .map_or(Ok(None), Group::birthplace)
-            .map_err(|error| failed("opening the cgroup", error.kind()))?;
-        let plan = plan(&mut self.layout, self.identity, &spec, self.enforcement.processes, birthplace, theirs);
-        let supply = || {
-            let group = match group {
-                Some(group) => group,
-                None => group.insert(create()?),
-            };
-            Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
-        };
-        let mut jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
+        let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
-        drop(plan);
-        let pid = jailed.pid.as_raw_nonzero().get();
-        // Where there are cgroups the reaper finds every process in them.
-        if self.enforcement.cgroup == Wanted::default()
-            && let Some(started) = start_time(pid)
-        {
-            // Without this line the reaper relies on PID 1 ending itself, which it does.
-            let _ = self.record.add_first_process(FirstProcess { pid, started });
-        }
         let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, signals, streams };
         let mut denials = Denials::default();
         let outcome = attendance.run(&mut |observation| match observation {
@@ -186,109 +167,4 @@ struct Seen {
     denials: Vec<Denial>,
     asked: Asked,
     layer: Option<OwnedFd>,
-}
-
-fn plan(
-    layout: &mut Layout,
-    identity: Identity,
-    spec: &Spec,
-    processes: Option<u64>,
-    cgroup: Option<OwnedFd>,
-    channel: OwnedFd,
-) -> Plan {
-    let disk = spec.limits.disk.value.bytes();
-    Plan {
-        identity,
-        is_network_private: spec.network != NetworkMode::Host,
-        hostname: "sandbox".to_owned(),
-        storage_bytes: disk,
-        storage_inodes: (disk / BYTES_PER_INODE).max(1024),
-        ops: std::mem::take(&mut layout.ops),
-        fence: std::mem::take(&mut layout.fence),
-        files: spec.limits.files.value.get(),
-        processes,
-        cgroup,
-        channel,
-    }
-}
-
-/// The environment is built, never inherited: what is not named here or in the spec is not there.
-fn request(
-    spec: &Spec,
-    argv: Vec<Vec<u8>>,
-    has_stdin: bool,
-    tty: Option<TerminalSize>,
-    terminal_name: Option<&str>,
-) -> ExecRequest {
-    let name = spec.user.as_str();
-    let mut env = std::collections::BTreeMap::from([
-        ("HOME", spec.user.home()),
-        ("LANG", "C.UTF-8"),
-        ("LOGNAME", name),
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("SHELL", "/bin/sh"),
-        ("USER", name),
-    ]);
-    if let Some(terminal) = terminal_name.filter(|_| tty.is_some()) {
-        env.insert("TERM", terminal);
-    }
-    let inherited: Vec<(String, String)> =
-        if Rule::Environment.is_on() { Vec::new() } else { std::env::vars().collect() };
-    env.extend(inherited.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    env.extend(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    ExecRequest {
-        exec: ONLY_EXEC,
-        argv,
-        env: env.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect(),
-        cwd: spec.cwd.as_str().as_bytes().to_vec(),
-        uid: spec.user.id(),
-        gid: spec.user.id(),
-        groups: Vec::new(),
-        keep_capabilities: spec.user == User::Root,
-        tty,
-        stdin: has_stdin,
-        nofile: Some(files_within_reach(spec.limits.files.value.get())).filter(|_| Rule::Files.is_on()),
-        nproc: None,
-        storage_paths: vec![b"/tmp".to_vec()],
-        one_shot: Rule::TreeKill.is_on(),
-        output_window: None,
-        joins: 0,
-    }
-}
-
-/// Never more than whoever started us may have: a limit that is tighter than asked holds too.
-fn files_within_reach(asked: u64) -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.map_or(asked, |most| most.min(asked))
-}
-
-/// A failed step, told without naming a path of the host that the user did not name.
-fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
-    match error {
-        SpawnError::Step { step: Step::Root, index, errno } => {
-            let what = match plan.ops.get(*index) {
-                Some(
-                    Op::Directory { path, .. }
-                    | Op::File { path, .. }
-                    | Op::Link { path, .. }
-                    | Op::Writable { path }
-                    | Op::Mask { path, .. },
-                ) => format!("making /{path}"),
-                Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
-                Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
-                Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
-                Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
-                Some(Op::Device { name }) => format!("mounting /dev/{name}"),
-                Some(Op::Covers) => "making masks".to_owned(),
-                Some(Op::Seal) | None => "sealing the root".to_owned(),
-            };
-            failed(&what, errno)
-        }
-        SpawnError::Step { step, errno, .. } => failed(&step.to_string(), errno),
-        SpawnError::Clone(errno) | SpawnError::Map(errno) | SpawnError::Channel(errno) => {
-            failed(&error.to_string(), errno)
-        }
-        SpawnError::Supply(source) => failed(&error.to_string(), source.kind()),
-        SpawnError::Died => failed("set-up", "the new process died without a word"),
-        SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
-    }
 }

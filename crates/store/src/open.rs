@@ -133,7 +133,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     let lock = lock(directory)?;
     let path = database_in(directory);
-    make_private(&path).map_err(OpenError::at_file)?;
+    make_private(&path).and_then(|()| sync_directory(directory)).map_err(OpenError::at_file)?;
     let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     // Before anything is changed: the mode of the journal is written into the file.
     check_before(&writer, &path)?;
@@ -205,6 +205,11 @@ fn settle(connection: &Connection) -> Result<(), Error> {
 /// SQLite gives its log and index the mode of the database; so that must be private from its first moment.
 fn make_private(path: &Path) -> std::io::Result<()> {
     File::options().read(true).append(true).create(true).mode(0o600).open(path).map(drop)
+}
+
+/// A write that survives a power cut is of no use in a file whose name doesn't.
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 fn holder(pid: Option<u32>) -> String {

@@ -7,10 +7,12 @@
 //! Control is JSON, because two versions of us talk here (a server is replaced while its sandboxes live on): unknown fields
 //! are ignored, new ones are optional. Bytes of programs are raw. [`Request::v`] says what the asker speaks.
 
+mod client;
 mod codec;
 mod reply;
 mod request;
 
+pub use client::{Client, Received};
 pub use codec::{Decoder, Frame, FrameError, JSON_MAX, encode_json, encode_output, encode_stdin};
 pub use reply::{Description, Event, EventBody, ExecState, Final, FinishedExec, Reply, Sample, State, UsageReport};
 pub use request::{Attach, From, Op, PerExec, Request, Scope, Start, StartExec, Target, Terms, Then, WindowSize};

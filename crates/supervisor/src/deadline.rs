@@ -3,8 +3,9 @@
 //! ```text
 //!  Running ──timeout or cancel──▶ Asked ──grace over, or asked again──▶ Killed
 //! ```
-//! Read-only of clocks: `now` is an argument, and it is the clock that doesn't jump with the wall clock.
+//! Read-only of clocks: `now` is an argument, and it is a clock that doesn't jump with the wall clock.
 
+use std::ops::Add;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to end by itself once it was asked.
@@ -28,27 +29,27 @@ pub(crate) enum Action {
     Kill,
 }
 
-/// The state of an ending.
+/// The state of an ending, by one clock or another.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    timeout: Instant,
-    state: State,
+pub(crate) struct Deadline<T = Instant> {
+    timeout: T,
+    state: State<T>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum State<T> {
     Running,
-    Asked { cause: Cause, until: Instant },
+    Asked { cause: Cause, until: T },
     Killed { cause: Cause },
 }
 
-impl Deadline {
-    pub(crate) fn new(timeout: Instant) -> Self {
+impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
+    pub(crate) fn new(timeout: T) -> Self {
         Self { timeout, state: State::Running }
     }
 
     /// When to look again; `None` when there is nothing more to do.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<T> {
         match self.state {
             State::Running => Some(self.timeout),
             State::Asked { until, .. } => Some(until),
@@ -57,7 +58,7 @@ impl Deadline {
     }
 
     /// What the time says.
-    pub(crate) fn tick(&mut self, now: Instant) -> Option<Action> {
+    pub(crate) fn tick(&mut self, now: T) -> Option<Action> {
         match self.state {
             State::Running if now >= self.timeout => self.ask(Cause::Timeout, now),
             State::Asked { cause, until } if now >= until => self.kill(cause),
@@ -66,7 +67,7 @@ impl Deadline {
     }
 
     /// The user wants it to end; wanting it twice means now.
-    pub(crate) fn cancel(&mut self, now: Instant) -> Option<Action> {
+    pub(crate) fn cancel(&mut self, now: T) -> Option<Action> {
         match self.state {
             State::Running => self.ask(Cause::Cancel, now),
             State::Asked { cause, .. } => self.kill(cause),
@@ -82,7 +83,15 @@ impl Deadline {
         }
     }
 
-    fn ask(&mut self, cause: Cause, now: Instant) -> Option<Action> {
+    /// The clock stood still for what is being watched.
+    pub(crate) fn move_on(&mut self, by: Duration) {
+        self.timeout = self.timeout + by;
+        if let State::Asked { cause, until } = self.state {
+            self.state = State::Asked { cause, until: until + by };
+        }
+    }
+
+    fn ask(&mut self, cause: Cause, now: T) -> Option<Action> {
         self.state = State::Asked { cause, until: now + GRACE };
         Some(Action::Ask)
     }

@@ -8,12 +8,18 @@ mod attend;
 mod channel;
 pub mod control;
 mod deadline;
+mod ending;
 mod escape;
+mod hold;
+mod program;
 mod sink;
 mod watch;
 
 pub use attend::{Attendance, Ending, Outcome, Streams};
 pub use channel::Channel;
+pub use ending::describe_ending;
 pub use escape::EscapeFilter;
+pub use hold::{Held, Hold, Holding};
+pub use program::Program;
 pub use sink::{Sink, Totals};
 pub use watch::{Observation, Refused};

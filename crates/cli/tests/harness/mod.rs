@@ -5,6 +5,7 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod held;
 pub mod probe;
 pub mod tree;
 

@@ -4,15 +4,16 @@
 //! what programs write, so a slow host slows the programs down and nothing grows. Frames about execs themselves are small
 //! and answer the host's own frames; a host that provokes them without ever reading is cut off at [`OUTGOING_MAX`].
 //!
-//! The channel is read with plain `read`, which makes the kernel drop any descriptor that is passed along with the bytes.
+//! Descriptors come with the first byte of the frame they belong to, and the kernel hands them over no later than that byte. So they wait in
+//! a queue until their frame is whole, and any that no frame has asked for by the time there is none unfinished is a broken rule.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use saggar_guest::{Decoder, FromGuest, ToGuest};
+use saggar_guest::{Decoder, FromGuest, JOINS_MAX, ToGuest};
 
-use super::Leave;
 use super::sys::{self, Errno, Fd, Wait};
+use super::{Leave, socket};
 
 /// Above this many unsent bytes no program's output is read.
 const OUTGOING_MARK: usize = 256 * 1024;
@@ -30,15 +31,30 @@ pub(super) struct Channel {
     fd: Fd,
     decoder: Decoder<ToGuest>,
     incoming: Vec<u8>,
+    // INVARIANT: at most JOINS_MAX between two calls of `receive`, and none unless a frame is unfinished.
+    descriptors: Vec<Fd>,
     outgoing: Vec<u8>,
     // INVARIANT: at most `outgoing.len()`.
     sent: usize,
 }
 
+/// A frame and what came with it.
+pub(super) struct Received {
+    pub(super) frame: ToGuest,
+    pub(super) descriptors: Vec<Fd>,
+}
+
 impl Channel {
     pub(super) fn new(fd: Fd) -> Result<Channel, Errno> {
         fd.set_nonblocking()?;
-        Ok(Channel { fd, decoder: Decoder::new(), incoming: vec![0; INCOMING_CHUNK], outgoing: Vec::new(), sent: 0 })
+        Ok(Channel {
+            fd,
+            decoder: Decoder::new(),
+            incoming: vec![0; INCOMING_CHUNK],
+            descriptors: Vec::new(),
+            outgoing: Vec::new(),
+            sent: 0,
+        })
     }
 
     pub(super) fn fd(&self) -> &Fd {
@@ -95,18 +111,25 @@ impl Channel {
     }
 
     /// Reads once and returns the frames that are complete by that.
-    pub(super) fn receive(&mut self) -> Result<Vec<ToGuest>, Leave> {
-        let count = match self.fd.read(&mut self.incoming) {
+    pub(super) fn receive(&mut self) -> Result<Vec<Received>, Leave> {
+        let count = match socket::receive(&self.fd, &mut self.incoming, &mut self.descriptors) {
             Ok(0) => return Err(Leave::HostGone),
             Ok(count) => count,
             Err(Errno(libc::EAGAIN)) => 0,
+            // More of them than there is room for: the rest is lost, and with it whose they are.
+            Err(Errno(libc::EMSGSIZE)) => return Err(Leave::Protocol),
             Err(_) => return Err(Leave::HostGone),
         };
         let mut input = &self.incoming[..count];
-        let mut frames = Vec::new();
+        let mut received = Vec::new();
         while let Some(frame) = self.decoder.next_frame(&mut input).map_err(|_| Leave::Protocol)? {
-            frames.push(frame);
+            let wanted = frame.descriptors();
+            if wanted > self.descriptors.len() {
+                return Err(Leave::Protocol);
+            }
+            received.push(Received { frame, descriptors: self.descriptors.drain(..wanted).collect() });
         }
-        Ok(frames)
+        let may_wait = self.decoder.is_mid_frame() && self.descriptors.len() <= JOINS_MAX;
+        if self.descriptors.is_empty() || may_wait { Ok(received) } else { Err(Leave::Protocol) }
     }
 }

@@ -15,7 +15,7 @@ use super::sys::{self, Errno};
 use super::{identity, rule, terminal};
 
 /// Where the status pipe ends up, just above the standard descriptors.
-const STATUS: c_int = 3;
+pub(super) const STATUS: c_int = 3;
 
 /// What nobody sees: the failure itself is told through the status pipe.
 const EXIT_FAILED: c_int = 127;
@@ -33,12 +33,19 @@ pub(super) struct Plan<'a> {
     pub(super) env: &'a CStrings,
     pub(super) ends: &'a ProgramEnds,
     pub(super) status: &'a sys::Fd,
+    /// The lists of processes of the cgroups to enter.
+    pub(super) joins: &'a [sys::Fd],
 }
 
 /// Turns this process into the program, or reports why not and ends it.
 pub(super) fn become_program(plan: &Plan<'_>) -> ! {
     let mut status = plan.status.raw();
     let failure = prepare(plan, &mut status).err().unwrap_or_else(|| execute(plan));
+    report(status, failure)
+}
+
+/// Tells the agent why there is no program, and ends this process.
+pub(super) fn report(status: c_int, failure: Failure) -> ! {
     let [a, b, c, d] = failure.errno.0.to_le_bytes();
     let report = [failure.stage.code(), a, b, c, d];
     // SAFETY: the pointer and the length are those of one array. Should the agent be gone, there is nobody left to tell. _exit does not return.
@@ -50,21 +57,25 @@ pub(super) fn become_program(plan: &Plan<'_>) -> ! {
 
 fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
     let request = plan.request;
+    // First, so that everything that is done for the program is counted as the program's.
+    enter_cgroups(plan.joins).map_err(Failure::at(FailStage::Cgroup))?;
     start_session().map_err(Failure::at(FailStage::Session))?;
     place_descriptors(plan, status).map_err(Failure::at(FailStage::Descriptors))?;
     if request.tty.is_some() {
         terminal::take_control().map_err(Failure::at(FailStage::Terminal))?;
     }
-    if rule::is_on("rlimit/core") {
-        limit(libc::RLIMIT_CORE as _, Some(0)).map_err(Failure::at(FailStage::Limits))?;
-    }
     limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(Failure::at(FailStage::Limits))?;
-    identity::assume(request).map_err(Failure::at(FailStage::Identity))?;
+    identity::assume(request.into()).map_err(Failure::at(FailStage::Identity))?;
     // SAFETY: umask takes a number and cannot fail.
     unsafe { libc::umask(UMASK) };
     enter(&request.cwd).map_err(Failure::at(FailStage::Cwd))?;
     // Last, as it counts the processes of the user this process now belongs to.
     limit(libc::RLIMIT_NPROC as _, request.nproc).map_err(Failure::at(FailStage::Limits))
+}
+
+/// A zero written to such a list means the process that writes it.
+fn enter_cgroups(joins: &[sys::Fd]) -> Result<(), Errno> {
+    joins.iter().try_for_each(|processes| processes.write(b"0").map(|_| ()))
 }
 
 /// Default signals, none blocked, and a session of its own: the process group that `Signal` goes to.

@@ -8,20 +8,29 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
-use saggar_guest::{End, ExecId, ExecRequest, FailStage, FromGuest, PROTOCOL, Stream, TerminalSize, ToGuest};
+use saggar_guest::{
+    End, ExecId, ExecRequest, FailStage, FromGuest, PROTOCOL, SignalScope, Stream, TerminalSize, ToGuest,
+};
 
 use super::Leave;
-use super::channel::Channel;
-use super::exec::{Exec, OUTPUT_CHUNK, Start};
+use super::channel::{Channel, Received};
+use super::exec::{Exec, Heard, OUTPUT_CHUNK, Start, end_of};
 use super::rule;
 use super::spawn::{self, Failure};
 use super::sys::{self, Errno, Fd, Wait};
+use super::worker;
 
 /// Where the control channel is when the agent starts.
 const CHANNEL_FD: core::ffi::c_int = 3;
 
 /// How many execs there can be at once.
 const EXECS_MAX: usize = 64;
+
+/// How many more there can be whose program has ended and whose tree has not.
+const LEFT_MAX: usize = 192;
+
+/// How many workers there can be at once.
+const WORKERS_MAX: usize = 128;
 
 /// How many zombies are reaped in one round.
 const REAPED_PER_ROUND: usize = 256;
@@ -30,6 +39,7 @@ pub(super) struct Agent {
     channel: Channel,
     child_signals: Fd,
     execs: Vec<Exec>,
+    workers: Vec<libc::pid_t>,
     // Whether a child's end was signalled and not all that have ended are reaped yet.
     may_have_zombies: bool,
     buffer: Vec<u8>,
@@ -43,6 +53,7 @@ enum Source {
     Channel,
     ChildSignals,
     Status(usize),
+    Link(usize),
     Output(usize, Stream),
     Stdin(usize),
 }
@@ -76,6 +87,7 @@ impl Agent {
             channel,
             child_signals: sys::child_signals()?,
             execs: Vec::new(),
+            workers: Vec::new(),
             may_have_zombies: false,
             buffer: vec![0; OUTPUT_CHUNK],
             entries: Vec::new(),
@@ -106,13 +118,14 @@ impl Agent {
                 self.reap()?;
             }
             self.drain_ended()?;
+            self.pursue();
         }
     }
 
     /// Whether there is something to do that no descriptor tells of. (A channel without room tells when it has some.)
     fn wait(&self) -> Wait {
-        let can_drain = self.channel.has_room() && self.execs.iter().any(Exec::is_over);
-        if self.may_have_zombies || can_drain { Wait::Never } else { Wait::Forever }
+        let has_work = |exec: &Exec| exec.can_drain(&self.channel) || exec.is_pursued();
+        if self.may_have_zombies || self.execs.iter().any(has_work) { Wait::Never } else { Wait::Forever }
     }
 
     fn list_sources(&mut self) {
@@ -130,14 +143,15 @@ impl Agent {
             if let Some(fd) = exec.status_fd() {
                 watch(fd, libc::POLLIN, Source::Status(position));
             }
+            if let Some(fd) = exec.link_fd() {
+                watch(fd, libc::POLLIN, Source::Link(position));
+            }
             if let Some(fd) = exec.stdin_fd() {
                 watch(fd, libc::POLLOUT, Source::Stdin(position));
             }
-            if self.channel.has_room() {
-                for stream in [Stream::Stdout, Stream::Stderr] {
-                    if let Some(fd) = exec.output_fd(stream) {
-                        watch(fd, libc::POLLIN, Source::Output(position, stream));
-                    }
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                if let Some(fd) = exec.output_fd(stream, &self.channel) {
+                    watch(fd, libc::POLLIN, Source::Output(position, stream));
                 }
             }
         }
@@ -146,8 +160,8 @@ impl Agent {
     fn serve_source(&mut self, source: Source) -> Result<(), Leave> {
         match source {
             Source::Channel => {
-                for frame in self.channel.receive()? {
-                    self.obey(frame)?;
+                for received in self.channel.receive()? {
+                    self.obey(received)?;
                 }
                 Ok(())
             }
@@ -159,18 +173,19 @@ impl Agent {
             }
             Source::Status(position) => self.try_start(position),
             Source::Stdin(position) => self.execs[position].pump_stdin(&mut self.channel),
-            Source::Output(position, stream) if self.channel.has_room() => {
+            Source::Link(position) => self.hear_keeper(position).map(|_| ()),
+            Source::Output(position, stream) => {
                 self.execs[position].pass_output(stream, &mut self.channel, &mut self.buffer)
             }
-            Source::Output(..) => Ok(()),
         }
     }
 
     /// Does what the host says. What it says about an exec that is gone was sent before it knew.
-    fn obey(&mut self, frame: ToGuest) -> Result<(), Leave> {
+    fn obey(&mut self, received: Received) -> Result<(), Leave> {
+        let Received { frame, descriptors } = received;
         let channel = &mut self.channel;
         match frame {
-            ToGuest::Exec(request) => return self.begin(request),
+            ToGuest::Exec(request) => return self.begin(request, &descriptors),
             ToGuest::Stdin { exec, bytes } => {
                 if let Some(exec) = find(&mut self.execs, exec) {
                     exec.take_stdin(&bytes, channel)?;
@@ -186,9 +201,12 @@ impl Agent {
                     exec.resize(TerminalSize { rows, cols });
                 }
             }
-            ToGuest::Signal { exec, signal, scope: _ } => {
+            ToGuest::Signal { exec, signal, scope } => {
                 if let Some(exec) = find(&mut self.execs, exec) {
-                    exec.signal(signal);
+                    match scope {
+                        SignalScope::Group => exec.signal(signal),
+                        SignalScope::Tree => exec.signal_tree(signal),
+                    }
                 }
             }
             ToGuest::CloseOutput { exec, stream } => {
@@ -196,17 +214,28 @@ impl Agent {
                     exec.close_output(stream);
                 }
             }
-            ToGuest::OutputTaken { .. } | ToGuest::Open(_) => return Err(Leave::Protocol),
+            ToGuest::OutputTaken { exec, bytes } => {
+                if let Some(exec) = find(&mut self.execs, exec) {
+                    exec.give_credit(bytes)?;
+                }
+            }
+            ToGuest::Open(request) => {
+                let has_room = self.workers.len() < WORKERS_MAX;
+                for stream in descriptors {
+                    self.workers.extend(worker::start(&request, stream, has_room));
+                }
+            }
         }
         Ok(())
     }
 
-    fn begin(&mut self, mut request: ExecRequest) -> Result<(), Leave> {
-        if self.execs.iter().any(|exec| exec.id == request.exec) {
+    fn begin(&mut self, mut request: ExecRequest, joins: &[Fd]) -> Result<(), Leave> {
+        if find(&mut self.execs, request.exec).is_some() {
             return Err(Leave::Protocol);
         }
-        let spawned = if self.execs.len() < EXECS_MAX {
-            spawn::spawn(&mut request)
+        let left = self.execs.iter().filter(|exec| exec.is_left()).count();
+        let spawned = if self.execs.len() - left < EXECS_MAX && left <= LEFT_MAX {
+            spawn::spawn(&mut request, joins)
         } else {
             Err(Failure { stage: FailStage::Capacity, errno: Errno(libc::EAGAIN) })
         };
@@ -220,18 +249,43 @@ impl Agent {
         Ok(())
     }
 
-    /// Sees whether an exec runs. One that failed is gone at once; its process is reaped like any stranger.
-    fn try_start(&mut self, position: usize) -> Result<(), Leave> {
-        let exec = &mut self.execs[position];
-        match exec.try_start(&mut self.channel)? {
-            Start::Pending | Start::Started => Ok(()),
-            Start::Failed(Failure { stage, errno }) => {
-                self.channel.send(&FromGuest::Failed { exec: exec.id, stage, errno: errno.0 })?;
-                let is_one_shot = exec.is_one_shot;
-                exec.set_failed();
-                self.leave_after(is_one_shot)
+    /// Hears what a keeper says; true if there may be more. Whether the program had started is settled before it has ended.
+    fn hear_keeper(&mut self, position: usize) -> Result<bool, Leave> {
+        match self.execs[position].hear_keeper() {
+            Heard::Nothing => Ok(false),
+            Heard::Change => self.try_start(position).map(|()| true),
+            Heard::Ended(end) => {
+                self.try_start(position)?;
+                self.execs[position].set_ended(end);
+                Ok(true)
             }
         }
+    }
+
+    /// A keeper has been reaped. What it has said before counts.
+    fn lose_keeper(&mut self, position: usize, left_by_itself: bool) -> Result<(), Leave> {
+        while self.hear_keeper(position)? {}
+        if self.execs[position].is_starting() {
+            self.fail(position, Failure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })?;
+        }
+        self.execs[position].lose_keeper(left_by_itself);
+        Ok(())
+    }
+
+    /// Sees whether an exec runs. One that failed is gone at once; its process is reaped like any stranger.
+    fn try_start(&mut self, position: usize) -> Result<(), Leave> {
+        match self.execs[position].try_start(&mut self.channel)? {
+            Start::Pending | Start::Started => Ok(()),
+            Start::Failed(failure) => self.fail(position, failure),
+        }
+    }
+
+    fn fail(&mut self, position: usize, Failure { stage, errno }: Failure) -> Result<(), Leave> {
+        let exec = &mut self.execs[position];
+        self.channel.send(&FromGuest::Failed { exec: exec.id, stage, errno: errno.0 })?;
+        let is_one_shot = exec.is_one_shot;
+        exec.set_failed();
+        self.leave_after(is_one_shot)
     }
 
     /// Reaps what has ended, the execs' processes and the orphans that a PID 1 inherits, up to a number.
@@ -244,6 +298,10 @@ impl Agent {
                 self.may_have_zombies = false;
                 return Ok(());
             }
+            self.workers.retain(|worker| *worker != pid);
+            if let Some(position) = self.execs.iter().position(|exec| exec.is_kept_by(pid)) {
+                self.lose_keeper(position, end_of(status) == End::Code(0))?;
+            }
             if let Some(position) = self.execs.iter().position(|exec| exec.is_process(pid)) {
                 // Its end of the status pipe is closed by now, so this settles whether it had started.
                 self.try_start(position)?;
@@ -251,6 +309,18 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Takes one look at each tree that is to be signalled.
+    fn pursue(&mut self) {
+        if !self.execs.iter().any(Exec::is_pursued) {
+            return;
+        }
+        let children = self.execs.iter().flat_map(Exec::children).chain(self.workers.iter().copied());
+        let ours: Vec<libc::pid_t> = children.collect();
+        for tree in self.execs.iter_mut().filter_map(|exec| exec.tree.as_mut()) {
+            tree.look(&ours);
+        }
     }
 
     fn drain_ended(&mut self) -> Result<(), Leave> {
@@ -277,14 +347,5 @@ impl Agent {
 }
 
 fn find(execs: &mut [Exec], id: ExecId) -> Option<&mut Exec> {
-    execs.iter_mut().find(|exec| exec.id == id)
-}
-
-fn end_of(status: core::ffi::c_int) -> End {
-    // A status and a signal number have eight and seven bits, so the casts keep the value.
-    if libc::WIFSIGNALED(status) {
-        End::Signal { signal: libc::WTERMSIG(status) as u8, core: libc::WCOREDUMP(status) }
-    } else {
-        End::Code(libc::WEXITSTATUS(status) as u8)
-    }
+    execs.iter_mut().find(|exec| exec.id == id && !exec.is_failed())
 }

@@ -9,7 +9,7 @@
 
 use core::ffi::c_int;
 
-use saggar_guest::{ExecRequest, GROUPS_MAX};
+use saggar_guest::{ExecRequest, GROUPS_MAX, OpenRequest};
 
 use super::rule;
 use super::sys::{self, Errno};
@@ -21,16 +21,44 @@ const CAP_SETPCAP: u32 = 8;
 /// The capability sets have room for this many.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// Makes this process be who `request` says, for good.
-pub(super) fn assume(request: &ExecRequest) -> Result<(), Errno> {
+/// As whom something is to be done.
+#[derive(Clone, Copy)]
+pub(super) struct Who<'a> {
+    uid: u32,
+    gid: u32,
+    groups: &'a [u32],
+    keep_capabilities: bool,
+}
+
+impl<'a> From<&'a ExecRequest> for Who<'a> {
+    fn from(request: &'a ExecRequest) -> Self {
+        let ExecRequest { uid, gid, groups, keep_capabilities, .. } = request;
+        Who { uid: *uid, gid: *gid, groups, keep_capabilities: *keep_capabilities }
+    }
+}
+
+impl<'a> From<&'a OpenRequest> for Who<'a> {
+    fn from(request: &'a OpenRequest) -> Self {
+        let OpenRequest { uid, gid, groups, keep_capabilities, .. } = request;
+        Who { uid: *uid, gid: *gid, groups, keep_capabilities: *keep_capabilities }
+    }
+}
+
+/// Gives up every capability, of a process that stays who it is.
+pub(super) fn drop_capabilities() -> Result<(), Errno> {
+    Capabilities { effective: 0, permitted: 0, inheritable: 0 }.set()
+}
+
+/// Makes this process be `who`, for good.
+pub(super) fn assume(who: Who<'_>) -> Result<(), Errno> {
     let held = Capabilities::current()?;
     // First, as it takes the very capability it drops.
-    drop_bounding(request.keep_capabilities)?;
+    drop_bounding(who.keep_capabilities)?;
     sys::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
     if held.can_change_user() {
-        change_user(request)?;
+        change_user(who)?;
     }
-    let kept = if request.keep_capabilities { held.permitted & !(1 << CAP_SETPCAP) } else { 0 };
+    let kept = if who.keep_capabilities { held.permitted & !(1 << CAP_SETPCAP) } else { 0 };
     Capabilities { effective: kept, permitted: kept, inheritable: 0 }.set()?;
     if rule::is_on("privilege/no-new-privs") {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
@@ -38,16 +66,16 @@ pub(super) fn assume(request: &ExecRequest) -> Result<(), Errno> {
     // A change of user makes a process dumpable again where the host is configured so; until the program replaces it,
     // this one still has the agent's memory.
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
-    verify(request, kept, held.can_change_user())
+    verify(who, kept, held.can_change_user())
 }
 
-fn change_user(request: &ExecRequest) -> Result<(), Errno> {
+fn change_user(who: Who<'_>) -> Result<(), Errno> {
     // SAFETY: the pointer and the count are those of one slice.
-    sys::check(unsafe { libc::setgroups(request.groups.len() as _, request.groups.as_ptr()) })?;
+    sys::check(unsafe { libc::setgroups(who.groups.len() as _, who.groups.as_ptr()) })?;
     // SAFETY: takes numbers only.
-    sys::check(unsafe { libc::setresgid(request.gid, request.gid, request.gid) })?;
+    sys::check(unsafe { libc::setresgid(who.gid, who.gid, who.gid) })?;
     // SAFETY: takes numbers only.
-    sys::check(unsafe { libc::setresuid(request.uid, request.uid, request.uid) })
+    sys::check(unsafe { libc::setresuid(who.uid, who.uid, who.uid) })
 }
 
 fn drop_bounding(keeps_capabilities: bool) -> Result<(), Errno> {
@@ -68,7 +96,7 @@ fn is_in_bounding(capability: u32) -> bool {
     sys::prctl(libc::PR_CAPBSET_READ, capability.into(), 0) == Ok(1)
 }
 
-fn verify(request: &ExecRequest, kept: u64, could_change_user: bool) -> Result<(), Errno> {
+fn verify(who: Who<'_>, kept: u64, could_change_user: bool) -> Result<(), Errno> {
     let refused = Errno(libc::EPERM);
 
     let (mut user, mut group) = ([0; 3], [0; 3]);
@@ -77,12 +105,12 @@ fn verify(request: &ExecRequest, kept: u64, could_change_user: bool) -> Result<(
     sys::check(unsafe { libc::getresuid(user_real, user_effective, user_saved) })?;
     // SAFETY: as above.
     sys::check(unsafe { libc::getresgid(group_real, group_effective, group_saved) })?;
-    if user != [request.uid; 3] || group != [request.gid; 3] {
+    if user != [who.uid; 3] || group != [who.gid; 3] {
         return Err(refused);
     }
 
-    let groups_matter = could_change_user || !request.groups.is_empty();
-    if groups_matter && !has_exactly(&request.groups)? {
+    let groups_matter = could_change_user || !who.groups.is_empty();
+    if groups_matter && !has_exactly(who.groups)? {
         return Err(refused);
     }
 
@@ -92,7 +120,7 @@ fn verify(request: &ExecRequest, kept: u64, could_change_user: bool) -> Result<(
         return Err(refused);
     }
     for capability in 0..CAPABILITIES_MAX {
-        let is_allowed = request.keep_capabilities && capability != CAP_SETPCAP;
+        let is_allowed = who.keep_capabilities && capability != CAP_SETPCAP;
         if !is_allowed && rule::is_on("privilege/bounding") && is_in_bounding(capability) {
             return Err(refused);
         }

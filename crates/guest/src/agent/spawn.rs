@@ -11,10 +11,14 @@ use saggar_guest::{ExecRequest, FailStage};
 use super::child::{self, Plan};
 use super::pipes::{self, AgentEnds};
 use super::sys::{self, Errno, Fd};
+use super::{keeper, socket};
 
 /// A process on its way to be a program.
 pub(super) struct Spawned {
+    /// The process itself, or its keeper.
     pub(super) pid: libc::pid_t,
+    /// The way to the keeper, if there is one.
+    pub(super) link: Option<Fd>,
     pub(super) status: Fd,
     pub(super) ends: AgentEnds,
 }
@@ -39,21 +43,34 @@ impl Failure {
     }
 }
 
-/// Makes the process. Takes the argument and environment strings out of `request`, which has no further use for them.
-pub(super) fn spawn(request: &mut ExecRequest) -> Result<Spawned, Failure> {
+/// Makes the process, and a keeper for its tree unless the sandbox ends with it. Takes the argument and environment strings out of
+/// `request`, which has no further use for them.
+pub(super) fn spawn(request: &mut ExecRequest, joins: &[Fd]) -> Result<Spawned, Failure> {
     let argv = CStrings::new(core::mem::take(&mut request.argv));
     let env = CStrings::new(core::mem::take(&mut request.env));
     let (agent_ends, program_ends) = pipes::make(request)?;
     let (status, status_write) = status_pipe().map_err(Failure::at(FailStage::Pipes))?;
+    let (link, keeper_link) = if request.one_shot { (None, None) } else { link()? };
 
+    let plan = Plan { request, argv: &argv, env: &env, ends: &program_ends, status: &status_write, joins };
     // SAFETY: the agent has a single thread, so the child gets a consistent copy of everything, the allocator's state
     // included, and may run any code.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        child::become_program(&Plan { request, argv: &argv, env: &env, ends: &program_ends, status: &status_write });
+        match keeper_link {
+            Some(keeper_link) => keeper::keep(&plan, &keeper_link),
+            None => child::become_program(&plan),
+        }
     }
     sys::check(pid).map_err(Failure::at(FailStage::Fork))?;
-    Ok(Spawned { pid, status, ends: agent_ends })
+    Ok(Spawned { pid, link, status, ends: agent_ends })
+}
+
+/// The agent's end, which never blocks, and the keeper's, which does.
+fn link() -> Result<(Option<Fd>, Option<Fd>), Failure> {
+    let (agent, keeper) = socket::pair().map_err(Failure::at(FailStage::Pipes))?;
+    agent.set_nonblocking().map_err(Failure::at(FailStage::Pipes))?;
+    Ok((Some(agent), Some(keeper)))
 }
 
 fn status_pipe() -> Result<(Fd, Fd), Errno> {

@@ -34,6 +34,11 @@ impl Fd {
         if result < 0 { Err(Errno::last()) } else { Ok(Fd(result)) }
     }
 
+    /// Takes over a descriptor that the kernel has put into a message for this process.
+    pub(super) fn received(raw: c_int) -> Fd {
+        Fd(raw)
+    }
+
     pub(super) fn raw(&self) -> c_int {
         self.0
     }
@@ -45,10 +50,18 @@ impl Fd {
     }
 
     pub(super) fn set_nonblocking(&self) -> Result<(), Errno> {
+        self.change_flags(|flags| flags | libc::O_NONBLOCK)
+    }
+
+    pub(super) fn set_blocking(&self) -> Result<(), Errno> {
+        self.change_flags(|flags| flags & !libc::O_NONBLOCK)
+    }
+
+    fn change_flags(&self, change: impl Fn(c_int) -> c_int) -> Result<(), Errno> {
         // SAFETY: fcntl with these commands touches no memory.
         let result = unsafe {
             let flags = libc::fcntl(self.0, libc::F_GETFL);
-            if flags < 0 { flags } else { libc::fcntl(self.0, libc::F_SETFL, flags | libc::O_NONBLOCK) }
+            if flags < 0 { flags } else { libc::fcntl(self.0, libc::F_SETFL, change(flags)) }
         };
         check(result)
     }
@@ -119,11 +132,12 @@ pub(super) fn close_from(first: c_int) -> Result<(), Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Waits until something in `entries` is ready: for ever, or not at all.
+/// Waits until something in `entries` is ready, or as long as it says.
 pub(super) fn poll(entries: &mut [libc::pollfd], wait: Wait) -> Result<(), Errno> {
     let timeout = match wait {
         Wait::Forever => -1,
         Wait::Never => 0,
+        Wait::Millis(millis) => millis.into(),
     };
     retry(|| {
         // SAFETY: the pointer and the count are those of one slice.
@@ -132,11 +146,18 @@ pub(super) fn poll(entries: &mut [libc::pollfd], wait: Wait) -> Result<(), Errno
     .map(|_| ())
 }
 
+/// Whether there is something to read now, an end aside.
+pub(super) fn is_readable(fd: &Fd) -> bool {
+    let mut entries = [libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 }];
+    poll(&mut entries, Wait::Never).is_ok() && entries[0].revents & libc::POLLIN != 0
+}
+
 /// How long to wait.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
     Forever,
     Never,
+    Millis(u16),
 }
 
 /// Blocks SIGCHLD, and nothing else, and returns a descriptor that is readable while it is pending.
@@ -148,6 +169,16 @@ pub(super) fn child_signals() -> Result<Fd, Errno> {
         libc::sigaddset(mask.as_mut_ptr(), libc::SIGCHLD);
         check(libc::sigprocmask(libc::SIG_SETMASK, mask.as_ptr(), core::ptr::null_mut()))?;
         Fd::returned(libc::signalfd(-1, mask.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+    }
+}
+
+/// Blocks every signal that can be.
+pub(super) fn block_signals() -> Result<(), Errno> {
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set before sigprocmask reads it.
+    unsafe {
+        libc::sigfillset(mask.as_mut_ptr());
+        check(libc::sigprocmask(libc::SIG_SETMASK, mask.as_ptr(), core::ptr::null_mut()))
     }
 }
 
@@ -169,7 +200,7 @@ pub(super) fn check(result: c_int) -> Result<(), Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
+pub(super) fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
     loop {
         match usize::try_from(call()) {
             Ok(count) => return Ok(count),

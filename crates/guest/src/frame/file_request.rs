@@ -220,6 +220,18 @@ impl FileRequest {
         }
     }
 
+    /// Whether a payload of this kind is content, to be taken as it is.
+    pub fn is_data(kind: u8) -> bool {
+        kind == DATA
+    }
+
+    /// The header of a `Data` of this length, for a writer that has the bytes elsewhere.
+    pub fn data_header(length: usize) -> [u8; super::HEADER_LEN] {
+        // A length that is no frame's is cut here and refused by whoever reads it.
+        let [a, b, c, d] = (length as u32).to_le_bytes();
+        [a, b, c, d, DATA]
+    }
+
     /// Appends this frame to `out`, which is unchanged after an error.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
         self.check()?;

@@ -118,6 +118,7 @@ fn there_is_a_number_of_execs() {
     host.check_failed(one_more.clone(), FailStage::Capacity, libc::EAGAIN);
     host.send(ToGuest::StdinEnd { exec: 0 });
     assert_eq!(host.next(), FromGuest::Exited { exec: 0, end: End::Code(0) });
+    assert_eq!(host.next(), FromGuest::TreeGone { exec: 0 });
     assert_eq!(host.run(one_more).end, End::Code(0));
 }
 

@@ -180,6 +180,7 @@ fn execs_run_side_by_side() {
         assert_eq!(host.next(), FromGuest::Output { exec, stream: Stream::Stdout, bytes });
         host.send(ToGuest::StdinEnd { exec });
         assert_eq!(host.next(), FromGuest::Exited { exec, end: End::Code(0) });
+        assert_eq!(host.next(), FromGuest::TreeGone { exec });
     }
 }
 

@@ -20,10 +20,12 @@ pub struct Wanted {
     pub pids: Option<u64>,
     /// Thousandths of a CPU.
     pub cpu_millis: Option<u32>,
+    /// Whether everything in it must be able to be frozen.
+    pub is_freezable: bool,
 }
 
 impl Wanted {
-    fn has(&self, controller: Controller) -> bool {
+    pub(super) fn has(&self, controller: Controller) -> bool {
         match controller {
             Controller::Memory => self.memory.is_some(),
             Controller::Pids => self.pids.is_some(),
@@ -47,53 +49,75 @@ pub struct Counters {
     pub cpu_usec: Option<u64>,
 }
 
+/// What is in use now; `None` where the kernel doesn't count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Most bytes of memory so far.
+    pub memory_peak: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// CPU time so far, in microseconds.
+    pub cpu_usec: Option<u64>,
+}
+
 /// The cgroups of one sandbox.
 #[derive(Debug)]
 pub struct Group {
-    leaves: Vec<Leaf>,
+    pub(super) leaves: Vec<Leaf>,
 }
 
+/// One directory in one hierarchy.
 #[derive(Debug)]
-struct Leaf {
-    path: PathBuf,
-    is_v2: bool,
-    controllers: Vec<Controller>,
+pub(super) struct Leaf {
+    pub(super) path: PathBuf,
+    pub(super) is_v2: bool,
+    pub(super) controllers: Vec<Controller>,
 }
 
 /// The kernel's own default.
 const CPU_PERIOD_USEC: u64 = 100_000;
 
 impl Group {
-    /// The directories [`Group::create`] would make, for a record that is written first.
+    /// The directories [`Group::begin`] and [`Group::complete`] will make, for a record that is written first.
     pub fn paths(host: &Host, name: &str, wanted: &Wanted) -> Vec<PathBuf> {
         leaves(host, name, wanted).into_iter().map(|leaf| leaf.path).collect()
     }
 
-    /// Makes the leaves and sets the limits; on failure removes what it made.
-    pub fn create(host: &Host, name: &str, wanted: &Wanted) -> io::Result<Self> {
-        let group = Self { leaves: leaves(host, name, wanted) };
-        for (made, leaf) in group.leaves.iter().enumerate() {
+    /// Makes the leaves that the first process has to be born in: those of version 2.
+    pub fn begin(host: &Host, name: &str, wanted: &Wanted) -> io::Result<Self> {
+        let mut group = Self { leaves: Vec::new() };
+        group.add(leaves(host, name, wanted).into_iter().filter(|leaf| leaf.is_v2), wanted)?;
+        Ok(group)
+    }
+
+    /// Makes the leaves that can be joined later: those of version 1.
+    pub fn complete(&mut self, host: &Host, name: &str, wanted: &Wanted) -> io::Result<()> {
+        self.add(leaves(host, name, wanted).into_iter().filter(|leaf| !leaf.is_v2), wanted)
+    }
+
+    /// Makes leaves and sets the limits; on failure removes what it made.
+    pub(super) fn add(&mut self, leaves: impl Iterator<Item = Leaf>, wanted: &Wanted) -> io::Result<()> {
+        let before = self.leaves.len();
+        for leaf in leaves {
             let outcome = fs::create_dir(&leaf.path).and_then(|()| leaf.limit(wanted));
+            self.leaves.push(leaf);
             if let Err(error) = outcome {
-                for leaf in &group.leaves[..=made] {
+                for leaf in self.leaves.drain(before..) {
                     // The first failure is the one to tell.
                     let _ = fs::remove_dir(&leaf.path);
                 }
                 return Err(error);
             }
         }
-        Ok(group)
+        Ok(())
     }
 
     /// The `tasks` files of the version 1 leaves, open for the child to write itself into.
     pub fn tasks(&self) -> io::Result<Vec<OwnedFd>> {
         let v1 = self.leaves.iter().filter(|leaf| !leaf.is_v2);
         v1.map(|leaf| fs::OpenOptions::new().write(true).open(leaf.path.join("tasks")).map(OwnedFd::from)).collect()
-    }
-
-    /// Whether one of the leaves would be of version 2.
-    pub fn has_birthplace(host: &Host, wanted: &Wanted) -> bool {
-        leaves(host, "", wanted).iter().any(|leaf| leaf.is_v2)
     }
 
     /// The version 2 leaf, to be born in.
@@ -116,6 +140,31 @@ impl Group {
         counters
     }
 
+    /// What is in use now.
+    pub fn in_use(&self) -> InUse {
+        let mut counters = Counters::default();
+        let mut used = InUse::default();
+        for leaf in &self.leaves {
+            let path = leaf.path.as_path();
+            for controller in &leaf.controllers {
+                leaf.count_usage(*controller, &mut counters);
+                match controller {
+                    Controller::Memory => {
+                        let file = if leaf.is_v2 { "memory.current" } else { "memory.usage_in_bytes" };
+                        used.memory = number(path, file);
+                    }
+                    Controller::Pids => used.pids = number(path, "pids.current"),
+                    Controller::Cpu => {}
+                }
+            }
+            // Version 2 counts time in every cgroup, whichever controllers it has.
+            if leaf.is_v2 && counters.cpu_usec.is_none() {
+                counters.cpu_usec = field(path, "cpu.stat", "usage_usec");
+            }
+        }
+        InUse { memory_peak: counters.memory_peak, cpu_usec: counters.cpu_usec, ..used }
+    }
+
     /// Removes the leaves. The processes must be gone; if one isn't, it is killed.
     pub fn remove(self) -> io::Result<()> {
         self.leaves.iter().map(|leaf| remove_leaf(&leaf.path)).fold(Ok(()), Result::and)
@@ -131,6 +180,14 @@ fn leaves(host: &Host, name: &str, wanted: &Wanted) -> Vec<Leaf> {
             Some(leaf) => leaf.controllers.push(controller),
             None => leaves.push(Leaf { path, is_v2: matches!(place, Place::V2(_)), controllers: vec![controller] }),
         }
+    }
+    // Any cgroup of version 2 can be frozen.
+    if wanted.is_freezable
+        && !leaves.iter().any(|leaf| leaf.is_v2)
+        && let Ok(place) = host.freezer()
+    {
+        let is_v2 = matches!(place, Place::V2(_));
+        leaves.push(Leaf { path: place.directory().join(name), is_v2, controllers: Vec::new() });
     }
     leaves
 }
@@ -168,15 +225,15 @@ impl Leaf {
             return optional(self.write("memory.swap.max", 0));
         }
         self.write("memory.limit_in_bytes", bytes)?;
-        // What waits in sockets is counted apart in version 1, and only when this is set.
+        // What waits in sockets is counted apart in version 1, and only when this is set. It comes on top.
         if Rule::SocketMemory.is_on() {
-            optional(self.write("memory.kmem.tcp.limit_in_bytes", bytes))?;
+            optional(self.write("memory.kmem.tcp.limit_in_bytes", socket_bytes(bytes)))?;
         }
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
 
     /// One open, one write: the kernel takes a limit whole or not at all.
-    fn write(&self, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
+    pub(super) fn write(&self, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
         let text = value.to_string();
         let file = open(self.path.join(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         match rustix::io::write(&file, text.as_bytes())? {
@@ -211,6 +268,11 @@ impl Leaf {
     }
 }
 
+/// What may wait in TCP sockets, where it comes on top of the memory: a small part of it, and little of what all of the host's TCP may have.
+fn socket_bytes(memory: u64) -> u64 {
+    (memory / 8).min(64 << 20)
+}
+
 /// A kernel without swap accounting has no such file, and no swap to account for here.
 fn optional(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
@@ -219,17 +281,17 @@ fn optional(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn number(directory: &Path, file: &str) -> Option<u64> {
+pub(super) fn number(directory: &Path, file: &str) -> Option<u64> {
     read(directory, file)?.trim().parse().ok()
 }
 
-fn field(directory: &Path, file: &str, name: &str) -> Option<u64> {
+pub(super) fn field(directory: &Path, file: &str, name: &str) -> Option<u64> {
     let text = read(directory, file)?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// One open, one read: these files are short, and the kernel writes them anew for each reader.
-fn read(directory: &Path, file: &str) -> Option<String> {
+pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
     let file = open(directory.join(file), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0u8; 1024];
     let length = rustix::io::read(&file, &mut bytes).ok()?;

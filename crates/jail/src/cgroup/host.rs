@@ -44,6 +44,7 @@ pub struct Host {
     memory: Found,
     pids: Found,
     cpu: Found,
+    freezer: Option<Place>,
 }
 
 /// A place, or why there is none.
@@ -62,14 +63,17 @@ impl Default for Found {
 impl Host {
     /// Looks at what is mounted and where we are in it.
     pub fn detect() -> Self {
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::detect_as(&own_cgroups())
+    }
+
+    fn detect_as(own: &str) -> Self {
         // Listing all mounts takes the kernel longer than all the rest here, so the usual places are looked at first.
-        let usual = Self::from_hierarchies(&Hierarchy::usual(), &own);
+        let usual = Self::from_hierarchies(&Hierarchy::usual(), own);
         if Controller::ALL.iter().all(|controller| usual.place(*controller).is_ok()) {
             return usual;
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self::from_text(&mounts, &own)
+        Self::from_text(&mounts, own)
     }
 
     fn from_text(mounts: &str, own: &str) -> Self {
@@ -101,7 +105,30 @@ impl Host {
                 }
             }
         };
-        Self { memory: find(Controller::Memory), pids: find(Controller::Pids), cpu: find(Controller::Cpu) }
+        Self {
+            memory: find(Controller::Memory),
+            pids: find(Controller::Pids),
+            cpu: find(Controller::Cpu),
+            freezer: None,
+        }
+    }
+
+    /// The same, and where processes can be frozen: apart, because it takes a while and a sandbox of one exec is never frozen.
+    pub fn detect_with_freezer() -> Self {
+        let own = own_cgroups();
+        let mut host = Self::detect_as(&own);
+        host.freezer = host.v2_place().cloned().or_else(|| find_freezer(&own));
+        host
+    }
+
+    fn v2_place(&self) -> Option<&Place> {
+        let mut places = Controller::ALL.iter().filter_map(|controller| self.place(*controller).ok());
+        places.find(|place| matches!(place, Place::V2(_)))
+    }
+
+    /// Where a leaf that can be frozen can be made, or why it can't.
+    pub fn freezer(&self) -> Result<&Place, &str> {
+        self.freezer.as_ref().ok_or("no cgroup hierarchy that can freeze processes is mounted and ours to use")
     }
 
     /// Where a leaf for this controller can be made, or why it can't.
@@ -259,6 +286,38 @@ impl Hierarchy {
         let handed = handed_down(&ours, wanted);
         (!handed.is_empty()).then_some((ours, handed))
     }
+}
+
+/// Which cgroups we are in, in the kernel's words.
+fn own_cgroups() -> String {
+    std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
+}
+
+/// On a host with controllers of version 1, a version 2 hierarchy beside them can freeze too, and counts CPU time besides; the freezer of
+/// version 1 is what is left.
+fn find_freezer(own: &str) -> Option<Place> {
+    const V1: u64 = 0x0027_e0eb;
+    const V2: u64 = 0x6367_7270;
+    let at = |path: &str, wanted: u64| rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == wanted);
+    let own_path = |controller: &str| {
+        own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let is_this = if controller.is_empty() {
+                controllers.is_empty()
+            } else {
+                controllers.split(',').any(|name| name == controller)
+            };
+            is_this.then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    let usable = |mount: &str, magic: u64, controller: &str| {
+        let directory = Path::new(mount).join(own_path(controller).filter(|_| at(mount, magic))?);
+        access(&directory, Access::WRITE_OK).is_ok().then_some(directory)
+    };
+    usable("/sys/fs/cgroup/unified", V2, "")
+        .map(Place::V2)
+        .or_else(|| usable("/sys/fs/cgroup/freezer", V1, "freezer").map(Place::V1))
 }
 
 /// Which of the wanted controllers a cgroup hands down to its children.

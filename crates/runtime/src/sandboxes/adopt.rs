@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, SandboxId};
+use saggar_domain::{EndReason, SandboxId, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply, State};
 
@@ -173,7 +173,14 @@ impl Sandboxes {
             project: asked.project.clone(),
             socket: self.inner.places.socket(&asked.id),
             wake: wake_of(row, None),
+            user: user_of(row),
             public_ports: asked.public_ports.clone(),
         }
     }
+}
+
+/// Who acts in a sandbox unless somebody says otherwise.
+fn user_of(row: &Sandbox) -> User {
+    let spec: Option<serde_json::Value> = row.asked.spec.to_value().ok();
+    spec.and_then(|spec| User::parse(spec.get("user")?.as_str()?)).unwrap_or(User::User)
 }

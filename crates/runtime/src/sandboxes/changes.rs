@@ -85,6 +85,12 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
+    /// What is about to be changed.
+    pub async fn current(&self, permit: &Permit) -> Result<Sandbox, Fault> {
+        let live = self.changeable(permit).await?;
+        self.row_of(&live.project, &live.id).await
+    }
+
     /// Freezes a sandbox. One that is frozen already stays so.
     pub async fn pause(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;

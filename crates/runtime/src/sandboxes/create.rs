@@ -272,6 +272,7 @@ impl Sandboxes {
             project: project.clone(),
             socket: self.inner.places.socket(id),
             wake: new.auto_resume.then_some(terms),
+            user: new.user.unwrap_or(User::User),
             public_ports: new.public_ports.clone(),
         }
     }

@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
-use saggar_domain::{EndReason, ProjectId, SandboxId};
+use saggar_domain::{EndReason, ProjectId, SandboxId, User};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -21,11 +21,16 @@ pub(crate) struct Live {
     pub(crate) socket: PathBuf,
     /// What it gets when traffic wakes it; `None` where traffic doesn't.
     pub(crate) wake: RwLock<Option<Terms>>,
+    /// Who acts in it unless somebody says otherwise.
+    pub(crate) user: User,
     /// Ports that anybody may use.
     public_ports: RwLock<BTreeSet<NonZeroU16>>,
+    /// The number of the last event that is stored.
+    pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
     pub(crate) ended: watch::Sender<Option<EndReason>>,
-    _slot: Slot,
+    /// Until nothing of it is left; others may hold this record for a moment longer.
+    slot: Mutex<Option<Slot>>,
 }
 
 /// What there is to know of one that lives.
@@ -35,15 +40,32 @@ pub(crate) struct LiveFacts {
     pub(crate) project: ProjectId,
     pub(crate) socket: PathBuf,
     pub(crate) wake: Option<Terms>,
+    pub(crate) user: User,
     pub(crate) public_ports: BTreeSet<NonZeroU16>,
 }
 
 impl Live {
     pub(crate) fn new(facts: LiveFacts, slot: Slot) -> Self {
-        let LiveFacts { id, project, socket, wake, public_ports } = facts;
+        let LiveFacts { id, project, socket, wake, user, public_ports } = facts;
+        let stored = watch::Sender::new(0);
         let ended = watch::Sender::new(None);
         let public_ports = RwLock::new(public_ports);
-        Self { id, project, socket, wake: RwLock::new(wake), public_ports, ended, _slot: slot }
+        Self {
+            id,
+            project,
+            socket,
+            wake: RwLock::new(wake),
+            user,
+            public_ports,
+            stored,
+            ended,
+            slot: Mutex::new(Some(slot)),
+        }
+    }
+
+    /// Nothing of it is left: another may have its place.
+    pub(crate) fn free_slot(&self) {
+        self.slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     }
 
     /// What it gets when traffic wakes it.

@@ -57,6 +57,23 @@ impl Sandboxes {
         Ok(self.store().events_after(id.clone(), after, limit).await?)
     }
 
+    /// Waits until there is an event after that number: `true`. When the sandbox is over, and all there is can be read: `false`.
+    pub async fn next_event(&self, permit: &Permit, after: u64) -> Result<bool, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        match self.live(permit.project(), permit.sandbox()?).await {
+            Ok(live) => {
+                let (mut stored, mut ended) = (live.stored.subscribe(), live.ended.subscribe());
+                tokio::select! {
+                    // If a sender is gone, so is the sandbox.
+                    _ = ended.wait_for(Option::is_some) => Ok(false),
+                    next = stored.wait_for(|last| *last > after) => Ok(next.is_ok()),
+                }
+            }
+            Err(Fault::Ended { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
     /// Waits for the end of a sandbox; at once if it is over.
     pub async fn ended(&self, permit: &Permit) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;

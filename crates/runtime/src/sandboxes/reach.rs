@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use super::Sandboxes;
 use super::live::Live;
 use crate::fault::Fault;
+use crate::permit::Permit;
 use crate::supervisor::{Connection, ControlError};
 
 impl Sandboxes {
@@ -45,6 +46,17 @@ impl Sandboxes {
     /// Whose a sandbox is that lives, for whoever has a proof of another kind.
     pub fn project_of(&self, id: &SandboxId) -> Option<ProjectId> {
         self.inner.register.get(id).map(|live| live.project.clone())
+    }
+
+    /// Who acts in a sandbox unless somebody says otherwise. Of one that is gone nobody will act in it anyway.
+    pub fn default_user(&self, permit: &Permit) -> User {
+        let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
+        live.filter(|live| live.project == *permit.project()).map_or(User::User, |live| live.user)
+    }
+
+    /// Refuses unless the sandbox that a permit is for lives, and is that project's.
+    pub async fn check_live(&self, permit: &Permit) -> Result<(), Fault> {
+        self.live(permit.project(), permit.sandbox()?).await.map(drop)
     }
 
     /// Asks, and keeps the connection for what follows the answer.

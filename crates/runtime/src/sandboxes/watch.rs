@@ -74,6 +74,7 @@ impl Sandboxes {
                 return Ok(());
             }
             *after = last;
+            live.stored.send_replace(last);
         }
         Ok(())
     }

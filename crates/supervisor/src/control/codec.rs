@@ -73,6 +73,11 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Bytes that are held for a frame that isn't whole yet, or hasn't been asked for.
+    pub fn held(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
     /// The next whole frame, if there is one.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = &self.bytes[self.start..];

@@ -117,7 +117,7 @@ pub struct ExecState {
     pub stdout_dropped: u64,
     /// Bytes of stderr that are no longer kept, from its beginning.
     pub stderr_dropped: u64,
-    /// Whether processes it started live on after its end.
+    /// Whether processes it started live on after its end. Known a moment after that, so never in [`Reply::Exited`].
     #[serde(default)]
     pub leaves_processes: bool,
     /// Why it isn't an ordinary end.

@@ -50,7 +50,7 @@ pub enum Op {
     },
     /// Start a program: `started`, then what [`Op::Attach`] gives if it follows.
     Exec(Box<StartExec>),
-    /// Follow a program: output frames, `gap`, and at last `exited`. Stdin frames and [`Op::StdinEnd`], [`Op::Signal`] and
+    /// Follow a program: `started`, output frames, `gap`, and at last `exited`. Stdin frames and [`Op::StdinEnd`], [`Op::Signal`] and
     /// [`Op::Resize`] may be sent on the same connection, and are not answered there.
     Attach(Attach),
     /// No more stdin. Only on a connection that follows with `stdin`.

@@ -1,0 +1,140 @@
+//! Settings of the server on the command line, and `saggar config show`.
+//!
+//! Flags come from the server's own table of settings, so that a setting has the same name and the same words everywhere.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use saggar_domain::Problem;
+use saggar_sandbox::DataDirectory;
+use saggar_server::{Config, ConfigError, Given};
+
+use crate::outcome::{OUR_FAILURE, problem_text};
+
+/// The variable that names the file, beside `--config`.
+const FILE_VARIABLE: &str = "SAGGAR_CONFIG";
+/// Settings that are paths, which are meant from where the command is given.
+const PATHS: &[&str] = &["data_dir", "tls_certificate", "tls_key"];
+
+/// Settings that were given as flags.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SettingFlags {
+    file: Option<PathBuf>,
+    values: Vec<(String, String)>,
+}
+
+impl Args for SettingFlags {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config").long("config").value_name("FILE").value_parser(clap::value_parser!(PathBuf));
+        let mut command =
+            command.arg(file.help("Read settings from a TOML file; the environment and flags come before it"));
+        for (name, what) in saggar_server::names() {
+            let flag = name.replace('_', "-");
+            command = command.arg(Arg::new(name).long(flag).value_name("VALUE").help(what).allow_hyphen_values(true));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.file = matches.get_one::<PathBuf>("config").cloned();
+        for (name, _) in saggar_server::names() {
+            if let Some(value) = matches.get_one::<String>(name) {
+                self.values.push((name.to_owned(), value.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SettingFlags {
+    /// Everything that was given, read.
+    pub(crate) fn load(&self) -> Result<Config, ConfigError> {
+        let wrong = |problem: Problem| ConfigError { what: problem.message, help: problem.help };
+        let variable = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+        let file = match self.file.clone().or(variable) {
+            None => None,
+            Some(path) => {
+                let text = std::fs::read_to_string(&path).map_err(|error| ConfigError {
+                    what: format!("the config file {} can't be read: {}", path.display(), error.kind()),
+                    help: "name a file of settings with --config, or leave it out".to_owned(),
+                })?;
+                Some((path.display().to_string(), text))
+            }
+        };
+        let absolute = |(name, value): &(String, String)| {
+            let is_path = PATHS.contains(&name.as_str()) && !value.is_empty();
+            let path = if is_path { std::path::absolute(value).ok() } else { None };
+            (name.clone(), path.map_or_else(|| value.clone(), |path| path.display().to_string()))
+        };
+        Config::load(Given {
+            data_directory: DataDirectory::default_path().map_err(wrong)?,
+            file,
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+            flags: self.values.iter().map(absolute).collect(),
+        })
+    }
+}
+
+/// `saggar config show`.
+#[derive(Args, Debug)]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+/// What to do with settings.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum ConfigCommand {
+    /// Say every value that holds, and where it came from
+    Show {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        settings: SettingFlags,
+    },
+}
+
+/// Shows what holds.
+pub(crate) fn main(arguments: ConfigArguments) -> ExitCode {
+    let ConfigCommand::Show { json, settings } = arguments.command;
+    let config = match settings.load() {
+        Ok(config) => config,
+        Err(error) => return refused(&error),
+    };
+    let shown = config.shown();
+    if json {
+        let object: serde_json::Map<String, serde_json::Value> = shown
+            .iter()
+            .map(|one| (one.name.to_owned(), serde_json::json!({ "value": one.value, "from": one.from })))
+            .collect();
+        println!("{}", serde_json::Value::Object(object));
+    } else {
+        for one in shown {
+            println!("{:<20} {:<28} {:<24} {}", one.name, one.value, one.from, one.what);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Says why settings can't be used.
+pub(crate) fn refused(error: &ConfigError) -> ExitCode {
+    let problem = Problem::new(saggar_domain::Code::InvalidValue, error.what.clone(), error.help.clone());
+    eprint!("{}", problem_text(&problem));
+    ExitCode::from(OUR_FAILURE)
+}

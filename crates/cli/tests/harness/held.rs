@@ -1,0 +1,175 @@
+//! A supervisor of a sandbox, driven over its control socket.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use saggar_domain::{ExecId, SandboxId};
+use saggar_supervisor::control::{
+    CONTROL, Client, Description, ExecState, Final, Op, Received, Reply, Start, StartExec, Terms, Then, encode_json,
+};
+use serde_json::Value;
+
+use super::{PATIENCE, Place};
+
+/// A supervisor and its sandbox: killed, both, when dropped.
+#[derive(Debug)]
+pub struct Supervisor {
+    pub child: Child,
+    pub sandbox: SandboxId,
+    pub ready: Box<Description>,
+    pub socket: std::path::PathBuf,
+}
+
+pub const FOR_EVER: Terms = Terms { ttl_ms: None, then: Then::Kill, idle_ms: None };
+
+pub fn unique() -> [u8; 16] {
+    let mut bits = [0; 16];
+    rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty()).expect("ours");
+    bits
+}
+
+pub fn start(place: &Place, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
+    start_in(&place.path("data"), spec, terms, is_pooled)
+}
+
+/// The same with another data directory.
+pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
+    let (ours, theirs) = UnixStream::pair().expect("ours");
+    let sandbox = SandboxId::from_random(unique());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the binary was built");
+    drop(command);
+    let mut starter = Client::over(OwnedFd::from(ours));
+    starter.set_patience(PATIENCE).expect("ours");
+    let data_directory = data.to_owned();
+    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
+    let mut bytes = Vec::new();
+    encode_json(&mut bytes, &start).expect("short enough");
+    starter.send(&bytes).expect("it reads");
+    match starter.receive().expect("it answers") {
+        Received::Reply(Reply::Ready(ready)) => {
+            let socket = data.join(format!("control/{sandbox}.sock"));
+            Ok(Supervisor { child, sandbox, ready, socket })
+        }
+        Received::Reply(other) => {
+            child.wait().expect("our own child");
+            Err(Box::new(other))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn held(place: &Place) -> Supervisor {
+    let started = start(place, serde_json::json!({}), FOR_EVER, false);
+    started.unwrap_or_else(|reply| panic!("not started: {reply:?}"))
+}
+
+pub fn program(argv: &[&str]) -> StartExec {
+    StartExec {
+        exec_id: ExecId::from_random(unique()),
+        argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
+        env: Default::default(),
+        cwd: None,
+        user: None,
+        stdin: false,
+        tty: None,
+        timeout_ms: None,
+        limits: None,
+        output_bytes: None,
+        follow: true,
+    }
+}
+
+/// What a followed exec gave.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub gaps: [u64; 2],
+    pub end: Option<ExecState>,
+}
+
+impl Supervisor {
+    pub fn client(&self) -> Client {
+        let client = Client::connect(&self.socket).expect("ours");
+        client.set_patience(PATIENCE).expect("ours");
+        client
+    }
+
+    pub fn request(&self, op: Op) -> Reply {
+        self.client().request(op).expect("ours")
+    }
+
+    pub fn exec(&self, start: StartExec) -> (Client, Box<ExecState>) {
+        let mut client = self.client();
+        match client.request(Op::Exec(Box::new(start))).expect("ours") {
+            Reply::Started(state) => (client, state),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn sh(&self, script: &str) -> Seen {
+        follow(&mut self.exec(program(&["/bin/sh", "-c", script])).0)
+    }
+
+    pub fn kill(mut self) -> Final {
+        let Reply::Killed(last_word) = self.request(Op::Kill) else { panic!("not killed") };
+        self.wait();
+        *last_word
+    }
+
+    pub fn wait(&mut self) {
+        let start = Instant::now();
+        while self.child.try_wait().expect("ours").is_none() {
+            assert!(start.elapsed() < PATIENCE, "the supervisor hangs");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // Ended already is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait(); // As above.
+    }
+}
+
+pub fn follow(client: &mut Client) -> Seen {
+    let mut seen = Seen::default();
+    loop {
+        match client.receive().expect("ours") {
+            Received::Output { stream: 1, offset, bytes } => {
+                assert_eq!(offset, seen.stdout.len() as u64 + seen.gaps[0]);
+                seen.stdout.extend(bytes);
+            }
+            Received::Output { offset, bytes, .. } => {
+                assert_eq!(offset, seen.stderr.len() as u64 + seen.gaps[1]);
+                seen.stderr.extend(bytes);
+            }
+            Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream) - 1] += bytes,
+            Received::Reply(Reply::Exited(end)) => {
+                seen.end = Some(*end);
+                return seen;
+            }
+            Received::End => return seen,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Asks again until there is an answer, with an end to it.
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain");
+        std::thread::yield_now();
+    }
+}

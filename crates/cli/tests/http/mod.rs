@@ -1,0 +1,399 @@
+//! A server of its own for each test, and a plain HTTP client to drive it: bytes on a socket, so that a test can also be rude.
+//!
+//! Every wait has an end. A server that is dropped ends its sandboxes, then stops; what a failed test leaves behind lives for a minute.
+
+// Each test file links its own copy and uses a part of it.
+#![allow(dead_code)]
+
+pub mod archive;
+pub mod websocket;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// How long anything may take here.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running server in a directory of its own.
+pub struct Server {
+    root: PathBuf,
+    child: Option<Child>,
+    stdout: Option<BufReader<ChildStdout>>,
+    flags: Vec<String>,
+    /// What it printed until it listened.
+    pub printed: String,
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    /// The key of the first start.
+    pub key: String,
+}
+
+/// An answer, whole.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more flags.
+    pub fn start_with(flags: &[&str]) -> Self {
+        Self::start_in(new_directory(), flags)
+    }
+
+    /// In a directory that is there, and is removed at the end.
+    pub fn start_in(root: PathBuf, flags: &[&str]) -> Self {
+        let mut server = Self {
+            root,
+            child: None,
+            stdout: None,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            printed: String::new(),
+            address: String::new(),
+            key: String::new(),
+        };
+        server.begin();
+        server
+    }
+
+    /// Starts on what is there.
+    pub fn begin(&mut self) {
+        let mut child = command(&["serve", "--port", "0", "--default-ttl", "60s"])
+            .arg("--data-dir")
+            .arg(self.data())
+            .args(&self.flags)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the binary was built");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it has a pipe"));
+        self.printed.clear();
+        loop {
+            let mut line = String::new();
+            assert!(stdout.read_line(&mut line).expect("a pipe of ours") > 0, "it ended: {}", self.printed);
+            self.printed.push_str(&line);
+            if let Some(url) = line.trim_end().strip_prefix("listening on ") {
+                self.address = url.split("//").nth(1).expect("it is a URL").to_owned();
+                break;
+            }
+        }
+        if let Some(at) = self.printed.find("sgr_") {
+            self.key = self.printed[at..].split_whitespace().next().expect("there is one").to_owned();
+        }
+        (self.child, self.stdout) = (Some(child), Some(stdout));
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Stops it as an operator does, and gives its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Stops it as a kernel does.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&mut self, signal: Signal) -> Option<i32> {
+        let mut child = self.child.take().expect("it runs");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).expect("our own child");
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("our own child") {
+                return status.code();
+            }
+            if begin.elapsed() > PATIENCE {
+                child.kill().expect("our own child");
+                panic!("the server did not stop");
+            }
+            pause();
+        }
+    }
+
+    pub fn authorization(&self) -> String {
+        format!("Authorization: Bearer {}", self.key)
+    }
+
+    /// Sends a request with the key, and reads the whole answer.
+    pub fn request(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+        let authorization = self.authorization();
+        let headers: Vec<&str> = headers.iter().copied().chain([authorization.as_str()]).collect();
+        self.request_without_key(method, path, &headers, body)
+    }
+
+    pub fn request_without_key(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+        let mut connection = self.connect();
+        send(&mut connection, method, path, headers, body);
+        read_answer(&mut BufReader::new(connection))
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        stream
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.request("GET", path, &[], b"")
+    }
+
+    pub fn delete(&self, path: &str) -> Answer {
+        self.request("DELETE", path, &[], b"")
+    }
+
+    pub fn put(&self, path: &str, body: &[u8]) -> Answer {
+        self.request("PUT", path, &[], body)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.request("POST", path, &["Content-Type: application/json"], body.to_string().as_bytes())
+    }
+
+    /// Makes a sandbox, and gives its address: `/api/v1/sandboxes/sbx_…`.
+    pub fn sandbox(&self) -> String {
+        self.sandbox_with(&serde_json::json!({}))
+    }
+
+    pub fn sandbox_with(&self, create: &Value) -> String {
+        let created = self.post("/api/v1/sandboxes", create).expect(201);
+        format!("/api/v1/sandboxes/{}", created["id"].as_str().expect("it has an id"))
+    }
+
+    /// Runs a line of shell to its end.
+    pub fn sh(&self, sandbox: &str, line: &str) -> Value {
+        self.post(&format!("{sandbox}/execs"), &serde_json::json!({ "command": line })).expect(200)
+    }
+
+    /// Follows server-sent events.
+    pub fn follow(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Events {
+        let authorization = self.authorization();
+        let all: Vec<&str> =
+            headers.iter().copied().chain([authorization.as_str(), "Accept: text/event-stream"]).collect();
+        let mut connection = self.connect();
+        send(&mut connection, method, path, &all, body);
+        let mut reader = BufReader::new(connection);
+        let (status, headers) = read_head(&mut reader);
+        assert_eq!(status, 200, "{headers:?}");
+        Events { reader, text: String::new() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.is_some() && !std::thread::panicking() {
+            let list = self.get("/api/v1/sandboxes?limit=1000");
+            let items = serde_json::from_slice::<Value>(&list.body).unwrap_or_default();
+            for item in items["items"].as_array().into_iter().flatten() {
+                self.delete(&format!("/api/v1/sandboxes/{}", item["id"].as_str().unwrap_or_default()));
+            }
+            self.stop();
+        } else if let Some(mut child) = self.child.take() {
+            // The failure that brought us here is what matters.
+            let _ = child.kill().and_then(|()| child.wait().map(drop));
+        }
+        // As above.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Answer {
+    /// The JSON of an answer with this status.
+    #[track_caller]
+    pub fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text());
+        if self.body.is_empty() {
+            return Value::Null;
+        }
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+    }
+
+    /// A problem with this status and code, in its whole form.
+    #[track_caller]
+    pub fn problem(&self, status: u16, code: &str) -> Value {
+        let problem = self.expect(status);
+        assert_eq!(problem["code"], code, "{problem}");
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        assert_eq!(problem["status"], status);
+        for field in ["type", "title", "detail", "instance"] {
+            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {problem}");
+        }
+        problem
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// A stream of server-sent events.
+pub struct Events {
+    reader: BufReader<TcpStream>,
+    text: String,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub id: String,
+    pub name: String,
+    pub data: Value,
+}
+
+impl Events {
+    /// The next one; `None` at the end.
+    pub fn next(&mut self) -> Option<Event> {
+        loop {
+            while let Some(end) = self.text.find("\n\n") {
+                let block: String = self.text.drain(..end + 2).collect();
+                let field = |name: &str| {
+                    block
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                if !field("data").is_empty() {
+                    let data = serde_json::from_str(&field("data")).expect("its data is JSON");
+                    return Some(Event { id: field("id"), name: field("event"), data });
+                }
+            }
+            let chunk = read_chunk(&mut self.reader)?;
+            self.text.push_str(std::str::from_utf8(&chunk).expect("events are text"));
+        }
+    }
+
+    /// All that come until one of this name, with it.
+    pub fn until(&mut self, name: &str) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            let event = self.next().unwrap_or_else(|| panic!("no {name} came after {events:?}"));
+            let is_last = event.name == name;
+            events.push(event);
+            if is_last {
+                return events;
+            }
+        }
+    }
+}
+
+/// All stdout among events.
+pub fn stdout_of(events: &[Event]) -> String {
+    events.iter().filter(|event| event.name == "stdout").filter_map(|event| event.data["text"].as_str()).collect()
+}
+
+/// Writes a request.
+pub fn send(connection: &mut TcpStream, method: &str, path: &str, headers: &[&str], body: &[u8]) {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n");
+    for header in headers {
+        head.push_str(header);
+        head.push_str("\r\n");
+    }
+    let is_chunked = headers.iter().any(|header| header.to_ascii_lowercase().starts_with("transfer-encoding"));
+    if !body.is_empty() && !is_chunked {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    head.push_str("\r\n");
+    // A server that has said no may close before it has read everything.
+    let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body));
+}
+
+/// Reads an answer whose end can be told.
+pub fn read_answer(reader: &mut BufReader<TcpStream>) -> Answer {
+    let (status, headers) = read_head(reader);
+    let header = |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let mut body = Vec::new();
+    if header("transfer-encoding") == Some("chunked") {
+        while let Some(chunk) = read_chunk(reader) {
+            body.extend_from_slice(&chunk);
+        }
+    } else if let Some(length) = header("content-length") {
+        body.resize(length.parse().expect("a number"), 0);
+        reader.read_exact(&mut body).expect("as long as was said");
+    }
+    Answer { status, headers, body }
+}
+
+pub fn read_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("an answer");
+    let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {line:?}")).parse().expect("a number");
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a header");
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
+            None => return (status, headers),
+        }
+    }
+}
+
+/// The next chunk; `None` at the end, whether it was said or just came.
+pub fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let length = usize::from_str_radix(line.trim_end(), 16).ok()?;
+    let mut chunk = vec![0; length + 2];
+    reader.read_exact(&mut chunk).ok()?;
+    chunk.truncate(length);
+    if length == 0 { None } else { Some(chunk) }
+}
+
+/// Asks again until it is so.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        pause();
+    }
+}
+
+/// Lets others run between two looks: waits on nothing for a moment.
+fn pause() {
+    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    // Interrupted, it is a shorter moment.
+    let _ = rustix::event::poll(&mut [], Some(&moment));
+}
+
+/// A `saggar` with nothing of our environment that would be its own.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SAGGAR_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+pub fn new_directory() -> PathBuf {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+    let root = std::env::temp_dir().join(format!("saggar-server-{}-{unique}", std::process::id()));
+    std::fs::create_dir_all(&root).expect("the temporary directory is writable");
+    root
+}

@@ -1,0 +1,238 @@
+//! Who may ask what: keys, ids that are guessed, contradictions, addresses that are bent.
+
+mod http;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use http::Server;
+use serde_json::json;
+
+const UNKNOWN: &str = "/api/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+#[test]
+fn without_a_good_key_nothing_is_told() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    let wrong = format!("Authorization: Bearer {}x", &server.key[..server.key.len() - 1]);
+    let long = format!("Authorization: Bearer sgr_{}", "a".repeat(5000));
+    let injected = "Authorization: Bearer sgr_' OR 1=1 --";
+    let none = "Authorization: Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.";
+    for headers in [
+        &[][..],
+        &[wrong.as_str()],
+        &[long.as_str()],
+        &[injected],
+        &[none],
+        &["Authorization: Basic c2dyOng="],
+        &["X-API-Key: ../../etc/passwd"],
+    ] {
+        for (method, path) in [
+            ("GET", sandbox.as_str()),
+            ("GET", UNKNOWN),
+            ("GET", "/api/v1/sandboxes"),
+            ("POST", "/api/v1/sandboxes"),
+            ("DELETE", sandbox.as_str()),
+            ("GET", "/api/v1/keys"),
+            ("GET", "/api/v1/capabilities"),
+        ] {
+            let answer = server.request_without_key(method, path, headers, b"");
+            let problem = answer.problem(401, "unauthorized");
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"), "{method} {path}");
+            assert!(!problem.to_string().contains("sbx_"), "{problem}");
+        }
+    }
+    let by_header = format!("X-API-Key: {}", server.key);
+    server.request_without_key("GET", &sandbox, &[&by_header], b"").expect(200);
+}
+
+#[test]
+fn a_revoked_key_stops_at_once_and_an_expired_one_by_itself() {
+    let server = Server::start();
+    let created = server.post("/api/v1/keys", &json!({ "name": "ci" })).expect(201);
+    let bearer = format!("Authorization: Bearer {}", created["secret"].as_str().unwrap());
+    // Twice, so that it is remembered.
+    for _ in 0..2 {
+        server.request_without_key("GET", "/api/v1/sandboxes", &[&bearer], b"").expect(200);
+    }
+    let key = format!("/api/v1/keys/{}", created["id"].as_str().unwrap());
+    server.delete(&key).expect(204);
+    server.request_without_key("GET", "/api/v1/sandboxes", &[&bearer], b"").problem(401, "unauthorized");
+    server.delete(&key).expect(204);
+    let listed = server.get("/api/v1/keys").expect(200);
+    assert!(!listed.to_string().contains(created["secret"].as_str().unwrap()));
+    assert!(listed["items"][0]["revoked_at"].is_string(), "{listed}");
+
+    let brief = server.post("/api/v1/keys", &json!({ "name": "brief", "expires": "1ms" })).expect(201);
+    let bearer = format!("Authorization: Bearer {}", brief["secret"].as_str().unwrap());
+    http::eventually("the key expires", || {
+        server.request_without_key("GET", "/api/v1/sandboxes", &[&bearer], b"").status == 401
+    });
+}
+
+/// Makes a second project with a key, in the store of a server that runs.
+fn other_project(server: &Server) -> String {
+    let secret = format!("sgr_{}", "B".repeat(43));
+    let script = format!(
+        "import hashlib, sqlite3, sys\n\
+         secret = {secret:?}\n\
+         db = sqlite3.connect(sys.argv[1], timeout=30)\n\
+         db.execute(\"INSERT INTO project (id, name, created_at) VALUES ('prj_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'other', 1)\")\n\
+         digest = hashlib.sha256(b'saggar.key/v1\\0' + secret.encode()).digest()\n\
+         db.execute(\"INSERT INTO api_key (id, project_id, name, prefix, hash, permissions, created_at) VALUES ('key_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'prj_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'k', 'sgr_BBBBBBBB', ?, 'full', 1)\", (digest,))\n\
+         db.commit()\n"
+    );
+    let mut python = Command::new("python3")
+        .arg("-")
+        .arg(server.data().join("saggar.db"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("python3 is there");
+    python.stdin.take().expect("it is there").write_all(script.as_bytes()).expect("it is there");
+    assert!(python.wait().expect("it is there").success());
+    format!("Authorization: Bearer {secret}")
+}
+
+#[test]
+fn unknown_foreign_and_malformed_ids_answer_alike() {
+    let server = Server::start();
+    let other = other_project(&server);
+    let live = server.sandbox();
+    let ended = server.sandbox();
+    let exec = server.sh(&live, "true")["id"].as_str().unwrap().to_owned();
+    server.delete(&ended).expect(200);
+    let told = |path: &str, method: &str| {
+        let answer = server.request_without_key(method, path, &[&other, "Content-Type: application/json"], b"{}");
+        let problem = answer.problem(404, "not_found");
+        // The id is what was asked with; everything else must be the same.
+        (
+            problem["detail"].as_str().unwrap().split('"').next().unwrap().to_owned(),
+            problem["help"].clone(),
+            problem["title"].clone(),
+        )
+    };
+    for (suffix, method) in [
+        ("", "GET"),
+        ("", "DELETE"),
+        ("/pause", "POST"),
+        ("/resume", "POST"),
+        ("/metrics", "GET"),
+        ("/events", "GET"),
+        ("/logs", "GET"),
+        ("/execs", "GET"),
+        ("/files/list?path=/", "GET"),
+        ("/files?path=/etc/hostname", "GET"),
+        ("/files/tree?path=/", "GET"),
+        ("/ports/80/", "GET"),
+    ] {
+        let unknown = told(&format!("{UNKNOWN}{suffix}"), method);
+        for path in [&live, &ended] {
+            assert_eq!(told(&format!("{path}{suffix}"), method), unknown, "{method} {suffix}");
+        }
+    }
+    assert_eq!(told(&format!("{live}/execs/{exec}"), "GET"), told(&format!("{UNKNOWN}/execs/{exec}"), "GET"));
+    for id in [
+        "x",
+        "sbx_",
+        "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA",
+        "..%2f..%2fetc%2fpasswd",
+        "%00",
+        "%ff%fe",
+        "sbx_%E2%80%AE",
+        "1%20OR%201=1",
+    ] {
+        server.get(&format!("/api/v1/sandboxes/{id}")).problem(404, "not_found");
+    }
+    let list = server.request_without_key("GET", "/api/v1/sandboxes?state=running,ended", &[&other], b"").expect(200);
+    assert_eq!(list["items"], json!([]));
+    server
+        .request_without_key("DELETE", &format!("/api/v1/keys/{}", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"), &[&other], b"")
+        .problem(404, "not_found");
+    // Nothing of this did anything.
+    server.get(&live).expect(200);
+}
+
+#[test]
+fn nobody_says_whose_a_sandbox_is_but_the_key() {
+    let server = Server::start();
+    for body in [
+        json!({ "project_id": "prj_bbbbbbbbbbbbbbbbbbbbbbbbbb" }),
+        json!({ "state": "ended" }),
+        json!({ "limits": { "cost": "0" } }),
+        json!({ "access_token": "mine" }),
+    ] {
+        let problem = server.post("/api/v1/sandboxes", &body).problem(400, "invalid_request");
+        let field = body.as_object().unwrap().keys().next().unwrap().clone();
+        let named = if field == "limits" { "cost" } else { &field };
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{problem}");
+    }
+    server.get("/api/v1/sandboxes?project_id=x").problem(400, "invalid_request");
+    let bent = server.request("GET", "/api/v1/sandboxes", &["X-Project-Id: prj_bbbbbbbbbbbbbbbbbbbbbbbbbb"], b"");
+    assert_eq!(bent.expect(200)["items"], json!([]));
+}
+
+#[test]
+fn a_bent_address_or_verb_leads_nowhere() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    for path in [
+        format!("{sandbox}/"),
+        sandbox.replace("/api", "//api"),
+        sandbox.replace("sandboxes", "Sandboxes"),
+        sandbox.replace("/v1", "/v1/./"),
+        format!("{sandbox};x=1"),
+        sandbox.replace("sandboxes", "%73andboxes%2f.."),
+        "/api/v2/sandboxes".to_owned(),
+        "/metrics".to_owned(),
+        "/debug/pprof".to_owned(),
+        "/admin".to_owned(),
+    ] {
+        server.get(&path).problem(404, "not_found");
+    }
+    for (method, path) in [
+        ("PUT", sandbox.as_str()),
+        ("TRACE", "/api/v1/sandboxes"),
+        ("BREW", "/health"),
+        ("DELETE", "/api/v1/sandboxes"),
+    ] {
+        let answer = server.request(method, path, &[], b"");
+        answer.problem(405, "method_not_allowed");
+        assert!(answer.header("allow").is_some(), "{method} {path}");
+    }
+    let overridden = server.request("GET", &sandbox, &["X-HTTP-Method-Override: DELETE"], b"");
+    assert_eq!(overridden.expect(200)["state"], "running");
+}
+
+#[test]
+fn health_says_nothing_that_a_stranger_may_not_know() {
+    let server = Server::start();
+    server.sandbox();
+    let health = server.request_without_key("GET", "/health", &[], b"").expect(200);
+    assert_eq!(health, json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }));
+    assert!(server.address.starts_with("127.0.0.1:"), "{}", server.address);
+}
+
+#[test]
+fn without_keys_a_web_page_is_still_refused() {
+    let server = Server::start_with(&["--auth", "off"]);
+    server.request_without_key("GET", "/api/v1/sandboxes", &[], b"").expect(200);
+    let page = server.request_without_key("GET", "/api/v1/sandboxes", &["Origin: https://evil.example"], b"");
+    page.problem(403, "forbidden");
+}
+
+#[test]
+fn every_documented_operation_is_there_and_needs_a_key() {
+    let server = Server::start();
+    let document = server.request_without_key("GET", "/api/v1/openapi.json", &[], b"").expect(200);
+    let mut count = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            let path =
+                path.replace("{id}", "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").replace("{exec}", "x").replace("{key}", "x");
+            let status = server.request_without_key(&method.to_uppercase(), &path, &[], b"").status;
+            assert_eq!(status, if path == "/health" { 200 } else { 401 }, "{method} {path}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
+}

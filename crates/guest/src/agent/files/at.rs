@@ -1,0 +1,150 @@
+//! The system calls on names, as safe functions: one call each, relative to a directory that is open.
+
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+
+use saggar_guest::LINK_MAX;
+
+use crate::agent::sys::{self, Errno, Fd, check};
+
+/// Paths that are absolute need no directory.
+pub(super) const ROOT: c_int = libc::AT_FDCWD;
+
+/// What every open here has: it inherits to nobody, waits for nobody and takes no terminal.
+const ALWAYS: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+
+pub(super) fn open(directory: c_int, name: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
+    // SAFETY: the name is a C string.
+    Fd::returned(unsafe { libc::openat(directory, name.as_ptr(), flags | ALWAYS, mode) })
+}
+
+/// A directory to be in, not to be read: that takes no more than the right to pass through.
+pub(super) fn open_place(directory: c_int, name: &CStr) -> Result<Fd, Errno> {
+    open(directory, name, libc::O_PATH | libc::O_DIRECTORY, 0)
+}
+
+/// Whether a link stands for itself or for its target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    Stay,
+    Follow,
+}
+
+pub(super) fn stat(directory: c_int, name: &CStr, links: Links) -> Result<libc::stat, Errno> {
+    let flags = match links {
+        Links::Stay => libc::AT_SYMLINK_NOFOLLOW,
+        Links::Follow => 0,
+    };
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the name is a C string; fstatat fills in the whole struct when it succeeds, and only then is it read.
+    unsafe {
+        check(libc::fstatat(directory, name.as_ptr(), status.as_mut_ptr(), flags))?;
+        Ok(status.assume_init())
+    }
+}
+
+pub(super) fn stat_open(file: &Fd) -> Result<libc::stat, Errno> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills in the whole struct when it succeeds, and only then is it read.
+    unsafe {
+        check(libc::fstat(file.raw(), status.as_mut_ptr()))?;
+        Ok(status.assume_init())
+    }
+}
+
+pub(super) fn read_link(directory: c_int, name: &CStr) -> Result<Vec<u8>, Errno> {
+    let mut target = alloc::vec![0; LINK_MAX + 1];
+    let length = sys::retry(|| {
+        // SAFETY: the name is a C string; the pointer and the length are those of one writable slice.
+        unsafe { libc::readlinkat(directory, name.as_ptr(), target.as_mut_ptr().cast(), target.len()) }
+    })?;
+    if length > LINK_MAX {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    target.truncate(length);
+    Ok(target)
+}
+
+pub(super) fn make_directory(directory: c_int, name: &CStr, mode: u32) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    check(unsafe { libc::mkdirat(directory, name.as_ptr(), mode) })
+}
+
+/// Removes a name that is no directory's.
+pub(super) fn unlink(directory: c_int, name: &CStr) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    check(unsafe { libc::unlinkat(directory, name.as_ptr(), 0) })
+}
+
+/// Removes a directory that is empty.
+pub(super) fn remove_directory(directory: c_int, name: &CStr) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    check(unsafe { libc::unlinkat(directory, name.as_ptr(), libc::AT_REMOVEDIR) })
+}
+
+pub(super) fn rename(from: (c_int, &CStr), to: (c_int, &CStr)) -> Result<(), Errno> {
+    // SAFETY: the names are C strings.
+    check(unsafe { libc::renameat(from.0, from.1.as_ptr(), to.0, to.1.as_ptr()) })
+}
+
+pub(super) fn make_link(directory: c_int, name: &CStr, target: &CStr) -> Result<(), Errno> {
+    // SAFETY: the names are C strings.
+    check(unsafe { libc::symlinkat(target.as_ptr(), directory, name.as_ptr()) })
+}
+
+/// Gives a file that is open and has no name a name that is not taken.
+pub(super) fn name_open(file: &Fd, directory: c_int, name: &CStr) -> Result<(), Errno> {
+    let path = open_path(file);
+    let flags = libc::AT_SYMLINK_FOLLOW;
+    // SAFETY: the names are C strings.
+    check(unsafe { libc::linkat(ROOT, path.as_c_str().as_ptr(), directory, name.as_ptr(), flags) })
+}
+
+pub(super) fn set_mode(directory: c_int, name: &CStr, mode: u32) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    check(unsafe { libc::fchmodat(directory, name.as_ptr(), mode, 0) })
+}
+
+pub(super) fn set_mode_open(file: &Fd, mode: u32) -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::fchmod(file.raw(), mode) })
+}
+
+pub(super) fn is_writable(directory: c_int, name: &CStr) -> Result<(), Errno> {
+    // SAFETY: the name is a C string. Real and effective user are the same here.
+    check(unsafe { libc::faccessat(directory, name.as_ptr(), libc::W_OK, 0) })
+}
+
+/// The name under which the kernel shows an open file to the process that has it.
+pub(super) fn open_path(file: &Fd) -> OpenPath {
+    let mut bytes = [0; OpenPath::LEN];
+    bytes[..OpenPath::START.len()].copy_from_slice(OpenPath::START);
+    let mut digits = [0; 10];
+    let (mut count, mut rest) = (0, file.raw().unsigned_abs());
+    loop {
+        digits[count] = b'0' + (rest % 10) as u8;
+        count += 1;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    for (place, digit) in bytes[OpenPath::START.len()..].iter_mut().zip(digits[..count].iter().rev()) {
+        *place = *digit;
+    }
+    OpenPath(bytes)
+}
+
+/// `/proc/self/fd/` and a number.
+pub(super) struct OpenPath([u8; Self::LEN]);
+
+impl OpenPath {
+    const START: &'static [u8] = b"/proc/self/fd/";
+    const LEN: usize = 32;
+
+    pub(super) fn as_c_str(&self) -> &CStr {
+        // Longer than the longest number, so that it ends with zeroes.
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}

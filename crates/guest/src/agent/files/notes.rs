@@ -1,0 +1,86 @@
+//! A file's notes: extended attributes with a prefix of our own.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+
+use saggar_guest::{FileReply, FileStage, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, MetadataEntry};
+
+use super::session::{Session, Trouble, c_path};
+use crate::agent::sys::{self, Errno, check};
+
+const PREFIX: &[u8] = b"user.saggar.";
+
+/// The longest list of names that the kernel gives.
+const NAMES_MAX: usize = 64 * 1024;
+
+pub(super) fn notes(session: &mut Session, path: Vec<u8>, set: Option<Vec<MetadataEntry>>) -> Result<(), Trouble> {
+    let path = c_path(path)?;
+    let names = names(&path).map_err(Trouble::at(FileStage::Find))?;
+    match set {
+        None => {
+            let notes = names.iter().map(|name| note(&path, name)).collect::<Result<Vec<_>, _>>();
+            let notes =
+                notes.and_then(|notes| if notes.len() <= METADATA_MAX { Ok(notes) } else { Err(Errno(libc::E2BIG)) });
+            session.reply(&FileReply::Metadata(notes.map_err(Trouble::at(FileStage::Attributes))?))
+        }
+        Some(set) => {
+            replace(&path, &names, &set).map_err(Trouble::at(FileStage::Attributes))?;
+            session.reply(&FileReply::Done)
+        }
+    }
+}
+
+/// The names of the notes that a file has, without the prefix.
+fn names(path: &CStr) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut list = vec![0; NAMES_MAX];
+    let length = sys::retry(|| {
+        // SAFETY: the path is a C string; the pointer and the length are those of one writable slice.
+        unsafe { libc::listxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) }
+    });
+    match length {
+        Ok(length) => {
+            let names = list[..length].split(|byte| *byte == 0);
+            Ok(names.filter_map(|name| name.strip_prefix(PREFIX)).map(<[u8]>::to_vec).collect())
+        }
+        // A filesystem without any.
+        Err(Errno(libc::ENOTSUP)) => Ok(Vec::new()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn note(path: &CStr, name: &[u8]) -> Result<MetadataEntry, Errno> {
+    if name.is_empty() || name.len() > METADATA_NAME_MAX {
+        return Err(Errno(libc::E2BIG));
+    }
+    let attribute = attribute(name);
+    let mut value = vec![0; METADATA_VALUE_MAX];
+    let length = sys::retry(|| {
+        // SAFETY: path and name are C strings; the pointer and the length are those of one writable slice.
+        unsafe { libc::getxattr(path.as_ptr(), attribute.as_ptr().cast(), value.as_mut_ptr().cast(), value.len()) }
+    });
+    // One that is longer than a note can be has not been made here.
+    let length = length.map_err(|errno| if errno.0 == libc::ERANGE { Errno(libc::E2BIG) } else { errno })?;
+    value.truncate(length);
+    Ok(MetadataEntry { name: name.to_vec(), value })
+}
+
+fn replace(path: &CStr, names: &[Vec<u8>], set: &[MetadataEntry]) -> Result<(), Errno> {
+    for entry in set {
+        let (attribute, value) = (attribute(&entry.name), &entry.value);
+        // SAFETY: path and name are C strings; the pointer and the length are those of one readable slice.
+        check(unsafe {
+            libc::setxattr(path.as_ptr(), attribute.as_ptr().cast(), value.as_ptr().cast(), value.len(), 0)
+        })?;
+    }
+    for name in names.iter().filter(|name| !set.iter().any(|entry| entry.name == **name)) {
+        // SAFETY: path and name are C strings.
+        check(unsafe { libc::removexattr(path.as_ptr(), attribute(name).as_ptr().cast()) })?;
+    }
+    Ok(())
+}
+
+/// The attribute's name, with a NUL at its end; a note's name has none in it.
+fn attribute(name: &[u8]) -> Vec<u8> {
+    [PREFIX, name, b"\0"].concat()
+}

@@ -1,0 +1,63 @@
+//! The names in a directory, as the kernel gives them.
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+
+use super::sys::{self, Errno, Fd};
+
+/// How many bytes of names are read at once. Longer than any one record.
+const NAMES_LEN: usize = 32 * 1024;
+
+/// Where a record (`struct linux_dirent64`) has its length, its type and its name.
+const LENGTH_AT: usize = 16;
+const KIND_AT: usize = 18;
+const NAME_AT: usize = 19;
+
+/// What has been read of a directory and not yet been looked at. The directory has to be the same at every call.
+pub(super) struct Names {
+    // In words, so that it is aligned as the records are.
+    buffer: Vec<u64>,
+    filled: usize,
+    position: usize,
+}
+
+impl Names {
+    pub(super) fn new() -> Names {
+        Names { buffer: alloc::vec![0; NAMES_LEN / size_of::<u64>()], filled: 0, position: 0 }
+    }
+
+    /// Forgets what has been read, for another directory.
+    pub(super) fn clear(&mut self) {
+        (self.filled, self.position) = (0, 0);
+    }
+
+    /// The next name and its `DT_` type, `.` and `..` left out.
+    pub(super) fn next(&mut self, directory: &Fd) -> Result<Option<(&CStr, u8)>, Errno> {
+        loop {
+            if self.position == self.filled && !self.read(directory)? {
+                return Ok(None);
+            }
+            let start = self.position;
+            // SAFETY: any bytes are bytes, and the length is the buffer's.
+            let bytes = unsafe { core::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>(), NAMES_LEN) };
+            let length = u16::from_ne_bytes([bytes[start + LENGTH_AT], bytes[start + LENGTH_AT + 1]]);
+            self.position = start + usize::from(length);
+            let record = &bytes[start..self.position];
+            let name = CStr::from_bytes_until_nul(&record[NAME_AT..]).map_err(|_| Errno(libc::EIO))?;
+            if name != c"." && name != c".." {
+                return Ok(Some((name, record[KIND_AT])));
+            }
+        }
+    }
+
+    /// Reads on; false at the end.
+    fn read(&mut self, directory: &Fd) -> Result<bool, Errno> {
+        let pointer = self.buffer.as_mut_ptr();
+        self.filled = sys::retry(|| {
+            // SAFETY: the pointer and the length are those of one writable buffer.
+            unsafe { libc::syscall(libc::SYS_getdents64, directory.raw(), pointer, NAMES_LEN) as isize }
+        })?;
+        self.position = 0;
+        Ok(self.filled > 0)
+    }
+}

@@ -1,0 +1,109 @@
+//! Entering: from a prepared sandbox to one whose agent runs. The same for a sandbox of one exec and for one that is held.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use saggar_domain::{NetworkMode, Spec};
+use saggar_jail::cgroup::{Group, Wanted};
+use saggar_jail::{Identity, Jailed, Op, Plan, SealedProgram, SpawnError, Step, Supplies, spawn};
+
+use crate::guest_image::GUEST_IMAGE;
+use crate::plan::Layout;
+use crate::prepare::{Prepared, Stopped, failed};
+use crate::record::{FirstProcess, start_time};
+
+/// Bytes of private storage for each file or directory there may be.
+const BYTES_PER_INODE: u64 = 4096;
+
+impl Prepared {
+    /// Makes the sandbox, with `channel` as its agent's end. Cgroups that were made are in `group` also when it fails. What has to be done
+    /// `meanwhile` is done while the first process makes its root.
+    pub(crate) fn enter(
+        &mut self,
+        spec: &Spec,
+        channel: OwnedFd,
+        group: &mut Option<Group>,
+        meanwhile: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Jailed, Stopped> {
+        let Self { record, host, name, layout, identity, enforcement, .. } = self;
+        // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
+        let begun = Group::begin(host, name, &enforcement.cgroup)
+            .map_err(|error| failed("making the cgroups", error.kind()))?;
+        let group = group.insert(begun);
+        let birthplace = group.birthplace().map_err(|error| failed("opening the cgroup", error.kind()))?;
+        let plan = plan(layout, *identity, spec, enforcement.processes, birthplace, channel);
+        let supply = || {
+            group.complete(host, name, &enforcement.cgroup)?;
+            meanwhile()?;
+            Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
+        };
+        let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
+        let pid = jailed.pid.as_raw_nonzero().get();
+        // Where there are cgroups the reaper finds every process in them.
+        if enforcement.cgroup == Wanted::default()
+            && let Some(started) = start_time(pid)
+        {
+            // Without this line the reaper relies on PID 1 ending itself, which it does.
+            let _ = record.add_first_process(FirstProcess { pid, started });
+        }
+        // They are in the root now.
+        layout.mounts.clear();
+        Ok(jailed)
+    }
+}
+
+fn plan(
+    layout: &mut Layout,
+    identity: Identity,
+    spec: &Spec,
+    processes: Option<u64>,
+    cgroup: Option<OwnedFd>,
+    channel: OwnedFd,
+) -> Plan {
+    let disk = spec.limits.disk.value.bytes();
+    Plan {
+        identity,
+        is_network_private: spec.network != NetworkMode::Host,
+        hostname: "sandbox".to_owned(),
+        storage_bytes: disk,
+        storage_inodes: (disk / BYTES_PER_INODE).max(1024),
+        ops: std::mem::take(&mut layout.ops),
+        fence: std::mem::take(&mut layout.fence),
+        files: spec.limits.files.value.get(),
+        processes,
+        cgroup,
+        channel,
+    }
+}
+
+/// A failed step, told without naming a path of the host that the user did not name.
+fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
+    match error {
+        SpawnError::Step { step: Step::Root, index, errno } => {
+            let what = match plan.ops.get(*index) {
+                Some(
+                    Op::Directory { path, .. }
+                    | Op::File { path, .. }
+                    | Op::Link { path, .. }
+                    | Op::Writable { path }
+                    | Op::Mask { path, .. },
+                ) => format!("making /{path}"),
+                Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
+                Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
+                Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
+                Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
+                Some(Op::Device { name }) => format!("mounting /dev/{name}"),
+                Some(Op::Covers) => "making masks".to_owned(),
+                Some(Op::Seal) | None => "sealing the root".to_owned(),
+            };
+            failed(&what, errno)
+        }
+        SpawnError::Step { step, errno, .. } => failed(&step.to_string(), errno),
+        SpawnError::Clone(errno) | SpawnError::Map(errno) | SpawnError::Channel(errno) => {
+            failed(&error.to_string(), errno)
+        }
+        SpawnError::Supply(source) => failed(&error.to_string(), source.kind()),
+        SpawnError::Died => failed("set-up", "the new process died without a word"),
+        SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
+    }
+}

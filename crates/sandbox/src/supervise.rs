@@ -1,0 +1,168 @@
+//! `saggar __supervise`: the process that holds one sandbox, from what it is told on its standard input to nothing left.
+//!
+//! ```text
+//!  start read ─▶ detached ─▶ prepared ─▶ jailed ─▶ control socket ─▶ ready told ─▶ held ─▶ cleaned up ─▶ last word ─▶ gone
+//! ```
+//! It outlives whoever started it. Up to "ready" every way out says why on the socket it was told on; from there on what it has to say is
+//! said over its control socket, and at last in `ended/`. One that is killed leaves a record, and the reaper does the rest: the sandbox
+//! itself dies with it.
+//!
+//! One process holds one sandbox: its locks are the process's.
+
+mod control_socket;
+mod start;
+
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use saggar_domain::{Code, Draft, Problem, SandboxId, Spec};
+use saggar_jail::cgroup::{Group, Host};
+use saggar_jail::{Jailed, Signals};
+use saggar_supervisor::control::{Reply, Start, Then};
+use saggar_supervisor::{Channel, Hold, Holding};
+
+use crate::data::DataDirectory;
+use crate::ids::policy_hash;
+use crate::prepare::{Prepared, clean_up, failed, prepare};
+use control_socket::ControlSocket;
+pub(crate) use control_socket::{control_name, unnamed};
+use start::Starter;
+
+/// How the mode is called.
+pub const SUPERVISE: &str = "__supervise";
+
+/// SIGTERM ends the sandbox in order; those that a terminal sends are for others.
+const ENDING: &[i32] = &[libc::SIGTERM];
+const IGNORED: &[i32] = &[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+
+/// Holds a sandbox until it is no more.
+pub fn supervise() -> ExitCode {
+    let (mut starter, start) = match Starter::receive() {
+        Ok(received) => received,
+        // Nobody who could be told.
+        Err(_) => return ExitCode::FAILURE,
+    };
+    start::detach(IGNORED);
+    let outcome = Signals::block(ENDING)
+        .map_err(|error| failed("blocking signals", error).error)
+        .and_then(|signals| Supervised::make(start, signals));
+    match outcome {
+        Ok(supervised) => {
+            // Whoever started us may be gone; the sandbox is there all the same, and will be found.
+            let _ = starter.tell(&Reply::Ready(Box::new(supervised.hold.describe())));
+            drop(starter);
+            supervised.hold()
+        }
+        Err(problem) => {
+            // As above; then there is nothing to be found.
+            let _ = starter.tell(&Reply::Error(problem));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A sandbox, and everything that has to be removed after it.
+struct Supervised {
+    data: DataDirectory,
+    sandbox: SandboxId,
+    prepared: Prepared,
+    socket: ControlSocket,
+    hold: Hold,
+}
+
+impl Supervised {
+    fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
+        let sandbox = start.sandbox_id;
+        let draft: Draft = serde_json::from_value(start.spec).map_err(|error| {
+            Problem::new(Code::InvalidSpec, format!("the spec can't be read: {error}"), "give a spec of saggar.spec/v1")
+        })?;
+        let spec = Spec::resolve(draft)?;
+        let data = DataDirectory::open(Some(&start.data_directory))?;
+        let host = Host::detect_with_freezer();
+        if start.terms.then == Then::Pause && host.freezer().is_err() {
+            return Err(Problem::new(
+                Code::UnsupportedCapability,
+                "this host can't freeze a sandbox: no cgroup that can be frozen is ours to use",
+                "end it when its time is up; `saggar doctor` shows what this host gives",
+            ));
+        }
+        let mut prepared = prepare(&data, &sandbox, host, &spec, &mut |_| {}).map_err(|stopped| stopped.error)?;
+        let mut group = None;
+        let mut socket = None;
+        let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);
+        match (entered, socket) {
+            (Ok((jailed, channel)), Some((socket, listener))) => {
+                let hold = Hold::new(Holding {
+                    sandbox_id: sandbox.clone(),
+                    policy_hash: policy_hash(&spec).to_string(),
+                    spec,
+                    unenforced: std::mem::take(&mut prepared.enforcement.unenforced),
+                    pid: jailed.pid,
+                    pidfd: jailed.pidfd,
+                    questions: Some(jailed.listener),
+                    channel,
+                    group,
+                    listener,
+                    signals,
+                    terms: start.terms,
+                    is_pooled: start.is_pooled,
+                });
+                Ok(Self { data, sandbox, prepared, socket, hold })
+            }
+            (entered, socket) => {
+                if let Some((socket, _)) = socket {
+                    socket.remove();
+                }
+                // Whatever isn't removed now is found by the record.
+                if group.map_or(Ok(()), Group::remove).is_ok() {
+                    clean_up(&data, &sandbox, prepared.record, prepared.placed);
+                }
+                Err(entered.err().unwrap_or_else(|| failed("making the control socket", "it was not made").error))
+            }
+        }
+    }
+
+    /// Holds it, and cleans up: the tree, the cgroups, the placeholders, the record; then the last word, and the socket last.
+    fn hold(self) -> ExitCode {
+        let Self { data, sandbox, prepared, socket, hold } = self;
+        let mut held = hold.run();
+        let removed = held.group.take().map_or(Ok(()), Group::remove);
+        match removed {
+            Ok(()) if held.reaped.is_some() => clean_up(&data, &sandbox, prepared.record, prepared.placed),
+            // Something in there doesn't die, which is told already. The record stays, so that the reaper tries again.
+            Ok(()) => {}
+            Err(error) => {
+                held.last_word.error.get_or_insert_with(|| {
+                    Problem::new(
+                        Code::SetupFailed,
+                        format!("a cgroup of the sandbox can't be removed: {}", error.kind()),
+                        "the reaper tries again",
+                    )
+                });
+            }
+        }
+        drop(prepared.range);
+        let written = data.write_ended(&held.last_word);
+        socket.remove();
+        held.answer();
+        if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Makes the sandbox and its control socket. What was made is in `group` and `socket` also when it fails.
+fn enter(
+    data: &DataDirectory,
+    sandbox: &SandboxId,
+    prepared: &mut Prepared,
+    spec: &Spec,
+    group: &mut Option<Group>,
+    socket: &mut Option<(ControlSocket, OwnedFd)>,
+) -> Result<(Jailed, Channel), Problem> {
+    let (channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error).error)?;
+    let listen = || {
+        *socket = Some(ControlSocket::listen(data, sandbox)?);
+        Ok(())
+    };
+    let jailed = prepared.enter(spec, theirs, group, listen).map_err(|stopped| stopped.error)?;
+    Ok((jailed, channel))
+}

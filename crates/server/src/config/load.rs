@@ -1,0 +1,193 @@
+//! Reading a config from where values can come from. Pure: whoever calls has read the file and the environment.
+
+use std::path::PathBuf;
+
+use super::setting::{self, SETTINGS};
+use super::{Config, Origin};
+
+/// What the name of every variable begins with.
+const PREFIX: &str = "SAGGAR_";
+/// Variables that begin the same and are for other commands, or name the file itself.
+const NOT_OURS: &[&str] = &["SAGGAR_CONFIG", "SAGGAR_URL", "SAGGAR_API_KEY", "SAGGAR_MUTATION_RULES"];
+
+/// Everything that was given, in the order in which later comes before earlier.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// The default for `data_dir`.
+    pub data_directory: PathBuf,
+    /// A file's name, for messages, and its content.
+    pub file: Option<(String, String)>,
+    /// The environment.
+    pub environment: Vec<(String, String)>,
+    /// The command line: names of settings and their values.
+    pub flags: Vec<(String, String)>,
+}
+
+/// Why a config can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct ConfigError {
+    /// What is wrong, and where.
+    pub what: String,
+    /// What to do next.
+    pub help: String,
+}
+
+impl ConfigError {
+    pub(super) fn new(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { what: what.into(), help: help.into() }
+    }
+}
+
+impl Config {
+    /// Reads what was given, and refuses what can't be meant.
+    pub fn load(given: Given) -> Result<Self, ConfigError> {
+        let Given { data_directory, file, environment, flags } = given;
+        let mut config = Self::default_in(data_directory);
+        if let Some((name, text)) = file {
+            config.read_file(&name, &text)?;
+        }
+        config.read_environment(&environment)?;
+        for (name, value) in flags {
+            let flag = format!("--{}", name.replace('_', "-"));
+            config.set(&name, &value, Origin::Flag(flag))?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn read_file(&mut self, file: &str, text: &str) -> Result<(), ConfigError> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            ConfigError::new(format!("{file} can't be read: {}", error.message()), "a setting is a line: port = 7420")
+        })?;
+        for (name, value) in table {
+            let text = plain(&value).ok_or_else(|| {
+                let what = format!("{name} in {file} is a {}", value.type_str());
+                ConfigError::new(what, "write a text, a number, true, false, or a list of texts")
+            })?;
+            self.set(&name, &text, Origin::File(file.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    fn read_environment(&mut self, environment: &[(String, String)]) -> Result<(), ConfigError> {
+        for (variable, value) in environment {
+            let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+            // An empty variable is how a shell says that there is none.
+            if NOT_OURS.contains(&variable.as_str()) || value.is_empty() {
+                continue;
+            }
+            self.set(&name.to_ascii_lowercase(), value, Origin::Environment(variable.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
+        let Some(setting) = setting::find(name) else {
+            let what = format!("there is no setting {name:?} ({origin})");
+            return Err(ConfigError::new(what, format!("did you mean {:?}?", setting::nearest(name))));
+        };
+        (setting.set)(self, value).map_err(|complaint| {
+            ConfigError::new(format!("{name} ({origin}): {complaint}"), format!("{name} is {}", setting.what))
+        })?;
+        self.origins_of_values.insert(setting.name, origin);
+        Ok(())
+    }
+}
+
+/// The names of all settings, for the command line.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SETTINGS.iter().map(|setting| (setting.name, setting.what))
+}
+
+/// A value of the file as the text it would be on the command line.
+fn plain(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Boolean(is_so) => Some(is_so.to_string()),
+        toml::Value::Array(values) => {
+            let texts: Option<Vec<&str>> = values.iter().map(toml::Value::as_str).collect();
+            texts.map(|texts| texts.join(","))
+        }
+        toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Given {
+        let owned = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        Given {
+            data_directory: "/data".into(),
+            file: Some(("saggar.toml".to_owned(), file.to_owned())),
+            environment: owned(environment),
+            flags: owned(flags),
+        }
+    }
+
+    #[test]
+    fn later_wins_and_every_value_knows_where_it_came_from() {
+        let file = "port = 1\ncapacity = 20\norigins = [\"https://a.example\", \"https://b.example\"]\n";
+        let environment = [("SAGGAR_PORT", "3"), ("SAGGAR_POOL_MAX", "4"), ("PATH", "/bin"), ("SAGGAR_URL", "x")];
+        let config = Config::load(given(file, &environment, &[("port", "5")])).unwrap();
+        assert_eq!((config.port, config.capacity, config.pool_max), (5, 20, 4));
+        assert_eq!(config.origins, ["https://a.example", "https://b.example"]);
+        assert_eq!(config.origin("port"), Origin::Flag("--port".to_owned()));
+        assert_eq!(config.origin("capacity"), Origin::File("saggar.toml".to_owned()));
+        assert_eq!(config.origin("pool_max"), Origin::Environment("SAGGAR_POOL_MAX".to_owned()));
+        assert_eq!(config.origin("address"), Origin::Default);
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_nearest_one() {
+        for (given, nearest) in [
+            (given("prot = 1", &[], &[]), "port"),
+            (given("", &[("SAGGAR_DATADIR", "/x")], &[]), "data_dir"),
+            (given("", &[], &[("pool-max", "1")]), "pool_max"),
+        ] {
+            let error = Config::load(given).unwrap_err();
+            assert!(error.what.contains("there is no setting"), "{error:?}");
+            assert_eq!(error.help, format!("did you mean {nearest:?}?"));
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_named_with_its_place() {
+        for (file, name) in [
+            ("port = 70000", "port"),
+            ("port = 1.5", "port"),
+            ("address = \"localhost\"", "address"),
+            ("data_dir = \"relative\"", "data_dir"),
+            ("default_ttl = \"soon\"", "default_ttl"),
+            ("auth = \"none\"", "auth"),
+            ("tls = \"perhaps\"", "tls"),
+            ("domain = \"a b\"", "domain"),
+            ("origins = [\"*\"]", "origins"),
+            ("capacity = -1", "capacity"),
+            ("upload_max = \"much\"", "upload_max"),
+            ("[port]\nx = 1", "port"),
+        ] {
+            let error = Config::load(given(file, &[], &[])).unwrap_err();
+            assert!(error.what.contains(name) && error.what.contains("saggar.toml"), "{file}: {error:?}");
+        }
+        assert!(Config::load(given("port = ", &[], &[])).unwrap_err().what.contains("can't be read"));
+    }
+
+    #[test]
+    fn what_is_shown_reads_back_the_same() {
+        let config = Config::default_in("/data".into());
+        let mut again = Config::default_in("/elsewhere".into());
+        for setting in SETTINGS {
+            let text = (setting.show)(&config);
+            if !text.is_empty() {
+                (setting.set)(&mut again, &text).unwrap();
+            }
+        }
+        assert_eq!(again, config);
+    }
+}

@@ -1,0 +1,34 @@
+//! What holds, and where it came from, for people and for programs. No setting holds a secret; the files they name do.
+
+use serde::Serialize;
+
+use super::Config;
+use super::setting::SETTINGS;
+
+/// One value as it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shown {
+    /// The setting.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Where it came from.
+    pub from: String,
+    /// What it decides.
+    pub what: &'static str,
+}
+
+impl Config {
+    /// Every value, in the order of the table.
+    pub fn shown(&self) -> Vec<Shown> {
+        SETTINGS
+            .iter()
+            .map(|setting| Shown {
+                name: setting.name,
+                value: (setting.show)(self),
+                from: self.origin(setting.name).to_string(),
+                what: setting.what,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,34 @@
+//! The server: sandboxes over the network.
+//!
+//! Reads requests, asks the runtime, writes answers. It decides nothing: who may is the runtime's `Permit`, made in one place
+//! (`permitted`); what happens is the runtime's. What is here is HTTP: bounds, streams, archives, the way to a sandbox's ports.
+#![forbid(unsafe_code)]
+
+mod archive;
+mod attend;
+mod config;
+mod extract;
+mod keys;
+mod listen;
+mod logs;
+mod openapi;
+mod patience;
+mod permitted;
+mod ports;
+mod reference;
+mod refusal;
+mod routes;
+mod serve;
+mod server;
+mod signed;
+mod sse;
+mod tls;
+mod wire;
+
+pub use config::{Auth, Config, ConfigError, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
+pub use logs::start as start_logs;
+pub use openapi::{document as openapi, text as openapi_text};
+pub use reference::markdown as api_reference;
+pub use saggar_runtime::store::{BackupError, backup, restore};
+pub use serve::{ServeError, serve};
+pub use tls::TlsError;

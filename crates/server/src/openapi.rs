@@ -1,0 +1,66 @@
+//! The OpenAPI document: what the handlers say of themselves, and what holds for all of them.
+
+use std::sync::OnceLock;
+
+use saggar_api::{PROBLEM_MEDIA_TYPE, Problem};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
+use utoipa::{OpenApi as _, PartialSchema, ToSchema};
+
+use crate::routes::Document;
+
+/// What each group of operations is about.
+const TAGS: [(&str, &str); 5] = [
+    ("server", "The server itself."),
+    ("sandboxes", "Isolated environments: files, processes, network boundary, limits, life."),
+    ("execs", "Process trees run in a sandbox, with their streams, limits and outcome."),
+    ("files", "Files of a sandbox, in its own view."),
+    ("keys", "API keys of the project."),
+];
+
+/// The document, as it is served and kept in docs/openapi.json.
+pub fn text() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| document().to_pretty_json().expect("our own document can be written") + "\n")
+}
+
+/// The document.
+pub fn document() -> OpenApi {
+    let mut document = Document::openapi();
+    document.info = InfoBuilder::new()
+        .title("Saggar")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Sandboxes over the network. Every error is `application/problem+json` with a stable `code` and what to do next. \
+             What listens in a sandbox is reached at `/api/v1/sandboxes/{id}/ports/{port}/…`, with the headers `Saggar-Sandbox` \
+             and `Saggar-Port`, or at the host `{port}-{id}.DOMAIN`.",
+        ))
+        .license(Some(utoipa::openapi::License::new("Apache-2.0")))
+        .build();
+    document.tags =
+        Some(TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build()).collect());
+    let components = document.components.get_or_insert_default();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: sgr_…")).build();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    let header = ApiKey::Header(ApiKeyValue::new("X-API-Key"));
+    components.add_security_scheme("header", SecurityScheme::ApiKey(header));
+    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    let mut needed = Vec::new();
+    Problem::schemas(&mut needed);
+    components.schemas.extend(needed);
+    let none: [&str; 0] = [];
+    document.security = Some(vec![SecurityRequirement::new("bearer", none), SecurityRequirement::new("header", none)]);
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build();
+            let response = ResponseBuilder::new()
+                .description("It was not done, and why")
+                .content(PROBLEM_MEDIA_TYPE, problem)
+                .build();
+            operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
+        }
+    }
+    document
+}

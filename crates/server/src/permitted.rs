@@ -1,0 +1,200 @@
+//! Who asks, and whether they may: the one place where requests become permits.
+//!
+//! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
+//! address (for the one file and method it names) or, for ports, the sandbox's access token.
+
+use std::marker::PhantomData;
+
+use axum::extract::FromRequestParts;
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, Method};
+use saggar_api::{Code, route};
+use saggar_domain::{ProjectId, SandboxId};
+use saggar_runtime::{Action, Permit, Subject};
+
+use crate::extract::path_sandbox;
+use crate::refusal::Refusal;
+use crate::server::Shared;
+use crate::signed;
+
+/// A permit for what `W` names, on the sandbox that the path names.
+pub(crate) struct Allowed<W> {
+    pub(crate) permit: Permit,
+    what: PhantomData<W>,
+}
+
+/// Something a handler does.
+pub(crate) trait Wanted: Send + 'static {
+    /// Whether the path names a sandbox that it is done to.
+    const ON_SANDBOX: bool = true;
+    /// Whether a signed address may stand in for a key.
+    const SIGNED: bool = false;
+
+    fn action(id: Option<SandboxId>) -> Option<Action>;
+}
+
+macro_rules! wanted {
+    ($($(#[$doc:meta])* $name:ident on sandbox => $action:ident $(, $signed:ident)?;)+) => {$(
+        $(#[$doc])*
+        pub(crate) enum $name {}
+
+        impl Wanted for $name {
+            $(const $signed: bool = true;)?
+
+            fn action(id: Option<SandboxId>) -> Option<Action> {
+                id.map(Action::$action)
+            }
+        }
+    )+};
+    ($($(#[$doc:meta])* $name:ident => $action:ident;)+) => {$(
+        $(#[$doc])*
+        pub(crate) enum $name {}
+
+        impl Wanted for $name {
+            const ON_SANDBOX: bool = false;
+
+            fn action(_id: Option<SandboxId>) -> Option<Action> {
+                Some(Action::$action)
+            }
+        }
+    )+};
+}
+
+wanted! {
+    /// Sees one sandbox.
+    Read on sandbox => ReadSandbox;
+    /// Changes how it lives.
+    Change on sandbox => ChangeSandbox;
+    /// Ends it.
+    Kill on sandbox => KillSandbox;
+    /// Runs programs in it.
+    Exec on sandbox => Exec;
+    /// Sees its files.
+    ReadFiles on sandbox => ReadFiles;
+    /// Changes its files.
+    WriteFiles on sandbox => WriteFiles;
+    /// Sees one file, and may be let in by a signature.
+    ReadFile on sandbox => ReadFiles, SIGNED;
+    /// Changes one file, and may be let in by a signature.
+    WriteFile on sandbox => WriteFiles, SIGNED;
+}
+
+wanted! {
+    /// Makes a sandbox.
+    Create => CreateSandbox;
+    /// Lists sandboxes.
+    List => ListSandboxes;
+    /// Makes, lists and revokes keys.
+    Manage => ManageKeys;
+}
+
+impl<W: Wanted> FromRequestParts<Shared> for Allowed<W> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Shared) -> Result<Self, Refusal> {
+        let subject = if W::SIGNED && signed::is_signed(parts.uri.query()) {
+            let id = path_sandbox(parts).await?;
+            signed::subject(server, &id, &parts.method, parts.uri.query())?
+        } else {
+            authenticate(server, &parts.headers).await?.ok_or_else(Refusal::unauthorized)?
+        };
+        let id = if W::ON_SANDBOX { Some(path_sandbox(parts).await?) } else { None };
+        let action = W::action(id).ok_or_else(Refusal::internal)?;
+        Ok(Self { permit: decide(&subject, action)?, what: PhantomData })
+    }
+}
+
+/// A permit for whoever has any key, where there is nothing to act on.
+pub(crate) struct Known;
+
+impl FromRequestParts<Shared> for Known {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Shared) -> Result<Self, Refusal> {
+        authenticate(server, &parts.headers).await?.map(|_| Self).ok_or_else(Refusal::unauthorized)
+    }
+}
+
+/// Whether somebody may use a port, by what they showed. `token` is what they showed as an access token, wherever they did.
+pub(crate) async fn port(
+    server: &Shared,
+    headers: &HeaderMap,
+    token: Option<&str>,
+    id: &SandboxId,
+    port: u16,
+) -> Result<Permit, Refusal> {
+    let action = Action::UsePort(id.clone(), port);
+    let bearer = |project: ProjectId| Subject::Bearer { project, action: action.clone() };
+    if let Some(project) = server.sandboxes.public_port(id, port) {
+        return decide(&bearer(project), action);
+    }
+    if let Some(token) = token
+        && server.sandboxes.signing().verify(&["access/v1", id.as_str()], token)
+        && let Some(project) = server.sandboxes.project_of(id)
+    {
+        return decide(&bearer(project), action);
+    }
+    match authenticate(server, headers).await? {
+        Some(subject) => decide(&subject, action),
+        None => Err(Refusal::new(
+            Code::Unauthorized,
+            "the request shows neither an API key nor the sandbox's access token",
+            "send the token that came with the sandbox as `Saggar-Access-Token`, or declare the port public",
+        )),
+    }
+}
+
+fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
+    Ok(Permit::decide(subject, action)?)
+}
+
+/// Who asks; `None` when nothing that proves it was shown.
+async fn authenticate(server: &Shared, headers: &HeaderMap) -> Result<Option<Subject>, Refusal> {
+    if let Some(subject) = &server.everybody {
+        // Without keys, what keeps a web page from asking is that its browser tells on it.
+        return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
+    }
+    match shown_key(headers) {
+        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), key).await?),
+        None => Ok(None),
+    }
+}
+
+/// The key that a request shows.
+pub(crate) fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok())
+}
+
+/// Whether a text looks like a key of ours.
+pub(crate) fn is_ours(key: &str) -> bool {
+    key.starts_with("sgr_")
+}
+
+fn is_from_a_page(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_loopback = matches!(name, "" | "localhost" | "127.0.0.1" | "[::1]");
+    headers.contains_key(ORIGIN) || !is_loopback
+}
+
+fn from_a_page() -> Refusal {
+    Refusal::new(
+        Code::Forbidden,
+        "without keys no web page may ask, and no other host",
+        "set auth = \"keys\", or ask 127.0.0.1 without an Origin",
+    )
+}
+
+/// What a method does to a file, as signed addresses name it.
+pub(crate) fn method_name(method: &Method) -> Option<&'static str> {
+    match *method {
+        Method::GET | Method::HEAD => Some("get"),
+        Method::PUT => Some("put"),
+        _ => None,
+    }
+}

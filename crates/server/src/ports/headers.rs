@@ -1,0 +1,162 @@
+//! Headers that belong to one connection, and headers that belong to us: neither goes on.
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, COOKIE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue};
+use saggar_api::route;
+
+use super::token::COOKIE_NAME;
+use super::{Destination, NamedBy};
+use crate::permitted::is_ours;
+
+/// What a request asks its connection to become, if anything.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let asks = asks.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    if asks { headers.get(UPGRADE).cloned() } else { None }
+}
+
+/// Takes off what belongs to one connection.
+pub(super) fn strip_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+    headers.remove("keep-alive");
+    headers.remove("proxy-connection");
+}
+
+/// Takes off what proves to us who asks. What looks the same and is for the program inside stays.
+pub(super) fn strip_credentials(headers: &mut HeaderMap) {
+    let is_our_key = |value: &HeaderValue| {
+        let text = value.to_str().unwrap_or_default();
+        is_ours(text.split_once(' ').map_or(text, |(_, key)| key).trim())
+    };
+    for name in [AUTHORIZATION, HeaderName::from_static(route::header::API_KEY)] {
+        if headers.get_all(&name).iter().any(is_our_key) {
+            headers.remove(name);
+        }
+    }
+    for name in [route::header::ACCESS_TOKEN, route::header::SANDBOX, route::header::PORT] {
+        headers.remove(name);
+    }
+    let cookies: Vec<String> = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .map(str::trim)
+        .filter(|cookie| cookie.split('=').next() != Some(COOKIE_NAME) && !cookie.is_empty())
+        .map(str::to_owned)
+        .collect();
+    headers.remove(COOKIE);
+    if !cookies.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&cookies.join("; "))
+    {
+        headers.insert(COOKIE, value);
+    }
+}
+
+/// Says to whom inside the request is, and how it was known outside.
+pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: Option<&str>, is_tls: bool) {
+    let mut set = |name: &'static str, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    set("x-forwarded-proto", if is_tls { "https" } else { "http" });
+    if let Some(host) = host {
+        set("x-forwarded-host", host);
+    }
+    let inside = format!("localhost:{}", destination.port);
+    let host = match &destination.named_by {
+        NamedBy::Host => host.unwrap_or(&inside),
+        NamedBy::Path(prefix) => {
+            set("x-forwarded-prefix", prefix);
+            &inside
+        }
+        NamedBy::Headers => &inside,
+    };
+    if let Ok(value) = HeaderValue::from_str(host) {
+        headers.insert(HOST, value);
+    }
+}
+
+/// Takes off what a program inside may not say in our name.
+pub(super) fn clean_answer(headers: &mut HeaderMap, named_by: &NamedBy) {
+    strip_connection(headers);
+    let is_ours = |value: &HeaderValue| value.as_bytes().trim_ascii_start().starts_with(COOKIE_NAME.as_bytes());
+    let kept: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().filter(|value| !is_ours(value)).cloned().collect();
+    headers.remove(SET_COOKIE);
+    for cookie in kept {
+        headers.append(SET_COOKIE, cookie);
+    }
+    if let NamedBy::Path(_) = named_by {
+        // What is served below our own origin must not act as it.
+        let policy = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
+        headers.append(http::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_stays_with_it() {
+        let mut given = headers(&[
+            ("connection", "close, x-mine"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("x-other", "2"),
+        ]);
+        strip_connection(&mut given);
+        assert_eq!(given, headers(&[("x-other", "2")]));
+    }
+
+    #[test]
+    fn our_credentials_stay_and_theirs_go_on() {
+        let mut ours = headers(&[
+            ("authorization", "Bearer sgr_abc"),
+            ("x-api-key", "sgr_abc"),
+            ("saggar-access-token", "t"),
+            ("saggar-sandbox", "sbx_x"),
+            ("cookie", "a=1; saggar_token=t; b=2"),
+            ("cookie", "saggar_token=t"),
+        ]);
+        strip_credentials(&mut ours);
+        assert_eq!(ours, headers(&[("cookie", "a=1; b=2")]));
+        let theirs = headers(&[("authorization", "Basic Zm9v"), ("x-api-key", "theirs"), ("cookie", "a=1")]);
+        let mut passed = theirs.clone();
+        strip_credentials(&mut passed);
+        assert_eq!(passed, theirs);
+    }
+
+    #[test]
+    fn a_program_inside_sets_no_cookie_of_ours() {
+        let mut given = headers(&[("set-cookie", "saggar_token=evil; Path=/"), ("set-cookie", "theirs=1")]);
+        clean_answer(&mut given, &NamedBy::Host);
+        assert_eq!(given, headers(&[("set-cookie", "theirs=1")]));
+    }
+}

@@ -1,0 +1,151 @@
+//! A server's life: opened, found again what there was, answering, stopping. Sandboxes live on without it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use saggar_runtime::store::{KeySecret, Store};
+use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OnceCell, watch};
+
+use crate::config::{Auth, Config};
+use crate::keys::Keys;
+use crate::listen::listen;
+use crate::routes;
+use crate::server::Server;
+use crate::tls::{self, TlsError};
+
+/// How long the end of what nobody owns may take when the server goes.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The data directory can't be used.
+    #[error("{0}")]
+    Store(#[from] saggar_runtime::store::OpenError),
+    /// Sandboxes can't be taken over.
+    #[error("{0}")]
+    Runtime(#[from] Fault),
+    /// The address can't be had.
+    #[error("can't listen on {address}: {}", source.kind())]
+    Listen {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// TLS can't be spoken.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Something of the operating system.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+impl ServeError {
+    /// What to do next.
+    pub fn help(&self) -> String {
+        match self {
+            Self::Store(error) => error.help(),
+            Self::Runtime(Fault::Refused(problem)) => problem.help.clone(),
+            Self::Runtime(_) => "look at the lines above, and at the data directory".to_owned(),
+            Self::Listen { .. } => "choose another port with --port, or stop what has it".to_owned(),
+            Self::Tls(_) => "look at tls_certificate and tls_key".to_owned(),
+            Self::System(_) => "look at the limits of this process".to_owned(),
+        }
+    }
+}
+
+/// Serves until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
+pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
+    let address = config.socket_address();
+    let store = Store::open(&config.data_directory)?;
+    let sandboxes = Sandboxes::open(settings(&config, program), store)?;
+    let (project, secret) = sandboxes.first_start().await?;
+    let tls = config.tls.then(|| tls::acceptor(&config)).transpose()?;
+    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let address = listener.local_addr()?;
+    let adopted = sandboxes.adopt().await?;
+    tracing::info!(
+        live = adopted.live,
+        ready = adopted.ready,
+        ended = adopted.ended,
+        strangers = adopted.strangers,
+        "took over what there was"
+    );
+    let upkeep = Upkeep::start(&sandboxes);
+    let (stop, stopping) = watch::channel(false);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let everybody = match config.auth {
+        Auth::Keys => None,
+        Auth::Off => Some(Subject::Anybody { project }),
+    };
+    let scheme = if config.tls { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    announce(&url, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
+    let (grace, connections_max) = (config.shutdown_grace, config.connections_max);
+    let server = Arc::new(Server {
+        sandboxes: sandboxes.clone(),
+        keys: Keys::default(),
+        config,
+        everybody,
+        capabilities: OnceCell::new(),
+        unenforced: OnceLock::new(),
+        stopping: stopping.clone(),
+    });
+    let serving =
+        listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("told to stop; sandboxes live on");
+        stop.send_replace(true);
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        () = serving => {}
+        () = told => {}
+    }
+    upkeep.stop().await;
+    // What is kept ready has no owner and no end of its own: it must not outlive whoever would give it away.
+    if tokio::time::timeout(DRAIN_PATIENCE, sandboxes.drain_pool()).await.is_err() {
+        tracing::warn!("some sandboxes without an owner are left to the next start");
+    }
+    Ok(())
+}
+
+fn settings(config: &Config, program: PathBuf) -> Settings {
+    Settings {
+        data_directory: config.data_directory.clone(),
+        program,
+        capacity: config.capacity,
+        pool: PoolSize { least: config.pool_min, most: config.pool_max.min(config.capacity) },
+        default_ttl: config.default_ttl,
+        ttl_max: config.ttl_max,
+        allow_host_network: config.allow_host_network,
+        retention: config.retention,
+        paused_max: config.paused_max,
+    }
+}
+
+/// Says where the server is, and at the first start how to talk to it. Programs wait for the line that begins with `listening`.
+fn announce(url: &str, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if let Some(secret) = secret {
+        let (key, insecure) = (secret.expose(), if fingerprint.is_some() { "-k " } else { "" });
+        writeln!(out, "API key (shown this once): {key}\n\nTry it:\n")?;
+        writeln!(out, "  curl -s {insecure}-X POST {url}/api/v1/sandboxes -H 'Authorization: Bearer {key}'\n")?;
+    }
+    if let Some(fingerprint) = fingerprint {
+        writeln!(out, "certificate SHA-256 {fingerprint}")?;
+    }
+    writeln!(out, "listening on {url}")?;
+    out.flush()
+}

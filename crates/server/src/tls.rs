@@ -1,0 +1,100 @@
+//! TLS with the operator's certificate, or with one made here.
+//!
+//! One made here is kept in the data directory, so that a client can pin it; its fingerprint is printed at the start. It proves that the
+//! server is the same as last time, and nothing else.
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::Config;
+
+/// Where a certificate made here is kept, in the data directory.
+const CERTIFICATE: &str = "tls-certificate.pem";
+const KEY: &str = "tls-key.pem";
+
+/// Why TLS can't be spoken.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file can't be read.
+    #[error("the {what} can't be read")]
+    Read {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// The two don't go together, or are of a kind that isn't spoken.
+    #[error("the certificate and its key can't be used")]
+    Unusable(#[from] rustls::Error),
+    /// A certificate can't be made.
+    #[error("a certificate can't be made")]
+    Make(#[from] rcgen::Error),
+    /// It can't be kept.
+    #[error("a certificate can't be written to the data directory")]
+    Write(#[source] io::Error),
+}
+
+/// TLS, ready to be spoken, and the fingerprint of the certificate.
+pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsError> {
+    let (certificate, key) = match (&config.tls_certificate, &config.tls_key) {
+        (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
+        _ => self_made(config)?,
+    };
+    let chain = CertificateDer::pem_file_iter(&certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|source| TlsError::Read { what: "certificate", source })?;
+    let key =
+        PrivateKeyDer::from_pem_file(&key).map_err(|source| TlsError::Read { what: "certificate's key", source })?;
+    let fingerprint = chain.first().map(fingerprint).unwrap_or_default();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok((TlsAcceptor::from(Arc::new(server)), fingerprint))
+}
+
+/// The certificate that was made at an earlier start, or a new one.
+fn self_made(config: &Config) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (certificate, key) = (config.data_directory.join(CERTIFICATE), config.data_directory.join(KEY));
+    if certificate.exists() && key.exists() {
+        return Ok((certificate, key));
+    }
+    let domain = &config.domain;
+    let mut names = vec!["localhost".to_owned(), config.address.to_string(), domain.clone(), format!("*.{domain}")];
+    names.dedup();
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "saggar");
+    let pair = KeyPair::generate()?;
+    let made = params.self_signed(&pair)?;
+    // The key first: a certificate that is there has its key.
+    write(&key, pair.serialize_pem().as_bytes()).map_err(TlsError::Write)?;
+    write(&certificate, made.pem().as_bytes()).map_err(TlsError::Write)?;
+    Ok((certificate, key))
+}
+
+/// Written under another name first: what is there is whole, and nobody else's to read from its first moment.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    io::Write::write_all(&mut file, bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
+fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    let digest = Sha256::digest(certificate);
+    digest.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":")
+}

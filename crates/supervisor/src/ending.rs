@@ -1,0 +1,85 @@
+//! Endings: how an exec ended, as the agent and the kernel tell it, turned into what is said of it.
+
+use rustix::io::Errno;
+use saggar_domain::{Code, ExecStatus, Problem};
+use saggar_guest::{End, FailStage};
+
+use crate::attend::Ending;
+
+const NOT_FOUND: i32 = Errno::NOENT.raw_os_error();
+/// What a shell gives for a child that SIGKILL ended.
+const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
+
+/// How an exec ended, in the words of results: status, exit code, signal, and why it isn't an ordinary end. `was_killed` says whether the
+/// kernel killed a process of it for want of memory; a message names the program and its directory as they were asked for.
+pub fn describe_ending(
+    ending: Ending,
+    was_killed: bool,
+    program: &str,
+    cwd: &str,
+) -> (ExecStatus, Option<u8>, Option<u8>, Option<Problem>) {
+    const SIGKILL: u8 = 9;
+    match ending {
+        Ending::Ended(End::Signal { signal: SIGKILL, .. }) if was_killed => {
+            (ExecStatus::OutOfMemory, None, Some(SIGKILL), None)
+        }
+        Ending::Ended(End::Code(KILLED_BY_SHELLS_ACCOUNT)) if was_killed => {
+            (ExecStatus::OutOfMemory, Some(KILLED_BY_SHELLS_ACCOUNT), None, None)
+        }
+        Ending::GuestLost if was_killed => (ExecStatus::OutOfMemory, None, Some(SIGKILL), None),
+        Ending::Ended(End::Code(code)) => (ExecStatus::Exited, Some(code), None, None),
+        Ending::Ended(End::Signal { signal, .. }) => (ExecStatus::Signaled, None, Some(signal), None),
+        Ending::TimedOut => (ExecStatus::TimedOut, None, None, None),
+        Ending::Cancelled => (ExecStatus::Cancelled, None, None, None),
+        Ending::NotStarted { stage, errno } => {
+            let (status, problem) = not_started(stage, errno, program, cwd);
+            (status, None, None, Some(problem))
+        }
+        Ending::GuestLost => {
+            let problem = Problem::new(
+                Code::GuestLost,
+                "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
+                "run it again; if it repeats, report it",
+            );
+            (ExecStatus::SetupFailed, None, None, Some(problem))
+        }
+    }
+}
+
+fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecStatus, Problem) {
+    let reason = std::io::Error::from_raw_os_error(errno);
+    match (stage, errno) {
+        (FailStage::Program, NOT_FOUND) => (
+            ExecStatus::SetupFailed,
+            Problem::new(
+                Code::ProgramNotFound,
+                format!("no program {program:?} in the sandbox"),
+                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
+            ),
+        ),
+        (FailStage::Program, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::ProgramNotExecutable,
+                format!("the program {program:?} can't be executed: {reason}"),
+                "check that it is executable, for this machine, and starts with #! if it is a script",
+            ),
+        ),
+        (FailStage::Cwd, _) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::InvalidCwd,
+                format!("the working directory {cwd:?} can't be entered: {reason}"),
+                "give a directory that exists inside with --cwd",
+            ),
+        ),
+        (stage, _) => (
+            ExecStatus::SetupFailed,
+            Problem::new(
+                Code::SetupFailed,
+                format!("starting the program failed ({stage:?}): {reason}"),
+                "`saggar doctor` shows what this host gives and what is missing",
+            ),
+        ),
+    }
+}

@@ -1,0 +1,417 @@
+//! One exec of a held sandbox: its state, its output and what it still owes, driven by what the agent says of it.
+//!
+//! ```text
+//!  Starting ──Started──▶ Running ──Exited──▶ Ended (processes it left may live on until TreeGone)
+//! ```
+//! Nothing the agent says is taken on trust: what can't be so is a [`Lie`], and ends the sandbox.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use saggar_domain::{ExecId, ExecStatus, Problem};
+use saggar_guest::{STDIN_WINDOW, Stream};
+use saggar_jail::cgroup::Group;
+
+use crate::control::ExecState;
+use crate::deadline::Deadline;
+
+use super::moment::Moment;
+use super::ring::Ring;
+
+/// Bytes of output that the agent may have sent and not yet got back.
+pub(crate) const OUTPUT_WINDOW: u32 = 256 * 1024;
+/// Credit is given back in portions, not byte by byte.
+const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
+/// Bytes of a command line that are remembered: of 256 execs they fit into one description, whatever JSON makes of them.
+const ARGV_LEN_MAX: usize = 2048;
+/// What is alive this long after a program's end was left behind; until then it may be on its way out.
+const LINGER: Duration = Duration::from_millis(50);
+/// Bytes of stdin sent at once.
+const STDIN_LEN: usize = 32 * 1024;
+
+/// The agent said what can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lie;
+
+/// One exec.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) id: ExecId,
+    /// What the agent calls it.
+    pub(crate) number: u32,
+    /// As asked for, for messages.
+    pub(crate) program: String,
+    /// Likewise.
+    pub(crate) cwd: String,
+    pub(crate) ring: Ring,
+    pub(crate) stdin: Stdin,
+    pub(crate) deadline: Option<Deadline<Moment>>,
+    /// Cgroups with limits of its own.
+    pub(crate) portion: Option<Group>,
+    /// Whether its end is yet to be told.
+    pub(crate) is_news: bool,
+    pub(crate) is_storage_full: bool,
+    argv: Vec<String>,
+    has_terminal: bool,
+    started_ms: u64,
+    phase: Phase,
+    is_tree_gone: bool,
+    /// The agent has been given back everything up to this position.
+    credited: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Starting,
+    Running { pid: u32 },
+    Ended { pid: u32, ended: Ended },
+}
+
+/// How an exec ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) at: Moment,
+    pub(crate) at_ms: u64,
+    pub(crate) status: ExecStatus,
+    pub(crate) exit_code: Option<u8>,
+    pub(crate) signal: Option<u8>,
+    pub(crate) error: Option<Problem>,
+}
+
+/// What an exec is made of.
+#[derive(Debug)]
+pub(crate) struct NewExec<'a> {
+    pub(crate) id: ExecId,
+    pub(crate) number: u32,
+    pub(crate) argv: &'a [String],
+    pub(crate) cwd: &'a str,
+    pub(crate) has_terminal: bool,
+    pub(crate) has_stdin: bool,
+    pub(crate) output_max: usize,
+    pub(crate) deadline: Option<Moment>,
+    pub(crate) portion: Option<Group>,
+    pub(crate) now_ms: u64,
+}
+
+impl Exec {
+    pub(crate) fn new(new: NewExec<'_>) -> Self {
+        Self {
+            id: new.id,
+            number: new.number,
+            program: shortened(new.argv.first().map_or("", String::as_str), ARGV_LEN_MAX),
+            cwd: shortened(new.cwd, ARGV_LEN_MAX),
+            ring: Ring::new(new.output_max),
+            stdin: Stdin { is_open: new.has_stdin, outstanding: 0, pending: VecDeque::new(), wants_end: false },
+            deadline: new.deadline.map(Deadline::new),
+            portion: new.portion,
+            is_news: false,
+            is_storage_full: false,
+            argv: remembered(new.argv),
+            has_terminal: new.has_terminal,
+            started_ms: new.now_ms,
+            phase: Phase::Starting,
+            is_tree_gone: false,
+            credited: 0,
+        }
+    }
+
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Starting)
+    }
+
+    /// Whether the program itself runs, or is about to.
+    pub(crate) fn is_running(&self) -> bool {
+        match self.phase {
+            Phase::Starting | Phase::Running { .. } => true,
+            Phase::Ended { .. } => false,
+        }
+    }
+
+    /// Whether a process of it may be alive.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.is_tree_gone
+    }
+
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.has_terminal
+    }
+
+    pub(crate) fn hear_started(&mut self, pid: u32, now_ms: u64) -> Result<(), Lie> {
+        if !self.is_starting() {
+            return Err(Lie);
+        }
+        self.phase = Phase::Running { pid };
+        self.started_ms = now_ms;
+        Ok(())
+    }
+
+    pub(crate) fn hear_output(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Lie> {
+        let outstanding = self.ring.end() - self.credited;
+        if !matches!(self.phase, Phase::Running { .. }) || outstanding + bytes.len() as u64 > OUTPUT_WINDOW.into() {
+            return Err(Lie);
+        }
+        self.ring.push(stream, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn hear_stdin_taken(&mut self, bytes: u32) -> Result<(), Lie> {
+        let left = self.stdin.outstanding.checked_sub(bytes as usize).ok_or(Lie)?;
+        self.stdin.outstanding = left;
+        Ok(())
+    }
+
+    pub(crate) fn hear_storage_full(&mut self) -> Result<(), Lie> {
+        match self.phase {
+            Phase::Running { .. } => {
+                self.is_storage_full = true;
+                Ok(())
+            }
+            Phase::Starting | Phase::Ended { .. } => Err(Lie),
+        }
+    }
+
+    /// Whether an end may be told now.
+    pub(crate) fn check_running(&self) -> Result<(), Lie> {
+        match self.phase {
+            Phase::Running { .. } => Ok(()),
+            Phase::Starting | Phase::Ended { .. } => Err(Lie),
+        }
+    }
+
+    pub(crate) fn hear_tree_gone(&mut self) -> Result<(), Lie> {
+        match self.phase {
+            Phase::Ended { .. } if !self.is_tree_gone => {
+                self.is_tree_gone = true;
+                Ok(())
+            }
+            Phase::Starting | Phase::Running { .. } | Phase::Ended { .. } => Err(Lie),
+        }
+    }
+
+    /// It has ended, by the agent's account or with its sandbox.
+    pub(crate) fn end(&mut self, ended: Ended) {
+        let pid = match self.phase {
+            Phase::Starting => 0,
+            Phase::Running { pid } | Phase::Ended { pid, .. } => pid,
+        };
+        self.stdin.close();
+        self.phase = Phase::Ended { pid, ended };
+        self.is_news = true;
+    }
+
+    /// The whole sandbox is dead.
+    pub(crate) fn bury(&mut self) {
+        self.is_tree_gone = true;
+    }
+
+    /// Output up to position `taken` needs no more room: how much the agent gets back, if it is worth a frame.
+    pub(crate) fn credit(&mut self, taken: u64) -> Option<u32> {
+        let back = taken.checked_sub(self.credited).filter(|back| *back >= CREDIT_PORTION && self.is_running())?;
+        self.credited = taken;
+        // Never more than the window, which fits.
+        Some(u32::try_from(back).unwrap_or(OUTPUT_WINDOW))
+    }
+
+    /// When its deadline has to be looked at: while it runs, and after that as long as something is being ended for its sake.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        let deadline = self.deadline.as_ref()?;
+        let is_watched = self.is_running() || (self.is_live() && deadline.cause().is_some());
+        deadline.next().filter(|_| is_watched)
+    }
+
+    pub(crate) fn state(&self, now: Moment) -> ExecState {
+        let (pid, ended) = match &self.phase {
+            Phase::Starting => (0, None),
+            Phase::Running { pid } => (*pid, None),
+            Phase::Ended { pid, ended } => (*pid, Some(ended.clone())),
+        };
+        let (stdout_bytes, stdout_dropped) = self.ring.counts(Stream::Stdout);
+        let (stderr_bytes, stderr_dropped) = self.ring.counts(Stream::Stderr);
+        ExecState {
+            exec_id: self.id.clone(),
+            argv: self.argv.clone(),
+            pid,
+            has_terminal: self.has_terminal,
+            started_ms: self.started_ms,
+            ended_ms: ended.as_ref().map(|ended| ended.at_ms),
+            status: ended.as_ref().map(|ended| ended.status),
+            exit_code: ended.as_ref().and_then(|ended| ended.exit_code),
+            signal: ended.as_ref().and_then(|ended| ended.signal),
+            stdout_bytes,
+            stderr_bytes,
+            stdout_dropped,
+            stderr_dropped,
+            leaves_processes: ended.as_ref().is_some_and(|ended| !self.is_tree_gone && now.since(ended.at) > LINGER),
+            error: ended.and_then(|ended| ended.error),
+        }
+    }
+}
+
+/// What goes to a program's stdin.
+#[derive(Debug)]
+pub(crate) struct Stdin {
+    is_open: bool,
+    /// Bytes sent and not yet taken.
+    outstanding: usize,
+    /// Bytes to be sent. Nothing more is read from who feeds while there are any, so it is at most one frame of theirs.
+    pending: VecDeque<u8>,
+    wants_end: bool,
+}
+
+/// What to tell the agent of stdin.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Feed {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// No more.
+    End,
+}
+
+impl Stdin {
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether who feeds has to wait.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Takes bytes; those after the end are dropped.
+    pub(crate) fn take(&mut self, bytes: Vec<u8>) {
+        if self.is_open && !self.wants_end {
+            self.pending.extend(bytes);
+        }
+    }
+
+    /// No more bytes will come.
+    pub(crate) fn end(&mut self) {
+        self.wants_end = true;
+    }
+
+    /// What can be sent now.
+    pub(crate) fn next(&mut self) -> Option<Feed> {
+        if !self.is_open {
+            return None;
+        }
+        if self.pending.is_empty() {
+            return self.wants_end.then(|| {
+                self.is_open = false;
+                Feed::End
+            });
+        }
+        let length = self.pending.len().min(STDIN_WINDOW - self.outstanding).min(STDIN_LEN);
+        if length == 0 {
+            return None;
+        }
+        self.outstanding += length;
+        let bytes = self.pending.drain(..length).collect();
+        if self.pending.is_empty() {
+            self.pending = VecDeque::new();
+        }
+        Some(Feed::Bytes(bytes))
+    }
+
+    fn close(&mut self) {
+        self.is_open = false;
+        self.pending = VecDeque::new();
+    }
+}
+
+/// As much of a command line as is remembered.
+fn remembered(argv: &[String]) -> Vec<String> {
+    let mut left = ARGV_LEN_MAX;
+    let mut kept = Vec::new();
+    for argument in argv {
+        if left == 0 {
+            kept.push("…".to_owned());
+            break;
+        }
+        let argument = shortened(argument, left);
+        left = left.saturating_sub(argument.len() + 1);
+        kept.push(argument);
+    }
+    kept
+}
+
+/// The beginning of a text, with a mark if that isn't all of it.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let cut = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}…", &text[..cut])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exec(has_stdin: bool) -> Exec {
+        Exec::new(NewExec {
+            id: ExecId::from_random([1; 16]),
+            number: 1,
+            argv: &["true".to_owned()],
+            cwd: "/",
+            has_terminal: false,
+            has_stdin,
+            output_max: 1024,
+            deadline: None,
+            portion: None,
+            now_ms: 0,
+        })
+    }
+
+    fn ended() -> Ended {
+        Ended { at: Moment::at(0), at_ms: 1, status: ExecStatus::Exited, exit_code: Some(0), signal: None, error: None }
+    }
+
+    #[test]
+    fn what_cannot_be_so_is_a_lie() {
+        let mut fresh = exec(true);
+        assert_eq!(fresh.hear_output(Stream::Stdout, b"x"), Err(Lie));
+        assert_eq!(fresh.check_running(), Err(Lie));
+        assert_eq!(fresh.hear_stdin_taken(1), Err(Lie));
+        assert_eq!(fresh.hear_tree_gone(), Err(Lie));
+        assert_eq!((fresh.hear_started(7, 0), fresh.hear_started(7, 0)), (Ok(()), Err(Lie)));
+        fresh.end(ended());
+        assert_eq!(fresh.hear_output(Stream::Stdout, b"x"), Err(Lie));
+        assert_eq!(fresh.hear_storage_full(), Err(Lie));
+        assert_eq!((fresh.hear_tree_gone(), fresh.hear_tree_gone()), (Ok(()), Err(Lie)));
+    }
+
+    #[test]
+    fn output_past_the_window_is_a_lie_until_credit_is_given_back() {
+        let mut exec = exec(false);
+        exec.hear_started(7, 0).unwrap();
+        let half = vec![0; OUTPUT_WINDOW as usize / 2];
+        assert_eq!([(); 2].map(|()| exec.hear_output(Stream::Stdout, &half)), [Ok(()), Ok(())]);
+        assert_eq!(exec.credit(10), None);
+        assert_eq!(exec.credit(half.len() as u64), Some(half.len() as u32));
+        assert_eq!(exec.hear_output(Stream::Stderr, &half), Ok(()));
+        assert_eq!(exec.hear_output(Stream::Stderr, b"x"), Err(Lie));
+    }
+
+    #[test]
+    fn stdin_keeps_within_its_window_and_ends_after_its_last_byte() {
+        let mut exec = exec(true);
+        exec.hear_started(7, 0).unwrap();
+        exec.stdin.take(vec![b'x'; STDIN_WINDOW + 1]);
+        exec.stdin.end();
+        let mut sent = 0;
+        while let Some(Feed::Bytes(bytes)) = exec.stdin.next() {
+            sent += bytes.len();
+        }
+        assert_eq!((sent, exec.stdin.is_backed_up()), (STDIN_WINDOW, true));
+        exec.hear_stdin_taken(STDIN_WINDOW as u32).unwrap();
+        assert_eq!(exec.stdin.next(), Some(Feed::Bytes(b"x".to_vec())));
+        assert_eq!((exec.stdin.next(), exec.stdin.next(), exec.stdin.is_open()), (Some(Feed::End), None, false));
+    }
+
+    #[test]
+    fn a_long_command_line_is_cut() {
+        let kept = remembered(&["é".repeat(5000), "more".to_owned()]);
+        assert!(kept.iter().map(String::len).sum::<usize>() <= ARGV_LEN_MAX + 10, "{kept:?}");
+        assert_eq!(remembered(&["a".to_owned(), String::new()]), ["a", ""]);
+    }
+}

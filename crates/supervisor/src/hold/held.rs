@@ -1,0 +1,201 @@
+//! What is left of a sandbox that was held: what has to be cleaned up, and the last word about it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SocketFlags, accept_with};
+use saggar_domain::{Code, EndReason, ExecStatus, Problem, base64};
+use saggar_guest::Stream;
+use saggar_jail::Reaped;
+use saggar_jail::cgroup::Group;
+
+use crate::control::{Final, FinishedExec, Frame, JSON_MAX, Op, Reply, Sample};
+
+use super::connection::{Connection, Role};
+use super::exec::{Ended, Exec};
+use super::holder::Hold;
+use super::moment::{Moment, wall_ms};
+use super::requests::read_request;
+
+/// The version of [`Final`].
+const FINAL: u32 = 1;
+/// How long connections may take for the last of what they get.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of each stream of an exec in the last word.
+const TAIL_MAX: usize = 64 * 1024;
+/// Bytes of all events in the last word, and of all execs: together well below what a frame takes.
+const EVENTS_LEN_MAX: usize = JSON_MAX / 4;
+const EXECS_LEN_MAX: usize = JSON_MAX / 2;
+
+/// A sandbox of which every process is dead.
+#[derive(Debug)]
+pub struct Held {
+    /// Its cgroups, to be removed.
+    pub group: Option<Group>,
+    /// What the whole tree used; `None` when the kernel could not kill a process of it in time.
+    pub reaped: Option<Reaped>,
+    /// The last word about it.
+    pub last_word: Final,
+    listener: OwnedFd,
+    waiting: Vec<Connection>,
+}
+
+impl Held {
+    pub(super) fn new(mut hold: Hold, reason: EndReason, reaped: Option<Reaped>, error: Option<Problem>) -> Self {
+        let status = match reason {
+            EndReason::OutOfMemory => ExecStatus::OutOfMemory,
+            _ => ExecStatus::Cancelled,
+        };
+        let now = Moment::now();
+        for exec in hold.execs.iter_mut() {
+            if exec.is_running() {
+                exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code: None, signal: None, error: None });
+            }
+            exec.bury();
+        }
+        hold.drain();
+        let mut usage = hold.samples.take(hold.group.as_ref(), hold.pid);
+        usage.cpu_usec = usage.cpu_usec.or(reaped.map(|reaped| reaped.cpu.as_micros() as u64));
+        let error = error.or_else(|| lost(reason)).or_else(|| reaped.is_none().then(unkillable));
+        let last_word = last_word(&hold, reason, usage, error);
+        let Hold { group, listener, connections, execs, .. } = hold;
+        drop(execs);
+        let is_waiting = |connection: &Connection| matches!(connection.role, Role::Dying);
+        let waiting = connections.into_values().filter(is_waiting).collect();
+        Self { group, reaped, last_word, listener, waiting }
+    }
+
+    /// Answers everyone who waits for the end, and those who come too late. Call it when nothing is left on the host.
+    pub fn answer(self) {
+        let now = Moment::now();
+        let killed = Reply::Killed(Box::new(self.last_word));
+        let mut leaving = Vec::new();
+        for mut connection in self.waiting {
+            connection.say(&killed);
+            leaving.push(connection);
+        }
+        let mut buffer = [0; 4096];
+        while let Ok(fd) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            let mut connection = Connection::new(fd, now);
+            connection.read(&mut buffer, now);
+            let is_kill = match connection.decoder.next_frame() {
+                Ok(Some(Frame::Json(json))) => matches!(read_request(&json), Ok(Op::Kill)),
+                _ => false,
+            };
+            if is_kill {
+                connection.say(&killed);
+            } else {
+                connection.say(&Reply::Error(too_late()));
+            }
+            leaving.push(connection);
+        }
+        flush_all(&mut leaving.iter_mut().collect::<Vec<_>>());
+    }
+}
+
+impl Hold {
+    /// Passes on the last of the output and the events, for a moment.
+    fn drain(&mut self) {
+        for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Starting { .. })) {
+            connection.say(&Reply::Error(too_late()));
+            connection.role = Role::Leaving;
+        }
+        let deadline = Moment::now() + DRAIN_PATIENCE;
+        loop {
+            let now = Moment::now();
+            self.pump(now);
+            let mut unsent: Vec<&mut Connection> =
+                self.connections.values_mut().filter(|connection| connection.has_unsent()).collect();
+            if unsent.is_empty() || now >= deadline {
+                return;
+            }
+            wait_for_room(&mut unsent, deadline.since(now));
+        }
+    }
+}
+
+fn flush_all(connections: &mut Vec<&mut Connection>) {
+    let deadline = Moment::now() + DRAIN_PATIENCE;
+    loop {
+        let now = Moment::now();
+        connections.retain_mut(|connection| connection.flush(now).is_ok() && connection.has_unsent());
+        if connections.is_empty() || now >= deadline {
+            return;
+        }
+        wait_for_room(connections, deadline.since(now));
+    }
+}
+
+fn wait_for_room(connections: &mut [&mut Connection], patience: Duration) {
+    let mut polls: Vec<PollFd<'_>> =
+        connections.iter().map(|connection| PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::OUT)).collect();
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    // Whatever comes of it: what can be written is tried next, and the deadline ends it.
+    let _ = poll(&mut polls, Some(&timeout));
+}
+
+fn too_late() -> Problem {
+    Problem::new(Code::SandboxEnded, "the sandbox has ended", "make another one")
+}
+
+fn lost(reason: EndReason) -> Option<Problem> {
+    (reason == EndReason::AgentLost).then(|| {
+        Problem::new(
+            Code::GuestLost,
+            "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
+            "make another one; if it repeats, report it",
+        )
+    })
+}
+
+fn unkillable() -> Problem {
+    Problem::new(
+        Code::SetupFailed,
+        "a process of the sandbox can't be killed by the kernel",
+        "the next start tries again; a hung disk or network mount is the usual reason",
+    )
+}
+
+fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Problem>) -> Final {
+    Final {
+        v: FINAL,
+        sandbox_id: hold.sandbox_id.clone(),
+        is_claimed: hold.lifetime.is_owned(),
+        reason,
+        ended_ms: wall_ms(),
+        usage,
+        execs: newest_within(hold.execs.iter().rev().map(finished), EXECS_LEN_MAX),
+        events: newest_within(hold.happenings.newest().cloned(), EVENTS_LEN_MAX),
+        error,
+    }
+}
+
+fn finished(exec: &Exec) -> FinishedExec {
+    let tail = |stream| base64(&exec.ring.tail(stream, TAIL_MAX));
+    FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
+}
+
+/// As many as fit of those given newest first, oldest first.
+fn newest_within<T: serde::Serialize>(newest: impl Iterator<Item = T>, most: usize) -> Vec<T> {
+    let mut length = 0;
+    let mut kept: Vec<T> = newest
+        .take_while(|entry| {
+            length += serde_json::to_vec(entry).map_or(most, |json| json.len() + 1);
+            length <= most
+        })
+        .collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_in_order() {
+        assert_eq!(newest_within([3, 2, 1].into_iter(), 4), [2, 3]);
+        assert!(newest_within(std::iter::empty::<u8>(), 4).is_empty());
+    }
+}

@@ -1,0 +1,438 @@
+//! The loop: wait, serve what is ready, look at the clock; until the sandbox has a reason to end.
+//!
+//! Happy path: requests come in over connections, become frames to the agent, and what it says becomes output, replies and events.
+//! The ways it ends: somebody asks, its time is up, nobody uses it, or the agent dies or says what can't be. All go through
+//! [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and hands back what there is to clean up.
+//!
+//! INVARIANT: nothing here blocks but the one poll (and the freezing of a sandbox, which has a bound), and everything that a
+//! connection or the agent can make grow has a named bound.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+use saggar_domain::{Code, EndReason, Problem, SandboxId, Spec};
+use saggar_guest::{SignalScope, ToGuest};
+use saggar_jail::Signals;
+use saggar_jail::cgroup::Group;
+use saggar_jail::seccomp::Listener;
+
+use crate::channel::Channel;
+use crate::control::{CONTROL, Description, EventBody, Reply, State, Terms, Then};
+use crate::deadline::Action;
+use crate::watch::{Refused, Watch};
+
+use super::connection::{Connection, Read, Role};
+use super::exec::Exec;
+use super::execs::Execs;
+use super::happenings::Happenings;
+use super::held::Held;
+use super::lifetime::{Due, Lifetime};
+use super::moment::{Moment, wall_ms};
+use super::usage::Samples;
+
+/// Connections that may be streams.
+pub(super) const STREAMS_MAX: usize = 256;
+/// All connections: a few more, so that who holds all streams open can't keep others from describing or killing the sandbox.
+const CONNECTIONS_MAX: usize = STREAMS_MAX + 16;
+/// Connections accepted in one round.
+const ACCEPTED_PER_ROUND: usize = 16;
+/// How long a connection may be without a request, and its reader without taking an answer.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of unfinished requests on all connections together.
+const REQUESTS_MAX: usize = 16 * 1024 * 1024;
+/// Bytes read from a connection at once.
+const READ_LEN: usize = 16 * 1024;
+/// How long a killed PID 1 may take to be gone before we report that it isn't.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// A refused call of the same kind is told again after this long.
+const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A sandbox to hold.
+#[derive(Debug)]
+pub struct Holding {
+    /// Which.
+    pub sandbox_id: SandboxId,
+    /// What it is held to.
+    pub spec: Spec,
+    /// The hash of that.
+    pub policy_hash: String,
+    /// Default limits that this host doesn't enforce.
+    pub unenforced: Vec<String>,
+    /// PID 1 of the sandbox.
+    pub pid: Pid,
+    /// The same, immune to reuse of the number.
+    pub pidfd: OwnedFd,
+    /// Where the filter asks about telling syscalls.
+    pub questions: Option<Listener>,
+    /// The channel to its agent.
+    pub channel: Channel,
+    /// Its cgroups.
+    pub group: Option<Group>,
+    /// Where connections come in; it must not block.
+    pub listener: OwnedFd,
+    /// Any of these ends the sandbox in order.
+    pub signals: Signals,
+    /// How long it lives.
+    pub terms: Terms,
+    /// Whether it has no owner yet.
+    pub is_pooled: bool,
+}
+
+/// A sandbox that is held.
+#[derive(Debug)]
+pub struct Hold {
+    pub(super) sandbox_id: SandboxId,
+    pub(super) spec: Spec,
+    pub(super) policy_hash: String,
+    pub(super) unenforced: Vec<String>,
+    pub(super) pid: Pid,
+    pidfd: OwnedFd,
+    watch: Watch,
+    pub(super) channel: Channel,
+    pub(super) group: Option<Group>,
+    pub(super) listener: OwnedFd,
+    signals: Signals,
+    pub(super) lifetime: Lifetime,
+    /// Since when it is frozen.
+    pub(super) paused: Option<Moment>,
+    /// What its owner added to every exec's environment.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) execs: Execs,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    last_connection: u64,
+    /// Connections that may have a whole frame waiting.
+    pub(super) revisit: VecDeque<u64>,
+    pub(super) happenings: Happenings,
+    pub(super) samples: Samples,
+    pub(super) is_greeted: bool,
+    /// Processes killed for want of memory, as far as was looked.
+    pub(super) memory_kills: u64,
+    /// Processes that were one too many, as far as was looked.
+    pub(super) pids_refused: u64,
+    pub(super) end: Option<EndReason>,
+    told: Vec<(Refused, Moment)>,
+    buffer: Vec<u8>,
+}
+
+/// What a descriptor in the poll set stands for.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Channel,
+    Filter,
+    Signals,
+    Listener,
+    Connection(u64),
+}
+
+impl Hold {
+    /// Takes hold.
+    pub fn new(holding: Holding) -> Self {
+        let now = Moment::now();
+        let mut happenings = Happenings::default();
+        happenings.add(wall_ms(), EventBody::Started { unenforced: holding.unenforced.clone() });
+        Self {
+            sandbox_id: holding.sandbox_id,
+            spec: holding.spec,
+            policy_hash: holding.policy_hash,
+            unenforced: holding.unenforced,
+            pid: holding.pid,
+            pidfd: holding.pidfd,
+            watch: Watch::new(holding.questions),
+            channel: holding.channel,
+            group: holding.group,
+            listener: holding.listener,
+            signals: holding.signals,
+            lifetime: Lifetime::new(holding.terms, !holding.is_pooled, now),
+            paused: None,
+            env: BTreeMap::new(),
+            execs: Execs::default(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            revisit: VecDeque::new(),
+            happenings,
+            samples: Samples::new(now),
+            is_greeted: false,
+            memory_kills: 0,
+            pids_refused: 0,
+            end: None,
+            told: Vec::new(),
+            buffer: vec![0; READ_LEN],
+        }
+    }
+
+    /// Holds it until it is dead.
+    pub fn run(mut self) -> Held {
+        let mut error = None;
+        while self.end.is_none() {
+            let now = Moment::now();
+            self.tick(now);
+            self.revisit(now);
+            self.pump(now);
+            if self.end.is_some() || !self.revisit.is_empty() {
+                continue;
+            }
+            match self.wait(now) {
+                Ok(ready) => {
+                    let now = Moment::now();
+                    for source in ready {
+                        self.serve(source, now);
+                    }
+                }
+                Err(errno) => {
+                    let message = format!("waiting for a sandbox failed: {errno}");
+                    error = Some(Problem::new(Code::Internal, message, "report it"));
+                    self.end = Some(EndReason::AgentLost);
+                }
+            }
+        }
+        let reason = self.end.unwrap_or(EndReason::AgentLost);
+        self.tell(EventBody::Ending { reason });
+        self.kill();
+        let reaped = saggar_jail::reap(&self.pidfd, self.pid, KILL_PATIENCE).unwrap_or_default();
+        Held::new(self, reason, reaped, error)
+    }
+
+    /// What the sandbox is now.
+    pub fn describe(&self) -> Description {
+        let now = Moment::now();
+        let terms = self.lifetime.terms();
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        Description {
+            protocol: CONTROL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandbox_id: self.sandbox_id.clone(),
+            pid: std::process::id(),
+            state: match (self.end, self.paused) {
+                (Some(_), _) => State::Ending,
+                (None, Some(_)) => State::Paused,
+                (None, None) => State::Running,
+            },
+            is_claimed: self.lifetime.is_owned(),
+            ttl_left_ms: self.lifetime.left(now).map(millis),
+            then: terms.then,
+            idle_ms: terms.idle_ms,
+            idle_for_ms: millis(self.lifetime.idle_for(now)),
+            policy_hash: self.policy_hash.clone(),
+            unenforced: self.unenforced.clone(),
+            execs: self.execs.iter().map(|exec| exec.state(now)).collect(),
+            last_event: self.happenings.last(),
+        }
+    }
+
+    /// PID 1 dies, and the kernel takes the whole pid namespace with it. What is frozen is killed before it is let go.
+    fn kill(&mut self) {
+        // Dead already is what we want.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        if self.paused.is_some()
+            && let Some(group) = &self.group
+        {
+            // If it fails the processes don't die, and that is told.
+            let _ = group.kill_frozen();
+        }
+    }
+
+    pub(super) fn tell(&mut self, body: EventBody) {
+        self.happenings.add(wall_ms(), body);
+    }
+
+    /// What the clock says.
+    fn tick(&mut self, now: Moment) {
+        let is_busy = self.is_busy();
+        match self.lifetime.due(now, is_busy) {
+            None => {}
+            Some((due, Then::Pause)) if self.pause(now, true).is_err() => self.expire(due),
+            Some((_, Then::Pause)) => {}
+            Some((due, Then::Kill)) => self.expire(due),
+        }
+        if self.paused.is_some() {
+            return;
+        }
+        let mut asked = Vec::new();
+        for exec in self.execs.iter_mut().filter(|exec| exec.next().is_some()) {
+            match exec.deadline.as_mut().and_then(|deadline| deadline.tick(now)) {
+                Some(Action::Ask) => asked.push((exec.number, Signal::TERM)),
+                Some(Action::Kill) => asked.push((exec.number, Signal::KILL)),
+                None => {}
+            }
+        }
+        for (exec, signal) in asked {
+            self.say(&ToGuest::Signal { exec, signal: signal.as_raw() as u8, scope: SignalScope::Tree });
+        }
+        self.samples.tick(now, self.execs.has_live(), self.group.as_ref(), self.pid);
+    }
+
+    fn expire(&mut self, due: Due) {
+        self.end = Some(match due {
+            Due::Expired => EndReason::TimedOut,
+            Due::Idle => EndReason::Idle,
+        });
+    }
+
+    /// When the clock has to be looked at again.
+    fn next(&self) -> Option<Moment> {
+        let patience = self.connections.values().filter_map(|connection| match connection.role {
+            Role::Asking | Role::Leaving => Some(connection.moved + CONNECTION_PATIENCE),
+            Role::Following(ref following) if connection.has_unsent() && !following.is_lossy => {
+                Some(connection.moved + CONNECTION_PATIENCE)
+            }
+            Role::Starting { .. } | Role::Following(_) | Role::Hearing { .. } | Role::Dying => None,
+        });
+        let lifetime = self.lifetime.next(self.is_busy());
+        let running = self.execs.iter().filter_map(|exec| exec.next()).chain([self.samples.next()]);
+        let running = running.filter(|_| self.paused.is_none());
+        lifetime.into_iter().chain(running).chain(patience).min()
+    }
+
+    fn wait(&self, now: Moment) -> rustix::io::Result<Vec<Source>> {
+        let mut wanted: Vec<(Source, BorrowedFd<'_>, PollFlags)> = Vec::with_capacity(8);
+        let outgoing = if self.channel.has_outgoing() { PollFlags::OUT } else { PollFlags::empty() };
+        wanted.push((Source::Channel, self.channel.as_fd(), PollFlags::IN | outgoing));
+        let instant = Instant::now();
+        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start.
+        let is_starting = self.execs.iter().any(Exec::is_starting);
+        if let Some(fd) = self.watch.waiting_on(instant).filter(|_| !is_starting) {
+            wanted.push((Source::Filter, fd, PollFlags::IN));
+        }
+        wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
+        wanted.push((Source::Listener, self.listener.as_fd(), PollFlags::IN));
+        for (token, connection) in &self.connections {
+            let incoming = if self.is_read(connection) { PollFlags::IN } else { PollFlags::empty() };
+            let outgoing = if connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+            // One that is neither is looked at again when it is; until then its hang-up would wake us for nothing.
+            if !(incoming | outgoing).is_empty() || self.is_watched(connection) {
+                wanted.push((Source::Connection(*token), connection.as_fd(), incoming | outgoing));
+            }
+        }
+        let mut polls: Vec<PollFd<'_>> =
+            wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let watch = self.watch.next(instant).map(|at| at.saturating_duration_since(instant));
+        let timeout = self.next().map(|at| at.since(now)).into_iter().chain(watch).min();
+        let timeout =
+            timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        match poll(&mut polls, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let ready = wanted.iter().zip(&polls).filter(|(_, poll)| !poll.revents().is_empty());
+        Ok(ready.map(|((source, ..), _)| *source).collect())
+    }
+
+    /// Whether a connection is read from now.
+    fn is_read(&self, connection: &Connection) -> bool {
+        if connection.is_over {
+            return false;
+        }
+        match &connection.role {
+            Role::Asking => !connection.has_unsent(),
+            Role::Following(following) => !self.is_backed_up(following.exec),
+            Role::Hearing { .. } | Role::Dying | Role::Leaving => true,
+            Role::Starting { .. } => false,
+        }
+    }
+
+    /// Whether a connection that is over is kept only for what goes out, so that its hang-up is its end.
+    fn is_watched(&self, connection: &Connection) -> bool {
+        connection.is_over
+            && match connection.role {
+                Role::Following(_) | Role::Hearing { .. } | Role::Dying => true,
+                Role::Asking | Role::Leaving | Role::Starting { .. } => false,
+            }
+    }
+
+    fn serve(&mut self, source: Source, now: Moment) {
+        match source {
+            Source::Channel => self.converse(now),
+            Source::Filter => self.answer(now),
+            Source::Signals => {
+                while let Ok(Some(_)) = self.signals.next() {
+                    self.end = Some(EndReason::Killed);
+                }
+            }
+            Source::Listener => self.accept(now),
+            Source::Connection(token) => self.listen(token, now),
+        }
+    }
+
+    fn answer(&mut self, now: Moment) {
+        let Some(refused) = self.watch.answer(Instant::now()) else { return };
+        match self.told.iter_mut().find(|(told, _)| *told == refused) {
+            Some((_, at)) if now.since(*at) < DENIAL_INTERVAL => return,
+            Some((_, at)) => *at = now,
+            // There are as many kinds as the filter has names, which is few.
+            None => self.told.push((refused, now)),
+        }
+        self.tell(EventBody::Denial { denial: refused.to_denial() });
+    }
+
+    fn accept(&mut self, now: Moment) {
+        for _ in 0..ACCEPTED_PER_ROUND {
+            let Ok(fd) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+            if !is_ours(&fd) {
+                continue;
+            }
+            let mut connection = Connection::new(fd, now);
+            if self.connections.len() >= CONNECTIONS_MAX {
+                connection.say(&Reply::Error(too_many_connections()));
+                // Whoever it was learns it from the end of the connection otherwise.
+                let _ = connection.flush(now);
+                continue;
+            }
+            self.last_connection += 1;
+            self.connections.insert(self.last_connection, connection);
+            // Most have asked already when they are accepted.
+            self.listen(self.last_connection, now);
+        }
+    }
+
+    pub(super) fn listen(&mut self, token: u64, now: Moment) {
+        let held: usize = self.connections.values().map(|connection| connection.decoder.held()).sum();
+        let Some(connection) = self.connections.get(&token) else { return };
+        let is_read = self.is_read(connection);
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        // One that is over is waited for only to take what is left, or to hang up.
+        let is_gone = connection.is_over && !connection.has_unsent();
+        if is_gone || held > REQUESTS_MAX || (is_read && connection.read(&mut self.buffer, now) == Read::Broken) {
+            self.connections.remove(&token);
+            return;
+        }
+        self.heed(token, now);
+    }
+
+    /// Looks again at connections that may have a whole frame waiting, and drops those that took too long.
+    pub(super) fn revisit(&mut self, now: Moment) {
+        // Those that are put there meanwhile have their turn too; each turn takes a frame away, so there is an end.
+        while let Some(token) = self.revisit.pop_front() {
+            self.heed(token, now);
+        }
+        self.connections.retain(|_, connection| {
+            let (has_unsent, is_late) = (connection.has_unsent(), now.since(connection.moved) >= CONNECTION_PATIENCE);
+            match &mut connection.role {
+                Role::Asking => (has_unsent || !connection.is_over) && !is_late,
+                Role::Leaving => has_unsent && !is_late,
+                Role::Following(following) => {
+                    following.is_lossy |= has_unsent && is_late;
+                    true
+                }
+                Role::Starting { .. } | Role::Hearing { .. } | Role::Dying => true,
+            }
+        });
+    }
+}
+
+/// Only the user that the supervisor runs as, and root, may ask.
+fn is_ours(fd: &OwnedFd) -> bool {
+    rustix::net::sockopt::socket_peercred(fd)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+pub(super) fn too_many_connections() -> Problem {
+    Problem::new(
+        Code::TooMany,
+        format!("{STREAMS_MAX} connections are open to this sandbox"),
+        "close some, or wait until others do",
+    )
+}

@@ -1,0 +1,437 @@
+//! Requests: what is asked over a connection, done and answered.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use saggar_domain::{Code, EndReason, ExecId, Problem, User};
+use saggar_guest::{OpenRequest, OpenTarget, SignalScope, TerminalSize, ToGuest};
+use saggar_jail::cgroup::{Group, Wanted};
+use serde::Deserialize;
+
+use crate::control::{
+    Attach, CONTROL, EventBody, From, Op, PerExec, Reply, Request, Scope, StartExec, Target, Terms, Then, WindowSize,
+};
+use crate::program::{Program, default_cwd};
+
+use super::connection::{Following, Role};
+use super::exec::{Exec, NewExec, OUTPUT_WINDOW};
+use super::holder::{Hold, STREAMS_MAX, too_many_connections};
+use super::moment::{Moment, wall_ms};
+
+/// What is kept of an exec's output unless another amount is asked for.
+const OUTPUT_DEFAULT: u64 = 1024 * 1024;
+/// What can be asked for.
+const OUTPUT_MOST: u64 = 16 * 1024 * 1024;
+/// Bytes that wait for an agent that doesn't read before it is asked for nothing more.
+const BACKLOG_MAX: usize = 4 * 1024 * 1024;
+/// What a terminal is said to be, unless the request says.
+const TERMINAL: &str = "xterm-256color";
+
+/// What every request has, whatever its version.
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+impl Hold {
+    /// Does what a first frame asks, and answers.
+    pub(super) fn obey(&mut self, token: u64, json: &[u8], now: Moment) {
+        let outcome = read_request(json).and_then(|op| self.act(token, op, now));
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        match outcome {
+            Ok(Some(reply)) => connection.say(&reply),
+            Ok(None) => {}
+            Err(problem) => connection.say(&Reply::Error(problem)),
+        }
+    }
+
+    /// Does what is asked; `None` where the answer comes later, or has gone out.
+    fn act(&mut self, token: u64, op: Op, now: Moment) -> Result<Option<Reply>, Problem> {
+        match op {
+            Op::Describe => return Ok(Some(self.described())),
+            Op::Usage => {
+                let report = self.samples.report(self.group.as_ref(), self.pid);
+                return Ok(Some(Reply::Used(Box::new(report))));
+            }
+            Op::Events { after } => {
+                self.become_stream(token, Role::Hearing { after })?;
+                return Ok(None);
+            }
+            _ => self.lifetime.touch(now),
+        }
+        match op {
+            Op::Claim { terms, env } => self.claim(terms, env, now).map(Some),
+            Op::Exec(start) => self.start(token, *start, now).map(|()| None),
+            Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
+            Op::StdinEnd { .. } => Err(Problem::new(
+                Code::InvalidValue,
+                "the end of stdin was told on a connection that feeds none",
+                "send it on the connection that is attached with stdin",
+            )),
+            Op::Signal { exec_id, signal, scope } => self.signal(&exec_id, signal, scope).map(|()| Some(Reply::Done)),
+            Op::Resize { exec_id, size } => self.resize(&exec_id, size).map(|()| Some(Reply::Done)),
+            Op::Open { target, user } => self.open(token, target, user).map(|()| None),
+            Op::SetTerms { terms } => {
+                self.check_terms(terms)?;
+                self.lifetime.set(terms, now);
+                Ok(Some(self.described()))
+            }
+            Op::Touch => Ok(Some(Reply::Done)),
+            Op::Pause => self.pause(now, false).map(|()| Some(self.described())),
+            Op::Resume { terms } => self.resume(terms, now).map(|()| Some(self.described())),
+            Op::Kill => {
+                self.become_stream(token, Role::Dying)?;
+                let reason = if self.lifetime.is_owned() { EndReason::Killed } else { EndReason::Unclaimed };
+                self.end.get_or_insert(reason);
+                Ok(None)
+            }
+            Op::Describe | Op::Usage | Op::Events { .. } => Ok(None),
+        }
+    }
+
+    fn described(&self) -> Reply {
+        Reply::Described(Box::new(self.describe()))
+    }
+
+    /// A frame that can't be understood: its sender is told and left.
+    pub(super) fn refuse_frame(&mut self, token: u64, why: &str) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        connection.say(&Reply::Error(Problem::new(Code::InvalidValue, why, "speak the control protocol")));
+        connection.role = Role::Leaving;
+    }
+
+    /// What a follower says besides stdin; not answered.
+    pub(super) fn obey_follower(&mut self, token: u64, number: u32, json: &[u8]) {
+        // A mistake here has nobody to be told: the connection carries output.
+        match read_request(json) {
+            Ok(Op::StdinEnd { .. }) if self.feeds(token) => {
+                if let Some(exec) = self.execs.get_mut(number) {
+                    exec.stdin.end();
+                }
+                self.feed(number);
+            }
+            Ok(Op::Signal { exec_id, signal, scope }) => drop(self.signal(&exec_id, signal, scope)),
+            Ok(Op::Resize { exec_id, size }) => drop(self.resize(&exec_id, size)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    fn feeds(&self, token: u64) -> bool {
+        self.connections.get(&token).is_some_and(|connection| match &connection.role {
+            Role::Following(following) => following.feeds,
+            Role::Asking | Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+        })
+    }
+
+    fn become_stream(&mut self, token: u64, role: Role) -> Result<(), Problem> {
+        let streams = self.connections.values().filter(|connection| match connection.role {
+            Role::Following(_) | Role::Hearing { .. } | Role::Starting { .. } => true,
+            Role::Asking | Role::Dying | Role::Leaving => false,
+        });
+        if streams.count() >= STREAMS_MAX && !matches!(role, Role::Dying) {
+            return Err(too_many_connections());
+        }
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.role = role;
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, terms: Terms, env: BTreeMap<String, String>, now: Moment) -> Result<Reply, Problem> {
+        if self.lifetime.is_owned() {
+            return Err(Problem::new(
+                Code::Contradiction,
+                format!("the sandbox {} has an owner already", self.sandbox_id),
+                "claim another one",
+            ));
+        }
+        self.check_terms(terms)?;
+        self.env = env;
+        self.lifetime.set(terms, now);
+        self.tell(EventBody::Claimed);
+        Ok(self.described())
+    }
+
+    /// What is promised can be kept, or is refused now.
+    fn check_terms(&self, terms: Terms) -> Result<(), Problem> {
+        match terms.then {
+            Then::Kill => Ok(()),
+            Then::Pause if self.group.as_ref().is_some_and(Group::is_freezable) => Ok(()),
+            Then::Pause => Err(not_freezable()),
+        }
+    }
+
+    fn check_runs(&self) -> Result<(), Problem> {
+        match self.paused {
+            None => Ok(()),
+            Some(_) => Err(Problem::new(
+                Code::SandboxPaused,
+                format!("the sandbox {} is paused", self.sandbox_id),
+                "resume it first",
+            )),
+        }
+    }
+
+    fn start(&mut self, token: u64, start: StartExec, now: Moment) -> Result<(), Problem> {
+        self.check_runs()?;
+        if self.execs.is_full() || self.channel.outgoing_len() > BACKLOG_MAX {
+            return Err(Problem::new(
+                Code::TooMany,
+                "as many programs as a sandbox may have at once run or left processes behind",
+                "wait until some have ended, or end them",
+            ));
+        }
+        if self.execs.find(&start.exec_id).is_some() {
+            let message = format!("there is an exec {} already", start.exec_id);
+            return Err(Problem::new(Code::InvalidValue, message, "give each exec an id of its own"));
+        }
+        let number = self.execs.next_number();
+        let portion = start.limits.map(|limits| self.portion(number, limits)).transpose()?.flatten();
+        let joins = portion.as_ref().map_or_else(|| Ok(Vec::new()), Group::tasks);
+        let joins = joins.map_err(|error| portion_failed(&error))?;
+        let user = start.user.unwrap_or(self.spec.user);
+        let cwd = start.cwd.as_deref().unwrap_or_else(|| default_cwd(&self.spec, user)).to_owned();
+        let exec = Exec::new(NewExec {
+            id: start.exec_id,
+            number,
+            argv: &start.argv,
+            cwd: &cwd,
+            has_terminal: start.tty.is_some(),
+            has_stdin: start.stdin,
+            output_max: start.output_bytes.unwrap_or(OUTPUT_DEFAULT).min(OUTPUT_MOST) as usize,
+            deadline: start.timeout_ms.map(|timeout| now + Duration::from_millis(timeout)),
+            portion,
+            now_ms: wall_ms(),
+        });
+        let request = Program {
+            exec: number,
+            argv: start.argv.into_iter().map(String::into_bytes).collect(),
+            env: &[&self.env, &start.env],
+            cwd: Some(&cwd),
+            user,
+            has_stdin: start.stdin,
+            terminal: start.tty.map(|size| TerminalSize { rows: size.rows, cols: size.cols }),
+            terminal_name: Some(TERMINAL),
+            output_window: Some(OUTPUT_WINDOW),
+            joins: joins.len() as u8,
+            is_one_shot: false,
+        };
+        let frame = ToGuest::Exec(request.into_request(&self.spec));
+        self.become_stream(token, Role::Starting { exec: number, follows: start.follow, feeds: start.stdin })?;
+        if let Err(error) = self.channel.send_with(&frame, joins) {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.role = Role::Asking;
+            }
+            if let Some(portion) = exec.portion {
+                // What is left of it goes with the sandbox's own.
+                let _ = portion.remove();
+            }
+            return Err(Problem::new(
+                Code::InvalidValue,
+                format!("the program, its arguments, its directory or its environment can't be passed on: {error}"),
+                "shorten them, or put them into a file",
+            ));
+        }
+        self.execs.add(exec);
+        Ok(())
+    }
+
+    /// Cgroups for limits of an exec's own; `None` when it has none.
+    fn portion(&self, number: u32, limits: PerExec) -> Result<Option<Group>, Problem> {
+        let PerExec { memory, pids, cpu_millis } = limits;
+        let wanted = Wanted { memory, pids, cpu_millis, is_freezable: false };
+        if wanted == Wanted::default() {
+            return Ok(None);
+        }
+        let group = self.group.as_ref().ok_or_else(|| portion_failed(&std::io::ErrorKind::Unsupported.into()))?;
+        group.portion(&format!("exec-{number}"), &wanted).map(Some).map_err(|error| portion_failed(&error))
+    }
+
+    fn attach(&mut self, token: u64, attach: &Attach, now: Moment) -> Result<(), Problem> {
+        let exec = self.execs.find(&attach.exec_id).ok_or_else(|| no_such_exec(&attach.exec_id))?;
+        let cursor = match attach.from {
+            From::Start => exec.ring.oldest(),
+            From::Now => exec.ring.newest(),
+            From::Offsets { stdout, stderr } => exec.ring.after(stdout, stderr).ok_or_else(|| {
+                Problem::new(
+                    Code::InvalidValue,
+                    format!("{} has not written that much yet", attach.exec_id),
+                    "go on from offsets that were received",
+                )
+            })?,
+        };
+        let (number, is_open, state) = (exec.number, exec.stdin.is_open(), exec.state(now));
+        if attach.stdin && !is_open {
+            let message = format!("{} takes no stdin, or no more", attach.exec_id);
+            return Err(Problem::new(Code::InvalidStdin, message, "start it with stdin, or attach without"));
+        }
+        if attach.stdin && self.has_feeder(number) {
+            let message = format!("another connection feeds the stdin of {}", attach.exec_id);
+            return Err(Problem::new(Code::TooMany, message, "attach without stdin, or end the other connection"));
+        }
+        self.become_stream(
+            token,
+            Role::Following(Following { exec: number, cursor, feeds: attach.stdin, is_lossy: false }),
+        )?;
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.say(&Reply::Started(Box::new(state)));
+        }
+        Ok(())
+    }
+
+    fn signal(&mut self, id: &ExecId, signal: u8, scope: Scope) -> Result<(), Problem> {
+        self.check_runs()?;
+        let exec = self.execs.find(id).ok_or_else(|| no_such_exec(id))?;
+        let (number, is_live) = (exec.number, exec.is_live());
+        let scope = match scope {
+            Scope::Group => SignalScope::Group,
+            Scope::Tree => SignalScope::Tree,
+        };
+        if !(1..=64).contains(&signal) {
+            let message = format!("there is no signal {signal}");
+            return Err(Problem::new(Code::InvalidValue, message, "give a number from 1 to 64"));
+        }
+        if is_live {
+            self.say(&ToGuest::Signal { exec: number, signal, scope });
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, id: &ExecId, size: WindowSize) -> Result<(), Problem> {
+        self.check_runs()?;
+        let exec = self.execs.find(id).ok_or_else(|| no_such_exec(id))?;
+        if !exec.has_terminal() {
+            let message = format!("{id} has no terminal");
+            return Err(Problem::new(Code::InvalidValue, message, "start it with one"));
+        }
+        if exec.is_running() {
+            let frame = ToGuest::Resize { exec: exec.number, rows: size.rows, cols: size.cols };
+            self.say(&frame);
+        }
+        Ok(())
+    }
+
+    /// Makes a stream, one end for the agent's worker and the other for whoever asked.
+    fn open(&mut self, token: u64, target: Target, user: User) -> Result<(), Problem> {
+        self.check_runs()?;
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new(Code::Stream, format!("a stream into the sandbox can't be made: {error}"), "try again")
+        };
+        if self.channel.outgoing_len() > BACKLOG_MAX {
+            return Err(failed(&"the agent inside doesn't answer"));
+        }
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| failed(&errno))?;
+        let request = OpenRequest {
+            stream: self.execs.next_number(),
+            uid: user.id(),
+            gid: user.id(),
+            groups: Vec::new(),
+            keep_capabilities: user == User::Root,
+            target: match target {
+                Target::Files => OpenTarget::Files,
+                Target::Port(port) => OpenTarget::Port(port),
+            },
+        };
+        self.channel.send_with(&ToGuest::Open(request), vec![theirs]).map_err(|error| failed(&error))?;
+        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+        if connection.hand_over(&Reply::Opened, ours.as_fd()).is_err() {
+            self.connections.remove(&token);
+        }
+        Ok(())
+    }
+
+    /// Freezes everything. `by_itself` when time was up.
+    pub(super) fn pause(&mut self, now: Moment, by_itself: bool) -> Result<(), Problem> {
+        if self.paused.is_some() {
+            return Ok(());
+        }
+        let group = self.group.as_ref().filter(|group| group.is_freezable()).ok_or_else(not_freezable)?;
+        group.freeze().map_err(|error| {
+            Problem::new(
+                Code::Internal,
+                format!("the sandbox {} could not be frozen: {}", self.sandbox_id, error.kind()),
+                "a process that waits for a disk or a device can't be; try again, or end it",
+            )
+        })?;
+        self.paused = Some(now);
+        self.lifetime.pause(now);
+        self.tell(EventBody::Paused { by_itself });
+        Ok(())
+    }
+
+    fn resume(&mut self, terms: Option<Terms>, now: Moment) -> Result<(), Problem> {
+        if let Some(terms) = terms {
+            self.check_terms(terms)?;
+        }
+        if let Some(since) = self.paused {
+            if let Some(group) = &self.group {
+                group.thaw().map_err(|error| {
+                    Problem::new(
+                        Code::Internal,
+                        format!("the sandbox {} could not be thawed: {}", self.sandbox_id, error.kind()),
+                        "try again",
+                    )
+                })?;
+            }
+            self.paused = None;
+            let span = now.since(since);
+            self.execs.iter_mut().filter_map(|exec| exec.deadline.as_mut()).for_each(|deadline| deadline.move_on(span));
+            self.lifetime.resume(now);
+            self.tell(EventBody::Resumed);
+        }
+        if let Some(terms) = terms {
+            self.lifetime.set(terms, now);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn read_request(json: &[u8]) -> Result<Op, Problem> {
+    let unreadable = |error: serde_json::Error| {
+        Problem::new(Code::InvalidValue, format!("the request can't be read: {error}"), "speak the control protocol")
+    };
+    let Version { v } = serde_json::from_slice(json).map_err(unreadable)?;
+    if v > CONTROL {
+        return Err(Problem::new(
+            Code::UnsupportedProtocol,
+            format!("version {v} of the control protocol was spoken, and {CONTROL} is the newest known here"),
+            format!("speak version {CONTROL} with this sandbox"),
+        ));
+    }
+    let request: Request = serde_json::from_slice(json).map_err(unreadable)?;
+    Ok(request.op)
+}
+
+fn no_such_exec(id: &ExecId) -> Problem {
+    Problem::new(
+        Code::NoSuchExec,
+        format!("there is no exec {id} in this sandbox, or no more"),
+        "describe the sandbox for those there are",
+    )
+}
+
+fn not_freezable() -> Problem {
+    Problem::new(
+        Code::UnsupportedCapability,
+        "this host can't freeze a sandbox: no cgroup that can be frozen is ours to use",
+        "end sandboxes instead of pausing them; `saggar doctor` shows what this host gives",
+    )
+}
+
+fn portion_failed(error: &std::io::Error) -> Problem {
+    if error.kind() == std::io::ErrorKind::Unsupported {
+        return Problem::new(
+            Code::UnsupportedCapability,
+            "limits of a single exec need cgroup controllers of version 1, which this host doesn't have or give",
+            "limit the sandbox instead",
+        );
+    }
+    Problem::new(
+        Code::SetupFailed,
+        format!("the limits of the exec can't be set: {}", error.kind()),
+        "ask for no more than the sandbox has",
+    )
+}

@@ -1,0 +1,251 @@
+//! Streams: what execs print and what happens goes out to whoever follows, and stdin comes in.
+//!
+//! While somebody follows an exec, the agent gets credit back only as the slowest of them advances, so a slow reader makes the program
+//! wait, as any pipe does. One that takes nothing for too long is no longer waited for and told what it missed. With nobody following,
+//! the ring just moves on.
+
+use std::collections::BTreeMap;
+
+use saggar_guest::{Stream, ToGuest};
+
+use crate::control::{EventBody, Frame, Reply, encode_output};
+
+use super::connection::{Connection, Following, Role};
+use super::exec::{Exec, Feed, Lie};
+use super::happenings::Heard;
+use super::holder::Hold;
+use super::moment::Moment;
+use super::ring::Piece;
+
+/// Bytes of output in one frame.
+const PIECE_LEN: usize = 32 * 1024;
+
+impl Hold {
+    /// Passes on everything that can be.
+    pub(super) fn pump(&mut self, now: Moment) {
+        self.tell_ends(now);
+        let Self { connections, execs, happenings, revisit, .. } = self;
+        connections.retain(|token, connection| {
+            let had_unsent = connection.has_unsent();
+            // Until the reader takes no more, or there is no more.
+            loop {
+                fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
+                let is_moving = connection.has_unsent();
+                if connection.flush(now).is_err() {
+                    return false;
+                }
+                if !is_moving || connection.has_unsent() {
+                    break;
+                }
+            }
+            if had_unsent && !connection.has_unsent() {
+                revisit.push_back(*token);
+            }
+            connection.has_unsent() || !matches!(connection.role, Role::Leaving)
+        });
+        self.settle();
+    }
+
+    /// Events about execs that ended in this round, with what is known of them by its end.
+    fn tell_ends(&mut self, now: Moment) {
+        let news = |exec: &mut Exec| std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(exec.state(now)));
+        let events: Vec<EventBody> = self.execs.iter_mut().filter_map(news).collect();
+        events.into_iter().for_each(|event| self.tell(event));
+    }
+
+    /// Gives credit back, drops what is no longer needed, and sends stdin that now fits.
+    fn settle(&mut self) {
+        let Self { connections, execs, .. } = self;
+        let needed = |number: u32| needed(connections, number);
+        let mut frames = Vec::new();
+        for exec in execs.iter_mut() {
+            let taken = needed(exec.number).unwrap_or_else(|| exec.ring.end());
+            exec.ring.trim(taken);
+            if let Some(bytes) = exec.credit(taken) {
+                frames.push(ToGuest::OutputTaken { exec: exec.number, bytes });
+            }
+            while let Some(feed) = exec.stdin.next() {
+                frames.push(match feed {
+                    Feed::Bytes(bytes) => ToGuest::Stdin { exec: exec.number, bytes },
+                    Feed::End => ToGuest::StdinEnd { exec: exec.number },
+                });
+            }
+        }
+        execs.shed(needed);
+        frames.iter().for_each(|frame| self.say(frame));
+    }
+
+    /// Drops what is past the bound of an exec's output and waited for by nobody.
+    pub(super) fn trim(&mut self, number: u32) {
+        let needed = needed(&self.connections, number).unwrap_or(u64::MAX);
+        if let Some(exec) = self.execs.get_mut(number) {
+            exec.ring.trim(needed);
+        }
+    }
+
+    /// Whether someone waits for a program.
+    pub(super) fn is_busy(&self) -> bool {
+        self.connections.values().any(|connection| match &connection.role {
+            Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
+            Role::Starting { .. } => true,
+            Role::Asking | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+        })
+    }
+
+    /// Whether who feeds this exec has to wait.
+    pub(super) fn is_backed_up(&self, exec: u32) -> bool {
+        self.execs.get(exec).is_some_and(|exec| exec.stdin.is_backed_up())
+    }
+
+    /// Whether a live connection feeds this exec.
+    pub(super) fn has_feeder(&self, number: u32) -> bool {
+        self.connections.values().any(|connection| match &connection.role {
+            Role::Following(following) => following.exec == number && following.feeds,
+            Role::Starting { exec, feeds, .. } => *exec == number && *feeds,
+            Role::Asking | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+        })
+    }
+
+    /// Takes what has come in on a connection, frame by frame, as far as its role lets it.
+    pub(super) fn heed(&mut self, token: u64, now: Moment) {
+        loop {
+            let Some(connection) = self.connections.get(&token) else { return };
+            let is_ready = match &connection.role {
+                Role::Asking => !connection.has_unsent(),
+                Role::Following(following) => !self.is_backed_up(following.exec),
+                Role::Starting { .. } => false,
+                Role::Hearing { .. } | Role::Dying | Role::Leaving => true,
+            };
+            let Some(connection) = self.connections.get_mut(&token) else { return };
+            if !is_ready {
+                return;
+            }
+            let frame = match connection.decoder.next_frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(error) => {
+                    self.refuse_frame(token, &error.to_string());
+                    return;
+                }
+            };
+            match (&connection.role, frame) {
+                (Role::Asking, Frame::Json(json)) => self.obey(token, &json, now),
+                (Role::Following(Following { exec, feeds, .. }), Frame::Stdin(bytes)) => {
+                    let (exec, feeds) = (*exec, *feeds);
+                    self.lifetime.touch(now);
+                    if let Some(exec) = self.execs.get_mut(exec).filter(|_| feeds) {
+                        exec.stdin.take(bytes);
+                    }
+                    self.feed(exec);
+                }
+                (Role::Following(Following { exec, .. }), Frame::Json(json)) => {
+                    let exec = *exec;
+                    self.lifetime.touch(now);
+                    self.obey_follower(token, exec, &json);
+                }
+                (Role::Asking, Frame::Stdin(_)) => self.refuse_frame(token, "stdin comes before a request"),
+                (Role::Asking | Role::Following(_), Frame::Output { .. }) => {
+                    self.refuse_frame(token, "output goes the other way");
+                }
+                // Nothing is expected on these any more.
+                (Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving, _) => {}
+            }
+        }
+    }
+
+    /// Sends stdin as far as the window lets it.
+    pub(super) fn feed(&mut self, number: u32) {
+        while let Some(feed) = self.execs.get_mut(number).and_then(|exec| exec.stdin.next()) {
+            self.say(&match feed {
+                Feed::Bytes(bytes) => ToGuest::Stdin { exec: number, bytes },
+                Feed::End => ToGuest::StdinEnd { exec: number },
+            });
+        }
+    }
+
+    /// The agent took stdin, so there may be room for what a feeder has sent since.
+    pub(super) fn hear_stdin_taken(&mut self, number: u32, bytes: u32) -> Result<(), Lie> {
+        self.execs.get_mut(number).ok_or(Lie)?.hear_stdin_taken(bytes)?;
+        self.feed(number);
+        let feeders = self.connections.iter().filter_map(|(token, connection)| match &connection.role {
+            Role::Following(following) if following.exec == number && following.feeds => Some(*token),
+            _ => None,
+        });
+        self.revisit.extend(feeders);
+        Ok(())
+    }
+}
+
+/// From which position on someone still reads an exec's output, if someone does who is waited for.
+fn needed(connections: &BTreeMap<u64, Connection>, number: u32) -> Option<u64> {
+    let following = connections.values().filter_map(|connection| match &connection.role {
+        Role::Following(following) if following.exec == number && !following.is_lossy => Some(following),
+        _ => None,
+    });
+    following.map(|following| following.cursor.at()).min()
+}
+
+fn followed(connection: &Connection) -> u32 {
+    match &connection.role {
+        Role::Following(following) => following.exec,
+        Role::Asking | Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving => 0,
+    }
+}
+
+/// Puts into a connection's buffer what it is waiting for, as far as there is room.
+pub(super) fn fill<'a>(
+    connection: &mut Connection,
+    exec: Option<&Exec>,
+    mut heard: impl FnMut(&mut u64) -> Option<Heard<'a>>,
+    now: Moment,
+) {
+    if !connection.has_unsent() {
+        // Patience with a reader begins when there is something for it.
+        if matches!(connection.role, Role::Following(_)) {
+            connection.moved = now;
+        }
+    }
+    while connection.has_room() {
+        match &mut connection.role {
+            Role::Following(following) => {
+                let Some(exec) = exec else {
+                    // Forgotten for want of room while nobody waited for this reader.
+                    connection.role = Role::Leaving;
+                    return;
+                };
+                match exec.ring.read(&mut following.cursor, PIECE_LEN) {
+                    Some(Piece::Bytes { stream, offset, bytes }) => {
+                        let stream = stream_number(stream);
+                        encode_output(connection.out(), stream, offset, bytes).expect("a piece fits into a frame");
+                    }
+                    Some(Piece::Gap { stream, bytes }) => {
+                        connection.say(&Reply::Gap { stream: stream_number(stream), bytes });
+                    }
+                    None if exec.is_running() => {
+                        // It has everything there is: whoever waits for it waits no longer than for anyone.
+                        following.is_lossy = false;
+                        return;
+                    }
+                    None => {
+                        connection.say(&Reply::Exited(Box::new(exec.state(now))));
+                        connection.role = Role::Leaving;
+                        return;
+                    }
+                }
+            }
+            Role::Hearing { after } => match heard(after) {
+                Some(Heard::Gone(through)) => connection.say(&Reply::EventsGone { through }),
+                Some(Heard::Event(event)) => connection.say(&Reply::Event(Box::new(event.clone()))),
+                None => return,
+            },
+            Role::Asking | Role::Starting { .. } | Role::Dying | Role::Leaving => return,
+        }
+    }
+}
+
+fn stream_number(stream: Stream) -> u8 {
+    match stream {
+        Stream::Stdout => 1,
+        Stream::Stderr => 2,
+    }
+}

@@ -1,0 +1,139 @@
+//! Programs: what is asked to be run, turned into what the agent is told.
+//!
+//! The environment is built, never inherited: what is not named here, in the spec or in the request is not there.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::{Spec, User};
+use saggar_guest::{ExecId, ExecRequest, TerminalSize};
+use saggar_jail::Rule;
+
+/// Where what is searched by name is looked for.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One program to run in a sandbox.
+#[derive(Clone, Debug)]
+pub struct Program<'a> {
+    /// The number that every frame about it bears.
+    pub exec: ExecId,
+    /// The program and its arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// Added to the environment; a later one wins.
+    pub env: &'a [&'a BTreeMap<String, String>],
+    /// Working directory; `None` for the sandbox's.
+    pub cwd: Option<&'a str>,
+    /// As whom.
+    pub user: User,
+    /// Whether stdin comes in frames.
+    pub has_stdin: bool,
+    /// A terminal of this size, if it is to have one.
+    pub terminal: Option<TerminalSize>,
+    /// What kind of terminal it is told that it has.
+    pub terminal_name: Option<&'a str>,
+    /// How much output may be on its way; `None` for any amount.
+    pub output_window: Option<u32>,
+    /// How many cgroups of its own it joins.
+    pub joins: u8,
+    /// Whether the sandbox ends with it.
+    pub is_one_shot: bool,
+}
+
+impl Program<'_> {
+    /// The request for the agent.
+    pub fn into_request(self, spec: &Spec) -> ExecRequest {
+        let name = self.user.as_str();
+        let mut env = BTreeMap::from([
+            ("HOME", self.user.home()),
+            ("LANG", "C.UTF-8"),
+            ("LOGNAME", name),
+            ("PATH", SEARCH_PATH),
+            ("SHELL", "/bin/sh"),
+            ("USER", name),
+        ]);
+        if let Some(terminal) = self.terminal_name.filter(|_| self.terminal.is_some()) {
+            env.insert("TERM", terminal);
+        }
+        let inherited: Vec<(String, String)> =
+            if Rule::Environment.is_on() { Vec::new() } else { std::env::vars().collect() };
+        env.extend(inherited.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        for layer in std::iter::once(&&spec.env).chain(self.env) {
+            env.extend(layer.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        }
+        ExecRequest {
+            exec: self.exec,
+            argv: self.argv,
+            env: env.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect(),
+            cwd: self.cwd.unwrap_or_else(|| default_cwd(spec, self.user)).as_bytes().to_vec(),
+            uid: self.user.id(),
+            gid: self.user.id(),
+            groups: Vec::new(),
+            keep_capabilities: self.user == User::Root,
+            tty: self.terminal,
+            stdin: self.has_stdin,
+            nofile: Some(files_within_reach(spec.limits.files.value.get())).filter(|_| Rule::Files.is_on()),
+            nproc: None,
+            storage_paths: vec![b"/tmp".to_vec()],
+            one_shot: self.is_one_shot,
+            output_window: self.output_window,
+            joins: self.joins,
+        }
+    }
+}
+
+/// Another user than the sandbox's begins at home where the sandbox's own would.
+pub(crate) fn default_cwd(spec: &Spec, user: User) -> &str {
+    if spec.cwd.as_str() == spec.user.home() { user.home() } else { spec.cwd.as_str() }
+}
+
+/// Never more than whoever started us may have: a limit that is tighter than asked holds too.
+fn files_within_reach(asked: u64) -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.map_or(asked, |most| most.min(asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(spec: &str, env: &[&BTreeMap<String, String>], user: User) -> ExecRequest {
+        let spec = Spec::resolve(serde_json::from_str(spec).unwrap()).unwrap();
+        let program = Program {
+            exec: 1,
+            argv: vec![b"true".to_vec()],
+            env,
+            cwd: None,
+            user,
+            has_stdin: false,
+            terminal: None,
+            terminal_name: Some("dumb"),
+            output_window: None,
+            joins: 0,
+            is_one_shot: false,
+        };
+        program.into_request(&spec)
+    }
+
+    fn value(request: &ExecRequest, name: &str) -> Option<String> {
+        let entries = request.env.iter().map(|entry| String::from_utf8(entry.clone()).unwrap());
+        entries.filter_map(|entry| Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_owned())).next()
+    }
+
+    #[test]
+    fn the_requests_environment_is_above_the_sandboxes_and_nothing_is_inherited() {
+        let (below, above) = (
+            BTreeMap::from([("A".to_owned(), "claim".to_owned()), ("B".to_owned(), "claim".to_owned())]),
+            BTreeMap::from([("B".to_owned(), "exec".to_owned())]),
+        );
+        let request = request(r#"{"env": {"A": "spec", "C": "spec"}}"#, &[&below, &above], User::User);
+        assert_eq!(request.env.len(), 9);
+        let seen = ["A", "B", "C", "TERM"].map(|name| value(&request, name));
+        assert_eq!(seen.map(|value| value.unwrap_or_default()), ["claim", "exec", "spec", ""]);
+    }
+
+    #[test]
+    fn another_user_begins_at_home_unless_the_spec_says_where() {
+        let cwd = |spec: &str, user: User| String::from_utf8(request(spec, &[], user).cwd).unwrap();
+        assert_eq!(cwd("{}", User::Root), "/root");
+        assert_eq!(cwd("{}", User::User), "/home/user");
+        assert_eq!(cwd(r#"{"cwd": "/tmp"}"#, User::Root), "/tmp");
+    }
+}
