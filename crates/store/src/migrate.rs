@@ -32,6 +32,11 @@ pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError
     check_up_to(connection, latest(MIGRATIONS))
 }
 
+/// Our version.
+pub(crate) fn known() -> u32 {
+    latest(MIGRATIONS)
+}
+
 /// Brings the file to our version, one step at a time.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
     migrate_by(connection, MIGRATIONS)

@@ -23,7 +23,7 @@ use crate::json_text::JsonText;
 
 pub use append::{Append, Appended, Summary};
 pub use blob::{BLOB_BYTES_MAX, BlobHash};
-pub use claim::{Claimed, Holder, Lease, Taking};
+pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Taking};
 pub use create::{Fork, ForkError, NewRun, RunInsertion};
 pub use get::RunQuery;
 pub use inbox::{InboxError, Letter, NewLetter};

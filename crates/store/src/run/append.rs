@@ -11,12 +11,15 @@ use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
 const INSERT: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
+/// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
 const MOVE: &str = "
-    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6,
-        sandbox_id = coalesce(?7, sandbox_id),
+    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
+        wake_at = iif(EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1), min(coalesce(?5, ?4), ?4), ?5),
         holder = iif(?3 = 'finished', NULL, holder), lease_until = iif(?3 = 'finished', NULL, lease_until)
     WHERE id = ?1";
 const CONSUME: &str = "DELETE FROM inbox WHERE n = ?1 AND run_id = ?2";
+/// Nobody reads what is left for a run that is over.
+const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
 
 /// What to append.
 #[derive(Clone, Debug)]
@@ -96,6 +99,12 @@ fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
         column::execute(connection, INSERT, (id, column::count(seq), entry))?;
     }
     let summary = &append.summary;
+    for letter in &append.consumed {
+        column::execute(connection, CONSUME, (letter, id))?;
+    }
+    if summary.state == RunState::Finished {
+        column::execute(connection, EMPTY, [id])?;
+    }
     let params = (
         id,
         column::count(seq),
@@ -106,8 +115,5 @@ fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
         summary.sandbox.as_ref().map(SandboxId::as_str),
     );
     column::execute(connection, MOVE, params)?;
-    for letter in &append.consumed {
-        column::execute(connection, CONSUME, (letter, id))?;
-    }
     Ok(Appended::Done { head: seq })
 }

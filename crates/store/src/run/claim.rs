@@ -4,6 +4,7 @@
 //! not permission to write: every append also names the epoch, which is raised here.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunId, Timestamp};
@@ -15,7 +16,8 @@ use crate::store::Store;
 use crate::writer::Durability;
 
 /// Due runs that nobody holds, those of projects with the fewest held runs first, then the longest due. ?1 now, ?2 most of an agent, ?3
-/// most of a project, ?4 how many.
+/// most of a project, ?4 how many, ?5 the latest end that a lease can have: one that ends later was given by a clock that has since
+/// been set back.
 const DUE: &str = concat!(
     "WITH held AS (SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?1 GROUP BY project_id, agent)
      SELECT ",
@@ -23,7 +25,8 @@ const DUE: &str = concat!(
     ", row_number() OVER (PARTITION BY project_id ORDER BY wake_at, id)
           + coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) AS turn
      FROM run
-     WHERE state <> 'finished' AND wake_at IS NOT NULL AND wake_at <= ?1 AND (holder IS NULL OR lease_until <= ?1)
+     WHERE state <> 'finished' AND wake_at IS NOT NULL AND wake_at <= ?1
+       AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?5)
        AND coalesce((SELECT held FROM held WHERE held.project_id = run.project_id AND held.agent = run.agent), 0) < ?2
        AND coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) < ?3
      ORDER BY turn, wake_at, id LIMIT ?4"
@@ -39,12 +42,20 @@ const RELEASE: &str = "
     UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1 AND epoch = ?2 AND holder IS NOT NULL";
 const DROP_HOLDER: &str = "UPDATE run SET holder = NULL, lease_until = NULL, wake_at = coalesce(min(wake_at, ?2), ?2)
     WHERE holder = ?1 AND state <> 'finished'";
-const NEXT_WAKE: &str = "
-    SELECT min(wake_at) AS wake_at FROM run WHERE state <> 'finished' AND wake_at IS NOT NULL AND holder IS NULL";
+const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?1 AND state <> 'finished'");
+const IS_DUE: &str = "
+    SELECT 1 AS is_due FROM run WHERE state <> 'finished' AND wake_at IS NOT NULL AND wake_at <= ?1
+        AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?2)
+    LIMIT 1";
+const WITH_LETTERS: &str = "
+    SELECT id FROM run WHERE holder = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE inbox.run_id = run.id)";
 
 /// Who holds runs: a worker's name, new with each of its lives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder(String);
+
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// Longest name of a holder.
 const HOLDER_LEN_MAX: usize = 64;
@@ -95,7 +106,8 @@ impl Store {
     /// Takes runs that are due and that nobody holds.
     pub async fn claim_due(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
         let work = move |connection: &Connection| {
-            let params = (column::millis(lease.from), taking.per_agent, taking.per_project, taking.most);
+            let (now, latest) = (column::millis(lease.from), column::millis(lease.from.after(LEASE_MAX)));
+            let params = (now, taking.per_agent, taking.per_project, taking.most, latest);
             let due = column::all(connection, DUE, params, read)?;
             let mut held = held(connection, lease.from)?;
             let mut claimed = Vec::new();
@@ -125,6 +137,15 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
+    /// What a holder has taken.
+    pub async fn runs_held_by(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {
+        let work = move |connection: &Connection| {
+            let runs = column::all(connection, HELD_BY, [holder.as_str()], read)?;
+            Ok(runs.into_iter().map(|run| Claimed { epoch: run.epoch, run }).collect())
+        };
+        self.read(work).await
+    }
+
     /// Prolongs every lease of a holder.
     pub async fn renew_leases(&self, holder: Holder, until: Timestamp) -> Result<usize, Error> {
         let work =
@@ -148,11 +169,19 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// When the next run that nobody holds is due.
-    pub async fn next_wake(&self) -> Result<Option<Timestamp>, Error> {
-        let work = |connection: &Connection| {
-            let found = column::one(connection, NEXT_WAKE, [], |row| column::time_optional(row, "wake_at"))?;
-            Ok(found.flatten())
+    /// Whether there is a run that is due and that nobody holds; limits apart.
+    pub async fn is_run_due(&self, now: Timestamp) -> Result<bool, Error> {
+        let work = move |connection: &Connection| {
+            let params = (column::millis(now), column::millis(now.after(LEASE_MAX)));
+            Ok(column::one(connection, IS_DUE, params, |_| Ok(()))?.is_some())
+        };
+        self.read(work).await
+    }
+
+    /// Runs of a holder that somebody has written to.
+    pub async fn runs_with_letters(&self, holder: Holder) -> Result<Vec<RunId>, Error> {
+        let work = move |connection: &Connection| {
+            column::all(connection, WITH_LETTERS, [holder.as_str()], |row| column::parsed(row, "id", RunId::parse))
         };
         self.read(work).await
     }

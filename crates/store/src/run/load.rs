@@ -28,12 +28,17 @@ pub struct JournalEntry {
 impl Store {
     /// Entries of a run after that number, its parents' past included: at most a page of them, and none when there are no more.
     pub async fn journal_after(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {
-        self.read(move |connection| page(connection, &run, after)).await
+        self.journal_page(run, after, JOURNAL_PAGE).await
+    }
+
+    /// The same, at most `limit` of them and never more than a page.
+    pub async fn journal_page(&self, run: RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+        self.read(move |connection| page(connection, &run, after, limit.min(JOURNAL_PAGE))).await
     }
 }
 
 /// Which run of the line holds the entry after `after`, and up to where.
-fn page(connection: &Connection, run: &RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {
+fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
     let mut id = run.clone();
     let mut until = u64::MAX;
     for _ in 0..PARENTS_MAX {
@@ -48,7 +53,7 @@ fn page(connection: &Connection, run: &RunId, after: u64) -> Result<Vec<JournalE
                 until = until.min(through);
             }
             _ => {
-                let params = (id.as_str(), column::count(after), column::count(until.min(head)), JOURNAL_PAGE);
+                let params = (id.as_str(), column::count(after), column::count(until.min(head)), limit);
                 return column::all(connection, PAGE, params, |row| {
                     Ok(JournalEntry { seq: column::number(row, "seq")?, entry: column::plain(row, "entry")? })
                 });

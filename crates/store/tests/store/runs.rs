@@ -266,3 +266,48 @@ async fn blobs_are_kept_by_their_hash() {
     assert_eq!(store.blob(BlobHash::of(b"other")).await, Ok(None));
     assert_eq!(BlobHash::parse("xyz"), None);
 }
+
+#[tokio::test]
+async fn a_worker_joins_beside_the_server_and_is_fenced_like_any_other() {
+    let scratch = Scratch::new();
+    assert!(Store::join(scratch.path()).is_err(), "there is nothing to join, and nothing is made");
+    let (server, project) = store_with_project(&scratch).await;
+    let worker = Store::join(scratch.path()).unwrap();
+    let run = create(&server, &project, "a").await;
+    assert_eq!(worker.is_run_due(NOW).await, Ok(true));
+    let epoch = claim(&worker, "worker", NOW).await[0].epoch;
+    assert_eq!(worker.is_run_due(NOW).await, Ok(false));
+    assert_eq!(worker.append(append(&run, epoch, 1, &["second"])).await, Ok(Appended::Done { head: 2 }));
+    assert_eq!(journal(&server, &run).await, ["first", "second"]);
+    assert_eq!(server.runs_held_by(holder("worker")).await.unwrap().len(), 1);
+    assert_eq!(server.drop_holder(holder("worker"), NOW).await, Ok(1));
+    let next = claim(&server, "server", NOW).await[0].epoch;
+    assert_eq!(worker.append(append(&run, epoch, 2, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
+}
+
+#[tokio::test]
+async fn a_letter_that_the_holder_does_not_know_of_is_not_slept_over() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let body = JsonText::parse("1").unwrap();
+    store.put_letter(NewLetter { project, run: run.clone(), id: "x".to_owned(), at: NOW, body }).await.unwrap();
+    assert_eq!(store.runs_with_letters(holder("w")).await, Ok(vec![run.clone()]));
+    let mut asleep = append(&run, epoch, 1, &["asks"]);
+    asleep.summary.wake_at = None;
+    asleep.summary.state = RunState::Asking;
+    store.append(asleep).await.unwrap();
+    store.release_run(run, epoch).await.unwrap();
+    assert_eq!(claim(&store, "w", NOW).await.len(), 1, "the letter has made it due");
+}
+
+#[tokio::test]
+async fn a_lease_from_a_clock_that_was_set_back_holds_nobody() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    create(&store, &project, "a").await;
+    let ahead = NOW.after(Duration::from_secs(3600));
+    assert_eq!(claim(&store, "one", ahead).await.len(), 1);
+    assert_eq!(claim(&store, "two", NOW).await.len(), 1);
+}
