@@ -42,6 +42,7 @@ pub struct Run {
     epoch: u64,
     conversation: Vec<Message>,
     conversation_bytes: u64,
+    replies: u64,
     // What the model asked for in its last reply and has not been done yet.
     calls: VecDeque<ToolCall>,
     open: Option<OpenStep>,
@@ -188,6 +189,11 @@ impl Run {
         &self.conversation
     }
 
+    /// How often the model has answered.
+    pub fn replies(&self) -> u64 {
+        self.replies
+    }
+
     /// The step that is open.
     pub fn open_step(&self) -> Option<&OpenStep> {
         self.open.as_ref()
@@ -226,6 +232,7 @@ impl Run {
         };
         match (&open.phase, &open.effect) {
             (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
+            (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
             (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
@@ -312,6 +319,7 @@ impl Run {
         match (result, open.effect.call()) {
             (Settled::Replied(reply), _) => {
                 self.calls = reply.calls.iter().cloned().collect();
+                self.replies += 1;
                 self.say(Message::Assistant(reply.clone()));
             }
             (Settled::Returned(result), Some(call)) => {

@@ -126,7 +126,9 @@ impl Run {
         }
         let Some(open) = &self.open else { return Ok(Vec::new()) };
         match (&open.phase, &open.effect) {
-            (Attempt::Backoff { until }, _) if now >= *until => Ok(vec![self.intend_again(open, now)]),
+            (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => {
+                Ok(vec![self.intend_again(open, now)])
+            }
             (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => {
                 let result = ToolResult { content: Body::text("the time has passed"), is_error: false };
                 Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))

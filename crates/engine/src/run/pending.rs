@@ -53,6 +53,8 @@ impl Run {
         let born = self.born.as_ref().filter(|_| self.outcome.is_none())?;
         let wall = born.agent.budget.wall_ms.map(|limit| born.started_at.after(Duration::from_millis(limit)));
         let own = self.open.as_ref().and_then(|open| match (&open.phase, &open.effect) {
+            // While it is paused no new try is made, whatever its time.
+            (Attempt::Backoff { .. }, _) if self.is_paused => None,
             (Attempt::Backoff { until }, _) | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
             (Attempt::Doing | Attempt::Probing | Attempt::Unknown { .. }, _) => None,
         });
