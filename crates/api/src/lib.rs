@@ -22,6 +22,7 @@ mod path;
 mod problem;
 pub mod read;
 pub mod route;
+mod run;
 mod sandbox;
 pub mod schema;
 mod secret;
@@ -49,6 +50,10 @@ pub use name::{KeyName, Label, Labels, TemplateName};
 pub use output::{ExecResult, Output};
 pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
+pub use run::{
+    Agent, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery, ListRuns,
+    ReplayDivergence, ReplayReport, Run, RunBudget, RunList, RunParent, SignalRun, StartRun, StepDecision,
+};
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, OnTimeout, Ports,
     Sandbox, SandboxLimits, SandboxList, SandboxState, States,

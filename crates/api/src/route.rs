@@ -64,6 +64,28 @@ pub const PORT: &str = "/api/v1/sandboxes/{id}/ports/{port}";
 pub const PORT_SLASH: &str = "/api/v1/sandboxes/{id}/ports/{port}/";
 /// What listens in a sandbox.
 pub const PORT_PATH: &str = "/api/v1/sandboxes/{id}/ports/{port}/{*path}";
+/// Begin and list runs.
+pub const RUNS: &str = "/api/v1/runs";
+/// One run.
+pub const RUN: &str = "/api/v1/runs/{id}";
+/// What happened to it.
+pub const RUN_JOURNAL: &str = "/api/v1/runs/{id}/journal";
+/// Say something to it.
+pub const RUN_SIGNAL: &str = "/api/v1/runs/{id}/signal";
+/// No new effects.
+pub const RUN_PAUSE: &str = "/api/v1/runs/{id}/pause";
+/// Effects again.
+pub const RUN_RESUME: &str = "/api/v1/runs/{id}/resume";
+/// Stop it for good.
+pub const RUN_CANCEL: &str = "/api/v1/runs/{id}/cancel";
+/// Decide about a step that nobody knows of.
+pub const RUN_DECIDE: &str = "/api/v1/runs/{id}/steps/{step}/decide";
+/// Begin another from its past.
+pub const RUN_FORK: &str = "/api/v1/runs/{id}/fork";
+/// Derive it again.
+pub const RUN_REPLAY: &str = "/api/v1/runs/{id}/replay";
+/// All of it, as a fixture.
+pub const RUN_EXPORT: &str = "/api/v1/runs/{id}/export";
 /// Make and list keys.
 pub const KEYS: &str = "/api/v1/keys";
 /// Revoke a key.

@@ -35,6 +35,8 @@ stand_ins! {
     ExecId => text("The id of an exec", r"^exec_[a-z2-7]{26}$", "exec_b5xp67dqheak6zygmmwjfuhq5f");
     /// A key's id.
     KeyId => text("The id of an API key", r"^key_[a-z2-7]{26}$", "key_c2xp67dqheak6zygmmwjfuhq5f");
+    /// A run's id.
+    RunId => text("The id of a run", r"^run_[a-z2-7]{26}$", "run_e4xp67dqheak6zygmmwjfuhq5f");
     /// A project's id.
     ProjectId => text("The id of a project", r"^prj_[a-z2-7]{26}$", "prj_d3xp67dqheak6zygmmwjfuhq5f");
     /// A policy hash.
@@ -63,6 +65,8 @@ stand_ins! {
     SandboxUser => choice("Who runs inside", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
     IsolationTier => choice("The isolation primitive", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
+    /// What a run does.
+    RunState => choice("What a run does", saggar_domain::RunState::ALL.iter().map(|one| one.as_str()));
     /// Why a sandbox ended.
     EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.

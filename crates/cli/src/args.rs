@@ -10,8 +10,9 @@ use saggar_domain::{
     ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
 };
 
+use crate::fixture::TestArguments;
 use crate::outcome::OUR_FAILURE;
-use crate::remote::{KeyArguments, SandboxArguments};
+use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 
@@ -44,6 +45,12 @@ pub(crate) enum Command {
     Restore(Box<CopyArguments>),
     /// Make, use and end sandboxes of a server
     Sandbox(Later<SandboxArguments>),
+    /// Begin, follow, steer and fork runs of agents on a server
+    Runs(Later<RunsArguments>),
+    /// Derive fixtures of runs again, and say which have changed
+    Test(TestArguments),
+    /// Drive runs beside a server, as another process
+    Worker(Box<ServeArguments>),
     /// Make, list and revoke API keys of a server
     Key(Later<KeyArguments>),
 }

@@ -5,6 +5,7 @@ mod args;
 mod changes;
 mod doctor;
 mod events;
+mod fixture;
 mod outcome;
 mod probe;
 mod remote;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
         Ok(args::Command::Backup(arguments)) => serve::backup(&arguments),
         Ok(args::Command::Restore(arguments)) => serve::restore(&arguments),
         Ok(args::Command::Sandbox(arguments)) => remote::sandbox(arguments.0),
+        Ok(args::Command::Runs(arguments)) => remote::runs(arguments.0),
+        Ok(args::Command::Test(arguments)) => fixture::main(&arguments),
+        Ok(args::Command::Worker(arguments)) => serve::worker(&arguments),
         Ok(args::Command::Key(arguments)) => remote::key(arguments.0),
         Err(code) => code,
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use saggar_domain::{Code, Problem};
-use saggar_server::{BackupError, Config};
+use saggar_server::{BackupError, Config, ServeError};
 
 use crate::outcome::{OUR_FAILURE, problem_text};
 use crate::settings::{DataFlags, SettingFlags, refused};
@@ -37,13 +37,29 @@ pub(crate) fn main(arguments: &ServeArguments) -> ExitCode {
         Err(error) => return refused(&error),
     };
     saggar_server::start_logs(&config);
-    match serve(config) {
+    match run(config, saggar_server::serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => failed(&problem),
     }
 }
 
-fn serve(config: Config) -> Result<(), Problem> {
+/// Drives runs beside a server until told to stop.
+pub(crate) fn worker(arguments: &ServeArguments) -> ExitCode {
+    let config = match arguments.settings.load() {
+        Ok(config) => config,
+        Err(error) => return refused(&error),
+    };
+    saggar_server::start_logs(&config);
+    match run(config, saggar_server::work) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => failed(&problem),
+    }
+}
+
+fn run<F: Future<Output = Result<(), ServeError>>>(
+    config: Config,
+    main: impl FnOnce(Config, PathBuf) -> F,
+) -> Result<(), Problem> {
     let system = |error: std::io::Error| {
         Problem::new(
             Code::SetupFailed,
@@ -59,7 +75,7 @@ fn serve(config: Config) -> Result<(), Problem> {
         .thread_stack_size(STACK_BYTES)
         .build()
         .map_err(system)?;
-    let outcome = runtime.block_on(saggar_server::serve(config, program));
+    let outcome = runtime.block_on(main(config, program));
     // Every sandbox and everything acknowledged is safe by now; what still runs here is not waited for.
     runtime.shutdown_background();
     outcome.map_err(|error| Problem::new(Code::SetupFailed, error.to_string(), error.help()))

@@ -69,6 +69,11 @@ id!(
     KeyId, "key"
 );
 
+id!(
+    /// One run: a durable execution of an agent.
+    RunId, "run"
+);
+
 /// 128 bits in groups of five.
 const ENCODED_LEN: usize = 26;
 

@@ -44,6 +44,26 @@ choice!(
     }
 );
 
+choice!(
+    /// What a run does.
+    RunState {
+        /// Nobody has held it yet.
+        Queued = "queued",
+        /// An effect is under way.
+        Running = "running",
+        /// It waits for a time.
+        Waiting = "waiting",
+        /// It waits for a person's answer.
+        Asking = "asking",
+        /// It waits for a person's decision about a step that nobody knows of.
+        Parked = "parked",
+        /// It was paused.
+        Paused = "paused",
+        /// It is over.
+        Finished = "finished",
+    }
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -74,8 +74,13 @@ impl Sandboxes {
             let started = self.start_exec(permit, new).await?;
             return self.attach(permit, &started.exec_id, From::Start, false).await;
         }
+        self.follow_exec_as(permit, self.new_exec_id(), new).await
+    }
+
+    /// The same under an id that the caller has chosen. There is at most one exec of an id: a second is refused.
+    pub async fn follow_exec_as(&self, permit: &Permit, exec_id: ExecId, new: NewExec) -> Result<Followed, Fault> {
         let id = self.may_exec(permit)?;
-        let op = op(self.new_exec_id(), new, true);
+        let op = op(exec_id, new, true);
         let (reply, connection) = self.conversation(permit.project(), id, op).await?;
         let state = started(reply).map_err(|error| Fault::from_control(error, id))?;
         let (following, feeding) = connection.follow();

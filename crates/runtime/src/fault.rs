@@ -61,6 +61,14 @@ pub enum Fault {
         /// Which.
         port: u16,
     },
+    /// It isn't in a state for that.
+    #[error("{what}")]
+    Conflict {
+        /// What is the case.
+        what: String,
+        /// What to do next.
+        help: String,
+    },
     /// The permit is for something else: a mistake of ours.
     #[error("a permit for something else was shown")]
     WrongPermit,
@@ -87,6 +95,11 @@ impl Fault {
     /// There is no such sandbox.
     pub fn no_sandbox(id: impl ToString) -> Self {
         Self::NotFound { what: "sandbox", id: id.to_string() }
+    }
+
+    /// There is no such run.
+    pub fn no_run(id: impl ToString) -> Self {
+        Self::NotFound { what: "run", id: id.to_string() }
     }
 
     /// There is no such exec.

@@ -11,6 +11,7 @@ mod host;
 mod keys;
 mod permit;
 mod ports;
+pub mod runs;
 mod sandboxes;
 mod settings;
 mod signing;

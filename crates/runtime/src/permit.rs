@@ -6,7 +6,7 @@
 //!
 //! INVARIANT: only this module makes permits.
 
-use saggar_domain::{KeyId, ProjectId, SandboxId};
+use saggar_domain::{KeyId, ProjectId, RunId, SandboxId};
 
 use crate::fault::Fault;
 
@@ -33,13 +33,30 @@ pub enum Action {
     UsePort(SandboxId, u16),
     /// Make, list and revoke keys.
     ManageKeys,
+    /// Begin a run.
+    StartRun,
+    /// See which runs there are.
+    ListRuns,
+    /// See one, its journal and what follows from it.
+    ReadRun(RunId),
+    /// Tell it something: say, pause, resume, cancel, decide.
+    TellRun(RunId),
+    /// Begin another from its past.
+    ForkRun(RunId),
 }
 
 impl Action {
     /// The sandbox it is about.
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
-            Self::CreateSandbox | Self::ListSandboxes | Self::ManageKeys => None,
+            Self::CreateSandbox
+            | Self::ListSandboxes
+            | Self::ManageKeys
+            | Self::StartRun
+            | Self::ListRuns
+            | Self::ReadRun(_)
+            | Self::TellRun(_)
+            | Self::ForkRun(_) => None,
             Self::ReadSandbox(id)
             | Self::ChangeSandbox(id)
             | Self::KillSandbox(id)
@@ -47,6 +64,46 @@ impl Action {
             | Self::ReadFiles(id)
             | Self::WriteFiles(id)
             | Self::UsePort(id, _) => Some(id),
+        }
+    }
+
+    /// The run it is about.
+    pub fn run(&self) -> Option<&RunId> {
+        match self {
+            Self::ReadRun(id) | Self::TellRun(id) | Self::ForkRun(id) => Some(id),
+            Self::CreateSandbox
+            | Self::ListSandboxes
+            | Self::ReadSandbox(_)
+            | Self::ChangeSandbox(_)
+            | Self::KillSandbox(_)
+            | Self::Exec(_)
+            | Self::ReadFiles(_)
+            | Self::WriteFiles(_)
+            | Self::UsePort(_, _)
+            | Self::ManageKeys
+            | Self::StartRun
+            | Self::ListRuns => None,
+        }
+    }
+
+    /// Whether a run may do it on its own behalf: everything with sandboxes, nothing with runs or keys.
+    fn is_for_runs(&self) -> bool {
+        match self {
+            Self::CreateSandbox
+            | Self::ReadSandbox(_)
+            | Self::ChangeSandbox(_)
+            | Self::KillSandbox(_)
+            | Self::Exec(_)
+            | Self::ReadFiles(_)
+            | Self::WriteFiles(_) => true,
+            Self::ListSandboxes
+            | Self::UsePort(_, _)
+            | Self::ManageKeys
+            | Self::StartRun
+            | Self::ListRuns
+            | Self::ReadRun(_)
+            | Self::TellRun(_)
+            | Self::ForkRun(_) => false,
         }
     }
 }
@@ -64,6 +121,13 @@ pub enum Subject {
     /// Whoever asks, where the operator wants no keys.
     Anybody {
         /// Whose objects they act on.
+        project: ProjectId,
+    },
+    /// A run, by the worker that holds it: for the sandbox it works in.
+    Run {
+        /// Which.
+        run: RunId,
+        /// Whose it is.
         project: ProjectId,
     },
     /// The holder of a sandbox's access token, or of a signed address: may do just what that says.
@@ -93,7 +157,8 @@ impl Permit {
             Subject::Bearer { project, action: granted } if *granted == action => {
                 Ok(Self { project: project.clone(), action })
             }
-            Subject::Bearer { .. } => Err(Fault::WrongPermit),
+            Subject::Run { project, .. } if action.is_for_runs() => Ok(Self { project: project.clone(), action }),
+            Subject::Run { .. } | Subject::Bearer { .. } => Err(Fault::WrongPermit),
         }
     }
 
@@ -110,6 +175,11 @@ impl Permit {
     /// Refuses unless it is for this.
     pub(crate) fn check(&self, is_right: impl FnOnce(&Action) -> bool) -> Result<(), Fault> {
         if is_right(&self.action) { Ok(()) } else { Err(Fault::WrongPermit) }
+    }
+
+    /// The run it is for.
+    pub(crate) fn run(&self) -> Result<&RunId, Fault> {
+        self.action.run().ok_or(Fault::WrongPermit)
     }
 
     /// The sandbox it is for.

@@ -57,6 +57,14 @@ pub struct Config {
     pub retention: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
+    /// Where the tool `http` of runs may go.
+    pub http_allowed: Vec<String>,
+    /// Most runs that one worker drives at once.
+    pub runs_max: usize,
+    /// Most of one agent's that are driven at once, by all workers together.
+    pub runs_per_agent: usize,
+    /// Most of one project's.
+    pub runs_per_project: usize,
     /// Most connections at once.
     pub connections_max: usize,
     /// Largest upload.
@@ -92,6 +100,10 @@ impl Config {
             paused_max: Duration::from_secs(7 * 24 * 3600),
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
+            http_allowed: Vec::new(),
+            runs_max: 256,
+            runs_per_agent: 128,
+            runs_per_project: 256,
             connections_max: 1024,
             upload_max: ByteSize::mebibytes(4096),
             shutdown_grace: Duration::from_secs(10),

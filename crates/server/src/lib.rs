@@ -24,6 +24,8 @@ mod signed;
 mod sse;
 mod tls;
 mod wire;
+mod wire_run;
+mod work;
 
 pub use config::{Auth, Config, ConfigError, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
 pub use logs::start as start_logs;
@@ -32,3 +34,4 @@ pub use reference::markdown as api_reference;
 pub use saggar_runtime::store::{BackupError, backup, restore};
 pub use serve::{ServeError, serve};
 pub use tls::TlsError;
+pub use work::{check_fixture, work};

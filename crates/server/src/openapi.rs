@@ -11,11 +11,12 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use crate::routes::Document;
 
 /// What each group of operations is about.
-const TAGS: [(&str, &str); 5] = [
+const TAGS: [(&str, &str); 6] = [
     ("server", "The server itself."),
     ("sandboxes", "Isolated environments: files, processes, network boundary, limits, life."),
     ("execs", "Process trees run in a sandbox, with their streams, limits and outcome."),
     ("files", "Files of a sandbox, in its own view."),
+    ("runs", "Agents executed durably: begun, followed, told things, forked, replayed."),
     ("keys", "API keys of the project."),
 ];
 

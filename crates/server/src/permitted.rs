@@ -3,6 +3,8 @@
 //! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
 //! address (for the one file and method it names) or, for ports, the sandbox's access token.
 
+mod run;
+
 use std::marker::PhantomData;
 
 use axum::extract::FromRequestParts;
@@ -17,6 +19,8 @@ use crate::extract::path_sandbox;
 use crate::refusal::Refusal;
 use crate::server::Shared;
 use crate::signed;
+
+pub(crate) use run::{ForkRun, OnRun, ReadRun, TellRun};
 
 /// A permit for what `W` names, on the sandbox that the path names.
 pub(crate) struct Allowed<W> {
@@ -87,6 +91,10 @@ wanted! {
     List => ListSandboxes;
     /// Makes, lists and revokes keys.
     Manage => ManageKeys;
+    /// Begins runs.
+    RunsStart => StartRun;
+    /// Lists runs.
+    RunsList => ListRuns;
 }
 
 impl<W: Wanted> FromRequestParts<Shared> for Allowed<W> {

@@ -94,6 +94,7 @@ impl From<Fault> for Refusal {
             Fault::StoreFull => {
                 Self::new(Code::DataDirectory, what, "tell the operator to make room; nothing was lost")
             }
+            Fault::Conflict { help, .. } => Self::new(Code::Conflict, what, help),
             Fault::WrongPermit => {
                 tracing::error!("a permit for something else was shown");
                 Self::internal()

@@ -7,8 +7,10 @@ mod exec_stream;
 mod execs;
 mod files;
 mod host;
+mod journal;
 mod keys;
 mod life;
+mod runs;
 mod sandboxes;
 mod tree;
 mod watch;
@@ -59,6 +61,16 @@ fn bounded() -> Router<Shared> {
         .route(route::FILES_SIGN, post(files::sign))
         .route(route::KEYS, post(keys::create).get(keys::list))
         .route(route::KEY, delete(keys::revoke))
+        .route(route::RUNS, post(runs::start).get(runs::list))
+        .route(route::RUN, get(runs::get))
+        .route(route::RUN_SIGNAL, post(runs::signal))
+        .route(route::RUN_PAUSE, post(runs::pause))
+        .route(route::RUN_RESUME, post(runs::resume))
+        .route(route::RUN_CANCEL, post(runs::cancel))
+        .route(route::RUN_DECIDE, post(runs::decide))
+        .route(route::RUN_FORK, post(runs::fork))
+        .route(route::RUN_REPLAY, get(journal::replay))
+        .route(route::RUN_EXPORT, get(journal::export))
         .route_layer(from_fn(attend::within_bounds))
 }
 
@@ -66,6 +78,7 @@ fn bounded() -> Router<Shared> {
 fn streaming() -> Router<Shared> {
     Router::new()
         .route(route::EVENTS, get(events::read))
+        .route(route::RUN_JOURNAL, get(journal::read))
         .route(route::EXECS, post(execs::start).get(execs::list))
         .route(route::EXEC_STREAM, get(exec_stream::follow))
         .route(route::EXEC_STDIN, post(execs::stdin))
@@ -79,7 +92,9 @@ fn streaming() -> Router<Shared> {
 }
 
 mod documented {
-    use super::{attach, content, events, exec_stream, execs, files, host, keys, life, sandboxes, tree, watch};
+    use super::{
+        attach, content, events, exec_stream, execs, files, host, journal, keys, life, runs, sandboxes, tree, watch,
+    };
 
     /// Every operation, from the handlers' own descriptions.
     #[derive(utoipa::OpenApi)]
@@ -118,6 +133,18 @@ mod documented {
         watch::watch,
         tree::download,
         tree::upload,
+        runs::start,
+        runs::list,
+        runs::get,
+        journal::read,
+        runs::signal,
+        runs::pause,
+        runs::resume,
+        runs::cancel,
+        runs::decide,
+        runs::fork,
+        journal::replay,
+        journal::export,
         keys::create,
         keys::list,
         keys::revoke,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use saggar_runtime::runs::{Hub, Runs};
 use saggar_runtime::store::{KeySecret, Store};
 use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
 use tokio::net::TcpListener;
@@ -17,6 +18,7 @@ use crate::listen::listen;
 use crate::routes;
 use crate::server::Server;
 use crate::tls::{self, TlsError};
+use crate::work::worker;
 
 /// How long the end of what nobody owns may take when the server goes.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -78,6 +80,9 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         "took over what there was"
     );
     let upkeep = Upkeep::start(&sandboxes);
+    let hub = Hub::default();
+    let runs = Runs::new(sandboxes.store().clone(), hub.clone());
+    let worker = worker(&config, &sandboxes, hub);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.
@@ -92,6 +97,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let (grace, connections_max) = (config.shutdown_grace, config.connections_max);
     let server = Arc::new(Server {
         sandboxes: sandboxes.clone(),
+        runs,
         keys: Keys::default(),
         config,
         everybody,
@@ -99,6 +105,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         unenforced: OnceLock::new(),
         stopping: stopping.clone(),
     });
+    let (ended, working) = (stopping.clone(), worker);
+    let working = tokio::spawn(async move { working.run(ended).await });
     let serving =
         listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
     let told = async {
@@ -114,6 +122,11 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         () = serving => {}
         () = told => {}
     }
+    stop.send_replace(true);
+    // It has its own grace, and what is not finished by then goes on with whoever takes it.
+    if let Err(error) = working.await {
+        tracing::error!(error = %error, "the worker of this server failed");
+    }
     upkeep.stop().await;
     // What is kept ready has no owner and no end of its own: it must not outlive whoever would give it away.
     if tokio::time::timeout(DRAIN_PATIENCE, sandboxes.drain_pool()).await.is_err() {
@@ -122,7 +135,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     Ok(())
 }
 
-fn settings(config: &Config, program: PathBuf) -> Settings {
+pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     Settings {
         data_directory: config.data_directory.clone(),
         program,

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use saggar_domain::Capabilities;
+use saggar_runtime::runs::Runs;
 use saggar_runtime::{Sandboxes, Subject};
 use tokio::sync::{OnceCell, watch};
 
@@ -16,6 +17,7 @@ pub(crate) type Shared = Arc<Server>;
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) sandboxes: Sandboxes,
+    pub(crate) runs: Runs,
     pub(crate) keys: Keys,
     pub(crate) config: Config,
     /// Who everybody is, where no keys are asked for.

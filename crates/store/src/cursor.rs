@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use saggar_domain::{ExecId, SandboxId, Timestamp};
+use saggar_domain::{ExecId, RunId, SandboxId, Timestamp};
 use sha2::{Digest, Sha256};
 
 /// The form of the text; another form gets another number.
@@ -56,6 +56,16 @@ impl CursorId for SandboxId {
 }
 
 impl CursorId for ExecId {
+    fn parse(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn as_str(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl CursorId for RunId {
     fn parse(text: &str) -> Option<Self> {
         Self::parse(text)
     }

@@ -21,6 +21,7 @@ mod open;
 mod page;
 mod project;
 mod readers;
+mod run;
 mod sandbox;
 mod store;
 mod sweep;
@@ -40,6 +41,10 @@ pub use meta::MetaKey;
 pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
+pub use run::{
+    Append, Appended, BLOB_BYTES_MAX, BlobHash, Claimed, Fork, ForkError, Holder, InboxError, JOURNAL_PAGE,
+    JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, RunInsertion, RunQuery, RunRow, Summary, Taking,
+};
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life, Lifetime, NewSandbox,
     Sandbox, SandboxPatch, SandboxQuery, Scope,

@@ -10,7 +10,8 @@ use crate::error::Error;
 /// What marks a file as ours: "SGAR".
 const APPLICATION_ID: i32 = 0x5347_4152;
 /// The way from version n to n + 1 is at index n.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("../migrations/0001_first.sql"), include_str!("../migrations/0002_runs.sql")];
 
 /// Why a file can't be brought to our version.
 #[derive(Debug)]
@@ -29,6 +30,11 @@ impl<E: Into<Error>> From<E> for MigrateError {
 /// Whether the file is empty or one of ours that is not too new; which version.
 pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError> {
     check_up_to(connection, latest(MIGRATIONS))
+}
+
+/// Our version.
+pub(crate) fn known() -> u32 {
+    latest(MIGRATIONS)
 }
 
 /// Brings the file to our version, one step at a time.

@@ -20,6 +20,8 @@ pub(crate) const DATABASE: &str = "saggar.db";
 pub(crate) const LOCK: &str = "saggar.lock";
 /// How long to wait for another process that has the database: a backup, or a person with a shell.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a writer looks whether another process has finished its commit.
+const TURN: Duration = Duration::from_micros(500);
 /// Statements kept ready on each connection: about as many as there are.
 const STATEMENTS_MAX: usize = 64;
 /// Pages of log (16 MiB) after which it is folded back into the file. That waits for the disk twice and writes each page that
@@ -60,6 +62,14 @@ pub enum OpenError {
         /// Ours.
         known: u32,
     },
+    /// Not brought to our version by its server.
+    #[error("the store has schema version {found}, and this program needs {known}")]
+    Older {
+        /// The file's.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
     /// The directory or the file can't be used.
     #[error("the store can't be opened: {0}")]
     Storage(#[from] Error),
@@ -77,6 +87,7 @@ impl OpenError {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
+            Self::Older { .. } => "start the server of this version first: it brings the store to its own".into(),
             Self::Storage(error) => error.help().into(),
             Self::Io(_) => "name a directory that is yours alone (mode 0700) on a disk that takes writes".into(),
         }
@@ -125,7 +136,8 @@ impl OpenError {
 
 /// Everything an open store holds.
 pub(crate) struct Opened {
-    pub(crate) lock: Lock,
+    /// Absent in a process that has joined another.
+    pub(crate) lock: Option<Lock>,
     pub(crate) writer: Connection,
     pub(crate) readers: Vec<Connection>,
 }
@@ -141,7 +153,21 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     migrate::migrate(&mut writer)?;
     let readers =
         (0..READERS).map(|_| connect_to_read(&path)).collect::<Result<_, _>>().map_err(OpenError::from_storage)?;
-    Ok(Opened { lock, writer, readers })
+    Ok(Opened { lock: Some(lock), writer, readers })
+}
+
+/// Opens beside the process that has the lock. Changes nothing: a file that isn't at our version is not for us to migrate.
+pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
+    let path = database_in(directory);
+    let writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
+    let found = migrate::check_version(&writer)?;
+    if found != migrate::known() {
+        return Err(OpenError::Older { found, known: migrate::known() });
+    }
+    settle(&writer).map_err(OpenError::from_storage)?;
+    let readers =
+        (0..READERS).map(|_| connect_to_read(&path)).collect::<Result<_, _>>().map_err(OpenError::from_storage)?;
+    Ok(Opened { lock: None, writer, readers })
 }
 
 /// Makes the directory if it isn't there, and keeps other processes out.
@@ -171,9 +197,20 @@ pub(crate) fn connect_to_read(path: &Path) -> Result<Connection, Error> {
 fn connect_to_write(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.busy_handler(Some(wait_for_turn))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
+}
+
+/// SQLite's own waiting doubles up to a tenth of a second, and so loses most turns to a writer that comes back at once: a worker beside a
+/// busy server would get none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "SQLite tells nobody when a lock is let go of: there is no event to wait for"
+)]
+fn wait_for_turn(tried: i32) -> bool {
+    std::thread::sleep(TURN);
+    TURN * tried.unsigned_abs() < BUSY_TIMEOUT
 }
 
 fn check_before(connection: &Connection, path: &Path) -> Result<(), OpenError> {

@@ -27,9 +27,19 @@ impl Store {
         Self::open_with(data_directory, Settings::default())
     }
 
+    /// Opens the store of a data directory beside the process that has it, as a worker does: it must be there, and of our version.
+    /// SQLite keeps the writers apart, and what is appended to a run is fenced by its epoch.
+    pub fn join(data_directory: &Path) -> Result<Self, OpenError> {
+        Self::start(open::join(data_directory)?, Settings::default())
+    }
+
     /// The same with settings.
     pub fn open_with(data_directory: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let Opened { lock, writer, readers } = open::open(data_directory)?;
+        Self::start(open::open(data_directory)?, settings)
+    }
+
+    fn start(opened: Opened, settings: Settings) -> Result<Self, OpenError> {
+        let Opened { lock, writer, readers } = opened;
         let (writer, writing) = Writer::start(writer, settings.durability).map_err(OpenError::thread)?;
         let (readers, reading) = Readers::start(readers).map_err(OpenError::thread)?;
         let queues = Some(Queues { writer, readers });
@@ -76,7 +86,7 @@ struct Inner {
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
     /// Let go of last: after the connections are closed.
-    _lock: Lock,
+    _lock: Option<Lock>,
 }
 
 impl Drop for Inner {

@@ -15,6 +15,7 @@ mod follow;
 mod keys;
 mod options;
 mod retry;
+mod runs;
 mod sandboxes;
 mod send;
 
@@ -25,5 +26,6 @@ pub use events::{FileWatch, SandboxEvents};
 pub use execs::ExecHandle;
 pub use follow::ExecStream;
 pub use options::ClientOptions;
+pub use runs::{RunEntries, RunHandle};
 pub use sandboxes::SandboxHandle;
 pub use send::Client;

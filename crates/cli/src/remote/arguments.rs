@@ -12,7 +12,7 @@ use super::place::Place;
 use crate::args::{env_entry, network_mode, user};
 
 /// What every command of these says about its exit status.
-const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 our failure, or no server.\n\
+pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 our failure, or no server.\n\
     The server is SAGGAR_URL [default: http://127.0.0.1:7420], the key SAGGAR_API_KEY; both may be in ~/.config/saggar/config.toml.";
 /// And those that run a program.
 const EXEC_STATUS: &str = "Exit status: the program's own; 124 timed out; 125 our failure, or no server; 126 refused; 127 no such program; \

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::arguments::{KeyArguments, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::Failure;
-use super::{copy, exec, keys, lifecycle, logs, settings, shell};
+use super::run_arguments::RunsArguments;
+use super::{copy, exec, keys, lifecycle, logs, run_commands, settings, shell};
 
 /// `saggar sandbox`.
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
@@ -31,6 +32,12 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
         SandboxCommand::Resume { sandboxes, ttl } => lifecycle::resume(&client, sandboxes, ttl, is_json).await,
         SandboxCommand::Kill { sandboxes } => lifecycle::kill(&client, sandboxes, is_json).await,
     })
+}
+
+/// `saggar runs`.
+pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
+    let is_json = arguments.server.json;
+    start(&arguments.server, async |client| run_commands::main(&client, arguments.command, is_json).await)
 }
 
 /// `saggar key`.

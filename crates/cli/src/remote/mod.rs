@@ -1,4 +1,4 @@
-//! Commands that talk to a server: `saggar sandbox …` and `saggar key …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …` and `saggar key …`.
 //!
 //! They use only the API's client, as any outsider would, and nothing of the host. The async runtime starts here and nowhere earlier, so
 //! that `run` and `doctor` don't pay for it.
@@ -14,6 +14,8 @@ mod logs;
 mod pipe;
 mod place;
 mod progress;
+mod run_arguments;
+mod run_commands;
 mod settings;
 mod shell;
 mod shown;
@@ -21,5 +23,6 @@ mod table;
 mod unpack;
 
 pub(crate) use arguments::{KeyArguments, SandboxArguments};
-pub(crate) use dispatch::{key, sandbox};
+pub(crate) use dispatch::{key, runs, sandbox};
+pub(crate) use run_arguments::RunsArguments;
 pub(crate) use table::{aligned, terminal_width};

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, SandboxId, User};
+use saggar_domain::{EndReason, ProjectId, SandboxId, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply, State};
 
@@ -138,6 +138,27 @@ impl Sandboxes {
         self.watch(live, after);
         found.live += 1;
         Ok(())
+    }
+
+    /// Takes over a sandbox that another process of this machine made, if it lives and is the project's: a worker's is reached through the
+    /// server, and the server's through a worker.
+    pub(super) async fn adopt_late(&self, project: &ProjectId, id: &SandboxId) -> bool {
+        let Ok(Some(row)) = self.store().sandbox(project.clone(), id.clone()).await else { return false };
+        match row.life {
+            Life::Running { .. } | Life::Paused { .. } => {}
+            Life::Creating | Life::Ended { .. } => return false,
+        }
+        let socket = self.inner.places.socket(id);
+        let asked = tokio::time::timeout(PATIENCE, Connection::question(&socket, Op::Describe)).await;
+        let Ok(Ok(Reply::Described(description))) = asked else { return false };
+        if description.state == State::Ending {
+            return false;
+        }
+        let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
+        self.inner.register.add(Arc::clone(&live));
+        let after = self.store().last_event(id.clone()).await.ok().flatten().unwrap_or(0);
+        self.watch(live, after);
+        true
     }
 
     async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {

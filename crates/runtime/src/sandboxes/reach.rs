@@ -19,6 +19,10 @@ impl Sandboxes {
         match self.inner.register.get(id) {
             Some(live) if live.project == *project => Ok(live),
             Some(_) => Err(Fault::no_sandbox(id)),
+            // Another process of this machine may have made it.
+            None if self.adopt_late(project, id).await => {
+                self.inner.register.get(id).ok_or_else(|| Fault::Ended { id: id.clone(), reason: None })
+            }
             None => Err(self.why_not_live(project, id).await),
         }
     }

@@ -140,6 +140,30 @@ pub(super) const SETTINGS: &[Setting] = &[
         show: |config| config.allow_host_network.to_string(),
     },
     Setting {
+        name: "http_allowed",
+        what: "where the tool `http` of runs may go: addresses that begin with http://, commas between, each with all below it",
+        set: |config, text| set_addresses(text).map(|allowed| config.http_allowed = allowed),
+        show: |config| config.http_allowed.join(","),
+    },
+    Setting {
+        name: "runs_max",
+        what: "most runs that one worker drives at once",
+        set: |config, text| set_count(text).map(|count| config.runs_max = count),
+        show: |config| config.runs_max.to_string(),
+    },
+    Setting {
+        name: "runs_per_agent",
+        what: "most runs of one agent that are driven at once, by all workers together",
+        set: |config, text| set_count(text).map(|count| config.runs_per_agent = count),
+        show: |config| config.runs_per_agent.to_string(),
+    },
+    Setting {
+        name: "runs_per_project",
+        what: "most runs of one project that are driven at once, by all workers together",
+        set: |config, text| set_count(text).map(|count| config.runs_per_project = count),
+        show: |config| config.runs_per_project.to_string(),
+    },
+    Setting {
         name: "connections_max",
         what: "most connections at once",
         set: |config, text| set_count(text).map(|count| config.connections_max = count),
@@ -216,6 +240,14 @@ fn set_domain(text: &str) -> Result<String, String> {
         return Err(format!("{text:?} is not a domain, such as sandboxes.example.com"));
     }
     Ok(text.to_ascii_lowercase())
+}
+
+fn set_addresses(text: &str) -> Result<Vec<String>, String> {
+    let check = |address: &str| match address.strip_prefix("http://") {
+        Some(rest) if !rest.is_empty() && address.parse::<http::Uri>().is_ok() => Ok(address.to_owned()),
+        Some(_) | None => Err(format!("{address:?} is not an address, such as http://127.0.0.1:8080/tools")),
+    };
+    text.split(',').map(str::trim).filter(|address| !address.is_empty()).map(check).collect()
 }
 
 fn set_origins(text: &str) -> Result<Vec<String>, String> {

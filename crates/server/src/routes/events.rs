@@ -76,7 +76,7 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
         .any(|kind| kind.split(';').next().unwrap_or(kind).trim().eq_ignore_ascii_case(SSE_MEDIA_TYPE))
 }
 
-fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let Some(value) = headers.get(route::header::LAST_EVENT_ID) else { return Ok(None) };
     let text = value.to_str().unwrap_or("?");
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -10,5 +10,6 @@ mod golden;
 mod history;
 mod keys;
 mod opening;
+mod runs;
 mod sandboxes;
 mod sweep;

@@ -1,0 +1,180 @@
+//! Runs: begun, listed, looked at, followed, told things, forked.
+
+use hyper::Method;
+use saggar_domain::RunId;
+use serde_json::Value;
+
+use super::error::Error;
+use super::events::{Events, RESUMES_MAX, parse};
+use super::retry::{self, fresh_key};
+use super::send::{Call, Client};
+use crate::route;
+use crate::run::{
+    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, ReplayReport, Run, RunList, SignalRun, StartRun,
+};
+
+impl Client {
+    /// Begins a run, under an idempotency key of its own.
+    pub async fn start_run(&self, run: &StartRun) -> Result<Run, Error> {
+        self.start_run_once(run, &fresh_key()).await
+    }
+
+    /// Begins a run, or finds the one that was begun with this idempotency key before.
+    pub async fn start_run_once(&self, run: &StartRun, key: &str) -> Result<Run, Error> {
+        let call = self.post(route::RUNS).header(route::header::IDEMPOTENCY_KEY, key);
+        call.idempotent().json(run).value().await
+    }
+
+    /// One page of runs, newest first.
+    pub async fn list_runs(&self, query: &ListRuns) -> Result<RunList, Error> {
+        self.get(route::RUNS).query(query).value().await
+    }
+
+    /// One run, whether it exists or not.
+    pub fn run(&self, id: RunId) -> RunHandle {
+        RunHandle { client: self.clone(), id }
+    }
+}
+
+/// One run of a server.
+#[derive(Clone, Debug)]
+pub struct RunHandle {
+    client: Client,
+    id: RunId,
+}
+
+impl RunHandle {
+    /// Its id.
+    pub fn id(&self) -> &RunId {
+        &self.id
+    }
+
+    /// What there is to say of it.
+    pub async fn get(&self) -> Result<Run, Error> {
+        self.call(Method::GET, route::RUN).value().await
+    }
+
+    /// A page of its journal.
+    pub async fn journal(&self, query: &JournalQuery) -> Result<JournalPage, Error> {
+        self.call(Method::GET, route::RUN_JOURNAL).query(query).value().await
+    }
+
+    /// Its journal as it grows, until it is over. Taken up again when the connection breaks.
+    pub async fn follow(&self, query: &JournalQuery) -> Result<RunEntries, Error> {
+        RunEntries::open(self.clone(), query.after.unwrap_or(0)).await
+    }
+
+    /// Says something to it. Without an id of its own it is given one here, so that it is taken once however often it is sent.
+    pub async fn signal(&self, signal: &SignalRun) -> Result<(), Error> {
+        let signal = SignalRun { id: Some(signal.id.clone().unwrap_or_else(fresh_key)), ..signal.clone() };
+        self.call(Method::POST, route::RUN_SIGNAL).idempotent().json(&signal).done().await
+    }
+
+    /// Lets it begin no new effect.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.call(Method::POST, route::RUN_PAUSE).idempotent().done().await
+    }
+
+    /// Lets it go on.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.call(Method::POST, route::RUN_RESUME).idempotent().done().await
+    }
+
+    /// Stops it for good.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        self.call(Method::POST, route::RUN_CANCEL).idempotent().done().await
+    }
+
+    /// Decides about a step that nobody knows of.
+    pub async fn decide(&self, step: u64, decide: &DecideStep) -> Result<(), Error> {
+        let route = route::RUN_DECIDE.replace("{step}", &step.to_string());
+        self.call(Method::POST, &route).json(decide).done().await
+    }
+
+    /// Begins another from its past.
+    pub async fn fork(&self, fork: &ForkRun) -> Result<Run, Error> {
+        self.call(Method::POST, route::RUN_FORK).json(fork).value().await
+    }
+
+    /// Derives it again.
+    pub async fn replay(&self) -> Result<ReplayReport, Error> {
+        self.call(Method::GET, route::RUN_REPLAY).value().await
+    }
+
+    /// All of it, as a fixture.
+    pub async fn export(&self) -> Result<Value, Error> {
+        self.call(Method::GET, route::RUN_EXPORT).value().await
+    }
+
+    fn call(&self, method: Method, template: &str) -> Call {
+        self.client.request(method, &template.replace("{id}", self.id.as_str()))
+    }
+}
+
+/// A run's journal as it grows. Taken up again where it broke off.
+pub struct RunEntries {
+    run: RunHandle,
+    after: u64,
+    events: Option<Events>,
+    failures: u32,
+    has_ended: bool,
+}
+
+impl RunEntries {
+    async fn open(run: RunHandle, after: u64) -> Result<Self, Error> {
+        let mut stream = Self { run, after, events: None, failures: 0, has_ended: false };
+        stream.events = Some(stream.connect().await?);
+        Ok(stream)
+    }
+
+    /// The next entry; `None` after the run's last one.
+    pub async fn next(&mut self) -> Result<Option<Value>, Error> {
+        while !self.has_ended {
+            let outcome = match &mut self.events {
+                Some(events) => events.next().await,
+                None => match self.connect().await {
+                    Ok(events) => {
+                        self.events = Some(events);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match outcome {
+                Ok(Some(event)) => {
+                    let entry: Value = parse(&event)?;
+                    self.failures = 0;
+                    self.after = entry["seq"].as_u64().unwrap_or(self.after);
+                    self.has_ended = entry["event"] == "run_finished";
+                    return Ok(Some(entry));
+                }
+                Ok(None) => self.lost(Error::broken("following a run", "the server closed the stream")).await?,
+                Err(error) => self.lost(error).await?,
+            }
+        }
+        Ok(None)
+    }
+
+    async fn connect(&self) -> Result<Events, Error> {
+        let call = self.run.call(Method::GET, route::RUN_JOURNAL);
+        Events::open(call.header(route::header::LAST_EVENT_ID, &self.after.to_string())).await
+    }
+
+    async fn lost(&mut self, error: Error) -> Result<(), Error> {
+        self.events = None;
+        self.failures += 1;
+        if !error.is_lost_connection() || self.failures > RESUMES_MAX {
+            return Err(error);
+        }
+        // It may have ended while nobody listened, after the last entry that we have.
+        if let Ok(run) = self.run.get().await
+            && run.outcome.is_some()
+            && run.entries <= self.after
+        {
+            self.has_ended = true;
+            return Ok(());
+        }
+        tokio::time::sleep(retry::delay(self.failures)).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! `saggar runs …`.
+
+use std::path::Path;
+
+use saggar_api::client::{Client, RunHandle};
+use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, StartRun};
+use serde_json::Value;
+
+use super::dispatch::{Outcome, print, print_json};
+use super::failure::Failure;
+use super::run_arguments::RunsCommand;
+use super::shown::{line, now, span};
+use super::table::{aligned, terminal_width};
+
+/// What a run that ended otherwise than it should exits with.
+const NOT_COMPLETED: u8 = 1;
+/// Most of an entry that is shown on a line.
+const SUMMARY_MAX: usize = 100;
+
+pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> Outcome {
+    match command {
+        RunsCommand::Start { agent, idempotency_key, follow } => {
+            let start = StartRun { agent: read_agent(&agent)? };
+            let run = match idempotency_key {
+                Some(key) => client.start_run_once(&start, &key).await?,
+                None => client.start_run(&start).await?,
+            };
+            show_id(&run, is_json)?;
+            if follow { follow_run(&client.run(run.id), 0, is_json).await } else { Ok(0) }
+        }
+        RunsCommand::List { state, limit } => {
+            let list = client.list_runs(&ListRuns { state, limit: Some(limit), cursor: None }).await?;
+            if is_json {
+                print_json(&list)?;
+            } else {
+                let rows: Vec<Vec<String>> = list.items.iter().map(row).collect();
+                let titles = ["ID", "STATE", "AGE", "ENTRIES", "OUTCOME", "AGENT"];
+                print(aligned(&titles, &rows, terminal_width()).as_bytes())?;
+            }
+            Ok(0)
+        }
+        RunsCommand::Show { run } => show(&client.run(run).get().await?, is_json),
+        RunsCommand::Follow { run, after } => follow_run(&client.run(run), after.unwrap_or(0), is_json).await,
+        RunsCommand::Signal { run, name, body, id } => {
+            client.run(run).signal(&SignalRun { id, name, body }).await?;
+            Ok(0)
+        }
+        RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(Failure::from),
+        RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(Failure::from),
+        RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(Failure::from),
+        RunsCommand::Decide { run, step, decision, result } => {
+            client.run(run).decide(step, &DecideStep { decision, result }).await?;
+            Ok(0)
+        }
+        RunsCommand::Fork { run, at, with } => {
+            let fork = client.run(run).fork(&ForkRun { at_step: at, at_entry: None, message: with }).await?;
+            show_id(&fork, is_json)?;
+            Ok(0)
+        }
+        RunsCommand::Replay { run } => {
+            let report = client.run(run).replay().await?;
+            if is_json {
+                print_json(&report)?;
+            } else {
+                print(format!("{} of {} entries agree\n", report.agreed, report.entries).as_bytes())?;
+                if let Some(divergence) = &report.divergence {
+                    let side = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
+                    let text = format!(
+                        "entry {}\n  recorded {}\n  derived  {}\n",
+                        divergence.entry,
+                        line(&side(&divergence.recorded)),
+                        line(&side(&divergence.derived))
+                    );
+                    print(text.as_bytes())?;
+                }
+            }
+            Ok(if report.divergence.is_some() { NOT_COMPLETED } else { 0 })
+        }
+        RunsCommand::Export { run } => {
+            print_json(&client.run(run).export().await?)?;
+            Ok(0)
+        }
+    }
+}
+
+async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
+    let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
+    while let Some(entry) = entries.next().await? {
+        if is_json {
+            print_json(&entry)?;
+        } else {
+            print(format!("{}\n", entry_line(&entry)).as_bytes())?;
+        }
+    }
+    let ended = run.get().await?;
+    let is_completed = ended.outcome.as_ref().is_some_and(|outcome| outcome["outcome"] == "completed");
+    Ok(if is_completed { 0 } else { NOT_COMPLETED })
+}
+
+/// One entry on one line: what happened, to which step, and the beginning of what was said.
+fn entry_line(entry: &Value) -> String {
+    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    let step = entry["step"].as_u64().map(|step| format!(" {step}")).unwrap_or_default();
+    let said = match text("event").as_str() {
+        "step_intended" => {
+            let effect = &entry["effect"];
+            let call = &effect["call"];
+            match call["tool"].as_str() {
+                Some(tool) => format!("{tool} {}", body(&call["arguments"])),
+                None => effect["do"].as_str().unwrap_or_default().to_owned(),
+            }
+        }
+        "step_settled" => {
+            let result = &entry["result"];
+            let (returned, replied) = (&result["returned"]["content"], &result["replied"]["text"]);
+            if returned.is_null() { body(replied) } else { body(returned) }
+        }
+        "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
+        "step_unknown" => text("reason"),
+        "run_finished" => entry["outcome"]["outcome"].as_str().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    let said: String = line(&said).chars().take(SUMMARY_MAX).collect();
+    format!("{:>6}  {}{step}  {said}", entry["seq"], text("event")).trim_end().to_owned()
+}
+
+fn body(body: &Value) -> String {
+    match (body["text"].as_str(), body["blob"]["length"].as_u64()) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(length)) => format!("({length} bytes)"),
+        (None, None) => String::new(),
+    }
+}
+
+fn show_id(run: &Run, is_json: bool) -> Result<(), Failure> {
+    if is_json { print_json(run) } else { print(format!("{}\n", run.id).as_bytes()) }
+}
+
+fn show(run: &Run, is_json: bool) -> Outcome {
+    if is_json {
+        print_json(run)?;
+        return Ok(0);
+    }
+    let mut text = format!(
+        "{}\n  agent    {}\n  state    {}\n  age      {}\n  entries  {}\n",
+        run.id,
+        line(&run.agent),
+        run.state.as_str(),
+        span(run.created_at, now()),
+        run.entries
+    );
+    if let Some(parent) = &run.parent {
+        text += &format!("  fork of  {} after entry {}\n", parent.run_id, parent.through);
+    }
+    if let Some(sandbox) = &run.sandbox_id {
+        text += &format!("  sandbox  {sandbox}\n");
+    }
+    if let Some(outcome) = &run.outcome {
+        text += &format!("  outcome  {}\n", line(&outcome.to_string()));
+    }
+    print(text.as_bytes())?;
+    Ok(0)
+}
+
+fn row(run: &Run) -> Vec<String> {
+    let outcome = run.outcome.as_ref().and_then(|outcome| outcome["outcome"].as_str()).unwrap_or_default();
+    vec![
+        run.id.to_string(),
+        run.state.as_str().to_owned(),
+        span(run.created_at, now()),
+        run.entries.to_string(),
+        line(outcome),
+        line(&run.agent),
+    ]
+}
+
+/// The agent of a file. A script that is a path is read from beside it.
+fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
+    let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
+    let mut agent = read_value(path)?;
+    if let Some(script) = agent["model"]["script"].as_str() {
+        let beside = path.parent().unwrap_or(Path::new(".")).join(script);
+        agent["model"]["script"] = read_value(&beside)?;
+    }
+    serde_json::from_value(agent).map_err(|error| wrong(format!("{} is no agent: {error}", path.display())))
+}
+
+fn read_value(path: &Path) -> Result<Value, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let wrong = |what: String| {
+        Failure::ours("invalid_agent", format!("{} can't be read: {what}", path.display()), "write it in TOML or JSON")
+    };
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        return toml::from_str(&text).map_err(|error| wrong(error.to_string()));
+    }
+    serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+}

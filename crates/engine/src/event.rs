@@ -1,0 +1,245 @@
+//! Events: what has happened to a run. They are its journal; everything else follows from them.
+//!
+//! An event that is written once is read for ever: fields are added with a default, none is renamed, none changes its meaning.
+//! `journals/` has a golden journal of every version, and a test that reads them.
+
+use saggar_domain::{RunId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::budget::{BudgetName, Spending};
+use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
+use crate::input::{Decision, Failure};
+
+/// Something has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run exists.
+    RunStarted {
+        /// Which.
+        run: RunId,
+        /// What it is.
+        agent: Box<AgentSpec>,
+        /// When.
+        at: Timestamp,
+    },
+    /// The run goes on from another's past, as a new generation.
+    Forked {
+        /// The new run.
+        run: RunId,
+        /// Whose past.
+        parent: RunId,
+        /// A generation that no other branch of this tree has: every key after it is new.
+        generation: u32,
+        /// Something said at the fork.
+        message: Option<Body>,
+        /// Whether files were not restored with the conversation.
+        is_logical_only: bool,
+        /// When.
+        at: Timestamp,
+    },
+    /// A worker holds it from here on.
+    Claimed {
+        /// Higher than any before.
+        epoch: u64,
+        /// When.
+        at: Timestamp,
+    },
+    /// An effect is about to be done. It is not begun before this is durable.
+    StepIntended {
+        /// Its number: 1, 2, 3 … within a run, whatever generation.
+        step: u64,
+        /// Which try.
+        attempt: u32,
+        /// What.
+        effect: Effect,
+        /// What a crash in the middle of it means.
+        class: Class,
+        /// What is set aside for it.
+        reserved: Spending,
+        /// When.
+        at: Timestamp,
+    },
+    /// An effect was done.
+    StepSettled {
+        /// Which step.
+        step: u64,
+        /// What came of it.
+        result: Settled,
+        /// What it cost.
+        #[serde(default)]
+        usage: Usage,
+        /// A frozen state of the sandbox that belongs to this position, where there is one.
+        #[serde(default)]
+        snapshot: Option<String>,
+        /// When.
+        at: Timestamp,
+    },
+    /// An effect failed, and is tried again later.
+    StepFailed {
+        /// Which step.
+        step: u64,
+        /// Which try.
+        attempt: u32,
+        /// Why.
+        failure: Failure,
+        /// What it cost all the same.
+        #[serde(default)]
+        usage: Usage,
+        /// When the next try is.
+        retry_at: Timestamp,
+        /// When.
+        at: Timestamp,
+    },
+    /// Nobody knows whether an effect was done: a person decides.
+    StepUnknown {
+        /// Which step.
+        step: u64,
+        /// Why nobody knows.
+        reason: String,
+        /// When.
+        at: Timestamp,
+    },
+    /// Whoever did an effect is being asked whether it was done.
+    StepProbed {
+        /// Which step.
+        step: u64,
+        /// When.
+        at: Timestamp,
+    },
+    /// A person decided about an effect that nobody knew of.
+    StepDecided {
+        /// Which step.
+        step: u64,
+        /// How.
+        decision: Decision,
+        /// When.
+        at: Timestamp,
+    },
+    /// Somebody said something to the run.
+    SignalReceived {
+        /// Their name for it: the same id twice is once.
+        id: String,
+        /// What kind.
+        name: String,
+        /// What.
+        body: Body,
+        /// When.
+        at: Timestamp,
+    },
+    /// No new effect until it is resumed.
+    Paused {
+        /// When.
+        at: Timestamp,
+    },
+    /// Effects again.
+    Resumed {
+        /// When.
+        at: Timestamp,
+    },
+    /// The effect under way is given up: what came or comes of it is no longer recorded.
+    StepAbandoned {
+        /// Which step.
+        step: u64,
+        /// When.
+        at: Timestamp,
+    },
+    /// It is over.
+    RunFinished {
+        /// How.
+        outcome: Outcome,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// What came of an effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settled {
+    /// The model answered.
+    Replied(ModelReply),
+    /// The tool answered, or complained.
+    Returned(ToolResult),
+    /// It failed for the last time: the model is told why.
+    GaveUp(Failure),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The agent said that it is finished.
+    Completed {
+        /// Its last words.
+        answer: Body,
+    },
+    /// Somebody asked for it.
+    Cancelled,
+    /// A budget was used up.
+    BudgetExceeded {
+        /// Which.
+        budget: BudgetName,
+    },
+    /// The agent did the same thing over and over.
+    Loop {
+        /// Which tool.
+        tool: String,
+        /// How often.
+        times: u32,
+    },
+    /// The model could not be had.
+    Failed {
+        /// Why.
+        failure: Failure,
+    },
+    /// A person gave it up at a step that nobody knew of.
+    Abandoned {
+        /// Which step.
+        step: u64,
+    },
+}
+
+impl Event {
+    /// When it happened.
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::RunStarted { at, .. }
+            | Self::Forked { at, .. }
+            | Self::Claimed { at, .. }
+            | Self::StepIntended { at, .. }
+            | Self::StepSettled { at, .. }
+            | Self::StepFailed { at, .. }
+            | Self::StepUnknown { at, .. }
+            | Self::StepProbed { at, .. }
+            | Self::StepDecided { at, .. }
+            | Self::SignalReceived { at, .. }
+            | Self::Paused { at }
+            | Self::Resumed { at }
+            | Self::StepAbandoned { at, .. }
+            | Self::RunFinished { at, .. } => *at,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "run_started",
+            Self::Forked { .. } => "forked",
+            Self::Claimed { .. } => "claimed",
+            Self::StepIntended { .. } => "step_intended",
+            Self::StepSettled { .. } => "step_settled",
+            Self::StepFailed { .. } => "step_failed",
+            Self::StepUnknown { .. } => "step_unknown",
+            Self::StepProbed { .. } => "step_probed",
+            Self::StepDecided { .. } => "step_decided",
+            Self::SignalReceived { .. } => "signal_received",
+            Self::Paused { .. } => "paused",
+            Self::Resumed { .. } => "resumed",
+            Self::StepAbandoned { .. } => "step_abandoned",
+            Self::RunFinished { .. } => "run_finished",
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Inputs: what is asked of a run, or reported to it. Whatever is not the run's own doing comes in here.
+
+use saggar_domain::RunId;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::effect::{ModelReply, ToolResult, Usage};
+
+/// Something is asked or reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Begin.
+    Start {
+        /// Which run.
+        run: RunId,
+        /// What it is.
+        agent: Box<AgentSpec>,
+    },
+    /// Go on from here as another run.
+    Fork {
+        /// The new run.
+        run: RunId,
+        /// The generation, which no other branch has.
+        generation: u32,
+        /// Something to say at the fork.
+        message: Option<Body>,
+        /// Whether files are not restored with the conversation.
+        is_logical_only: bool,
+    },
+    /// A worker holds it now. What the last one left unfinished is settled by its class.
+    Claim {
+        /// Higher than any before.
+        epoch: u64,
+    },
+    /// What came of an attempt.
+    Reported {
+        /// The epoch of whoever did it.
+        epoch: u64,
+        /// Which step.
+        step: u64,
+        /// Which try.
+        attempt: u32,
+        /// What.
+        report: Report,
+        /// A random number, for the wait before the next try.
+        chance: u64,
+    },
+    /// Time has passed.
+    Tick,
+    /// Somebody says something.
+    Signal(Signal),
+    /// No new effects, please.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Stop for good.
+    Cancel,
+    /// What to do about an effect that nobody knows of.
+    Decide {
+        /// Which step.
+        step: u64,
+        /// How.
+        decision: Decision,
+    },
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The model answered.
+    Replied {
+        /// What.
+        reply: ModelReply,
+        /// What it cost.
+        usage: Usage,
+    },
+    /// The tool answered, or complained.
+    Returned {
+        /// What.
+        result: ToolResult,
+        /// A frozen state of the sandbox after it.
+        snapshot: Option<String>,
+    },
+    /// It failed, and certainly did nothing.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// What it cost all the same.
+        usage: Usage,
+    },
+    /// Nobody can say whether it was done.
+    Unknown {
+        /// Why not.
+        reason: String,
+    },
+    /// Asked whether it was done: it never was.
+    NeverDone,
+}
+
+/// Why an effect failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A word for programs.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+    /// Whether trying again may help.
+    pub is_passing: bool,
+}
+
+/// Something said to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// The sender's name for it: the same id twice is once.
+    pub id: String,
+    /// What kind; `answer` is for a question of the run's.
+    pub name: String,
+    /// What.
+    pub body: Body,
+}
+
+/// What a person decides about an effect that nobody knows of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// Do it again, knowing that it may be the second time.
+    Retry,
+    /// It was done, and this came of it.
+    Done(Body),
+    /// Give the run up.
+    Abandon,
+}
+
+/// Why an input changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// It comes from a worker that no longer holds the run.
+    #[error("epoch {given} is not the current one, which is {current}")]
+    Stale {
+        /// The worker's.
+        given: u64,
+        /// The run's.
+        current: u64,
+    },
+    /// It is not what the run waits for; perhaps it came twice.
+    #[error("the run doesn't wait for that")]
+    NotAwaited,
+    /// The run is over.
+    #[error("the run has finished")]
+    Finished,
+    /// The run has not begun, or has already.
+    #[error("a run begins once, with its start")]
+    NotStarted,
+    /// As many signals as a run keeps are waiting.
+    #[error("more than {0} signals wait for the run")]
+    TooManySignals(usize),
+    /// The agent can't be one.
+    #[error("the agent can't be run: {0}")]
+    InvalidAgent(String),
+}

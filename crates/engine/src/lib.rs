@@ -1,0 +1,37 @@
+//! The run as a pure state machine.
+//!
+//! ```text
+//!   input ──▶ decide(&self, now, &input) ──▶ events ──▶ (the shell appends them) ──▶ apply(&mut self, &event)
+//!                                                                                        │
+//!   effects ◀── pending(&self) ◀─────────────────────────────────────────────────────────┘
+//! ```
+//! `decide` is pure, `apply` can't fail, `pending` derives from state what must be happening now, `next_deadline` says when to
+//! wake. Recovery is the same code as progress: a run is its events, folded.
+//!
+//! No IO, no clock, no randomness: ids, time and chance enter as inputs. The engine sees an epoch, not a lease.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod body;
+mod budget;
+mod effect;
+mod event;
+mod input;
+mod key;
+mod record;
+mod repeats;
+mod replay;
+mod retry;
+mod run;
+
+pub use agent::{AgentSpec, ModelRef, ToolSpec};
+pub use body::{BODY_INLINE_MAX, Body};
+pub use budget::{Budget, BudgetName, Ledger, Spending};
+pub use effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
+pub use event::{Event, Outcome, Settled};
+pub use input::{Decision, Failure, Input, Rejected, Report, Signal};
+pub use key::EffectKey;
+pub use record::{ENTRY_VERSION, Entry, EntryError};
+pub use replay::{Divergence, Replayed, replay};
+pub use retry::RetryPolicy;
+pub use run::{Attempt, Message, OpenStep, Pending, Run, Status, Work};

@@ -1,0 +1,37 @@
+//! The loop detector: the same call with the same arguments, again and again, is not progress.
+
+use sha2::{Digest, Sha256};
+
+use crate::body::Body;
+use crate::effect::ToolCall;
+
+/// How often the last call was made in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Repeats {
+    last: Option<[u8; 32]>,
+    count: u32,
+}
+
+impl Repeats {
+    /// How often it will have been made in a row if it is made now.
+    pub(crate) fn with(&self, call: &ToolCall) -> u32 {
+        if self.last == Some(fingerprint(call)) { self.count.saturating_add(1) } else { 1 }
+    }
+
+    pub(crate) fn note(&mut self, call: &ToolCall) {
+        self.count = self.with(call);
+        self.last = Some(fingerprint(call));
+    }
+}
+
+/// The tool and its arguments; the model's name for the call is another each time.
+fn fingerprint(call: &ToolCall) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update((call.tool.len() as u64).to_le_bytes());
+    digest.update(&call.tool);
+    match &call.arguments {
+        Body::Text(text) => digest.update(text),
+        Body::Blob { hash, .. } => digest.update(hash),
+    }
+    digest.finalize().into()
+}

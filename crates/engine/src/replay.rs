@@ -1,0 +1,135 @@
+//! Replay: a run derived again from its journal, with no effect executed, and held against what was recorded.
+//!
+//! Of every batch of events the first says what came from outside. That is put in again, and what the engine makes of it now must be
+//! what it made of it then. Where it isn't, behaviour has changed: of the engine, or because the journal was edited.
+
+use saggar_domain::Timestamp;
+
+use crate::budget::BudgetName;
+use crate::effect::Effect;
+use crate::event::{Event, Outcome, Settled};
+use crate::input::{Input, Rejected, Report, Signal};
+use crate::run::{Attempt, Run};
+
+/// A run derived again.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The run, as far as it agrees.
+    pub run: Run,
+    /// How many events agreed.
+    pub agreed: usize,
+    /// Where it first doesn't.
+    pub divergence: Option<Divergence>,
+}
+
+/// Where what is decided now isn't what was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The position in the journal, from 0.
+    pub at: usize,
+    /// What was recorded; `None` where the journal ends early.
+    pub recorded: Option<Event>,
+    /// What would be decided now; `None` where nothing would.
+    pub derived: Option<Event>,
+    /// Why nothing would.
+    pub rejected: Option<Rejected>,
+}
+
+/// Derives a run from its journal. A journal may end in the middle of a batch (a fork's past does): that is no divergence.
+pub fn replay(events: &[Event]) -> Replayed {
+    let mut run = Run::new();
+    let mut at = 0;
+    while let Some(first) = events.get(at) {
+        let derived = match input_of(&run, first, events.get(at + 1)) {
+            Some(input) => run.decide(first.at(), &input),
+            None => Ok(Vec::new()),
+        };
+        let (derived, rejected) = match derived {
+            Ok(derived) => (derived, None),
+            Err(rejected) => (Vec::new(), Some(rejected)),
+        };
+        // A fork cuts its past where it likes, also within a batch.
+        let cut = events[at + 1..].iter().position(|event| matches!(event, Event::Forked { .. }));
+        let end = cut.map_or(events.len(), |cut| at + 1 + cut);
+        let recorded = &events[at..end.min(at + derived.len().max(1))];
+        let agreed = recorded.iter().zip(&derived).take_while(|(recorded, derived)| recorded == derived).count();
+        for event in &recorded[..agreed] {
+            run.apply(event);
+        }
+        at += agreed;
+        if agreed < recorded.len() {
+            let divergence = Divergence {
+                at,
+                recorded: recorded.get(agreed).cloned(),
+                derived: derived.get(agreed).cloned(),
+                rejected,
+            };
+            return Replayed { run, agreed: at, divergence: Some(divergence) };
+        }
+    }
+    Replayed { run, agreed: at, divergence: None }
+}
+
+/// What came from outside, by the first event of its batch and the state it met.
+fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
+    let reported = |report: Report, chance: u64| {
+        let open = run.open_step()?;
+        Some(Input::Reported { epoch: run.epoch(), step: open.step, attempt: open.attempt, report, chance })
+    };
+    match first {
+        Event::RunStarted { run, agent, .. } => Some(Input::Start { run: run.clone(), agent: agent.clone() }),
+        Event::Forked { run, generation, message, is_logical_only, .. } => Some(Input::Fork {
+            run: run.clone(),
+            generation: *generation,
+            message: message.clone(),
+            is_logical_only: *is_logical_only,
+        }),
+        Event::Claimed { epoch, .. } => Some(Input::Claim { epoch: *epoch }),
+        Event::SignalReceived { id, name, body, .. } => {
+            Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone() }))
+        }
+        Event::Paused { .. } => Some(Input::Pause),
+        Event::Resumed { .. } => Some(Input::Resume),
+        Event::StepDecided { step, decision, .. } => Some(Input::Decide { step: *step, decision: decision.clone() }),
+        Event::StepIntended { .. } => match &run.open_step()?.phase {
+            Attempt::Probing => reported(Report::NeverDone, 0),
+            Attempt::Doing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => Some(Input::Tick),
+        },
+        Event::StepSettled { result, usage, snapshot, .. } => match (result, &run.open_step()?.effect) {
+            (_, Effect::Wait { .. }) => Some(Input::Tick),
+            (Settled::Replied(reply), _) => reported(Report::Replied { reply: reply.clone(), usage: *usage }, 0),
+            (Settled::Returned(result), _) => {
+                reported(Report::Returned { result: result.clone(), snapshot: snapshot.clone() }, 0)
+            }
+            (Settled::GaveUp(failure), _) => reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0),
+        },
+        Event::StepFailed { failure, usage, retry_at, at, .. } => {
+            let report = Report::Failed { failure: failure.clone(), usage: *usage };
+            reported(report, chance_of(run, *at, *retry_at)?)
+        }
+        Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
+        Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),
+        Event::StepAbandoned { .. } => finish_input(second?),
+        Event::RunFinished { .. } => finish_input(first),
+    }
+}
+
+fn finish_input(finished: &Event) -> Option<Input> {
+    match finished {
+        Event::RunFinished { outcome: Outcome::BudgetExceeded { budget: BudgetName::WallMs }, .. } => Some(Input::Tick),
+        Event::RunFinished { .. } => Some(Input::Cancel),
+        _ => None,
+    }
+}
+
+/// The random number that gave this wait.
+fn chance_of(run: &Run, at: Timestamp, retry_at: Timestamp) -> Option<u64> {
+    let open = run.open_step()?;
+    let agent = run.agent()?;
+    let policy = match open.effect.call() {
+        None => agent.model.retry,
+        Some(call) => agent.tools.get(&call.tool).map(|tool| tool.retry).unwrap_or_default(),
+    };
+    let least = policy.wait_ms(open.attempt, 0)?;
+    Some((retry_at.as_millis() - at.as_millis()).saturating_sub(least))
+}

@@ -1,0 +1,404 @@
+//! One run: its state, and how events change it.
+//!
+//! ```text
+//!                    ┌──────────── StepFailed ◀── attempt failed, another is allowed
+//!                    ▼                  │ retry_at
+//!   (no step) ── StepIntended ──▶ Doing ┴──▶ StepSettled ──▶ (no step) or the next StepIntended, in the same commit
+//!                    ▲              │ the worker was lost
+//!                    │              ├─ pure, model, keyed ──▶ StepIntended, next attempt
+//!                    │              ├─ probeable ──▶ StepProbed ──▶ Probing ──▶ settled, never done, or unknown
+//!                    │              └─ once ──▶ StepUnknown ──▶ parked until StepDecided
+//!                    └───────────────────────────────────────────── retry
+//! ```
+//! INVARIANT: at most one step is open, and nothing is open in a run that has finished.
+
+mod decide;
+mod next;
+mod pending;
+mod settle;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use saggar_domain::{RunId, Timestamp};
+
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::budget::{Ledger, Spending};
+use crate::effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Outcome, Settled};
+use crate::repeats::Repeats;
+
+pub use pending::{Pending, Work};
+
+/// Signals that a run keeps until it asks for them.
+pub(crate) const SIGNALS_MAX: usize = 256;
+/// Ids of signals that are remembered, so that the same one twice is once.
+const SIGNAL_IDS_MAX: usize = 1024;
+
+/// A run, folded from its events.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    born: Option<Born>,
+    epoch: u64,
+    conversation: Vec<Message>,
+    conversation_bytes: u64,
+    replies: u64,
+    // What the model asked for in its last reply and has not been done yet.
+    calls: VecDeque<ToolCall>,
+    open: Option<OpenStep>,
+    last_step: u64,
+    ledger: Ledger,
+    repeats: Repeats,
+    answers: VecDeque<Body>,
+    signal_ids: VecDeque<String>,
+    known_signals: BTreeSet<String>,
+    is_paused: bool,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Clone, Debug)]
+struct Born {
+    id: RunId,
+    agent: Box<AgentSpec>,
+    generation: u32,
+    started_at: Timestamp,
+    is_logical_only: bool,
+}
+
+/// One message of the conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// What the agent is told before anything else.
+    System(Body),
+    /// What a person says.
+    User(Body),
+    /// What the model said, and wanted done.
+    Assistant(ModelReply),
+    /// What a tool gave.
+    Tool {
+        /// The model's name for the call.
+        call: String,
+        /// What.
+        result: ToolResult,
+    },
+}
+
+/// A step that has begun and is not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenStep {
+    /// Its number.
+    pub step: u64,
+    /// Which try.
+    pub attempt: u32,
+    /// What.
+    pub effect: Effect,
+    /// What a crash means.
+    pub class: Class,
+    /// Where it stands.
+    pub phase: Attempt,
+}
+
+/// Where an open step stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It is being done, or may be.
+    Doing,
+    /// Whoever did it is being asked.
+    Probing,
+    /// It failed, and is tried again.
+    Backoff {
+        /// When.
+        until: Timestamp,
+    },
+    /// Nobody knows, and a person decides.
+    Unknown {
+        /// Why nobody knows.
+        reason: String,
+    },
+}
+
+/// What a run does, in one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// There is none yet.
+    Unborn,
+    /// Nobody has held it yet.
+    Queued,
+    /// An effect is under way.
+    Running,
+    /// It waits for a time: a timer of its own, or the next try.
+    Waiting {
+        /// Until when.
+        until: Timestamp,
+    },
+    /// It waits for a person's answer.
+    Asking,
+    /// It waits for a person's decision about a step that nobody knows of.
+    Parked {
+        /// Which step.
+        step: u64,
+    },
+    /// It was paused, and nothing is under way.
+    Paused,
+    /// It is over.
+    Finished,
+}
+
+impl Run {
+    /// A run of which nothing is known.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Folds events.
+    pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut run = Self::new();
+        for event in events {
+            run.apply(event);
+        }
+        run
+    }
+
+    /// Which run; `None` before its start.
+    pub fn id(&self) -> Option<&RunId> {
+        self.born.as_ref().map(|born| &born.id)
+    }
+
+    /// What it is.
+    pub fn agent(&self) -> Option<&AgentSpec> {
+        self.born.as_ref().map(|born| &*born.agent)
+    }
+
+    /// Which branch of its tree.
+    pub fn generation(&self) -> u32 {
+        self.born.as_ref().map_or(0, |born| born.generation)
+    }
+
+    /// Whether its files were not restored when it was forked.
+    pub fn is_logical_only(&self) -> bool {
+        self.born.as_ref().is_some_and(|born| born.is_logical_only)
+    }
+
+    /// The epoch of whoever holds it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Everything said so far.
+    pub fn conversation(&self) -> &[Message] {
+        &self.conversation
+    }
+
+    /// How often the model has answered.
+    pub fn replies(&self) -> u64 {
+        self.replies
+    }
+
+    /// The step that is open.
+    pub fn open_step(&self) -> Option<&OpenStep> {
+        self.open.as_ref()
+    }
+
+    /// The number of the newest step.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// What it may spend and has spent.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// How it ended, once it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether it was paused.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// What it does.
+    pub fn status(&self) -> Status {
+        if self.born.is_none() {
+            return Status::Unborn;
+        }
+        if self.outcome.is_some() {
+            return Status::Finished;
+        }
+        let Some(open) = &self.open else {
+            return if self.is_paused { Status::Paused } else { Status::Queued };
+        };
+        match (&open.phase, &open.effect) {
+            (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
+            (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
+            (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
+            (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
+            (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
+            (Attempt::Doing | Attempt::Probing, _) => Status::Running,
+        }
+    }
+
+    /// Takes an event in. Any event that `decide` gave for this state, and any prefix of a journal, can be taken; nothing is checked
+    /// again here, so that what was once written can always be read.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { run, agent, at } => self.start(run, agent, *at),
+            Event::Forked { run, generation, message, is_logical_only, at, .. } => {
+                if let Some(born) = &mut self.born {
+                    born.id = run.clone();
+                    born.generation = *generation;
+                    born.started_at = *at;
+                    born.is_logical_only = *is_logical_only;
+                }
+                self.epoch = 0;
+                self.open = None;
+                self.is_paused = false;
+                self.ledger.settle(Spending::default());
+                if let Some(message) = message {
+                    self.say(Message::User(message.clone()));
+                }
+            }
+            Event::Claimed { epoch, .. } => self.epoch = *epoch,
+            Event::StepIntended { step, attempt, effect, class, reserved, .. } => {
+                self.intend(*step, *attempt, effect, *class, *reserved);
+            }
+            Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
+            Event::StepFailed { usage, retry_at, .. } => {
+                let reserved = self.ledger.reserved();
+                self.ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
+                self.ledger.reserve(reserved);
+                self.set_phase(Attempt::Backoff { until: *retry_at });
+            }
+            Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
+            Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
+            // What was decided is in the event after it.
+            Event::StepDecided { .. } => {}
+            Event::SignalReceived { id, name, body, .. } => self.hear(id, name, body),
+            Event::Paused { .. } => self.is_paused = true,
+            Event::Resumed { .. } => self.is_paused = false,
+            Event::StepAbandoned { .. } => {
+                self.open = None;
+                self.ledger.settle(Spending::default());
+            }
+            Event::RunFinished { outcome, .. } => {
+                self.open = None;
+                self.calls.clear();
+                self.outcome = Some(outcome.clone());
+            }
+        }
+    }
+
+    fn start(&mut self, run: &RunId, agent: &AgentSpec, at: Timestamp) {
+        self.ledger = Ledger::new(agent.budget);
+        if let Some(system) = &agent.system {
+            self.say(Message::System(system.clone()));
+        }
+        self.say(Message::User(agent.task.clone()));
+        let agent = Box::new(agent.clone());
+        self.born = Some(Born { id: run.clone(), agent, generation: 0, started_at: at, is_logical_only: false });
+    }
+
+    fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending) {
+        if step > self.last_step {
+            self.last_step = step;
+            if let Some(call) = effect.call() {
+                self.repeats.note(call);
+                self.calls.pop_front();
+            }
+        }
+        self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
+        self.ledger.reserve(reserved);
+        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing });
+    }
+
+    fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
+        let Some(open) = self.open.take_if(|open| open.step == step) else { return };
+        self.ledger.settle(open.effect.cost(usage));
+        match (result, open.effect.call()) {
+            (Settled::Replied(reply), _) => {
+                self.calls = reply.calls.iter().cloned().collect();
+                self.replies += 1;
+                self.say(Message::Assistant(reply.clone()));
+            }
+            (Settled::Returned(result), Some(call)) => {
+                self.say(Message::Tool { call: call.id.clone(), result: result.clone() });
+            }
+            (Settled::GaveUp(failure), Some(call)) => {
+                let content = Body::text(format!("{}: {}", failure.code, failure.message));
+                self.say(Message::Tool { call: call.id.clone(), result: ToolResult { content, is_error: true } });
+            }
+            // A model that gave up ends the run, in the event after this.
+            (Settled::Returned(_) | Settled::GaveUp(_), None) => {}
+        }
+        // An answer that waited for its question has been given.
+        if matches!(open.effect, Effect::AskHuman { .. })
+            && let Settled::Returned(result) = result
+            && self.answers.front() == Some(&result.content)
+        {
+            self.answers.pop_front();
+        }
+    }
+
+    fn hear(&mut self, id: &str, name: &str, body: &Body) {
+        if self.signal_ids.len() == SIGNAL_IDS_MAX
+            && let Some(oldest) = self.signal_ids.pop_front()
+        {
+            self.known_signals.remove(&oldest);
+        }
+        self.signal_ids.push_back(id.to_owned());
+        self.known_signals.insert(id.to_owned());
+        match name {
+            "answer" => self.answers.push_back(body.clone()),
+            _ => self.say(Message::User(body.clone())),
+        }
+    }
+
+    fn say(&mut self, message: Message) {
+        self.conversation_bytes = self.conversation_bytes.saturating_add(message.length());
+        self.conversation.push(message);
+    }
+
+    fn set_phase(&mut self, phase: Attempt) {
+        if let Some(open) = &mut self.open {
+            open.phase = phase;
+        }
+    }
+}
+
+impl Message {
+    fn length(&self) -> u64 {
+        let body = |body: &Body| match body {
+            Body::Text(text) => text.len() as u64,
+            Body::Blob { length, .. } => *length,
+        };
+        match self {
+            Self::System(text) | Self::User(text) => body(text),
+            Self::Assistant(reply) => {
+                body(&reply.text) + reply.calls.iter().map(|call| body(&call.arguments)).sum::<u64>()
+            }
+            Self::Tool { result, .. } => body(&result.content),
+        }
+    }
+}
+
+impl Effect {
+    /// The call of a tool that it comes from.
+    pub fn call(&self) -> Option<&ToolCall> {
+        match self {
+            Self::CallModel { .. } => None,
+            Self::CallTool { call } | Self::Wait { call, .. } | Self::AskHuman { call, .. } => Some(call),
+        }
+    }
+
+    fn cost(&self, usage: Usage) -> Spending {
+        Spending {
+            steps: 1,
+            tokens: usage.tokens,
+            micros: usage.micros,
+            tool_calls: u64::from(self.call().is_some()),
+            ..Spending::default()
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Decisions: what an input means for a run in this state. Pure; the events are the whole of the answer.
+
+use saggar_domain::{RunId, Timestamp};
+
+use super::next::{Planner, is_late};
+use super::{Attempt, Born, OpenStep, Run, SIGNALS_MAX};
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::budget::BudgetName;
+use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
+use crate::event::{Event, Outcome, Settled};
+use crate::input::{Decision, Input, Rejected, Signal};
+
+/// Attempts of one step after which a worker's death is no longer taken for bad luck: then a person looks.
+const REDONE_MAX: u32 = 20;
+
+impl Run {
+    /// What an input comes to. No event means that there was nothing to do, for example because it came twice.
+    pub fn decide(&self, now: Timestamp, input: &Input) -> Result<Vec<Event>, Rejected> {
+        if let Input::Start { run, agent } = input {
+            return self.decide_start(now, run, agent);
+        }
+        let born = self.born.as_ref().ok_or(Rejected::NotStarted)?;
+        if let Input::Fork { run, generation, message, is_logical_only } = input {
+            return Ok(self.decide_fork(now, born, run, *generation, message, *is_logical_only));
+        }
+        if self.outcome.is_some() {
+            return Err(Rejected::Finished);
+        }
+        match input {
+            Input::Start { .. } | Input::Fork { .. } => Err(Rejected::NotStarted),
+            Input::Claim { epoch } => self.decide_claim(now, born, *epoch),
+            Input::Reported { epoch, step, attempt, report, chance } => {
+                if *epoch != self.epoch {
+                    return Err(Rejected::Stale { given: *epoch, current: self.epoch });
+                }
+                let open = self.open.as_ref().filter(|open| open.step == *step && open.attempt == *attempt);
+                let open = open.ok_or(Rejected::NotAwaited)?;
+                self.decide_report(now, born, open, report, *chance)
+            }
+            Input::Tick => self.decide_tick(now, born),
+            Input::Signal(signal) => self.decide_signal(now, born, signal),
+            Input::Pause if self.is_paused => Ok(Vec::new()),
+            Input::Pause => Ok(vec![Event::Paused { at: now }]),
+            Input::Resume if !self.is_paused => Ok(Vec::new()),
+            Input::Resume => {
+                let mut events = vec![Event::Resumed { at: now }];
+                if self.open.is_none() {
+                    events.extend(Planner::new(self, &born.agent, born.started_at, now).plan());
+                }
+                Ok(events)
+            }
+            Input::Cancel => Ok(self.finish(now, Outcome::Cancelled)),
+            Input::Decide { step, decision } => self.decide_decision(now, born, *step, decision),
+        }
+    }
+
+    fn decide_start(&self, now: Timestamp, run: &RunId, agent: &AgentSpec) -> Result<Vec<Event>, Rejected> {
+        if self.born.is_some() {
+            return Err(Rejected::NotStarted);
+        }
+        if agent.name.is_empty() || agent.repeats_max == 0 {
+            return Err(Rejected::InvalidAgent("it needs a name, and repeats_max of at least 1".to_owned()));
+        }
+        Ok(vec![Event::RunStarted { run: run.clone(), agent: Box::new(agent.clone()), at: now }])
+    }
+
+    fn decide_fork(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        run: &RunId,
+        generation: u32,
+        message: &Option<Body>,
+        is_logical_only: bool,
+    ) -> Vec<Event> {
+        let forked = Event::Forked {
+            run: run.clone(),
+            parent: born.id.clone(),
+            generation,
+            message: message.clone(),
+            is_logical_only,
+            at: now,
+        };
+        vec![forked]
+    }
+
+    /// Only who holds a run begins anything: so nothing is open in a run that nobody has held, and what is open was left by a worker. That is
+    /// settled by its class, and never silently done again where that could do harm.
+    fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64) -> Result<Vec<Event>, Rejected> {
+        if epoch <= self.epoch {
+            return Err(Rejected::Stale { given: epoch, current: self.epoch });
+        }
+        let mut events = vec![Event::Claimed { epoch, at: now }];
+        let Some(open) = &self.open else {
+            if !self.is_paused {
+                events.extend(Planner::new(self, &born.agent, born.started_at, now).plan());
+            }
+            return Ok(events);
+        };
+        match &open.phase {
+            Attempt::Doing => {}
+            Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => return Ok(events),
+        }
+        match &open.effect {
+            Effect::Wait { .. } | Effect::AskHuman { .. } => return Ok(events),
+            Effect::CallModel { .. } | Effect::CallTool { .. } => {}
+        }
+        let unknown = |reason: &str| Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
+        events.push(match open.class {
+            Class::Pure | Class::Model | Class::Keyed if open.attempt >= REDONE_MAX => {
+                unknown("every worker that tried it was lost")
+            }
+            Class::Pure | Class::Model | Class::Keyed => self.intend_again(open, now),
+            Class::Probeable => Event::StepProbed { step: open.step, at: now },
+            Class::Once => {
+                unknown("the worker was lost while it was being done, and nobody can be asked whether it was")
+            }
+        });
+        Ok(events)
+    }
+
+    fn decide_tick(&self, now: Timestamp, born: &Born) -> Result<Vec<Event>, Rejected> {
+        if is_late(&born.agent, born.started_at, now) {
+            return Ok(self.finish(now, Outcome::BudgetExceeded { budget: BudgetName::WallMs }));
+        }
+        let Some(open) = &self.open else { return Ok(Vec::new()) };
+        match (&open.phase, &open.effect) {
+            (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => {
+                Ok(vec![self.intend_again(open, now)])
+            }
+            (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => {
+                let result = ToolResult { content: Body::text("the time has passed"), is_error: false };
+                Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))
+            }
+            (Attempt::Doing | Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => {
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn decide_signal(&self, now: Timestamp, born: &Born, signal: &Signal) -> Result<Vec<Event>, Rejected> {
+        if self.known_signals.contains(&signal.id) {
+            return Ok(Vec::new());
+        }
+        if self.answers.len() >= SIGNALS_MAX {
+            return Err(Rejected::TooManySignals(SIGNALS_MAX));
+        }
+        let Signal { id, name, body } = signal.clone();
+        let is_answer = name == "answer";
+        let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), at: now }];
+        if let Some(open) = &self.open
+            && let (Attempt::Doing, Effect::AskHuman { .. }, true) = (&open.phase, &open.effect, is_answer)
+        {
+            let result = Settled::Returned(ToolResult { content: body, is_error: false });
+            events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
+        }
+        Ok(events)
+    }
+
+    fn decide_decision(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        step: u64,
+        decision: &Decision,
+    ) -> Result<Vec<Event>, Rejected> {
+        let is_parked = |open: &&OpenStep| open.step == step && matches!(open.phase, Attempt::Unknown { .. });
+        let open = self.open.as_ref().filter(is_parked).ok_or(Rejected::NotAwaited)?;
+        let mut events = vec![Event::StepDecided { step, decision: decision.clone(), at: now }];
+        match decision {
+            Decision::Retry => events.push(self.intend_again(open, now)),
+            Decision::Done(body) => {
+                let settled = match &open.effect {
+                    Effect::CallModel { .. } => Settled::Replied(ModelReply { text: body.clone(), calls: Vec::new() }),
+                    Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
+                        Settled::Returned(ToolResult { content: body.clone(), is_error: false })
+                    }
+                };
+                events.extend(self.settle_and_go_on(now, born, open, settled, Usage::default(), None));
+            }
+            Decision::Abandon => events.extend(self.finish(now, Outcome::Abandoned { step })),
+        }
+        Ok(events)
+    }
+
+    /// The same step once more: visible, counted, by the same key.
+    pub(super) fn intend_again(&self, open: &OpenStep, now: Timestamp) -> Event {
+        Event::StepIntended {
+            step: open.step,
+            attempt: open.attempt.saturating_add(1),
+            effect: open.effect.clone(),
+            class: open.class,
+            reserved: self.ledger.reserved(),
+            at: now,
+        }
+    }
+
+    pub(super) fn finish(&self, now: Timestamp, outcome: Outcome) -> Vec<Event> {
+        let abandoned = self.open.as_ref().map(|open| Event::StepAbandoned { step: open.step, at: now });
+        abandoned.into_iter().chain([Event::RunFinished { outcome, at: now }]).collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! What comes next, when nothing is open: the next call the model asked for, or the model.
+//!
+//! Works on copies of the few numbers it changes and never on the conversation, so that a step costs the same at any length of it.
+
+use std::collections::VecDeque;
+
+use saggar_domain::Timestamp;
+
+use super::Run;
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::budget::{BudgetName, Ledger, Spending};
+use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Outcome, Settled};
+use crate::repeats::Repeats;
+
+/// Bytes of conversation to a token, for what is set aside.
+const BYTES_PER_TOKEN: u64 = 4;
+/// The longest a run waits by its own wish.
+const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
+
+/// The tools that the engine does itself.
+const WAIT: &str = "wait";
+const ASK_HUMAN: &str = "ask_human";
+
+/// Plans what follows a settled step.
+pub(super) struct Planner<'a> {
+    agent: &'a AgentSpec,
+    now: Timestamp,
+    started_at: Timestamp,
+    ledger: Ledger,
+    repeats: Repeats,
+    last_step: u64,
+    messages: u64,
+    conversation_bytes: u64,
+    calls: VecDeque<&'a ToolCall>,
+    answers: VecDeque<&'a Body>,
+    events: Vec<Event>,
+}
+
+impl<'a> Planner<'a> {
+    /// From where a run is, with nothing open.
+    pub(super) fn new(run: &'a Run, agent: &'a AgentSpec, started_at: Timestamp, now: Timestamp) -> Self {
+        Self {
+            agent,
+            now,
+            started_at,
+            ledger: *run.ledger(),
+            repeats: run.repeats.clone(),
+            last_step: run.last_step,
+            messages: run.conversation.len() as u64,
+            conversation_bytes: run.conversation_bytes,
+            calls: run.calls.iter().collect(),
+            answers: run.answers.iter().collect(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The step that was open will have cost this, and one more message will have been said.
+    pub(super) fn after_settling(mut self, cost: Spending) -> Self {
+        self.ledger.settle(cost);
+        self.messages += 1;
+        self
+    }
+
+    /// The model will have asked for this.
+    pub(super) fn with_calls(mut self, calls: &'a [ToolCall]) -> Self {
+        self.calls = calls.iter().collect();
+        self
+    }
+
+    /// The answer that waited longest will have been given.
+    pub(super) fn without_answer(mut self) -> Self {
+        self.answers.pop_front();
+        self
+    }
+
+    /// The events up to the next thing that takes time.
+    pub(super) fn plan(mut self) -> Vec<Event> {
+        if is_late(self.agent, self.started_at, self.now) {
+            return self.finish(Outcome::BudgetExceeded { budget: BudgetName::WallMs });
+        }
+        while let Some(call) = self.calls.pop_front() {
+            let times = self.repeats.with(call);
+            if times > self.agent.repeats_max {
+                return self.finish(Outcome::Loop { tool: call.tool.clone(), times });
+            }
+            self.repeats.note(call);
+            let reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
+            if let Some(budget) = self.ledger.refuses(reserved) {
+                return self.finish(Outcome::BudgetExceeded { budget });
+            }
+            match self.effect(call) {
+                Ok((effect, class)) => {
+                    let answer = match &effect {
+                        Effect::AskHuman { .. } => self.answers.pop_front(),
+                        Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } => None,
+                    };
+                    self.intend(effect, class, reserved);
+                    let Some(answer) = answer else { return self.events };
+                    self.settle_at_once(ToolResult { content: answer.clone(), is_error: false });
+                }
+                Err(complaint) => {
+                    self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
+                    self.settle_at_once(ToolResult { content: Body::text(complaint), is_error: true });
+                }
+            }
+        }
+        let tokens = self.agent.model.reply_tokens_max.saturating_add(self.conversation_bytes / BYTES_PER_TOKEN);
+        let reserved = Spending { steps: 1, tokens, ..Spending::default() };
+        if let Some(budget) = self.ledger.refuses(reserved) {
+            return self.finish(Outcome::BudgetExceeded { budget });
+        }
+        self.intend(Effect::CallModel { messages: self.messages }, Class::Model, reserved);
+        self.events
+    }
+
+    /// What a call comes to, or what the model is told instead.
+    fn effect(&self, call: &ToolCall) -> Result<(Effect, Class), String> {
+        let Some(tool) = self.agent.tools.get(&call.tool) else {
+            return Err(format!("there is no tool {:?}", call.tool));
+        };
+        match call.tool.as_str() {
+            WAIT => {
+                let seconds = argument(call, "seconds").and_then(|value| value.as_u64());
+                let seconds = seconds.filter(|seconds| *seconds <= WAIT_SECONDS_MAX);
+                let seconds = seconds.ok_or("wait needs \"seconds\": a whole number of at most a year")?;
+                let until = self.now.after(std::time::Duration::from_secs(seconds));
+                Ok((Effect::Wait { call: call.clone(), until }, Class::Pure))
+            }
+            ASK_HUMAN => {
+                let question = argument(call, "question").and_then(|value| value.as_str().map(Body::text));
+                let question = question.ok_or("ask_human needs \"question\": a text")?;
+                Ok((Effect::AskHuman { call: call.clone(), question }, Class::Pure))
+            }
+            _ => Ok((Effect::CallTool { call: call.clone() }, tool.class)),
+        }
+    }
+
+    fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {
+        self.last_step += 1;
+        self.ledger.reserve(reserved);
+        let (step, at) = (self.last_step, self.now);
+        self.events.push(Event::StepIntended { step, attempt: 1, effect, class, reserved, at });
+    }
+
+    fn settle_at_once(&mut self, result: ToolResult) {
+        self.ledger.settle(Spending { steps: 1, tool_calls: 1, ..Spending::default() });
+        self.messages += 1;
+        self.events.push(Event::StepSettled {
+            step: self.last_step,
+            result: Settled::Returned(result),
+            usage: Usage::default(),
+            snapshot: None,
+            at: self.now,
+        });
+    }
+
+    fn finish(mut self, outcome: Outcome) -> Vec<Event> {
+        self.events.push(Event::RunFinished { outcome, at: self.now });
+        self.events
+    }
+}
+
+/// Whether a run's time is up.
+pub(super) fn is_late(agent: &AgentSpec, started_at: Timestamp, now: Timestamp) -> bool {
+    let limit = agent.budget.wall_ms.map(std::time::Duration::from_millis);
+    limit.is_some_and(|limit| now >= started_at.after(limit))
+}
+
+fn argument(call: &ToolCall, name: &str) -> Option<serde_json::Value> {
+    let arguments: serde_json::Value = serde_json::from_str(call.arguments.as_text()?).ok()?;
+    arguments.get(name).cloned()
+}

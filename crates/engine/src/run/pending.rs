@@ -1,0 +1,63 @@
+//! What must be happening now, and when to look again. Both follow from the state, so a worker that knows nothing but the journal
+//! does the same as the one before it.
+
+use std::time::Duration;
+
+use saggar_domain::Timestamp;
+
+use super::{Attempt, Run};
+use crate::effect::{Effect, ToolCall};
+use crate::key::EffectKey;
+
+/// Something that must be happening.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending<'a> {
+    /// For which step.
+    pub step: u64,
+    /// Which try.
+    pub attempt: u32,
+    /// By which key.
+    pub key: EffectKey,
+    /// What.
+    pub work: Work<'a>,
+}
+
+/// What must be happening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work<'a> {
+    /// The model is asked about the conversation.
+    CallModel,
+    /// A tool is used.
+    CallTool(&'a ToolCall),
+    /// Whoever does it is asked whether it was done.
+    Probe(&'a Effect),
+}
+
+impl Run {
+    /// What must be happening now; at most one thing.
+    pub fn pending(&self) -> Option<Pending<'_>> {
+        let (born, open) = (self.born.as_ref()?, self.open.as_ref()?);
+        let work = match (&open.phase, &open.effect) {
+            (Attempt::Probing, effect) => Work::Probe(effect),
+            (Attempt::Doing, Effect::CallModel { .. }) => Work::CallModel,
+            (Attempt::Doing, Effect::CallTool { call }) => Work::CallTool(call),
+            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. })
+            | (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return None,
+        };
+        let key = EffectKey::of(&born.id, born.generation, open.step);
+        Some(Pending { step: open.step, attempt: open.attempt, key, work })
+    }
+
+    /// When a tick would change something; `None` when never.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let born = self.born.as_ref().filter(|_| self.outcome.is_none())?;
+        let wall = born.agent.budget.wall_ms.map(|limit| born.started_at.after(Duration::from_millis(limit)));
+        let own = self.open.as_ref().and_then(|open| match (&open.phase, &open.effect) {
+            // While it is paused no new try is made, whatever its time.
+            (Attempt::Backoff { .. }, _) if self.is_paused => None,
+            (Attempt::Backoff { until }, _) | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
+            (Attempt::Doing | Attempt::Probing | Attempt::Unknown { .. }, _) => None,
+        });
+        [wall, own].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,154 @@
+//! What came of an attempt, and what follows from it in the same commit.
+
+use saggar_domain::Timestamp;
+
+use super::next::Planner;
+use super::{Attempt, Born, OpenStep, Run};
+use crate::budget::Spending;
+use crate::effect::{Class, Effect, Usage};
+use crate::event::{Event, Outcome, Settled};
+use crate::input::{Failure, Rejected, Report};
+use crate::retry::RetryPolicy;
+
+impl Run {
+    pub(super) fn decide_report(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        open: &OpenStep,
+        report: &Report,
+        chance: u64,
+    ) -> Result<Vec<Event>, Rejected> {
+        let is_probing = match (&open.phase, &open.effect) {
+            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. }) => return Err(Rejected::NotAwaited),
+            (Attempt::Doing, _) => false,
+            (Attempt::Probing, _) => true,
+            (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return Err(Rejected::NotAwaited),
+        };
+        let is_model = matches!(open.effect, Effect::CallModel { .. });
+        match report {
+            Report::Replied { reply, usage } if is_model => {
+                Ok(self.settle_and_go_on(now, born, open, Settled::Replied(reply.clone()), *usage, None))
+            }
+            Report::Returned { result, snapshot } if !is_model => {
+                let settled = Settled::Returned(result.clone());
+                Ok(self.settle_and_go_on(now, born, open, settled, Usage::default(), snapshot.clone()))
+            }
+            Report::Replied { .. } | Report::Returned { .. } => Err(Rejected::NotAwaited),
+            Report::Failed { failure, usage } => Ok(self.fail(now, born, open, failure, *usage, chance)),
+            Report::NeverDone if is_probing => Ok(vec![self.intend_again(open, now)]),
+            Report::NeverDone => Err(Rejected::NotAwaited),
+            Report::Unknown { reason } => Ok(self.lose(now, born, open, reason, is_probing, chance)),
+        }
+    }
+
+    /// It certainly did nothing: tried again if that is allowed, given up otherwise.
+    fn fail(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        open: &OpenStep,
+        failure: &Failure,
+        usage: Usage,
+        chance: u64,
+    ) -> Vec<Event> {
+        let one_more = Spending { retries: 1, ..Spending::default() };
+        let wait = policy(born, open).wait_ms(open.attempt, chance).filter(|_| failure.is_passing);
+        if let Some(wait) = wait {
+            if let Some(budget) = self.ledger.refuses(one_more) {
+                let result = Settled::GaveUp(failure.clone());
+                return vec![
+                    Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now },
+                    Event::RunFinished { outcome: Outcome::BudgetExceeded { budget }, at: now },
+                ];
+            }
+            return vec![Event::StepFailed {
+                step: open.step,
+                attempt: open.attempt,
+                failure: failure.clone(),
+                usage,
+                retry_at: now.after(std::time::Duration::from_millis(wait)),
+                at: now,
+            }];
+        }
+        let settled = Settled::GaveUp(failure.clone());
+        match open.effect {
+            Effect::CallModel { .. } => vec![
+                Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
+                Event::RunFinished { outcome: Outcome::Failed { failure: failure.clone() }, at: now },
+            ],
+            Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
+                self.settle_and_go_on(now, born, open, settled, usage, None)
+            }
+        }
+    }
+
+    /// Nobody can say whether it was done.
+    fn lose(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        open: &OpenStep,
+        reason: &str,
+        is_probing: bool,
+        chance: u64,
+    ) -> Vec<Event> {
+        let unknown = Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
+        match open.class {
+            Class::Pure | Class::Model | Class::Keyed => {
+                let failure =
+                    Failure { code: "outcome_unknown".to_owned(), message: reason.to_owned(), is_passing: true };
+                self.fail(now, born, open, &failure, Usage::default(), chance)
+            }
+            Class::Probeable if !is_probing => vec![Event::StepProbed { step: open.step, at: now }],
+            Class::Probeable | Class::Once => vec![unknown],
+        }
+    }
+
+    /// The outcome of one step and the intent of the next: one commit.
+    pub(super) fn settle_and_go_on(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        open: &OpenStep,
+        result: Settled,
+        usage: Usage,
+        snapshot: Option<String>,
+    ) -> Vec<Event> {
+        let is_queued_answer = matches!((&open.effect, &result), (Effect::AskHuman { .. }, Settled::Returned(given))
+            if self.answers.front() == Some(&given.content));
+        let cost = open.effect.cost(usage);
+        let calls = match &result {
+            Settled::Replied(reply) => Some(reply.calls.clone()),
+            Settled::Returned(_) | Settled::GaveUp(_) => None,
+        };
+        let answer = match &result {
+            Settled::Replied(reply) if reply.calls.is_empty() => Some(reply.text.clone()),
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) => None,
+        };
+        let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
+        if let Some(answer) = answer {
+            events.push(Event::RunFinished { outcome: Outcome::Completed { answer }, at: now });
+            return events;
+        }
+        if self.is_paused {
+            return events;
+        }
+        let mut planner = Planner::new(self, &born.agent, born.started_at, now).after_settling(cost);
+        if is_queued_answer {
+            planner = planner.without_answer();
+        }
+        if let Some(calls) = &calls {
+            planner = planner.with_calls(calls);
+        }
+        events.extend(planner.plan());
+        events
+    }
+}
+
+fn policy(born: &Born, open: &OpenStep) -> RetryPolicy {
+    match open.effect.call() {
+        None => born.agent.model.retry,
+        Some(call) => born.agent.tools.get(&call.tool).map(|tool| tool.retry).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,110 @@
+//! A run driven by hand: every event is checked against the invariants as it is taken in, and the whole journal by a replay.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use saggar_domain::{RunId, Timestamp};
+use saggar_engine::{
+    AgentSpec, Body, Budget, Class, Event, Input, ModelRef, ModelReply, Rejected, Report, RetryPolicy, Run, ToolCall,
+    ToolResult, ToolSpec, Usage, replay,
+};
+
+pub struct Driven {
+    pub run: Run,
+    pub journal: Vec<Event>,
+    pub now: Timestamp,
+}
+
+impl Driven {
+    pub fn start(agent: AgentSpec) -> Self {
+        let mut driven = Self { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
+        let run = RunId::from_random([7; 16]);
+        driven.input(Input::Start { run, agent: Box::new(agent) }).expect("it is accepted");
+        driven.input(Input::Claim { epoch: 1 }).expect("it is accepted");
+        driven
+    }
+
+    pub fn input(&mut self, input: Input) -> Result<Vec<Event>, Rejected> {
+        let events = self.run.decide(self.now, &input)?;
+        for event in &events {
+            self.run.apply(event);
+            check_invariants(&self.run);
+        }
+        self.journal.extend(events.iter().cloned());
+        Ok(events)
+    }
+
+    pub fn pass(&mut self, span: Duration) -> Vec<Event> {
+        self.now = self.now.after(span);
+        self.input(Input::Tick).unwrap_or_default()
+    }
+
+    pub fn report(&mut self, report: Report) -> Result<Vec<Event>, Rejected> {
+        let open = self.run.open_step().expect("a step is open");
+        let (step, attempt, epoch) = (open.step, open.attempt, self.run.epoch());
+        self.input(Input::Reported { epoch, step, attempt, report, chance: 42 })
+    }
+
+    pub fn reply(&mut self, calls: &[(&str, &str)]) -> Vec<Event> {
+        self.report(Report::Replied { reply: reply(calls), usage: Usage { tokens: 10, micros: 5 } })
+            .expect("it is accepted")
+    }
+
+    pub fn returned(&mut self, text: &str) -> Vec<Event> {
+        let result = ToolResult { content: Body::text(text), is_error: false };
+        self.report(Report::Returned { result, snapshot: None }).expect("it is accepted")
+    }
+
+    /// Folding and deriving again give the same run.
+    pub fn check(&self) {
+        let replayed = replay(&self.journal);
+        assert_eq!(replayed.divergence, None);
+        assert_eq!(replayed.agreed, self.journal.len());
+        assert_eq!(format!("{:?}", replayed.run), format!("{:?}", self.run));
+    }
+}
+
+pub fn check_invariants(run: &Run) {
+    if run.outcome().is_some() {
+        assert!(run.open_step().is_none() && run.pending().is_none(), "nothing is open in a run that has finished");
+    }
+    if let Some(pending) = run.pending() {
+        assert_eq!(Some(pending.step), run.open_step().map(|open| open.step));
+    }
+}
+
+pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
+    let call = |(index, (tool, arguments)): (usize, &(&str, &str))| ToolCall {
+        id: format!("call_{index}"),
+        tool: (*tool).to_owned(),
+        arguments: Body::text(*arguments),
+    };
+    ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
+}
+
+pub fn agent() -> AgentSpec {
+    let tool = |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000 };
+    AgentSpec {
+        name: "tester".to_owned(),
+        system: None,
+        task: Body::text("do it"),
+        model: ModelRef {
+            provider: "scripted".to_owned(),
+            model: "script".to_owned(),
+            reply_tokens_max: 100,
+            retry: RetryPolicy::default(),
+        },
+        tools: BTreeMap::from([
+            ("pure".to_owned(), tool(Class::Pure)),
+            ("keyed".to_owned(), tool(Class::Keyed)),
+            ("probeable".to_owned(), tool(Class::Probeable)),
+            ("once".to_owned(), tool(Class::Once)),
+            ("wait".to_owned(), tool(Class::Pure)),
+            ("ask_human".to_owned(), tool(Class::Pure)),
+        ]),
+        budget: Budget::default(),
+        repeats_max: 8,
+    }
+}

@@ -1,0 +1,46 @@
+//! Long bodies: beside the journal, and there before the entry that names them.
+
+use saggar_engine::{BODY_INLINE_MAX, Body, ModelReply, Report, ToolResult};
+use saggar_store::{BlobHash, Error};
+
+use super::journal::Journal;
+
+/// Puts a long body beside the journal; a short one stays as it is.
+pub async fn shelve<J: Journal>(journal: &J, body: Body) -> Result<Body, Error> {
+    match body {
+        Body::Text(text) if text.len() > BODY_INLINE_MAX => {
+            let length = text.len() as u64;
+            let hash = journal.put_blob(text.into_bytes()).await?;
+            Ok(Body::Blob { hash: hash.to_hex(), length })
+        }
+        other => Ok(other),
+    }
+}
+
+/// The text of a body, wherever it is.
+pub async fn fetch<J: Journal>(journal: &J, body: &Body) -> Result<String, Error> {
+    let Body::Blob { hash, .. } = body else { return Ok(body.as_text().unwrap_or_default().to_owned()) };
+    let damaged = |what: &str| Error::Corrupt { what: what.to_owned() };
+    let hash = BlobHash::parse(hash).ok_or_else(|| damaged("an entry names a blob by something that isn't a hash"))?;
+    let bytes = journal.blob(hash).await?.ok_or_else(|| damaged("an entry names a blob that isn't there"))?;
+    String::from_utf8(bytes).map_err(|_| damaged("a blob isn't text any more"))
+}
+
+/// The same report with its long bodies beside the journal.
+pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Result<Report, Error> {
+    Ok(match report {
+        Report::Replied { reply, usage } => {
+            let mut calls = reply.calls;
+            for call in &mut calls {
+                call.arguments = shelve(journal, call.arguments.clone()).await?;
+            }
+            let text = shelve(journal, reply.text).await?;
+            Report::Replied { reply: ModelReply { text, calls }, usage }
+        }
+        Report::Returned { result: ToolResult { content, is_error }, snapshot } => {
+            let content = shelve(journal, content).await?;
+            Report::Returned { result: ToolResult { content, is_error }, snapshot }
+        }
+        other @ (Report::Failed { .. } | Report::Unknown { .. } | Report::NeverDone) => other,
+    })
+}

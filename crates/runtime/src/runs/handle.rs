@@ -1,0 +1,205 @@
+//! What people and programs do with runs. Everything that changes a run goes through its inbox: only who holds it appends.
+
+use std::time::Duration;
+
+use saggar_domain::{Code, Problem, RunId, RunState};
+use saggar_engine::{AgentSpec, Body, Decision, Entry, Event, Input, Run};
+use saggar_store::{
+    Idempotency, InboxError, JournalEntry, NewLetter, NewRun as NewRow, Page, RunInsertion, RunQuery, RunRow, Store,
+};
+use tokio::time::sleep;
+
+use super::bodies::shelve;
+use super::hub::Hub;
+use super::instruction::Instruction;
+use super::real::{TOOLS, check_script};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::sandboxes::{now, random};
+
+/// How often a follower looks for what other processes have appended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Longest name of an agent, and id of a signal.
+const NAME_LEN_MAX: usize = 128;
+
+/// Runs, for whoever may. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    store: Store,
+    hub: Hub,
+}
+
+/// A run to begin.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    /// What it is.
+    pub agent: AgentSpec,
+    /// The client's name for the request.
+    pub idempotency: Option<Idempotency>,
+}
+
+impl Runs {
+    /// Over a store; workers of this process share the hub.
+    pub fn new(store: Store, hub: Hub) -> Self {
+        Self { store, hub }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Begins a run: durable when this returns, and taken by a worker at once. The flag says whether an earlier request began it.
+    pub async fn start(&self, permit: &Permit, new: NewRun) -> Result<(RunRow, bool), Fault> {
+        permit.check(|action| *action == Action::StartRun)?;
+        let mut agent = new.agent;
+        check(&agent)?;
+        agent.task = shelve(&self.store, agent.task).await?;
+        agent.system = match agent.system {
+            Some(system) => Some(shelve(&self.store, system).await?),
+            None => None,
+        };
+        let (id, at, name) = (RunId::from_random(random()), now(), agent.name.clone());
+        let input = Input::Start { run: id.clone(), agent: Box::new(agent) };
+        let events = Run::new().decide(at, &input).map_err(|rejected| refuse(rejected.to_string()))?;
+        let [event] = <[Event; 1]>::try_from(events).map_err(|_| refuse("the run has no beginning".to_owned()))?;
+        let first = Entry::new(1, event).encode();
+        let row = NewRow { id: id.clone(), project: permit.project().clone(), agent: name, created_at: at, first };
+        let (id, is_replay) = match self.store.create_run(row, new.idempotency).await? {
+            RunInsertion::Inserted => (id, false),
+            RunInsertion::Replayed(earlier) => (earlier, true),
+            RunInsertion::Mismatch => return Err(Fault::IdempotencyMismatch),
+        };
+        self.hub.wake();
+        Ok((self.row(permit, &id).await?, is_replay))
+    }
+
+    /// One run.
+    pub async fn get(&self, permit: &Permit) -> Result<RunRow, Fault> {
+        permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        self.row(permit, permit.run()?).await
+    }
+
+    /// A page of runs; whose they are is the permit's to say.
+    pub async fn list(&self, permit: &Permit, mut query: RunQuery) -> Result<Page<RunRow, RunId>, Fault> {
+        permit.check(|action| *action == Action::ListRuns)?;
+        query.project = permit.project().clone();
+        Ok(self.store.runs(query).await?)
+    }
+
+    /// A page of a run's journal, after that entry; its parents' past is its own.
+    pub async fn journal(&self, permit: &Permit, after: u64) -> Result<Vec<JournalEntry>, Fault> {
+        permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        let row = self.row(permit, permit.run()?).await?;
+        Ok(self.store.journal_after(row.id, after).await?)
+    }
+
+    /// The text of a body of a run's.
+    pub async fn body(&self, permit: &Permit, body: &Body) -> Result<String, Fault> {
+        permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        self.row(permit, permit.run()?).await?;
+        Ok(super::bodies::fetch(&self.store, body).await?)
+    }
+
+    /// Waits until a run has an entry after that one: `true`. When it is over, and all there is can be read: `false`.
+    pub async fn next_entry(&self, permit: &Permit, after: u64) -> Result<bool, Fault> {
+        permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        let id = permit.run()?;
+        let topic = self.hub.topic(id);
+        let outcome = loop {
+            // Asked for before looking, so that what comes between is not missed.
+            let grown = topic.entries.notified();
+            match self.row(permit, id).await {
+                Ok(row) if row.head > after => break Ok(true),
+                Ok(row) if row.state == RunState::Finished => break Ok(false),
+                Ok(_) => {}
+                Err(fault) => break Err(fault),
+            }
+            tokio::select! {
+                () = grown => {}
+                () = sleep(LOOK_EVERY) => {}
+            }
+        };
+        self.hub.forget(id, topic);
+        outcome
+    }
+
+    /// Waits until a run is over, and says how.
+    pub async fn finished(&self, permit: &Permit) -> Result<RunRow, Fault> {
+        let mut after = 0;
+        loop {
+            if !self.next_entry(permit, after).await? {
+                return self.get(permit).await;
+            }
+            after = self.get(permit).await?.head;
+        }
+    }
+
+    /// Tells a run something. Durable when this returns; the same id twice is once. What the run makes of it is in its journal.
+    pub async fn tell(&self, permit: &Permit, id: Option<String>, instruction: Instruction) -> Result<(), Fault> {
+        permit.check(|action| matches!(action, Action::TellRun(_)))?;
+        let id = id.unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
+        if id.is_empty() || id.len() > NAME_LEN_MAX {
+            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes")));
+        }
+        let row = self.row(permit, permit.run()?).await?;
+        let instruction = match instruction {
+            Instruction::Signal { name, body } => Instruction::Signal { name, body: shelve(&self.store, body).await? },
+            Instruction::Decide { step, decision: Decision::Done(body) } => {
+                Instruction::Decide { step, decision: Decision::Done(shelve(&self.store, body).await?) }
+            }
+            other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
+                other
+            }
+        };
+        if matches!(instruction, Instruction::Decide { .. }) && row.state != RunState::Parked {
+            return Err(Fault::Conflict {
+                what: format!("run {} waits for no decision: it is {}", row.id, row.state.as_str()),
+                help: "decide while the run is parked; its journal says at which step".to_owned(),
+            });
+        }
+        let body = instruction.encode().ok_or_else(|| refuse("that is too long".to_owned()))?;
+        let letter = NewLetter { project: row.project, run: row.id.clone(), id, at: now(), body };
+        match self.store.put_letter(letter).await {
+            Ok(()) => {}
+            Err(InboxError::NoRun) => return Err(Fault::no_run(&row.id)),
+            Err(InboxError::Finished) => {
+                let what = format!("run {} has finished", row.id);
+                return Err(Fault::Conflict { what, help: "fork it to go on from a step".to_owned() });
+            }
+            Err(error @ InboxError::Full) => {
+                let retry_after = Duration::from_secs(1);
+                return Err(Fault::Capacity { what: error.to_string(), retry_after });
+            }
+            Err(InboxError::Store(error)) => return Err(error.into()),
+        }
+        self.hub.letter(&row.id);
+        Ok(())
+    }
+
+    pub(super) async fn row(&self, permit: &Permit, id: &RunId) -> Result<RunRow, Fault> {
+        self.store.run(permit.project().clone(), id.clone()).await?.ok_or_else(|| Fault::no_run(id))
+    }
+}
+
+/// Refuses what could only fail later.
+fn check(agent: &AgentSpec) -> Result<(), Fault> {
+    if agent.name.is_empty() || agent.name.len() > NAME_LEN_MAX {
+        return Err(refuse(format!("an agent's name has 1 to {NAME_LEN_MAX} bytes")));
+    }
+    if agent.model.provider != "scripted" {
+        return Err(refuse(format!("there is no model provider {:?}: use \"scripted\"", agent.model.provider)));
+    }
+    check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
+    match agent.tools.keys().find(|tool| !TOOLS.contains(&tool.as_str())) {
+        Some(tool) => Err(refuse(format!("there is no tool {tool:?}: there are {}", TOOLS.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+fn refuse(message: String) -> Fault {
+    Fault::Refused(Problem::new(Code::InvalidValue, message, "correct it, and ask again"))
+}

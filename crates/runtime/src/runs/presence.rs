@@ -1,0 +1,70 @@
+//! Presence: which workers of this machine are alive, told by the kernel.
+//!
+//! Each worker holds a lock on a file of its name. The lock goes with its process, however that ends; so whoever can take it knows that the
+//! worker is dead, and what it held is free at once. A lease only has to cover a worker that is alive and does nothing, and can be long.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use saggar_store::Holder;
+
+/// The directory of the locks, in the data directory.
+const WORKERS: &str = "workers";
+
+/// A worker that is here for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Presence {
+    directory: PathBuf,
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Presence {
+    /// Shows a worker to the others. The file has its name only once it is locked: nobody takes a beginner for dead.
+    pub(super) fn show(data: &Path, holder: &Holder) -> io::Result<Self> {
+        let directory = data.join(WORKERS);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let (path, unfinished) = (directory.join(holder.as_str()), directory.join(format!(".{}", holder.as_str())));
+        let locked = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        flock(&locked, FlockOperation::NonBlockingLockExclusive)?;
+        std::fs::rename(&unfinished, &path)?;
+        Ok(Self { directory, path, _locked: locked })
+    }
+
+    /// The workers that are dead.
+    pub(super) fn dead(&self) -> io::Result<Vec<Holder>> {
+        let mut dead = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let name = entry?.file_name();
+            let holder = name.to_str().filter(|name| !name.starts_with('.')).and_then(Holder::parse);
+            let Some(holder) = holder else { continue };
+            let path = self.directory.join(holder.as_str());
+            if path == self.path {
+                continue;
+            }
+            // Gone meanwhile: somebody else was quicker.
+            let Ok(file) = File::options().write(true).open(&path) else { continue };
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                dead.push(holder);
+            }
+        }
+        Ok(dead)
+    }
+
+    /// What this worker held is given back: nobody has to look for it. Without this, whoever finds the file gives it back.
+    pub(super) fn leave(self, holder: &Holder) {
+        self.bury(holder);
+    }
+
+    /// What a dead worker held is free: so it needs no file any more.
+    pub(super) fn bury(&self, holder: &Holder) {
+        if let Err(error) = std::fs::remove_file(self.directory.join(holder.as_str()))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(error = %error, "the lock of a dead worker can't be removed");
+        }
+    }
+}

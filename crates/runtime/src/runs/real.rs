@@ -1,0 +1,158 @@
+//! The real world: a scripted model, sandboxes, files and HTTP.
+//!
+//! What a tool declares of itself is not believed: its class is the operator's word, in the agent's spec. Everything a tool gives back is
+//! bounded before it is kept.
+
+mod files;
+mod http;
+mod sandbox;
+mod script;
+mod shell;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use saggar_domain::{SandboxId, Timestamp};
+use saggar_engine::{Body, Class, Failure, Report, ToolResult, Usage};
+
+use super::effects::{About, Effects, Session, Task, Work};
+use crate::fault::Fault;
+use crate::sandboxes::{self, Sandboxes};
+use http::HttpTool;
+use sandbox::RunSandbox;
+use script::Script;
+
+pub use script::ScriptError;
+pub(super) use script::check as check_script;
+
+/// The tools there are.
+pub const TOOLS: &[&str] = &["shell", "files", "http", "wait", "ask_human"];
+
+/// What a crash in the middle of a tool means, unless the operator says otherwise.
+pub fn default_class(tool: &str) -> Class {
+    match tool {
+        // Its supervisor knows whether it was started, and what came of it.
+        "shell" => Class::Probeable,
+        // A file is read, or replaced as a whole: twice is as good as once.
+        "files" => Class::Pure,
+        // The key goes with every request.
+        "http" => Class::Keyed,
+        // Nobody executes them.
+        "wait" | "ask_human" => Class::Pure,
+        _ => Class::Once,
+    }
+}
+
+/// What an operator decides about runs.
+#[derive(Clone, Debug, Default)]
+pub struct RunSettings {
+    /// Where the tool `http` may go: `http://host:port/path…`, each with everything below it. Nowhere unless something is named.
+    pub http_allowed: Vec<String>,
+    /// Whether a run's sandbox is kept when the run is over.
+    pub keep_sandboxes: bool,
+}
+
+/// The real world. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RealEffects {
+    sandboxes: Sandboxes,
+    settings: Arc<RunSettings>,
+}
+
+impl RealEffects {
+    /// Through these sandboxes.
+    pub fn new(sandboxes: Sandboxes, settings: RunSettings) -> Self {
+        Self { sandboxes, settings: Arc::new(settings) }
+    }
+}
+
+impl Effects for RealEffects {
+    type Session = RealSession;
+
+    fn now(&self) -> Timestamp {
+        sandboxes::now()
+    }
+
+    fn chance(&self) -> u64 {
+        u64::from_ne_bytes(sandboxes::random())
+    }
+
+    fn session(&self, about: About) -> RealSession {
+        let script = Script::parse(&about.agent.model.model);
+        let http = HttpTool::new(Arc::clone(&self.settings));
+        let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.keep_sandboxes);
+        RealSession { script, sandbox, http }
+    }
+
+    async fn within<F: Future + Send>(&self, work: F) -> F::Output {
+        work.await
+    }
+}
+
+/// The real world, for one run.
+#[derive(Debug)]
+pub struct RealSession {
+    script: Result<Script, ScriptError>,
+    sandbox: RunSandbox,
+    http: HttpTool,
+}
+
+impl Session for RealSession {
+    async fn perform(self: Arc<Self>, task: Task) -> Report {
+        match &task.work {
+            Work::CallModel { replies } => match &self.script {
+                Ok(script) => script.reply(*replies),
+                Err(error) => failed("script", error.to_string(), false),
+            },
+            Work::CallTool { tool, arguments } => match tool.as_str() {
+                "shell" => shell::call(&self.sandbox, &task, arguments).await,
+                "files" => files::call(&self.sandbox, arguments).await,
+                "http" => self.http.call(&task, arguments).await,
+                _ => returned(format!("there is no tool {tool:?} here"), true),
+            },
+            Work::Probe { tool, .. } => match tool.as_str() {
+                "shell" => shell::probe(&self.sandbox, &task).await,
+                _ => Report::Unknown { reason: format!("nobody can be asked whether {tool:?} did it") },
+            },
+        }
+    }
+
+    fn sandbox(&self) -> Option<SandboxId> {
+        self.sandbox.id()
+    }
+
+    async fn rest(&self) {
+        self.sandbox.rest().await;
+    }
+
+    async fn end(&self) {
+        self.sandbox.end().await;
+    }
+}
+
+fn returned(content: impl Into<String>, is_error: bool) -> Report {
+    Report::Returned { result: ToolResult { content: Body::text(content), is_error }, snapshot: None }
+}
+
+fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
+    let failure = Failure { code: code.to_owned(), message: message.into(), is_passing };
+    Report::Failed { failure, usage: Usage::default() }
+}
+
+/// What a fault means that came before anything was begun.
+fn not_begun(fault: &Fault) -> Report {
+    match fault {
+        Fault::InProgress | Fault::Capacity { .. } | Fault::Internal { .. } | Fault::StoreFull => {
+            failed("sandbox_unavailable", fault.to_string(), true)
+        }
+        Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),
+        Fault::NotFound { .. }
+        | Fault::Ended { .. }
+        | Fault::IdempotencyMismatch
+        | Fault::Refused(_)
+        | Fault::File(_)
+        | Fault::PortClosed { .. }
+        | Fault::Conflict { .. }
+        | Fault::WrongPermit => returned(fault.to_string(), true),
+    }
+}

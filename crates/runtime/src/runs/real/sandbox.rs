@@ -1,0 +1,126 @@
+//! The sandbox of a run: made when it is first needed, found again by whoever takes the run over, asleep while nothing is to be done.
+//!
+//! It is asked for by a key that follows from the run and its generation, so two workers that both need it get the same one. A sandbox that
+//! was lost is replaced, and the agent is told: its files are gone, and that is not for us to hide.
+
+use std::sync::{Mutex, PoisonError};
+
+use saggar_domain::{DeadlineAction, DraftLimits, Labels, NetworkMode, SandboxId, TemplateName};
+use saggar_engine::Report;
+use saggar_store::{Idempotency, IdempotencyKey, RequestHash};
+
+use super::super::effects::About;
+use super::{not_begun, returned};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit, Subject};
+use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes};
+
+/// A run's sandbox.
+#[derive(Debug)]
+pub(super) struct RunSandbox {
+    sandboxes: Sandboxes,
+    about: About,
+    is_kept: bool,
+    known: Mutex<Option<SandboxId>>,
+    /// The one that was lost: its replacement is another request.
+    lost: Mutex<Option<SandboxId>>,
+}
+
+impl RunSandbox {
+    pub(super) fn new(sandboxes: Sandboxes, about: About, is_kept: bool) -> Self {
+        let known = Mutex::new(about.sandbox.clone());
+        Self { sandboxes, about, is_kept, known, lost: Mutex::default() }
+    }
+
+    /// Which, as far as is known.
+    pub(super) fn id(&self) -> Option<SandboxId> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn sandboxes(&self) -> &Sandboxes {
+        &self.sandboxes
+    }
+
+    /// Leave to do something on the run's behalf.
+    pub(super) fn permit(&self, action: Action) -> Result<Permit, Fault> {
+        let subject = Subject::Run { run: self.about.run.clone(), project: self.about.project.clone() };
+        Permit::decide(&subject, action)
+    }
+
+    /// A sandbox that lives, and what to report where there is none. Nothing of the step has begun then.
+    pub(super) async fn ready(&self) -> Result<SandboxId, Report> {
+        let id = match self.id() {
+            Some(id) => id,
+            None => self.make().await.map_err(|fault| not_begun(&fault))?,
+        };
+        let permit = self.permit(Action::ReadSandbox(id.clone())).map_err(|fault| not_begun(&fault))?;
+        match self.sandboxes.check_live(&permit).await {
+            Ok(()) => Ok(id),
+            Err(Fault::Ended { .. } | Fault::NotFound { .. }) => {
+                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+                let made = self.make().await.map_err(|fault| not_begun(&fault))?;
+                Err(returned(
+                    format!(
+                        "nothing was done: sandbox {id} has ended with its files; {made} is there in its place, empty"
+                    ),
+                    true,
+                ))
+            }
+            Err(fault) => Err(not_begun(&fault)),
+        }
+    }
+
+    /// Makes it, or finds the one that an earlier holder of the run made.
+    async fn make(&self) -> Result<SandboxId, Fault> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut key = format!("{}.{}", self.about.run, self.about.generation);
+        if let Some(lost) = lost {
+            key = format!("{key}.{lost}");
+        }
+        let settings = self.sandboxes.settings();
+        let new = NewSandbox {
+            template: TemplateName::parse("base").expect("a name that is one"),
+            labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
+            env: Default::default(),
+            limits: DraftLimits::default(),
+            terms: NewTerms { ttl: settings.ttl_max, then: DeadlineAction::Pause, idle_timeout: None },
+            auto_resume: true,
+            network: NetworkMode::None,
+            user: None,
+            public_ports: Default::default(),
+        };
+        let request_hash = RequestHash::of(key.as_bytes());
+        let idempotency = IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash });
+        let permit = self.permit(Action::CreateSandbox)?;
+        let created = self.sandboxes.create(&permit, new, idempotency).await?;
+        let id = created.sandbox.asked.id;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+        Ok(id)
+    }
+
+    /// Puts it to sleep; whatever is next done in it wakes it.
+    pub(super) async fn rest(&self) {
+        let Some(id) = self.id() else { return };
+        let paused = match self.permit(Action::ChangeSandbox(id.clone())) {
+            Ok(permit) => self.sandboxes.pause(&permit).await.map(drop),
+            Err(fault) => Err(fault),
+        };
+        // Where nothing can be frozen it just goes on; one that has ended needs no sleep.
+        if let Err(fault) = paused {
+            tracing::debug!(sandbox = %id, error = %fault, "a run's sandbox can't be put to sleep");
+        }
+    }
+
+    /// Ends it, unless it is to be kept.
+    pub(super) async fn end(&self) {
+        let Some(id) = self.id().filter(|_| !self.is_kept) else { return };
+        let ended = match self.permit(Action::KillSandbox(id.clone())) {
+            Ok(permit) => self.sandboxes.kill(&permit).await.map(drop),
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = ended {
+            tracing::warn!(sandbox = %id, error = %fault, "the sandbox of a run that is over can't be ended; its own time will");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The tool `shell`: a program run in the run's sandbox, once for each step.
+//!
+//! The exec's id follows from the step's key. So whoever takes a run over asks the sandbox's supervisor, which outlives every worker: a
+//! program that runs is followed, one that has ended has left its result, and one that was never started is known not to have been. Two
+//! workers that start the same step get one program between them.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::{Code, ExecId, ExecStatus, SandboxId};
+use saggar_engine::Report;
+use saggar_store::ExecProgress;
+use saggar_supervisor::control::From;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::super::effects::Task;
+use super::sandbox::RunSandbox;
+use super::{not_begun, returned};
+use crate::execs::{Finished, Followed, NewExec};
+use crate::fault::Fault;
+use crate::permit::Action;
+use crate::sandboxes::ExecView;
+
+/// Bytes of each stream that the agent is given, the last ones.
+const OUTPUT_MAX: usize = 64 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    command: Command,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Command {
+    Shell(String),
+    Program(Vec<String>),
+}
+
+/// Runs the program, or follows it where it runs already.
+pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
+    let arguments: Arguments = match serde_json::from_str(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return returned(format!("shell needs \"command\": a text or a list of texts ({error})"), true),
+    };
+    let id = match sandbox.ready().await {
+        Ok(id) => id,
+        Err(report) => return report,
+    };
+    let argv = match arguments.command {
+        Command::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
+        Command::Program(argv) => argv,
+    };
+    let timeout_ms = u64::try_from(task.timeout.as_millis()).ok();
+    let new = NewExec { argv, env: arguments.env, cwd: arguments.cwd, timeout_ms, ..NewExec::default() };
+    let permit = match sandbox.permit(Action::Exec(id.clone())) {
+        Ok(permit) => permit,
+        Err(fault) => return not_begun(&fault),
+    };
+    let exec_id = exec_id(task);
+    match sandbox.sandboxes().follow_exec_as(&permit, exec_id.clone(), new).await {
+        Ok(followed) => follow(followed, &id).await,
+        // Perhaps because there is one of that id: then it is this one.
+        Err(Fault::Refused(problem)) if problem.code == Code::InvalidValue => {
+            match sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await {
+                Ok(followed) => follow(followed, &id).await,
+                Err(_) => returned(problem.message, true),
+            }
+        }
+        Err(fault @ (Fault::Refused(_) | Fault::Capacity { .. } | Fault::Paused { .. })) => not_begun(&fault),
+        // It was asked, and nobody can say how far that came.
+        Err(fault) => Report::Unknown { reason: fault.to_string() },
+    }
+}
+
+/// Asks whether the program was run.
+pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
+    // No sandbox is known where the holder before was lost before it wrote down which; asking for it again gives that one.
+    let id = match sandbox.id() {
+        Some(id) => id,
+        None => match sandbox.ready().await {
+            Ok(id) => id,
+            Err(_) => return Report::Unknown { reason: "the sandbox can't be had to be asked".to_owned() },
+        },
+    };
+    let exec_id = exec_id(task);
+    let attached = match sandbox.permit(Action::Exec(id.clone())) {
+        Ok(permit) => sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await,
+        Err(fault) => Err(fault),
+    };
+    match attached {
+        Ok(followed) => follow(followed, &id).await,
+        Err(Fault::NotFound { what: "exec", .. }) => Report::NeverDone,
+        Err(Fault::Ended { .. }) => last_words(sandbox, &id, &exec_id).await,
+        Err(fault) => Report::Unknown { reason: format!("the sandbox can't be asked: {fault}") },
+    }
+}
+
+/// What an ended sandbox has left of an exec.
+async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> Report {
+    let view = match sandbox.permit(Action::ReadSandbox(id.clone())) {
+        Ok(permit) => sandbox.sandboxes().exec(&permit, exec_id).await,
+        Err(fault) => Err(fault),
+    };
+    let lost = || Report::Unknown { reason: format!("sandbox {id} ended meanwhile, and left no word of it") };
+    match view {
+        Ok(ExecView::Stored(stored)) => match stored.0.progress {
+            ExecProgress::Ended(end) => {
+                let (stdout, stderr) = (stored.1.stdout.bytes(), stored.1.stderr.bytes());
+                let dropped = stored.1.stdout.dropped().saturating_add(stored.1.stderr.dropped());
+                result(end.status, end.exit_code, end.signal, stdout, stderr, dropped)
+            }
+            ExecProgress::Running | ExecProgress::Lost { .. } => lost(),
+        },
+        Ok(ExecView::Live(_)) | Err(_) => lost(),
+    }
+}
+
+async fn follow(followed: Followed, id: &SandboxId) -> Report {
+    match followed.finish(id, OUTPUT_MAX).await {
+        Ok(Finished { state, stdout, stderr }) => {
+            let status = state.status.unwrap_or(ExecStatus::Exited);
+            let dropped = state.stdout_dropped.saturating_add(state.stderr_dropped);
+            result(status, state.exit_code, state.signal, &stdout, &stderr, dropped)
+        }
+        Err(fault) => Report::Unknown { reason: fault.to_string() },
+    }
+}
+
+fn result(
+    status: ExecStatus,
+    exit_code: Option<u8>,
+    signal: Option<u8>,
+    stdout: &[u8],
+    stderr: &[u8],
+    dropped: u64,
+) -> Report {
+    let is_error = !(status == ExecStatus::Exited && exit_code == Some(0));
+    let mut said = json!({
+        "status": status.as_str(),
+        "stdout": String::from_utf8_lossy(stdout),
+        "stderr": String::from_utf8_lossy(stderr),
+    });
+    if let Some(exit_code) = exit_code {
+        said["exit_code"] = json!(exit_code);
+    }
+    if let Some(signal) = signal {
+        said["signal"] = json!(signal);
+    }
+    if dropped > 0 {
+        said["bytes_dropped"] = json!(dropped);
+    }
+    returned(said.to_string(), is_error)
+}
+
+fn exec_id(task: &Task) -> ExecId {
+    ExecId::from_random(task.key.bits())
+}

@@ -1,0 +1,97 @@
+//! The outside ledger: an HTTP service that does what it is asked once for each key, and remembers everybody who asked.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+/// A service on a port of this machine.
+pub struct Ledger {
+    pub url: String,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often each key came.
+    asked: BTreeMap<String, u64>,
+    is_holding: bool,
+}
+
+impl Ledger {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/do", listener.local_addr().unwrap());
+        let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || answer_all(stream, &shared));
+            }
+        });
+        Self { url, state }
+    }
+
+    /// How often each key came.
+    pub fn asked(&self) -> BTreeMap<String, u64> {
+        self.state.0.lock().unwrap().asked.clone()
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.state.0.lock().unwrap().asked.contains_key(key)
+    }
+
+    /// Answers nobody until it is told to.
+    pub fn hold(&self, is_holding: bool) {
+        self.state.0.lock().unwrap().is_holding = is_holding;
+        self.state.1.notify_all();
+    }
+}
+
+/// What the service gives for a key.
+pub fn result(key: &str) -> String {
+    format!("done {key}")
+}
+
+fn answer_all(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
+    stream.set_nodelay(true).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    let mut reader = BufReader::new(stream);
+    // A worker that was killed leaves a connection that ends anywhere.
+    while let Some(key) = read_request(&mut reader) {
+        let (lock, changed) = shared;
+        let mut state = lock.lock().unwrap();
+        *state.asked.entry(key.clone()).or_default() += 1;
+        drop(changed.wait_while(state, |state| state.is_holding).unwrap());
+        let body = result(&key);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        if writer.write_all(head.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
+    let (mut key, mut length) = (None, 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        let Some((name, value)) = line.split_once(": ") else { continue };
+        match name.to_ascii_lowercase().as_str() {
+            "idempotency-key" => key = Some(value.to_owned()),
+            "content-length" => length = value.parse().ok()?,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    key
+}

@@ -1,0 +1,9 @@
+//! Runs over real processes: workers that are killed and stopped, judged by a ledger outside.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+mod end;
+mod kills;
+mod ledger;
+mod place;
+mod stale;

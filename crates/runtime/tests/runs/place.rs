@@ -1,0 +1,182 @@
+//! A data directory with a store, a server's side of it in this process, and workers as processes of their own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use saggar_domain::{KeyId, ProjectId, RunId, RunState};
+use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Entry, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_runtime::runs::{Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
+use saggar_runtime::store::{RunRow, Store};
+use saggar_runtime::{Action, Permit, PoolSize, Sandboxes, Settings, Subject};
+
+/// Longest that anything here may take.
+pub const PATIENCE: Duration = Duration::from_secs(100);
+/// How the part of a worker is told where, for how long it holds on, and where it may go.
+const PART: &str = "SAGGAR_TEST_WORKER";
+
+pub struct Place {
+    pub directory: PathBuf,
+    pub runs: Runs,
+    pub subject: Subject,
+}
+
+impl Place {
+    pub async fn new() -> Self {
+        let directory = std::env::temp_dir().join(format!("saggar-runs-{:032x}", u128::from_ne_bytes(random())));
+        std::fs::create_dir(&directory).unwrap();
+        let store = Store::open(&directory).unwrap();
+        let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
+        let project = store.default_project(ProjectId::from_random(random()), now).await.unwrap().id;
+        let subject = Subject::Key { key: KeyId::from_random(random()), project };
+        let runs = Runs::new(store, Hub::default());
+        Self { directory, runs, subject }
+    }
+
+    pub fn permit(&self, action: Action) -> Permit {
+        Permit::decide(&self.subject, action).unwrap()
+    }
+
+    /// A run whose tool is called so many times.
+    pub async fn start(&self, name: &str, class: Class, url: &str, calls: usize) -> RunId {
+        let agent = agent(name, class, url, calls);
+        let new = NewRun { agent, idempotency: None };
+        self.runs.start(&self.permit(Action::StartRun), new).await.unwrap().0.id
+    }
+
+    pub async fn row(&self, id: &RunId) -> RunRow {
+        self.runs.get(&self.permit(Action::ReadRun(id.clone()))).await.unwrap()
+    }
+
+    pub async fn events(&self, id: &RunId) -> Vec<Event> {
+        let permit = self.permit(Action::ReadRun(id.clone()));
+        let mut events = Vec::new();
+        loop {
+            let page = self.runs.journal(&permit, events.len() as u64).await.unwrap();
+            if page.is_empty() {
+                return events;
+            }
+            events.extend(page.iter().map(|entry| Entry::decode(&entry.entry).unwrap().event));
+        }
+    }
+
+    /// Waits until something holds of a run.
+    pub async fn until(&self, id: &RunId, what: &str, holds: impl Fn(&RunRow) -> bool) -> RunRow {
+        let begun = Instant::now();
+        loop {
+            let row = self.row(id).await;
+            if holds(&row) {
+                return row;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: {row:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn until_finished(&self, id: &RunId) -> RunRow {
+        self.until(id, "it finishes", |row| row.state == RunState::Finished).await
+    }
+
+    /// A worker as a process of its own.
+    pub fn worker(&self, lease_ms: u64, url: &str) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "place::part_of_a_worker", "--nocapture", "--test-threads=1"]);
+        command.env(PART, format!("{}\n{lease_ms}\n{url}", self.directory.display()));
+        Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Whatever is left there belongs to a test that has failed already.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A process that ends with its test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.0.kill();
+        // The same.
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test of its own: what a worker's process does.
+#[test]
+fn part_of_a_worker() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let [directory, lease_ms, url] = part.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
+    runtime.block_on(work(Path::new(directory), lease_ms.parse().unwrap(), url));
+}
+
+async fn work(directory: &Path, lease_ms: u64, url: &str) {
+    let store = Store::join(directory).unwrap();
+    let lease = Duration::from_millis(lease_ms);
+    let settings = WorkerSettings {
+        data_directory: Some(directory.to_owned()),
+        lease,
+        renew_every: lease / 5,
+        ..WorkerSettings::default()
+    };
+    let effects = effects(directory, store.clone(), url);
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    Worker::new(store, effects, Hub::default(), settings).run(stopped).await;
+}
+
+/// The real world, without a sandbox in it.
+pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
+    let settings = Settings {
+        data_directory: directory.to_owned(),
+        program: PathBuf::from("/nonexistent"),
+        capacity: 1,
+        pool: PoolSize { least: 0, most: 0 },
+        default_ttl: Duration::from_secs(60),
+        ttl_max: Duration::from_secs(60),
+        allow_host_network: false,
+        retention: Duration::from_secs(60),
+        paused_max: Duration::from_secs(60),
+    };
+    let sandboxes = Sandboxes::open(settings, store).unwrap();
+    RealEffects::new(sandboxes, RunSettings { http_allowed: vec![url.to_owned()], ..RunSettings::default() })
+}
+
+pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
+    let call = |index| serde_json::json!({ "tool": "http", "arguments": { "url": url, "body": index } });
+    let calls: Vec<_> = (0..calls).map(call).collect();
+    let script = serde_json::json!({ "turns": [{ "text": "I do it.", "calls": calls }, { "text": "It is done." }] });
+    let tool =
+        ToolSpec { class, retry: RetryPolicy { attempts_max: 50, first_ms: 10, most_ms: 200 }, timeout_ms: 60_000 };
+    AgentSpec {
+        name: name.to_owned(),
+        system: None,
+        task: Body::text("do it"),
+        model: ModelRef {
+            provider: "scripted".to_owned(),
+            model: script.to_string(),
+            reply_tokens_max: 100,
+            retry: RetryPolicy::default(),
+        },
+        tools: BTreeMap::from([("http".to_owned(), tool)]),
+        budget: Budget::default(),
+        repeats_max: 8,
+    }
+}
+
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bits = [0; N];
+    rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty()).unwrap();
+    bits
+}

@@ -1,0 +1,108 @@
+//! Runs between the wire and the runtime.
+
+use saggar_api as api;
+use saggar_domain::{RunState, Timeout};
+use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_runtime::runs::{ForkAt, Replay, default_class};
+use saggar_runtime::store::RunRow;
+
+use crate::refusal::Refusal;
+use crate::wire;
+
+/// What a tool's call may take unless somebody says.
+const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
+/// What is set aside for a reply unless somebody says.
+const REPLY_TOKENS: u64 = 4096;
+/// How often the same call in a row is no loop, unless somebody says.
+const REPEATS: u32 = 8;
+
+pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
+    let tools = agent.tools.into_iter().map(|(name, tool)| {
+        let class = tool.class.map_or_else(|| default_class(&name), class);
+        let retry = RetryPolicy::default();
+        let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
+        let timeout_ms = tool.timeout.map_or(TOOL_TIMEOUT_MS, millis);
+        (name, ToolSpec { class, retry, timeout_ms })
+    });
+    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries } = agent.budget;
+    AgentSpec {
+        tools: tools.collect(),
+        name: agent.name,
+        system: agent.system.map(Body::text),
+        task: Body::text(agent.task),
+        model: ModelRef {
+            provider: agent.model.provider,
+            model: agent.model.script.to_string(),
+            reply_tokens_max: agent.model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
+            retry: RetryPolicy::default(),
+        },
+        budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children: None },
+        repeats_max: agent.repeats_max.unwrap_or(REPEATS),
+    }
+}
+
+fn class(class: api::EffectClass) -> Class {
+    match class {
+        api::EffectClass::Pure => Class::Pure,
+        api::EffectClass::Keyed => Class::Keyed,
+        api::EffectClass::Probeable => Class::Probeable,
+        api::EffectClass::Once => Class::Once,
+    }
+}
+
+fn millis(span: Timeout) -> u64 {
+    u64::try_from(span.duration().as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
+    let outcome = row.outcome.map(|outcome| outcome.to_value()).transpose().map_err(|_| Refusal::internal())?;
+    // What runs or is queued is looked at all the time; only who waits has a time to be waited for.
+    let wake_at = row.wake_at.filter(|_| row.state == RunState::Waiting).map(wire::time);
+    Ok(api::Run {
+        id: row.id,
+        project_id: row.project,
+        agent: row.agent,
+        state: row.state,
+        created_at: wire::time(row.created_at),
+        updated_at: wire::time(row.updated_at),
+        wake_at,
+        entries: row.head,
+        generation: row.generation,
+        parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through }),
+        sandbox_id: row.sandbox,
+        outcome,
+    })
+}
+
+pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {
+    match (decide.decision, decide.result) {
+        (api::StepDecision::Retry, None) => Ok(Decision::Retry),
+        (api::StepDecision::Abandon, None) => Ok(Decision::Abandon),
+        (api::StepDecision::Done, Some(result)) => Ok(Decision::Done(Body::text(result))),
+        (api::StepDecision::Done, None) => {
+            Err(Refusal::invalid("a step that was done has a result", "say what came of it in \"result\""))
+        }
+        (api::StepDecision::Retry | api::StepDecision::Abandon, Some(_)) => {
+            Err(Refusal::invalid("only a step that was done has a result", "leave \"result\" out, or decide \"done\""))
+        }
+    }
+}
+
+pub(crate) fn fork_at(fork: &api::ForkRun) -> Result<ForkAt, Refusal> {
+    match (fork.at_step, fork.at_entry) {
+        (Some(_), Some(_)) => Err(Refusal::invalid("a fork is at a step or at an entry", "leave one of them out")),
+        (Some(step), None) => Ok(ForkAt::Step(step)),
+        (None, Some(entry)) => Ok(ForkAt::Entry(entry)),
+        (None, None) => Ok(ForkAt::End),
+    }
+}
+
+pub(crate) fn replay(replay: Replay) -> api::ReplayReport {
+    let shown = |event: Option<Event>| event.and_then(|event| serde_json::to_value(event).ok());
+    let divergence = replay.divergence.map(|divergence| api::ReplayDivergence {
+        entry: divergence.at as u64 + 1,
+        recorded: shown(divergence.recorded),
+        derived: shown(divergence.derived),
+    });
+    api::ReplayReport { entries: replay.entries as u64, agreed: replay.agreed as u64, divergence }
+}

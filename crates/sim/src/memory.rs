@@ -1,0 +1,245 @@
+//! The store's contract in memory: what is appended, by whom, in which order. The tests in `tests/contract.rs` run on this and on the store.
+//!
+//! Only what workers need, and without durability: what survives here is what this module holds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
+use saggar_engine::{Entry, Event};
+use saggar_store::{
+    Append, Appended, BlobHash, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, RunRow,
+    Taking,
+};
+
+/// A store in memory. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    runs: BTreeMap<RunId, Kept>,
+    inbox: Vec<(RunId, Letter)>,
+    letters: i64,
+    blobs: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    row: RunRow,
+    lease_until: Option<Timestamp>,
+    entries: Vec<String>,
+    /// The same, decoded.
+    events: Vec<Event>,
+}
+
+impl Kept {
+    fn is_free(&self, now: Timestamp) -> bool {
+        let is_held = |until| until > now && until <= now.after(LEASE_MAX);
+        self.row.holder.is_none() || !self.lease_until.is_some_and(is_held)
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.row.state != RunState::Finished && self.row.wake_at.is_some_and(|at| at <= now) && self.is_free(now)
+    }
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down a run, to be taken at once.
+    pub fn create(&self, new: NewRun) {
+        let row = RunRow {
+            id: new.id.clone(),
+            project: new.project,
+            agent: new.agent,
+            state: RunState::Queued,
+            created_at: new.created_at,
+            updated_at: new.created_at,
+            head: 1,
+            epoch: 0,
+            holder: None,
+            wake_at: Some(new.created_at),
+            root: new.id.clone(),
+            parent: None,
+            generation: 0,
+            sandbox: None,
+            outcome: None,
+        };
+        self.lock()
+            .runs
+            .insert(new.id, Kept { row, lease_until: None, events: decode(&new.first), entries: vec![new.first] });
+    }
+
+    /// Takes a letter; `false` when the run is over or there is none.
+    pub fn put_letter(&self, new: NewLetter) -> bool {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let kept = inner.runs.get_mut(&new.run).filter(|kept| kept.row.project == new.project);
+        let Some(kept) = kept.filter(|kept| kept.row.state != RunState::Finished) else { return false };
+        kept.row.wake_at = Some(kept.row.wake_at.map_or(new.at, |at| at.min(new.at)));
+        if !inner.inbox.iter().any(|(run, letter)| *run == new.run && letter.id == new.id) {
+            inner.letters += 1;
+            inner.inbox.push((new.run, Letter { n: inner.letters, id: new.id, at: new.at, body: new.body }));
+        }
+        true
+    }
+
+    /// A run's row.
+    pub fn row(&self, run: &RunId) -> Option<RunRow> {
+        self.lock().runs.get(run).map(|kept| kept.row.clone())
+    }
+
+    /// Every run.
+    pub fn ids(&self) -> Vec<RunId> {
+        self.lock().runs.keys().cloned().collect()
+    }
+
+    /// Looks at what a run's journal says.
+    pub fn events<T>(&self, run: &RunId, look: impl FnOnce(&[Event]) -> T) -> T {
+        let inner = self.lock();
+        look(inner.runs.get(run).map(|kept| kept.events.as_slice()).unwrap_or_default())
+    }
+
+    /// Letters that wait for a run.
+    pub fn letters(&self, run: &RunId) -> Vec<Letter> {
+        self.lock().inbox.iter().filter(|(of, _)| of == run).map(|(_, letter)| letter.clone()).collect()
+    }
+
+    pub(crate) fn claim(&self, holder: &Holder, lease: Lease, taking: Taking) -> Vec<Claimed> {
+        let mut inner = self.lock();
+        let mut claimed = Vec::new();
+        let mut turns: BTreeMap<ProjectId, u64> = BTreeMap::new();
+        for kept in inner.runs.values().filter(|kept| kept.row.holder.is_some() && !kept.is_free(lease.from)) {
+            *turns.entry(kept.row.project.clone()).or_default() += 1;
+        }
+        let mut due: Vec<(u64, Option<Timestamp>, RunId)> = Vec::new();
+        let mut ordered: Vec<&Kept> = inner.runs.values().filter(|kept| kept.is_due(lease.from)).collect();
+        ordered.sort_by_key(|kept| (kept.row.wake_at, kept.row.id.clone()));
+        for kept in ordered {
+            let turn = turns.entry(kept.row.project.clone()).or_default();
+            *turn += 1;
+            due.push((*turn, kept.row.wake_at, kept.row.id.clone()));
+        }
+        due.sort();
+        for (_, _, id) in due.into_iter().take(taking.most as usize) {
+            let held = |is_same: &dyn Fn(&RunRow) -> bool| {
+                let is_held = |kept: &&Kept| kept.row.holder.is_some() && !kept.is_free(lease.from);
+                inner.runs.values().filter(is_held).filter(|kept| is_same(&kept.row)).count() as u64
+            };
+            let Some(row) = inner.runs.get(&id).map(|kept| kept.row.clone()) else { continue };
+            let of_project = held(&|other| other.project == row.project);
+            let of_agent = held(&|other| other.project == row.project && other.agent == row.agent);
+            if of_project >= u64::from(taking.per_project) || of_agent >= u64::from(taking.per_agent) {
+                continue;
+            }
+            let Some(kept) = inner.runs.get_mut(&id) else { continue };
+            kept.row.epoch += 1;
+            kept.row.holder = Some(holder.clone());
+            kept.row.updated_at = lease.from;
+            kept.lease_until = Some(lease.until);
+            claimed.push(Claimed { run: row, epoch: kept.row.epoch });
+        }
+        claimed
+    }
+
+    pub(crate) fn held(&self, holder: &Holder) -> Vec<Claimed> {
+        let inner = self.lock();
+        let held = inner.runs.values().filter(|kept| kept.row.holder.as_ref() == Some(holder));
+        let held = held.filter(|kept| kept.row.state != RunState::Finished);
+        held.map(|kept| Claimed { run: kept.row.clone(), epoch: kept.row.epoch }).collect()
+    }
+
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        self.lock().runs.values().any(|kept| kept.is_due(now))
+    }
+
+    pub(crate) fn renew(&self, holder: &Holder, until: Timestamp) -> usize {
+        let mut inner = self.lock();
+        let held = inner.runs.values_mut().filter(|kept| kept.row.holder.as_ref() == Some(holder));
+        held.map(|kept| kept.lease_until = Some(until)).count()
+    }
+
+    pub(crate) fn release(&self, run: &RunId, epoch: u64) {
+        if let Some(kept) = self.lock().runs.get_mut(run).filter(|kept| kept.row.epoch == epoch) {
+            (kept.row.holder, kept.lease_until) = (None, None);
+        }
+    }
+
+    pub(crate) fn drop_holder(&self, holder: &Holder, now: Timestamp) -> usize {
+        let mut inner = self.lock();
+        let held = inner.runs.values_mut().filter(|kept| kept.row.holder.as_ref() == Some(holder));
+        let held = held.filter(|kept| kept.row.state != RunState::Finished);
+        held.map(|kept| {
+            (kept.row.holder, kept.lease_until) = (None, None);
+            kept.row.wake_at = Some(kept.row.wake_at.map_or(now, |at| at.min(now)));
+        })
+        .count()
+    }
+
+    pub(crate) fn with_letters(&self, holder: &Holder) -> Vec<RunId> {
+        let inner = self.lock();
+        let held = inner.runs.values().filter(|kept| kept.row.holder.as_ref() == Some(holder));
+        let ids = held.map(|kept| kept.row.id.clone());
+        ids.filter(|id| inner.inbox.iter().any(|(run, _)| run == id)).collect()
+    }
+
+    pub(crate) fn page(&self, run: &RunId, after: u64, most: usize) -> Vec<JournalEntry> {
+        let inner = self.lock();
+        let entries = inner.runs.get(run).map(|kept| kept.entries.as_slice()).unwrap_or_default();
+        let numbered = (1..).zip(entries).filter(|(seq, _)| *seq > after).take(most);
+        numbered.map(|(seq, entry)| JournalEntry { seq, entry: entry.clone() }).collect()
+    }
+
+    pub(crate) fn append(&self, append: &Append) -> Appended {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let Some(kept) = inner.runs.get_mut(&append.run) else { return Appended::Absent };
+        if kept.row.epoch != append.epoch {
+            return Appended::Fenced { epoch: kept.row.epoch };
+        }
+        if kept.row.head != append.head {
+            return Appended::Moved { head: kept.row.head };
+        }
+        kept.events.extend(append.entries.iter().flat_map(|entry| decode(entry)));
+        kept.entries.extend(append.entries.iter().cloned());
+        let summary = &append.summary;
+        let is_over = summary.state == RunState::Finished;
+        inner.inbox.retain(|(run, letter)| *run != append.run || !(is_over || append.consumed.contains(&letter.n)));
+        let has_letters = inner.inbox.iter().any(|(run, _)| *run == append.run);
+        kept.row.head += append.entries.len() as u64;
+        kept.row.state = summary.state;
+        kept.row.updated_at = summary.at;
+        kept.row.outcome = summary.outcome.clone();
+        kept.row.wake_at = summary.wake_at;
+        if has_letters {
+            kept.row.wake_at = Some(summary.wake_at.map_or(summary.at, |at| at.min(summary.at)));
+        }
+        if let Some(sandbox) = &summary.sandbox {
+            kept.row.sandbox = Some(sandbox.clone());
+        }
+        if is_over {
+            (kept.row.holder, kept.lease_until) = (None, None);
+        }
+        Appended::Done { head: kept.row.head }
+    }
+
+    pub(crate) fn put_blob(&self, bytes: &[u8]) -> BlobHash {
+        let hash = BlobHash::of(bytes);
+        self.lock().blobs.insert(hash.to_hex(), bytes.to_vec());
+        hash
+    }
+
+    pub(crate) fn blob(&self, hash: BlobHash) -> Option<Vec<u8>> {
+        self.lock().blobs.get(&hash.to_hex()).cloned()
+    }
+}
+
+/// None for what is no entry: the contract's own tests append anything.
+fn decode(entry: &str) -> Vec<Event> {
+    Entry::decode(entry).map(|entry| entry.event).into_iter().collect()
+}

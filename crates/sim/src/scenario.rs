@@ -1,0 +1,358 @@
+//! One simulation: runs, workers, people, disturbances, and then peace until everything has its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use saggar_domain::{ProjectId, RunId, RunState};
+use saggar_engine::{Attempt, Body, Decision, EffectKey, Entry, Event, Input, Message, Run};
+use saggar_runtime::runs::{Hub, Instruction, Worker, WorkerSettings};
+use saggar_store::{NewLetter, NewRun};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::agents;
+use crate::chance::Chance;
+use crate::faults::FaultPlan;
+use crate::gate::Gate;
+use crate::journal::FaultyJournal;
+use crate::memory::Memory;
+use crate::world::{SimEffects, World, check_replay};
+
+/// How long everything may take to end once nothing goes wrong any more.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How often people look at their runs.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The lease of simulated workers.
+const LEASE: Duration = Duration::from_millis(1000);
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What everything follows from.
+    pub seed: u64,
+    /// How many runs.
+    pub runs: usize,
+    /// How many workers.
+    pub workers: usize,
+    /// What goes wrong.
+    pub plan: FaultPlan,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What happened, in order.
+    pub trace: Vec<String>,
+    /// What should never have.
+    pub violations: Vec<String>,
+    /// Calls of the store.
+    pub calls: u64,
+    /// How often each effect was done.
+    pub ledger: BTreeMap<String, u64>,
+    /// What each run said and was told by its tools, and how it ended.
+    pub ends: BTreeMap<RunId, Vec<String>>,
+}
+
+struct Life {
+    task: JoinHandle<()>,
+    gate: Gate,
+    /// Nobody tells a simulated worker to stop.
+    _stop: watch::Sender<bool>,
+}
+
+struct Simulation {
+    scenario: Scenario,
+    memory: Memory,
+    world: World,
+    project: ProjectId,
+    workers: Vec<Option<Life>>,
+    /// Signals that were acknowledged.
+    told: Vec<(RunId, String)>,
+    letters: u64,
+}
+
+/// Simulates. The clock must be paused.
+pub async fn simulate(scenario: Scenario) -> Outcome {
+    let memory = Memory::default();
+    let world = World::new(scenario.seed, scenario.plan, memory.clone());
+    let project = ProjectId::from_random([1; 16]);
+    let workers = (0..scenario.workers).map(|_| None).collect();
+    let mut simulation = Simulation { scenario, memory, world, project, workers, told: Vec::new(), letters: 0 };
+    simulation.begin();
+    simulation.disturb().await;
+    simulation.settle().await;
+    simulation.judge()
+}
+
+impl Simulation {
+    fn begin(&mut self) {
+        // Ids don't depend on what goes wrong: keys, and so results, are those of a simulation in which nothing does.
+        let mut chance = Chance::new(self.scenario.seed ^ 0x5eed);
+        for index in 0..self.scenario.runs {
+            let id = RunId::from_random(chance.bits());
+            let agent = agents::agent(if index % 2 == 0 { "even" } else { "odd" }, chance.number());
+            let (name, now) = (agent.name.clone(), self.world.now());
+            let start = Input::Start { run: id.clone(), agent: Box::new(agent) };
+            let event = Run::new().decide(now, &start).expect("an agent that is one").remove(0);
+            let first = Entry::new(1, event).encode();
+            let project = self.project.clone();
+            self.memory.create(NewRun { id, project, agent: name, created_at: now, first });
+        }
+        for worker in 0..self.workers.len() {
+            self.wake(worker);
+        }
+    }
+
+    /// Lets a worker live: a new one, if it was killed.
+    fn wake(&mut self, worker: usize) {
+        if let Some(life) = &self.workers[worker] {
+            life.gate.open();
+            return;
+        }
+        let gate = Gate::default();
+        let effects = SimEffects { world: self.world.clone(), gate: gate.clone(), worker };
+        let journal = FaultyJournal::new(self.memory.clone(), self.world.clone(), worker);
+        let settings = WorkerSettings {
+            data_directory: None,
+            runs_max: 4,
+            per_agent: 4,
+            per_project: 6,
+            lease: LEASE,
+            renew_every: LEASE / 4,
+            look_every: Duration::from_millis(50),
+            grace: Duration::ZERO,
+        };
+        let (stop, stopped) = watch::channel(false);
+        let driver = Worker::new(journal, effects, Hub::default(), settings);
+        let within = gate.clone();
+        let task = tokio::spawn(async move { within.within(driver.run(stopped)).await });
+        self.world.note(format!("worker {worker} begins"));
+        self.workers[worker] = Some(Life { task, gate, _stop: stop });
+    }
+
+    fn kill(&mut self, worker: usize) {
+        if let Some(life) = self.workers[worker].take() {
+            // A stopped process can be killed too.
+            life.gate.open();
+            life.task.abort();
+            self.world.note(format!("worker {worker} is killed"));
+        }
+    }
+
+    /// Time passes; who has to be killed meanwhile is, and comes back a moment later.
+    async fn pass(&mut self, span: Duration) {
+        let until = Instant::now() + span;
+        loop {
+            let world = self.world.clone();
+            tokio::select! {
+                biased;
+                worker = world.killing() => {
+                    self.kill(worker);
+                    sleep(Duration::from_millis(10)).await;
+                    self.wake(worker);
+                }
+                () = tokio::time::sleep_until(until) => return,
+            }
+        }
+    }
+
+    async fn disturb(&mut self) {
+        for _ in 0..self.scenario.plan.disturbances {
+            let span = self.world.chance(|chance| chance.span(self.scenario.plan.disturb_ms));
+            self.pass(span).await;
+            self.attend();
+            let worker = self.world.chance(|chance| chance.below(self.scenario.workers as u64)) as usize;
+            match self.world.chance(|chance| chance.below(10)) {
+                0..=2 => self.kill(worker),
+                3 | 4 => {
+                    if let Some(life) = &self.workers[worker] {
+                        life.gate.close();
+                        self.world.note(format!("worker {worker} is stopped"));
+                    }
+                }
+                5 | 6 => self.wake(worker),
+                7 => {
+                    let span = self.world.chance(|chance| chance.span(2 * LEASE.as_millis() as u64));
+                    self.world.fail_store(span);
+                }
+                8 => {
+                    let by = self.world.chance(|chance| chance.below(20_000)) as i64 - 10_000;
+                    self.world.set_clock(by);
+                }
+                _ => self.speak(),
+            }
+        }
+    }
+
+    /// Somebody says something to some run, or pauses it, or lets it go on.
+    fn speak(&mut self) {
+        let ids = self.memory.ids();
+        let run = ids[self.world.chance(|chance| chance.below(ids.len() as u64)) as usize].clone();
+        let instruction = match self.world.chance(|chance| chance.below(3)) {
+            0 => Instruction::Pause,
+            1 => Instruction::Resume,
+            _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way") },
+        };
+        self.tell(&run, instruction);
+    }
+
+    fn tell(&mut self, run: &RunId, instruction: Instruction) {
+        self.letters += 1;
+        let id = format!("letter {}", self.letters);
+        let body = instruction.encode().expect("it is short");
+        let project = self.project.clone();
+        let letter = NewLetter { project, run: run.clone(), id: id.clone(), at: self.world.now(), body };
+        // One in three is sent twice: whoever sent it did not hear that it was taken.
+        let is_taken = self.memory.put_letter(letter.clone());
+        if is_taken && self.world.chance(|chance| chance.per_mille(333)) {
+            self.memory.put_letter(letter);
+        }
+        if is_taken && matches!(instruction, Instruction::Signal { .. }) {
+            self.told.push((run.clone(), id));
+        }
+    }
+
+    /// People answer what they are asked, and decide what nobody knows after they have looked.
+    fn attend(&mut self) {
+        for id in self.memory.ids() {
+            let Some(row) = self.memory.row(&id) else { continue };
+            if !self.memory.letters(&id).is_empty() {
+                continue;
+            }
+            match row.state {
+                RunState::Asking => {
+                    let run = self.memory.events(&id, |events| Run::from_events(events));
+                    let step = run.open_step().map_or(0, |open| open.step);
+                    let body = Body::text(format!("the answer to step {step}"));
+                    self.tell(&id, Instruction::Signal { name: "answer".to_owned(), body });
+                }
+                RunState::Parked => self.decide(&id),
+                RunState::Queued | RunState::Running | RunState::Waiting | RunState::Paused | RunState::Finished => {}
+            }
+        }
+    }
+
+    fn decide(&mut self, id: &RunId) {
+        let run = self.memory.events(id, |events| Run::from_events(events));
+        let Some(open) = run.open_step().filter(|open| matches!(open.phase, Attempt::Unknown { .. })) else { return };
+        let key = EffectKey::of(id, run.generation(), open.step);
+        let tool = open.effect.call().map(|call| call.tool.clone());
+        let decision = match (self.world.was_done(key.as_str()), tool) {
+            (None, _) => return,
+            (Some(true), Some(tool)) => {
+                let hash_or_text = agents::result(&tool, key.as_str());
+                Decision::Done(self.shelved(hash_or_text))
+            }
+            (Some(true), None) | (Some(false), _) => Decision::Retry,
+        };
+        self.world.note(format!("a person decides about {}", key.as_str()));
+        self.tell(id, Instruction::Decide { step: open.step, decision });
+    }
+
+    /// As the runtime's handle does before it takes a letter.
+    fn shelved(&self, text: String) -> Body {
+        let length = text.len() as u64;
+        match Body::text(text) {
+            body if !body.is_too_long() => body,
+            body => {
+                let hash = self.memory.put_blob(body.as_text().unwrap_or_default().as_bytes());
+                Body::Blob { hash: hash.to_hex(), length }
+            }
+        }
+    }
+
+    /// Nothing goes wrong any more: every run must come to its end.
+    async fn settle(&mut self) {
+        self.world.heal();
+        let until = Instant::now() + PATIENCE;
+        let mut resumed = Vec::new();
+        while self.memory.ids().iter().any(|id| !self.is_over(id)) {
+            if Instant::now() > until {
+                let stuck: Vec<_> = self.memory.ids().into_iter().filter(|id| !self.is_over(id)).collect();
+                for id in stuck {
+                    let row = self.memory.row(&id);
+                    self.world.violation(format!("{id} does not come to its end: {row:?}"));
+                }
+                return;
+            }
+            for worker in 0..self.workers.len() {
+                self.wake(worker);
+            }
+            for id in self.memory.ids() {
+                let is_paused = self.memory.events(&id, |events| {
+                    let told =
+                        events.iter().rev().find(|event| matches!(event, Event::Paused { .. } | Event::Resumed { .. }));
+                    matches!(told, Some(Event::Paused { .. }))
+                });
+                if is_paused && self.memory.letters(&id).is_empty() && !resumed.contains(&(id.clone(), self.letters)) {
+                    self.tell(&id, Instruction::Resume);
+                    resumed.push((id, self.letters));
+                }
+            }
+            self.attend();
+            self.pass(LOOK_EVERY).await;
+        }
+    }
+
+    fn is_over(&self, id: &RunId) -> bool {
+        self.memory.row(id).is_some_and(|row| row.state == RunState::Finished)
+    }
+
+    fn judge(mut self) -> Outcome {
+        for worker in 0..self.workers.len() {
+            self.kill(worker);
+        }
+        let mut ends = BTreeMap::new();
+        for id in self.memory.ids() {
+            let events = self.memory.events(&id, <[Event]>::to_vec);
+            if let Err(what) = check_replay(&events) {
+                self.world.violation(format!("{id}: {what}"));
+            }
+            ends.insert(id.clone(), end(&events));
+            for (run, letter) in self.told.iter().filter(|(run, _)| *run == id) {
+                let is_it = |event: &&Event| matches!(event, Event::SignalReceived { id, .. } if id == letter);
+                let times = events.iter().filter(is_it).count();
+                // A run that came to its end first has no more use for it; what it has heard, it has heard once.
+                if times > 1 || (times == 0 && !self.is_over(run)) {
+                    self.world.violation(format!("{run}: {letter} was heard {times} times"));
+                }
+            }
+            self.check_effects(&id, &events);
+        }
+        let (trace, violations, calls, ledger) = self.world.close();
+        Outcome { trace, violations, calls, ledger, ends }
+    }
+
+    /// By the outside ledger: nothing twice but what may be, and nothing that was recorded as done but wasn't.
+    fn check_effects(&self, id: &RunId, events: &[Event]) {
+        let (_, _, _, ledger) = self.world.close();
+        for event in events {
+            let Event::StepIntended { step, effect, attempt: 1, .. } = event else { continue };
+            let Some(call) = effect.call().filter(|call| !matches!(call.tool.as_str(), "wait" | "ask_human")) else {
+                continue;
+            };
+            let key = EffectKey::of(id, 0, *step);
+            let times = ledger.get(key.as_str()).copied().unwrap_or(0);
+            let is_right = match call.tool.as_str() {
+                "pure" => times >= 1,
+                _ => times == 1,
+            };
+            if !is_right {
+                self.world.violation(format!("{} ({}) was done {times} times", key.as_str(), call.tool));
+            }
+        }
+    }
+}
+
+/// What was said and done, without when and how often it was tried.
+fn end(events: &[Event]) -> Vec<String> {
+    let run = Run::from_events(events);
+    let said = run.conversation().iter().filter_map(|message| match message {
+        // When somebody said something depends on how far the run was.
+        Message::System(_) | Message::User(_) => None,
+        Message::Assistant(reply) => Some(format!("{reply:?}")),
+        Message::Tool { call, result } => Some(format!("{call} {result:?}")),
+    });
+    said.chain([format!("{:?}", run.outcome())]).collect()
+}

@@ -1,0 +1,346 @@
+//! The world outside: who did what, by a ledger that no worker can write but by doing it. And the judge of it all.
+//!
+//! A call that has left its worker arrives whatever becomes of that. Whoever takes keyed calls and probeable ones knows their keys, and does
+//! each once; whoever takes the others does them as often as they come.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, pending};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use saggar_domain::{RunId, SandboxId, Timestamp};
+use saggar_engine::{Body, Event, Failure, Report, ToolResult, Usage, replay};
+use saggar_runtime::runs::{About, Effects, Session, Task, Work};
+use saggar_store::{Append, Appended};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep};
+
+use crate::agents;
+use crate::chance::Chance;
+use crate::faults::{AtCall, EffectFate, FaultPlan, StoreFate};
+use crate::gate::Gate;
+use crate::memory::Memory;
+
+/// When simulated time begins.
+const EPOCH_MS: u64 = 1_800_000_000_000;
+
+/// The world outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    inner: Arc<Mutex<Inner>>,
+    killing: Arc<Notify>,
+    begun: Instant,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+struct Inner {
+    chance: Chance,
+    plan: FaultPlan,
+    calls: u64,
+    clock_ms: i64,
+    outage_until: Option<Instant>,
+    /// How often each effect was done.
+    ledger: BTreeMap<String, u64>,
+    /// Calls that have left a worker and have not arrived.
+    in_transit: BTreeMap<String, u64>,
+    kills: VecDeque<usize>,
+    trace: Vec<String>,
+    violations: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, plan: FaultPlan, memory: Memory) -> Self {
+        let inner = Inner {
+            chance: Chance::new(seed),
+            plan,
+            calls: 0,
+            clock_ms: 0,
+            outage_until: None,
+            ledger: BTreeMap::new(),
+            in_transit: BTreeMap::new(),
+            kills: VecDeque::new(),
+            trace: Vec::new(),
+            violations: Vec::new(),
+        };
+        Self { inner: Arc::new(Mutex::new(inner)), killing: Arc::default(), begun: Instant::now(), memory }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The wall clock, which somebody sets now and then.
+    pub(crate) fn now(&self) -> Timestamp {
+        let passed = i64::try_from(self.begun.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let moved = passed.saturating_add(self.lock().clock_ms);
+        Timestamp::from_millis(EPOCH_MS.saturating_add_signed(moved))
+    }
+
+    pub(crate) fn set_clock(&self, by_ms: i64) {
+        self.lock().clock_ms += by_ms;
+        self.note(format!("the clock is set by {by_ms} ms"));
+    }
+
+    pub(crate) fn fail_store(&self, span: Duration) {
+        self.lock().outage_until = Some(Instant::now() + span);
+        self.note(format!("the store fails for {} ms", span.as_millis()));
+    }
+
+    pub(crate) fn chance<T>(&self, draw: impl FnOnce(&mut Chance) -> T) -> T {
+        draw(&mut self.lock().chance)
+    }
+
+    /// From here on nothing goes wrong.
+    pub(crate) fn heal(&self) {
+        let mut inner = self.lock();
+        inner.plan = FaultPlan { at_call: inner.plan.at_call, ..FaultPlan::none() };
+        inner.outage_until = None;
+    }
+
+    pub(crate) fn note(&self, what: String) {
+        let at = self.begun.elapsed().as_millis();
+        self.lock().trace.push(format!("{at} {what}"));
+    }
+
+    pub(crate) fn violation(&self, what: String) {
+        self.note(format!("VIOLATION {what}"));
+        self.lock().violations.push(what);
+    }
+
+    /// A worker is to be killed; whoever runs the scenario does it.
+    pub(crate) fn kill(&self, worker: usize) {
+        self.lock().kills.push_back(worker);
+        self.killing.notify_one();
+    }
+
+    pub(crate) async fn killing(&self) -> usize {
+        loop {
+            if let Some(worker) = self.lock().kills.pop_front() {
+                return worker;
+            }
+            self.killing.notified().await;
+        }
+    }
+
+    /// Trace, violations, calls of the store, ledger.
+    pub(crate) fn close(&self) -> (Vec<String>, Vec<String>, u64, BTreeMap<String, u64>) {
+        let inner = self.lock();
+        (inner.trace.clone(), inner.violations.clone(), inner.calls, inner.ledger.clone())
+    }
+
+    /// What a person finds who looks whether something was done; `None` while that may change.
+    pub(crate) fn was_done(&self, key: &str) -> Option<bool> {
+        let inner = self.lock();
+        let is_settled = inner.in_transit.get(key).is_none_or(|calls| *calls == 0);
+        is_settled.then(|| inner.ledger.contains_key(key))
+    }
+
+    pub(crate) fn store_fate(&self) -> StoreFate {
+        let mut inner = self.lock();
+        inner.calls += 1;
+        let (plan, call) = (inner.plan, inner.calls);
+        let is_out = inner.outage_until.is_some_and(|until| Instant::now() < until);
+        let chance = &mut inner.chance;
+        let (there, back) = (chance.span(plan.store_ms), chance.span(plan.store_ms));
+        let failed = chance.per_mille(plan.store_fails);
+        let after = chance.per_mille(500);
+        let again = chance.per_mille(plan.store_repeats);
+        let again_after = chance.span(2000);
+        let at_call = match plan.at_call {
+            Some((at, what)) if at == call => Some(what),
+            _ if is_out || (failed && !after) => Some(AtCall::FailBefore),
+            _ if failed => Some(AtCall::FailAfter),
+            _ => None,
+        };
+        StoreFate { there, back, at_call, again_after: again.then_some(again_after) }
+    }
+
+    /// What every append must leave behind, whoever made it.
+    pub(crate) fn check_append(&self, append: &Append, appended: Appended) {
+        if !matches!(appended, Appended::Done { .. }) {
+            return;
+        }
+        // What is new is at the end; a whole journal is held against a replay when everything is over.
+        if let Err(what) = self.memory.events(&append.run, check_journal) {
+            self.violation(format!("{}: {what}", append.run));
+        }
+    }
+
+    /// An effect that begins must have its intent in the journal.
+    fn check_intent(&self, run: &RunId, task: &Task) {
+        let is_intent = |event: &Event| match (event, &task.work) {
+            (Event::StepIntended { step, attempt, .. }, Work::CallModel { .. } | Work::CallTool { .. }) => {
+                (*step, *attempt) == (task.step, task.attempt)
+            }
+            (Event::StepProbed { step, .. }, Work::Probe { .. }) => *step == task.step,
+            _ => false,
+        };
+        if !self.memory.events(run, |events| events.iter().rev().any(is_intent)) {
+            self.violation(format!("{run}: step {} began without an intent", task.step));
+        }
+    }
+
+    fn effect_fate(&self) -> (EffectFate, Duration, Duration) {
+        let mut inner = self.lock();
+        let plan = inner.plan;
+        let chance = &mut inner.chance;
+        let (there, back) = (chance.span(plan.effect_ms), chance.span(plan.effect_ms));
+        let drawn = chance.below(1000);
+        let is_first_half = chance.per_mille(500);
+        let lost_from = plan.effect_fails;
+        let hangs_from = lost_from + plan.effect_lost;
+        let fate = match drawn {
+            drawn if drawn < lost_from => EffectFate::Failed,
+            drawn if drawn < hangs_from && is_first_half => EffectFate::LostBefore,
+            drawn if drawn < hangs_from => EffectFate::LostAfter,
+            drawn if drawn < hangs_from + plan.effect_hangs => EffectFate::Hangs,
+            _ => EffectFate::Done,
+        };
+        (fate, there, back)
+    }
+
+    /// The call arrives.
+    fn carry_out(&self, about: &About, task: &Task) -> Report {
+        let key = task.key.as_str();
+        let returned = |tool: &str| {
+            let result = ToolResult { content: Body::text(agents::result(tool, key)), is_error: false };
+            Report::Returned { result, snapshot: None }
+        };
+        match &task.work {
+            Work::CallModel { replies } => {
+                let reply = agents::reply(&about.agent.model.model, *replies);
+                Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
+            }
+            Work::CallTool { tool, .. } => {
+                let mut inner = self.lock();
+                let times = inner.ledger.entry(key.to_owned()).or_default();
+                match tool.as_str() {
+                    "keyed" | "probeable" => *times = 1,
+                    _ => *times += 1,
+                }
+                returned(tool)
+            }
+            Work::Probe { tool, .. } => {
+                if self.lock().ledger.contains_key(key) {
+                    returned(tool)
+                } else {
+                    Report::NeverDone
+                }
+            }
+        }
+    }
+}
+
+/// What holds of every journal at every moment.
+fn check_journal(events: &[Event]) -> Result<(), String> {
+    let finished = events.iter().position(|event| matches!(event, Event::RunFinished { .. }));
+    if finished.is_some_and(|at| at + 1 < events.len()) {
+        return Err("something happened to a run that has finished".to_owned());
+    }
+    let (mut epoch, mut settled) = (0, 0);
+    for event in events {
+        match event {
+            Event::Claimed { epoch: next, .. } if *next <= epoch => {
+                return Err(format!("epoch {next} came after {epoch}"));
+            }
+            Event::Claimed { epoch: next, .. } => epoch = *next,
+            Event::StepSettled { step, .. } if *step <= settled => {
+                return Err(format!("step {step} was settled after step {settled}"));
+            }
+            Event::StepSettled { step, .. } => settled = *step,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A whole journal, held against what the engine makes of it now.
+pub(crate) fn check_replay(events: &[Event]) -> Result<(), String> {
+    match replay(events).divergence {
+        Some(divergence) => Err(format!("a replay differs at {}: {divergence:?}", divergence.at)),
+        None => Ok(()),
+    }
+}
+
+/// The world, as one worker meets it.
+#[derive(Clone, Debug)]
+pub(crate) struct SimEffects {
+    pub(crate) world: World,
+    pub(crate) gate: Gate,
+    pub(crate) worker: usize,
+}
+
+impl Effects for SimEffects {
+    type Session = SimSession;
+
+    fn now(&self) -> Timestamp {
+        self.world.now()
+    }
+
+    fn chance(&self) -> u64 {
+        self.world.chance(Chance::number)
+    }
+
+    fn session(&self, about: About) -> SimSession {
+        SimSession { world: self.world.clone(), about, worker: self.worker }
+    }
+
+    async fn within<F: Future + Send>(&self, work: F) -> F::Output {
+        self.gate.within(work).await
+    }
+}
+
+/// The world, for one run.
+#[derive(Debug)]
+pub(crate) struct SimSession {
+    world: World,
+    about: About,
+    worker: usize,
+}
+
+impl Session for SimSession {
+    async fn perform(self: Arc<Self>, task: Task) -> Report {
+        let world = self.world.clone();
+        world.check_intent(&self.about.run, &task);
+        let (fate, there, back) = world.effect_fate();
+        let (key, worker) = (task.key.as_str().to_owned(), self.worker);
+        world.note(format!("worker {worker}: begins {key}, attempt {}, {fate:?}", task.attempt));
+        *world.lock().in_transit.entry(key.clone()).or_default() += 1;
+        let (reply, answer) = oneshot::channel();
+        let failure = |code: &str| Failure { code: code.to_owned(), message: String::new(), is_passing: true };
+        let unknown = || Report::Unknown { reason: "the answer was lost".to_owned() };
+        tokio::spawn(async move {
+            sleep(there).await;
+            let report = match fate {
+                EffectFate::Failed => Report::Failed { failure: failure("failed"), usage: Usage::default() },
+                EffectFate::LostBefore => unknown(),
+                EffectFate::LostAfter => {
+                    self.world.carry_out(&self.about, &task);
+                    unknown()
+                }
+                EffectFate::Done | EffectFate::Hangs => self.world.carry_out(&self.about, &task),
+            };
+            if let Some(calls) = self.world.lock().in_transit.get_mut(&key) {
+                *calls -= 1;
+            }
+            self.world.note(format!("{key} arrives from worker {worker}"));
+            sleep(back).await;
+            if fate != EffectFate::Hangs {
+                // The worker may be gone.
+                let _ = reply.send(report);
+            } else {
+                pending::<()>().await;
+            }
+        });
+        answer.await.unwrap_or_else(|_| unknown())
+    }
+
+    fn sandbox(&self) -> Option<SandboxId> {
+        None
+    }
+
+    async fn rest(&self) {}
+
+    async fn end(&self) {}
+}

@@ -1,0 +1,190 @@
+//! The contract of a journal, on the simulator's model and on the store: what holds of one must hold of the other, or a simulation shows nothing.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
+use saggar_runtime::runs::Journal;
+use saggar_sim::Memory;
+use saggar_store::{Append, Appended, Holder, JsonText, Lease, NewLetter, NewRun, Store, Summary, Taking};
+
+const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
+
+/// A journal, and what isn't a worker's to do.
+trait Kept {
+    type Journal: Journal;
+    fn journal(&self) -> &Self::Journal;
+    async fn create(&self, new: NewRun);
+    async fn put_letter(&self, letter: NewLetter);
+    fn project(&self) -> ProjectId;
+}
+
+struct InMemory(Memory);
+
+impl Kept for InMemory {
+    type Journal = Memory;
+
+    fn journal(&self) -> &Memory {
+        &self.0
+    }
+
+    async fn create(&self, new: NewRun) {
+        self.0.create(new);
+    }
+
+    async fn put_letter(&self, letter: NewLetter) {
+        assert!(self.0.put_letter(letter));
+    }
+
+    fn project(&self) -> ProjectId {
+        ProjectId::from_random([1; 16])
+    }
+}
+
+struct InStore(Store, ProjectId, PathBuf);
+
+impl Kept for InStore {
+    type Journal = Store;
+
+    fn journal(&self) -> &Store {
+        &self.0
+    }
+
+    async fn create(&self, new: NewRun) {
+        self.0.create_run(new, None).await.unwrap();
+    }
+
+    async fn put_letter(&self, letter: NewLetter) {
+        self.0.put_letter(letter).await.unwrap();
+    }
+
+    fn project(&self) -> ProjectId {
+        self.1.clone()
+    }
+}
+
+impl Drop for InStore {
+    fn drop(&mut self) {
+        // Nobody reads it any more.
+        let _ = std::fs::remove_dir_all(&self.2);
+    }
+}
+
+async fn in_store(name: &str) -> InStore {
+    let directory = std::env::temp_dir().join(format!("saggar-sim-{name}-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let store = Store::open(&directory).unwrap();
+    let project = store.default_project(ProjectId::from_random([1; 16]), NOW).await.unwrap().id;
+    InStore(store, project, directory)
+}
+
+fn run(number: u8) -> RunId {
+    RunId::from_random([number; 16])
+}
+
+fn holder(name: &str) -> Holder {
+    Holder::parse(name).unwrap()
+}
+
+fn lease(from: Timestamp) -> Lease {
+    Lease { from, until: from.after(Duration::from_secs(1)) }
+}
+
+fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Timestamp>) -> Append {
+    let outcome = (state == RunState::Finished).then(|| JsonText::parse("{}").unwrap());
+    let summary = Summary { state, at: NOW, wake_at, outcome, sandbox: None };
+    Append { run: id.clone(), epoch, head, entries: vec!["entry".to_owned()], summary, consumed: Vec::new() }
+}
+
+/// Everything that happens to three runs, as lines; the same for whoever keeps the contract.
+async fn story(kept: &impl Kept) -> Vec<String> {
+    let mut lines = Vec::new();
+    let journal = kept.journal();
+    for number in 1..=3 {
+        let created_at = NOW.after(Duration::from_millis(number.into()));
+        let new = NewRun {
+            id: run(number),
+            project: kept.project(),
+            agent: "a".to_owned(),
+            created_at,
+            first: "first".to_owned(),
+        };
+        kept.create(new).await;
+    }
+    let taken = |claimed: Vec<saggar_store::Claimed>| {
+        let taken = claimed.iter().map(|claimed| format!("{} {}", claimed.run.id, claimed.epoch));
+        taken.collect::<Vec<_>>().join(", ")
+    };
+    let later = NOW.after(Duration::from_secs(10));
+    lines.push(format!("due: {:?} {:?}", journal.is_due(NOW).await, journal.is_due(later).await));
+    let first = Taking { most: 2, ..ANY };
+    lines.push(taken(journal.claim(holder("one"), lease(later), first).await.unwrap()));
+    lines.push(taken(journal.claim(holder("two"), lease(later), Taking { per_agent: 2, ..ANY }).await.unwrap()));
+    lines.push(taken(journal.claim(holder("two"), lease(later), ANY).await.unwrap()));
+    lines.push(taken(journal.held(holder("one")).await.unwrap()));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 1, 1, RunState::Running, Some(NOW))).await));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 1, 1, RunState::Running, Some(NOW))).await));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 7, 2, RunState::Running, Some(NOW))).await));
+    lines.push(format!("{:?}", journal.append(append(&run(9), 1, 0, RunState::Running, Some(NOW))).await));
+    // Renewed, it is held for longer; after that another takes it, and the first can do nothing.
+    lines.push(format!("{:?}", journal.renew(holder("one"), later.after(Duration::from_secs(5))).await));
+    let then = later.after(Duration::from_secs(2));
+    lines.push(taken(journal.claim(holder("three"), lease(then), ANY).await.unwrap()));
+    let then = later.after(Duration::from_secs(6));
+    lines.push(taken(journal.claim(holder("three"), lease(then), ANY).await.unwrap()));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 1, 2, RunState::Running, Some(NOW))).await));
+    lines.push(format!("{:?}", journal.renew(holder("one"), then).await));
+    // Asleep for ever, but for a letter; one that comes before the append isn't slept over.
+    let letter = |id: &str| NewLetter {
+        project: kept.project(),
+        run: run(1),
+        id: id.to_owned(),
+        at: NOW,
+        body: JsonText::parse("1").unwrap(),
+    };
+    kept.put_letter(letter("a")).await;
+    kept.put_letter(letter("a")).await;
+    lines.push(format!("{:?}", journal.with_letters(holder("three")).await));
+    let letters = journal.letters(run(1)).await.unwrap();
+    lines.push(format!("{:?}", letters.iter().map(|letter| letter.id.clone()).collect::<Vec<_>>()));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 2, 2, RunState::Asking, None)).await));
+    journal.release(run(1), 1).await.unwrap();
+    lines.push(taken(journal.claim(holder("four"), lease(then), ANY).await.unwrap()));
+    journal.release(run(1), 2).await.unwrap();
+    lines.push(taken(journal.claim(holder("four"), lease(then), ANY).await.unwrap()));
+    let consuming = Append { consumed: vec![letters[0].n], ..append(&run(1), 3, 3, RunState::Asking, None) };
+    lines.push(format!("{:?}", journal.append(consuming).await));
+    journal.release(run(1), 3).await.unwrap();
+    lines.push(format!("due: {:?}", taken(journal.claim(holder("five"), lease(then), ANY).await.unwrap())));
+    kept.put_letter(letter("b")).await;
+    lines.push(taken(journal.claim(holder("five"), lease(then), ANY).await.unwrap()));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 4, 4, RunState::Finished, None)).await));
+    lines.push(format!("{:?}", journal.letters(run(1)).await.unwrap().len()));
+    lines.push(format!("{:?}", journal.drop_holder(holder("five"), then).await));
+    lines.push(format!("{:?}", journal.drop_holder(holder("three"), then).await));
+    lines.push(taken(journal.claim(holder("six"), lease(then), ANY).await.unwrap()));
+    // A clock that was set back by an hour holds nobody for an hour.
+    let back = NOW.after(Duration::from_secs(5)).before(Duration::from_secs(3));
+    lines.push(format!("{:?}", journal.renew(holder("six"), then.after(Duration::from_secs(3600))).await));
+    lines.push(taken(journal.claim(holder("seven"), lease(back), ANY).await.unwrap()));
+    let page = journal.page(run(1), 1).await.unwrap();
+    lines.push(format!("{:?}", page.iter().map(|entry| (entry.seq, entry.entry.clone())).collect::<Vec<_>>()));
+    let hash = journal.put_blob(vec![1, 2, 3]).await.unwrap();
+    lines.push(format!("{:?} {:?}", hash.to_hex(), journal.blob(hash).await));
+    lines
+}
+
+#[tokio::test]
+async fn the_model_and_the_store_tell_the_same_story() {
+    let kept = in_store("story").await;
+    let (model, store) = (story(&InMemory(Memory::default())).await, story(&kept).await);
+    assert_eq!(model, store);
+    assert!(
+        model.contains(&format!("{:?}", Ok::<_, saggar_store::Error>(Appended::Fenced { epoch: 2 }))),
+        "{model:#?}"
+    );
+    assert!(model.len() > 30);
+}

@@ -1,0 +1,96 @@
+//! Runs as rows, and their journals.
+//!
+//! A run is held by one worker at a time: who takes it raises its epoch, and every append names the epoch and the head it goes on
+//! from. So a worker that was stopped, and wakes up after another has taken over, changes nothing, whatever its clock says. The
+//! lease only says when another may take over.
+//!
+//! This module doesn't look into entries: what they mean is the engine's to know.
+
+mod append;
+mod blob;
+mod claim;
+mod create;
+mod get;
+mod inbox;
+mod load;
+
+use rusqlite::Row;
+use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
+
+use crate::column;
+use crate::error::Error;
+use crate::json_text::JsonText;
+
+pub use append::{Append, Appended, Summary};
+pub use blob::{BLOB_BYTES_MAX, BlobHash};
+pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Taking};
+pub use create::{Fork, ForkError, NewRun, RunInsertion};
+pub use get::RunQuery;
+pub use inbox::{InboxError, Letter, NewLetter};
+pub use load::{JOURNAL_PAGE, JournalEntry};
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRow {
+    /// Its id.
+    pub id: RunId,
+    /// Whose it is.
+    pub project: ProjectId,
+    /// What its agent is called.
+    pub agent: String,
+    /// What it does.
+    pub state: RunState,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// When something last happened to it.
+    pub updated_at: Timestamp,
+    /// The number of its last entry.
+    pub head: u64,
+    /// The epoch of whoever holds it, or held it last.
+    pub epoch: u64,
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// When somebody should look at it.
+    pub wake_at: Option<Timestamp>,
+    /// The first run of its tree.
+    pub root: RunId,
+    /// Whose past it has, and up to which entry.
+    pub parent: Option<(RunId, u64)>,
+    /// Which branch of its tree.
+    pub generation: u32,
+    /// The sandbox it works in.
+    pub sandbox: Option<SandboxId>,
+    /// How it ended.
+    pub outcome: Option<JsonText>,
+}
+
+/// The columns that [`read`] reads.
+macro_rules! columns {
+    () => {
+        "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
+         parent_through, generation, sandbox_id, outcome_json"
+    };
+}
+use columns;
+
+fn read(row: &Row<'_>) -> Result<RunRow, Error> {
+    let parent = column::parsed_optional(row, "parent_id", RunId::parse)?;
+    let through = column::number_optional(row, "parent_through")?;
+    Ok(RunRow {
+        id: column::parsed(row, "id", RunId::parse)?,
+        project: column::parsed(row, "project_id", ProjectId::parse)?,
+        agent: column::plain(row, "agent")?,
+        state: column::parsed(row, "state", RunState::parse)?,
+        created_at: column::time(row, "created_at")?,
+        updated_at: column::time(row, "updated_at")?,
+        head: column::number(row, "head")?,
+        epoch: column::number(row, "epoch")?,
+        holder: column::parsed_optional(row, "holder", Holder::parse)?,
+        wake_at: column::time_optional(row, "wake_at")?,
+        root: column::parsed(row, "root_id", RunId::parse)?,
+        parent: parent.zip(through),
+        generation: column::plain(row, "generation")?,
+        sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
+        outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
+    })
+}

@@ -1,0 +1,180 @@
+//! Writing down a run: a new one, once for each request that names a key, or a branch of another.
+//!
+//! A branch is a pointer to its parent's past: it costs the same whatever that is long.
+
+use rusqlite::Connection;
+use saggar_domain::{ProjectId, RunId, Timestamp};
+
+use super::get;
+use crate::column;
+use crate::error::Error;
+use crate::hash::RequestHash;
+use crate::sandbox::{IDEMPOTENCY_RETENTION, Idempotency};
+use crate::store::Store;
+use crate::writer::Durability;
+
+const INSERT: &str = "
+    INSERT INTO run (id, project_id, agent, state, created_at, updated_at, head, wake_at, root_id, parent_id,
+        parent_through, generation)
+    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9)";
+const INSERT_ENTRY: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
+const FIND_KEY: &str = "
+    SELECT request_hash, run_id FROM run_request WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
+const INSERT_KEY: &str = "
+    INSERT INTO run_request (project_id, key, request_hash, run_id, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (project_id, key) DO UPDATE
+    SET request_hash = excluded.request_hash, run_id = excluded.run_id, created_at = excluded.created_at";
+const LAST_GENERATION: &str = "SELECT max(generation) AS generation FROM run WHERE root_id = ?1";
+
+/// A run to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// Whose it is.
+    pub project: ProjectId,
+    /// What its agent is called.
+    pub agent: String,
+    /// When.
+    pub created_at: Timestamp,
+    /// Its first entry.
+    pub first: String,
+}
+
+/// What became of a request for a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunInsertion {
+    /// It is written down.
+    Inserted,
+    /// This request was made before, and this run was its answer.
+    Replayed(RunId),
+    /// The key was used for a different request.
+    Mismatch,
+}
+
+/// A branch to be.
+#[derive(Clone, Debug)]
+pub struct Fork {
+    /// Whose.
+    pub project: ProjectId,
+    /// Whose past.
+    pub parent: RunId,
+    /// Up to which entry.
+    pub through: u64,
+    /// The new run.
+    pub id: RunId,
+    /// When.
+    pub created_at: Timestamp,
+}
+
+/// Why there is no branch.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    /// There is no such run.
+    #[error("there is no such run")]
+    NoParent,
+    /// It has no such entry.
+    #[error("the run has no entry {0}")]
+    NoSuchEntry(u64),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Store {
+    /// Writes down a run, to be taken at once.
+    pub async fn create_run(&self, new: NewRun, idempotency: Option<Idempotency>) -> Result<RunInsertion, Error> {
+        let work = move |connection: &Connection| {
+            if let Some(idempotency) = &idempotency
+                && let Some(earlier) = find_earlier(connection, &new, idempotency)?
+            {
+                return Ok(earlier);
+            }
+            insert(connection, &new, None, &new.id, 0, 1, &new.first)?;
+            if let Some(idempotency) = &idempotency {
+                let params = (
+                    new.project.as_str(),
+                    idempotency.key.as_str(),
+                    idempotency.request_hash.as_bytes(),
+                    new.id.as_str(),
+                    column::millis(new.created_at),
+                );
+                column::execute(connection, INSERT_KEY, params)?;
+            }
+            Ok(RunInsertion::Inserted)
+        };
+        self.write(Durability::Power, work).await
+    }
+
+    /// Writes down a branch, to be taken at once. `first` makes its first entry, given its generation and number.
+    pub async fn fork_run<F>(&self, fork: Fork, first: F) -> Result<u32, ForkError>
+    where
+        F: Fn(u32, u64) -> String + Send + 'static,
+    {
+        let work = move |connection: &Connection| {
+            let Some(parent) = get::of_project(connection, &fork.project, &fork.parent)? else {
+                return Ok(Err(ForkError::NoParent));
+            };
+            if fork.through == 0 || fork.through > parent.head {
+                return Ok(Err(ForkError::NoSuchEntry(fork.through)));
+            }
+            let last = column::one(connection, LAST_GENERATION, [parent.root.as_str()], |row| {
+                column::plain::<u32>(row, "generation")
+            })?;
+            let (generation, seq) = (last.unwrap_or(0) + 1, fork.through + 1);
+            let new = NewRun {
+                id: fork.id.clone(),
+                project: fork.project.clone(),
+                agent: parent.agent.clone(),
+                created_at: fork.created_at,
+                first: first(generation, seq),
+            };
+            let from = Some((&parent.id, fork.through));
+            insert(connection, &new, from, &parent.root, generation, seq, &new.first)?;
+            Ok(Ok(generation))
+        };
+        self.write(Durability::Power, work).await?
+    }
+}
+
+fn find_earlier(
+    connection: &Connection,
+    new: &NewRun,
+    idempotency: &Idempotency,
+) -> Result<Option<RunInsertion>, Error> {
+    let oldest = new.created_at.before(IDEMPOTENCY_RETENTION);
+    let params = (new.project.as_str(), idempotency.key.as_str(), column::millis(oldest));
+    column::one(connection, FIND_KEY, params, |row| {
+        let is_same = RequestHash::from_bytes(column::plain(row, "request_hash")?) == idempotency.request_hash;
+        let run = column::parsed(row, "run_id", RunId::parse)?;
+        Ok(if is_same { RunInsertion::Replayed(run) } else { RunInsertion::Mismatch })
+    })
+}
+
+fn insert(
+    connection: &Connection,
+    new: &NewRun,
+    parent: Option<(&RunId, u64)>,
+    root: &RunId,
+    generation: u32,
+    seq: u64,
+    first: &str,
+) -> Result<(), Error> {
+    let params = (
+        new.id.as_str(),
+        new.project.as_str(),
+        &new.agent,
+        column::millis(new.created_at),
+        column::count(seq),
+        root.as_str(),
+        parent.map(|(parent, _)| parent.as_str()),
+        parent.map(|(_, through)| column::count(through)),
+        generation,
+    );
+    column::execute(connection, INSERT, params).map_err(|error| match error {
+        Error::Taken { .. } => error.naming("a run of that id"),
+        other => other.naming("the project"),
+    })?;
+    column::execute(connection, INSERT_ENTRY, (new.id.as_str(), column::count(seq), first))?;
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Reading runs: one, or a page of them, newest first.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+use saggar_domain::{ProjectId, RunId, RunState};
+
+use super::{RunRow, columns, read};
+use crate::column;
+use crate::cursor::Cursor;
+use crate::error::Error;
+use crate::page::{Page, PageLimit};
+use crate::store::Store;
+
+const GET: &str = concat!("SELECT ", columns!(), " FROM run WHERE id = ?1 AND project_id = ?2");
+const GET_ANY: &str = concat!("SELECT ", columns!(), " FROM run WHERE id = ?1");
+const LIST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM run WHERE project_id = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (created_at, id) < (?3, ?4)
+      ORDER BY created_at DESC, id DESC LIMIT ?5"
+);
+
+/// Which runs.
+#[derive(Clone, Debug)]
+pub struct RunQuery {
+    /// Whose.
+    pub project: ProjectId,
+    /// In one of these states; empty means in any.
+    pub states: BTreeSet<RunState>,
+    /// At most so many.
+    pub limit: PageLimit,
+    /// After this one.
+    pub cursor: Option<Cursor<RunId>>,
+}
+
+impl Store {
+    /// A run of a project. Another project's is as absent as one that never was.
+    pub async fn run(&self, project: ProjectId, id: RunId) -> Result<Option<RunRow>, Error> {
+        self.read(move |connection| of_project(connection, &project, &id)).await
+    }
+
+    /// A run, whosever it is: for the runtime itself.
+    pub async fn run_of_any(&self, id: RunId) -> Result<Option<RunRow>, Error> {
+        self.read(move |connection| column::one(connection, GET_ANY, [id.as_str()], read)).await
+    }
+
+    /// A page of runs, newest first.
+    pub async fn runs(&self, query: RunQuery) -> Result<Page<RunRow, RunId>, Error> {
+        self.read(move |connection| list(connection, &query)).await
+    }
+}
+
+pub(super) fn of_project(connection: &Connection, project: &ProjectId, id: &RunId) -> Result<Option<RunRow>, Error> {
+    column::one(connection, GET, (id.as_str(), project.as_str()), read)
+}
+
+fn list(connection: &Connection, query: &RunQuery) -> Result<Page<RunRow, RunId>, Error> {
+    let any: BTreeSet<RunState> = RunState::ALL.iter().copied().collect();
+    let states = if query.states.is_empty() { &any } else { &query.states };
+    let (before, before_id) = match &query.cursor {
+        Some(cursor) => (column::millis(cursor.created_at), cursor.id.as_str()),
+        None => (i64::MAX, ""),
+    };
+    let params = (query.project.as_str(), column::to_json(states), before, before_id, query.limit.and_one());
+    let rows = column::all(connection, LIST, params, read)?;
+    Ok(Page::cut(rows, query.limit, |row| Cursor { created_at: row.created_at, id: row.id.clone() }))
+}

@@ -1,0 +1,105 @@
+//! The inbox of a run: what people say to it. Durable before it is acknowledged, the same id once, and taken by whoever holds the run.
+
+use rusqlite::Connection;
+use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
+
+use super::get;
+use crate::column;
+use crate::error::Error;
+use crate::json_text::JsonText;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// Most letters that wait for one run.
+const LETTERS_MAX: u64 = 1000;
+
+const COUNT: &str = "SELECT count(*) AS letters FROM inbox WHERE run_id = ?1";
+const INSERT: &str = "
+    INSERT INTO inbox (run_id, id, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (run_id, id) DO NOTHING";
+/// Whoever sleeps until later, or for ever, is woken.
+const WAKE: &str = "UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2) WHERE id = ?1 AND state <> 'finished'";
+const LIST: &str = "SELECT n, id, at, body_json FROM inbox WHERE run_id = ?1 ORDER BY n";
+
+/// Something said to a run.
+#[derive(Clone, Debug)]
+pub struct NewLetter {
+    /// Whose run.
+    pub project: ProjectId,
+    /// Which run.
+    pub run: RunId,
+    /// The sender's name for it.
+    pub id: String,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub body: JsonText,
+}
+
+/// A letter that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Its place in the order.
+    pub n: i64,
+    /// The sender's name for it.
+    pub id: String,
+    /// When it came.
+    pub at: Timestamp,
+    /// What.
+    pub body: JsonText,
+}
+
+/// Why a letter was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum InboxError {
+    /// There is no such run.
+    #[error("there is no such run")]
+    NoRun,
+    /// It is over.
+    #[error("the run has finished")]
+    Finished,
+    /// Too many wait.
+    #[error("more than {LETTERS_MAX} letters wait for the run")]
+    Full,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Store {
+    /// Writes down something said to a run, and wakes it. The same id twice is once.
+    pub async fn put_letter(&self, letter: NewLetter) -> Result<(), InboxError> {
+        let work = move |connection: &Connection| {
+            let Some(run) = get::of_project(connection, &letter.project, &letter.run)? else {
+                return Ok(Err(InboxError::NoRun));
+            };
+            if run.state == RunState::Finished {
+                return Ok(Err(InboxError::Finished));
+            }
+            let id = letter.run.as_str();
+            let waiting = column::one(connection, COUNT, [id], |row| column::number(row, "letters"))?;
+            if waiting.unwrap_or(0) >= LETTERS_MAX {
+                return Ok(Err(InboxError::Full));
+            }
+            let at = column::millis(letter.at);
+            column::execute(connection, INSERT, (id, &letter.id, at, letter.body.as_str()))?;
+            column::execute(connection, WAKE, (id, at))?;
+            Ok(Ok(()))
+        };
+        self.write(Durability::Power, work).await?
+    }
+
+    /// What waits for a run, in order. It goes with the append that answers it.
+    pub async fn letters(&self, run: RunId) -> Result<Vec<Letter>, Error> {
+        let work = move |connection: &Connection| {
+            column::all(connection, LIST, [run.as_str()], |row| {
+                Ok(Letter {
+                    n: column::plain(row, "n")?,
+                    id: column::plain(row, "id")?,
+                    at: column::time(row, "at")?,
+                    body: column::parsed(row, "body_json", JsonText::from_column)?,
+                })
+            })
+        };
+        self.read(work).await
+    }
+}

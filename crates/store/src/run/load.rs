@@ -1,0 +1,64 @@
+//! Reading a journal: the parents' past first, a page at a time.
+
+use rusqlite::Connection;
+use saggar_domain::RunId;
+
+use crate::column;
+use crate::error::Error;
+use crate::store::Store;
+
+/// Entries read at once.
+pub const JOURNAL_PAGE: u32 = 1000;
+/// Branches of branches that are followed; more is a mistake, and not a reason to recurse for ever.
+const PARENTS_MAX: usize = 1000;
+
+const PARENT: &str = "SELECT parent_id, parent_through, head FROM run WHERE id = ?1";
+const PAGE: &str = "
+    SELECT seq, entry FROM journal WHERE run_id = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4";
+
+/// One entry, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Its number.
+    pub seq: u64,
+    /// What.
+    pub entry: String,
+}
+
+impl Store {
+    /// Entries of a run after that number, its parents' past included: at most a page of them, and none when there are no more.
+    pub async fn journal_after(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {
+        self.journal_page(run, after, JOURNAL_PAGE).await
+    }
+
+    /// The same, at most `limit` of them and never more than a page.
+    pub async fn journal_page(&self, run: RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+        self.read(move |connection| page(connection, &run, after, limit.min(JOURNAL_PAGE))).await
+    }
+}
+
+/// Which run of the line holds the entry after `after`, and up to where.
+fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+    let mut id = run.clone();
+    let mut until = u64::MAX;
+    for _ in 0..PARENTS_MAX {
+        let found = column::one(connection, PARENT, [id.as_str()], |row| {
+            let parent = column::parsed_optional(row, "parent_id", RunId::parse)?;
+            Ok((parent.zip(column::number_optional(row, "parent_through")?), column::number(row, "head")?))
+        })?;
+        let Some((parent, head)) = found else { return Ok(Vec::new()) };
+        match parent {
+            Some((parent, through)) if after < through => {
+                id = parent;
+                until = until.min(through);
+            }
+            _ => {
+                let params = (id.as_str(), column::count(after), column::count(until.min(head)), limit);
+                return column::all(connection, PAGE, params, |row| {
+                    Ok(JournalEntry { seq: column::number(row, "seq")?, entry: column::plain(row, "entry")? })
+                });
+            }
+        }
+    }
+    Err(Error::corrupt("a run has more parents than there can be".to_owned()))
+}

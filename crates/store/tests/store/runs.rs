@@ -1,0 +1,313 @@
+//! Runs: who may append, in which order they are taken, what a fork has of its parent, what waits in an inbox.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
+use saggar_store::{
+    Append, Appended, BlobHash, Claimed, Fork, ForkError, Holder, Idempotency, IdempotencyKey, InboxError, JsonText,
+    Lease, NewLetter, NewRun, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
+};
+
+use crate::fixture::{NOW, Scratch, project, random, store_with_project};
+
+fn holder(name: &str) -> Holder {
+    Holder::parse(name).unwrap()
+}
+
+fn lease(from: Timestamp) -> Lease {
+    Lease { from, until: from.after(Duration::from_secs(1)) }
+}
+
+const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
+
+async fn create(store: &Store, project: &ProjectId, agent: &str) -> RunId {
+    let id = RunId::from_random(random());
+    let new = NewRun {
+        id: id.clone(),
+        project: project.clone(),
+        agent: agent.to_owned(),
+        created_at: NOW,
+        first: "first".to_owned(),
+    };
+    assert_eq!(store.create_run(new, None).await, Ok(RunInsertion::Inserted));
+    id
+}
+
+async fn claim(store: &Store, name: &str, at: Timestamp) -> Vec<Claimed> {
+    store.claim_due(holder(name), lease(at), ANY).await.unwrap()
+}
+
+fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
+    Append {
+        run: run.clone(),
+        epoch,
+        head,
+        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        summary: Summary {
+            state: RunState::Running,
+            at: NOW,
+            wake_at: Some(NOW),
+            outcome: None,
+            sandbox: Some(SandboxId::from_random([1; 16])),
+        },
+        consumed: Vec::new(),
+    }
+}
+
+async fn journal(store: &Store, run: &RunId) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = store.journal_after(run.clone(), after).await.unwrap();
+        let Some(last) = page.last() else { return all };
+        after = last.seq;
+        all.extend(page.into_iter().map(|entry| entry.entry));
+    }
+}
+
+#[tokio::test]
+async fn only_who_holds_a_run_appends_and_only_where_it_is() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "one", NOW).await[0].epoch;
+    assert_eq!(store.append(append(&run, epoch, 1, &["second", "third"])).await, Ok(Appended::Done { head: 3 }));
+    assert_eq!(store.append(append(&run, epoch, 1, &["again"])).await, Ok(Appended::Moved { head: 3 }));
+    assert!(claim(&store, "two", NOW).await.is_empty(), "it is held");
+    let later = NOW.after(Duration::from_secs(1));
+    let next = claim(&store, "two", later).await[0].epoch;
+    assert_eq!(store.append(append(&run, epoch, 3, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
+    assert_eq!(store.append(append(&run, next, 3, &["fourth"])).await, Ok(Appended::Done { head: 4 }));
+    assert_eq!(journal(&store, &run).await, ["first", "second", "third", "fourth"]);
+    let absent = append(&RunId::from_random(random()), 1, 0, &["x"]);
+    assert_eq!(store.append(absent).await, Ok(Appended::Absent));
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_released_or_dropped_with_its_dead_holder() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "one", NOW).await[0].epoch;
+    let later = NOW.after(Duration::from_secs(5));
+    assert_eq!(store.renew_leases(holder("one"), later.after(Duration::from_secs(1))).await, Ok(1));
+    assert!(claim(&store, "two", later).await.is_empty());
+    store.release_run(run.clone(), epoch).await.unwrap();
+    assert_eq!(claim(&store, "two", later).await.len(), 1);
+    store.release_run(run, epoch).await.unwrap();
+    assert!(claim(&store, "three", later).await.is_empty(), "a release of an older epoch releases nothing");
+    assert_eq!(store.drop_holder(holder("two"), later).await, Ok(1));
+    assert_eq!(claim(&store, "three", later).await.len(), 1);
+}
+
+#[tokio::test]
+async fn runs_are_taken_in_turns_and_within_their_limits() {
+    let scratch = Scratch::new();
+    let (store, first) = store_with_project(&scratch).await;
+    let second = project("second");
+    store.create_project(second.clone()).await.unwrap();
+    for _ in 0..4 {
+        create(&store, &first, "busy").await;
+    }
+    create(&store, &first, "other").await;
+    create(&store, &second.id, "busy").await;
+    let taking = Taking { most: 2, per_agent: 2, per_project: 3 };
+    let taken = store.claim_due(holder("w"), lease(NOW), taking).await.unwrap();
+    let projects: BTreeSet<_> = taken.iter().map(|claimed| claimed.run.project.clone()).collect();
+    assert_eq!((taken.len(), projects.len()), (2, 2), "each project has its turn");
+    let more = store.claim_due(holder("w"), lease(NOW), Taking { most: 100, ..taking }).await.unwrap();
+    let all: Vec<_> = taken.iter().chain(&more).filter(|claimed| claimed.run.project == first).collect();
+    let busy = all.iter().filter(|claimed| claimed.run.agent == "busy").count();
+    assert_eq!((all.len(), busy), (3, 2), "two of an agent and three of a project at once");
+}
+
+#[tokio::test]
+async fn a_fork_has_its_parents_past_and_a_future_of_its_own() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let root = create(&store, &project, "a").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    store.append(append(&root, epoch, 1, &["2", "3", "4"])).await.unwrap();
+    let fork = |parent: &RunId, through: u64| Fork {
+        project: project.clone(),
+        parent: parent.clone(),
+        through,
+        id: RunId::from_random(random()),
+        created_at: NOW,
+    };
+    let branch = fork(&root, 2);
+    let first = |generation: u32, seq: u64| format!("fork {generation} at {seq}");
+    assert_eq!(store.fork_run(branch.clone(), first).await.unwrap(), 1);
+    assert_eq!(journal(&store, &branch.id).await, ["first", "2", "fork 1 at 3"]);
+    let twig = fork(&branch.id, 3);
+    assert_eq!(store.fork_run(twig.clone(), first).await.unwrap(), 2);
+    let sprout = fork(&branch.id, 1);
+    assert_eq!(store.fork_run(sprout.clone(), first).await.unwrap(), 3);
+    store.append(append(&root, epoch, 4, &["5"])).await.unwrap();
+    assert_eq!(journal(&store, &twig.id).await, ["first", "2", "fork 1 at 3", "fork 2 at 4"]);
+    assert_eq!(journal(&store, &sprout.id).await, ["first", "fork 3 at 2"]);
+    assert_eq!(journal(&store, &root).await, ["first", "2", "3", "4", "5"]);
+    let row = store.run(project.clone(), twig.id).await.unwrap().unwrap();
+    assert_eq!((row.root, row.parent, row.generation, row.head), (root.clone(), Some((branch.id, 3)), 2, 4));
+    assert!(matches!(store.fork_run(fork(&root, 99), first).await, Err(ForkError::NoSuchEntry(99))));
+    assert!(matches!(store.fork_run(fork(&root, 0), first).await, Err(ForkError::NoSuchEntry(0))));
+    let foreign = Fork { project: ProjectId::from_random(random()), ..fork(&root, 1) };
+    assert!(matches!(store.fork_run(foreign, first).await, Err(ForkError::NoParent)));
+}
+
+#[tokio::test]
+async fn a_letter_is_kept_once_wakes_its_run_and_goes_with_its_answer() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let mut asleep = append(&run, epoch, 1, &["asks"]);
+    asleep.summary.wake_at = None;
+    asleep.summary.state = RunState::Asking;
+    store.append(asleep).await.unwrap();
+    store.release_run(run.clone(), epoch).await.unwrap();
+    assert!(claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(), "nothing wakes it");
+    let letter = NewLetter {
+        project: project.clone(),
+        run: run.clone(),
+        id: "s1".to_owned(),
+        at: NOW,
+        body: JsonText::parse("\"yes\"").unwrap(),
+    };
+    store.put_letter(letter.clone()).await.unwrap();
+    store.put_letter(letter.clone()).await.unwrap();
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let letters = store.letters(run.clone()).await.unwrap();
+    assert_eq!((letters.len(), letters[0].id.as_str()), (1, "s1"));
+    let answered = Append { consumed: vec![letters[0].n], ..append(&run, epoch, 2, &["answered"]) };
+    store.append(answered).await.unwrap();
+    assert!(store.letters(run.clone()).await.unwrap().is_empty());
+    let foreign = NewLetter { project: ProjectId::from_random(random()), ..letter.clone() };
+    assert!(matches!(store.put_letter(foreign).await, Err(InboxError::NoRun)));
+    let mut finished = append(&run, epoch, 3, &["done"]);
+    finished.summary.state = RunState::Finished;
+    finished.summary.outcome = JsonText::parse("{}");
+    store.append(finished).await.unwrap();
+    assert!(matches!(store.put_letter(letter).await, Err(InboxError::Finished)));
+    assert!(claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(), "a finished run is nobody's");
+}
+
+#[tokio::test]
+async fn a_refused_append_leaves_its_letters() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let body = JsonText::parse("1").unwrap();
+    let letter = NewLetter { project, run: run.clone(), id: "x".to_owned(), at: NOW, body };
+    store.put_letter(letter).await.unwrap();
+    let n = store.letters(run.clone()).await.unwrap()[0].n;
+    let stale = Append { consumed: vec![n], ..append(&run, epoch + 7, 1, &["stale"]) };
+    assert_eq!(store.append(stale).await, Ok(Appended::Fenced { epoch }));
+    assert_eq!(store.letters(run).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_same_request_is_one_run() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let new = || NewRun {
+        id: RunId::from_random(random()),
+        project: project.clone(),
+        agent: "a".to_owned(),
+        created_at: NOW,
+        first: "first".to_owned(),
+    };
+    let key = |body: &[u8]| {
+        Some(Idempotency { key: IdempotencyKey::parse("once").unwrap(), request_hash: RequestHash::of(body) })
+    };
+    let first = new();
+    assert_eq!(store.create_run(first.clone(), key(b"a")).await, Ok(RunInsertion::Inserted));
+    assert_eq!(store.create_run(new(), key(b"a")).await, Ok(RunInsertion::Replayed(first.id)));
+    assert_eq!(store.create_run(new(), key(b"b")).await, Ok(RunInsertion::Mismatch));
+    let query = RunQuery { project, states: BTreeSet::new(), limit: PageLimit::MAX, cursor: None };
+    assert_eq!(store.runs(query).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn pages_of_runs_go_on_where_they_ended() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let mut made = BTreeSet::new();
+    for _ in 0..5 {
+        made.insert(create(&store, &project, "a").await);
+    }
+    let mut query =
+        RunQuery { project, states: [RunState::Queued].into(), limit: PageLimit::parse(2).unwrap(), cursor: None };
+    let mut seen = BTreeSet::new();
+    loop {
+        let page = store.runs(query.clone()).await.unwrap();
+        for run in page.items {
+            assert!(seen.insert(run.id));
+        }
+        match page.next {
+            Some(next) => query.cursor = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, made);
+}
+
+#[tokio::test]
+async fn blobs_are_kept_by_their_hash() {
+    let scratch = Scratch::new();
+    let (store, _) = store_with_project(&scratch).await;
+    let bytes = vec![7; 100_000];
+    let hash = store.put_blob(bytes.clone()).await.unwrap();
+    assert_eq!(store.put_blob(bytes.clone()).await, Ok(hash));
+    assert_eq!(store.blob(hash).await, Ok(Some(bytes)));
+    assert_eq!(BlobHash::parse(&hash.to_hex()), Some(hash));
+    assert_eq!(store.blob(BlobHash::of(b"other")).await, Ok(None));
+    assert_eq!(BlobHash::parse("xyz"), None);
+}
+
+#[tokio::test]
+async fn a_worker_joins_beside_the_server_and_is_fenced_like_any_other() {
+    let scratch = Scratch::new();
+    assert!(Store::join(scratch.path()).is_err(), "there is nothing to join, and nothing is made");
+    let (server, project) = store_with_project(&scratch).await;
+    let worker = Store::join(scratch.path()).unwrap();
+    let run = create(&server, &project, "a").await;
+    assert_eq!(worker.is_run_due(NOW).await, Ok(true));
+    let epoch = claim(&worker, "worker", NOW).await[0].epoch;
+    assert_eq!(worker.is_run_due(NOW).await, Ok(false));
+    assert_eq!(worker.append(append(&run, epoch, 1, &["second"])).await, Ok(Appended::Done { head: 2 }));
+    assert_eq!(journal(&server, &run).await, ["first", "second"]);
+    assert_eq!(server.runs_held_by(holder("worker")).await.unwrap().len(), 1);
+    assert_eq!(server.drop_holder(holder("worker"), NOW).await, Ok(1));
+    let next = claim(&server, "server", NOW).await[0].epoch;
+    assert_eq!(worker.append(append(&run, epoch, 2, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
+}
+
+#[tokio::test]
+async fn a_letter_that_the_holder_does_not_know_of_is_not_slept_over() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let body = JsonText::parse("1").unwrap();
+    store.put_letter(NewLetter { project, run: run.clone(), id: "x".to_owned(), at: NOW, body }).await.unwrap();
+    assert_eq!(store.runs_with_letters(holder("w")).await, Ok(vec![run.clone()]));
+    let mut asleep = append(&run, epoch, 1, &["asks"]);
+    asleep.summary.wake_at = None;
+    asleep.summary.state = RunState::Asking;
+    store.append(asleep).await.unwrap();
+    store.release_run(run, epoch).await.unwrap();
+    assert_eq!(claim(&store, "w", NOW).await.len(), 1, "the letter has made it due");
+}
+
+#[tokio::test]
+async fn a_lease_from_a_clock_that_was_set_back_holds_nobody() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    create(&store, &project, "a").await;
+    let ahead = NOW.after(Duration::from_secs(3600));
+    assert_eq!(claim(&store, "one", ahead).await.len(), 1);
+    assert_eq!(claim(&store, "two", NOW).await.len(), 1);
+}
