@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::ByteSize;
+use saggar_domain::{ByteSize, NetworkMode};
 
 pub use load::{ConfigError, Given, names};
 pub use show::Shown;
@@ -57,6 +57,8 @@ pub struct Config {
     pub retention: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
+    /// How sandboxes of E2B's clients, which expect the whole internet, reach the network.
+    pub e2b_network: E2bNetwork,
     /// Most connections at once.
     pub connections_max: usize,
     /// Largest upload.
@@ -92,6 +94,7 @@ impl Config {
             paused_max: Duration::from_secs(7 * 24 * 3600),
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
+            e2b_network: E2bNetwork::None,
             connections_max: 1024,
             upload_max: ByteSize::mebibytes(4096),
             shutdown_grace: Duration::from_secs(10),
@@ -178,6 +181,26 @@ choice!(
         Anywhere = "anywhere",
     }
 );
+choice!(
+    /// How sandboxes of E2B's clients reach the network.
+    E2bNetwork {
+        /// Not at all.
+        None = "none",
+        /// As the host does, unmanaged.
+        Host = "host",
+    }
+);
+
+impl E2bNetwork {
+    /// The mode of those sandboxes.
+    pub(crate) fn mode(self) -> NetworkMode {
+        match self {
+            Self::None => NetworkMode::None,
+            Self::Host => NetworkMode::Host,
+        }
+    }
+}
+
 choice!(
     /// What is logged.
     LogLevel {

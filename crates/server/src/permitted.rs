@@ -1,7 +1,7 @@
 //! Who asks, and whether they may: the one place where requests become permits.
 //!
 //! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
-//! address (for the one file and method it names) or, for ports, the sandbox's access token.
+//! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
 
 use std::marker::PhantomData;
 
@@ -142,6 +142,49 @@ pub(crate) async fn port(
             "the request shows neither an API key nor the sandbox's access token",
             "send the token that came with the sandbox as `Saggar-Access-Token`, or declare the port public",
         )),
+    }
+}
+
+/// The inside of a sandbox that lives, before anybody has shown that it is theirs.
+pub(crate) struct Inside {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// Somebody who has proved to hold the token of a sandbox's inside, which is worth whatever can be done in it, and nothing elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Insider {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// The inside of a sandbox; `None` when it doesn't live.
+pub(crate) fn inside(server: &Shared, id: &SandboxId) -> Option<Inside> {
+    server.sandboxes.project_of(id).map(|project| Inside { id: id.clone(), project })
+}
+
+impl Inside {
+    /// By the token itself.
+    pub(crate) fn by_token(self, server: &Shared, token: &str) -> Option<Insider> {
+        server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
+    }
+
+    /// By something that only the token can have made: `fits` says whether this is the token.
+    pub(crate) fn by_fit(self, server: &Shared, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
+        fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })
+    }
+}
+
+impl Insider {
+    /// The sandbox.
+    pub(crate) fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// A permit for something that is done in it.
+    pub(crate) fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
+        let action = action(self.id.clone());
+        decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
 
 use crate::config::{Auth, Config};
+use crate::e2b::{Inputs, Watchers};
 use crate::keys::Keys;
 use crate::listen::listen;
 use crate::routes;
@@ -91,6 +92,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         everybody,
         capabilities: OnceCell::new(),
         unenforced: OnceLock::new(),
+        inputs: Inputs::default(),
+        watchers: Watchers::default(),
         stopping: stopping.clone(),
     });
     let serving = listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
