@@ -3,6 +3,7 @@
 //! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
 //! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use axum::extract::FromRequestParts;
@@ -13,6 +14,7 @@ use saggar_api::{Code, route};
 use saggar_domain::{ProjectId, SandboxId};
 use saggar_runtime::{Action, Permit, Subject};
 
+use crate::e2b;
 use crate::extract::path_sandbox;
 use crate::refusal::Refusal;
 use crate::server::Shared;
@@ -199,23 +201,24 @@ async fn authenticate(server: &Shared, headers: &HeaderMap) -> Result<Option<Sub
         return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
     }
     match shown_key(headers) {
-        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), key).await?),
+        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), &key).await?),
         None => Ok(None),
     }
 }
 
 /// The key that a request shows.
-pub(crate) fn shown_key(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
-    bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok())
+    let shown = bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok());
+    shown.map(e2b::plain_key)
 }
 
 /// Whether a text looks like a key of ours.
 pub(crate) fn is_ours(key: &str) -> bool {
-    key.starts_with("sgr_")
+    e2b::plain_key(key).starts_with("sgr_")
 }
 
 fn is_from_a_page(headers: &HeaderMap) -> bool {
