@@ -11,11 +11,12 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
-MUTATION_CHECK = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)" -- --nocapture
+MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
+MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench build demo test test-all test-mutation test-vm lint bench deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-vm lint bench compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +29,9 @@ setup-test: ## the same for the tests
 
 setup-bench: ## the same for the benchmarks
 	@scripts/setup.sh bench
+
+setup-compare: ## the same for the comparison
+	@scripts/setup.sh compare
 
 build: setup ## build the static release binary and print its path
 	@cargo build --locked --release --package saggar
@@ -50,7 +54,7 @@ test: lint ## everything a change must pass
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
 
-test-all: test test-mutation ## the same, and that every rule is missed when it is off
+test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
 
 # Built apart, so that nothing that can be weakened lies where a build for use is made. RULES=a,b tries only these.
 test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail
@@ -58,15 +62,20 @@ test-mutation: setup-test ## switch off one rule of enforcement at a time: a con
 	@cargo clippy --locked --package saggar --features mutation --all-targets --target-dir "$(MUTATED)" -- -D warnings
 	@$(if $(RULES),SAGGAR_MUTATION_RULES="$(RULES)") $(MUTATION_CHECK)
 
-test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine
+test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an emulated machine, and the rules only that one can show
 	@scripts/setup.sh vm
-	@scripts/test-vm.sh "$(SAGGAR)"
+	@echo "==> emulated machine"
+	@check=$$($(MUTATION_BUILD) --no-run --message-format=json | sed -n 's|.*"executable":"\([^"]*/deps/mutation-[^"]*\)".*|\1|p'); \
+		scripts/test-vm.sh "$(SAGGAR)" "$(MUTATED)/$(TRIPLE)/debug/saggar" "$$check"
 
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=
 
 bench: setup-bench build ## measure, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
+
+compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
+	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null
 
 deny: ## licences, advisories and sources of every dependency (needs the network)
 	@command -v cargo-deny >/dev/null || { echo "error: cargo-deny is not installed" >&2; echo "  help: cargo install --locked cargo-deny" >&2; exit 1; }

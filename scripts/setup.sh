@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench|vm.
+# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench|compare|vm.
 #
 # A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup, and
 # rustup from its official installer, because the distribution's Rust is too old.
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly TRIPLE=x86_64-unknown-linux-musl
-readonly PURPOSE=${1:?usage: setup.sh build|test|bench|vm}
+readonly PURPOSE=${1:?usage: setup.sh build|test|bench|compare|vm}
 
 # runc lives in sbin, which is not on an ordinary user's PATH.
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -17,8 +17,13 @@ main() {
     build) install_packages ;;
     test) install_packages ;;
     bench) install_packages bwrap:bubblewrap runc:runc ;;
-    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" ;;
-    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, vm" ;;
+    compare)
+        install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux
+        fetch_seccomp_profile
+        ;;
+    vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" \
+        "/usr/src/linux-headers-*-cloud-amd64:linux-headers-cloud-amd64" ;;
+    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, compare, vm" ;;
     esac
     install_rust
     install_target
@@ -53,6 +58,21 @@ install_packages() {
     { "${as_root[@]}" apt-get update -qq &&
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages; } ||
         fail "apt-get could not install $packages" "as root: apt-get update && apt-get install $packages"
+}
+
+# Docker's default profile is compiled into its daemon; Debian's package of its source has it as a file, and needs not be installed for that.
+fetch_seccomp_profile() {
+    local package=golang-github-docker-docker-dev file=target/compare/docker-seccomp.json work
+    [[ -s $file ]] && return 0
+    has apt-get || fail "Docker's seccomp profile is missing, and there is no apt-get here" \
+        "put profiles/seccomp/default.json of github.com/moby/moby into $file"
+    say "fetching Docker's seccomp profile from the package $package"
+    work=$(mktemp -d)
+    (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package" && dpkg -x ./*.deb .) ||
+        fail "apt-get could not download $package" "run apt-get update as root, then try again"
+    mkdir -p "$(dirname "$file")"
+    cp "$work/usr/share/gocode/src/github.com/docker/docker/profiles/seccomp/default.json" "$file"
+    rm -r "$work"
 }
 
 install_rust() {

@@ -1,22 +1,37 @@
 #!/usr/bin/env bash
 # Another kernel and other cgroups than this host's: boots Debian's cloud kernel in QEMU (software emulation will do), with
-# all controllers in cgroup v2, and runs saggar in there as root and as an ordinary user. Called by `make test-vm`.
+# all controllers in cgroup v2, and runs saggar in there as root and as an ordinary user (scripts/vm/init.sh). What would harm a host
+# is done there too: the clock is set, a disk hangs. Called by `make test-vm`.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly SAGGAR=${1:?usage: test-vm.sh PATH-OF-SAGGAR}
-readonly DEADLINE=600 # seconds; emulation on a busy machine is slow
+readonly USAGE='usage: test-vm.sh SAGGAR MUTATED-SAGGAR MUTATION-CHECK'
+readonly SAGGAR=${1:?$USAGE} MUTATED=${2:?$USAGE} CHECK=${3:?$USAGE}
+readonly DEADLINE=1200 # seconds; emulation on a busy machine is slow
 
 main() {
-    local kernel modules
+    local kernel release
     kernel=$(find /boot -name 'vmlinuz-*-cloud-amd64' | sort -V | tail -n1)
     [[ -n $kernel ]] || fail "there is no Debian cloud kernel in /boot" "apt-get install linux-image-cloud-amd64"
-    modules=/lib/modules/${kernel#/boot/vmlinuz-}/kernel
+    release=${kernel#/boot/vmlinuz-}
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    make_initramfs "$work" "$modules"
-    make_disk "$work"
+    make_module "$work" "$release"
+    make_initramfs "$work" "/lib/modules/$release/kernel"
+    make_disks "$work"
     boot "$work" "$kernel" >"$work/log" 2>&1 || true
     check "$work/log"
+}
+
+make_module() {
+    local headers=/usr/src/linux-headers-$2
+    [[ -d $headers ]] || fail "there are no headers of the kernel $2" "apt-get install linux-headers-$2"
+    mkdir "$1/module"
+    cp scripts/vm/procfiles.c "$1/module/"
+    echo 'obj-m := procfiles.o' >"$1/module/Makefile"
+    # Not as a part of the make that called us.
+    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s -C "$headers" M="$1/module" modules >"$1/module/log" 2>&1 ||
+        fail "the module with files of /proc can't be built" "$(tail -n 20 "$1/module/log")"
 }
 
 # Just enough to load the disk's driver and go to the real root.
@@ -34,20 +49,31 @@ make_initramfs() {
 for module in virtio virtio_ring virtio_mmio virtio_blk overlay; do
     [ ! -e /modules/$module.ko ] || /bin/busybox insmod /modules/$module.ko
 done
-/bin/busybox mount -t ext4 /dev/vda /newroot
+# Which disk is found first is not said: the real root is the one with an init.
+for disk in vda vdb; do
+    /bin/busybox mount -t ext4 /dev/$disk /newroot
+    [ ! -e /newroot/init ] || break
+    /bin/busybox umount /newroot
+done
 exec /bin/busybox switch_root /newroot /init
 INIT
     chmod 755 "$top/init"
     (cd "$top" && find . | cpio --quiet -o -H newc | gzip -1 >"$1/initramfs.gz")
 }
 
-make_disk() {
+make_disks() {
     local top=$1/root applet
-    mkdir -p "$top"/{usr/bin,usr/sbin,usr/lib,proc,sys,dev,run,etc,root,home/guest,var/lib,workspace}
+    mkdir -p "$top"/{usr/bin,usr/sbin,usr/lib,proc,sys,dev,run,etc,root,home/guest,var/lib,workspace,mutation}
     mkdir -m 1777 "$top/tmp"
     cp /bin/busybox "$top/usr/bin/busybox"
     cp "$SAGGAR" "$top/usr/bin/saggar"
-    for applet in sh cat head tail sleep id grep wc test touch mkdir mount true unshare find ls kill su poweroff; do
+    cp "$MUTATED" "$top/mutation/saggar"
+    cp "$CHECK" "$top/mutation/check"
+    cp "$1/module/procfiles.ko" "$top/"
+    # What is in them for a debugger doesn't run.
+    strip "$top/mutation/"*
+    for applet in sh cat chown cut date find fsfreeze grep head id insmod kill ls mkdir mount poweroff rm setpriv sleep su tail test touch \
+        true umount unshare wc; do
         ln -s busybox "$top/usr/bin/$applet"
     done
     ln -s usr/bin "$top/bin"
@@ -55,42 +81,9 @@ make_disk() {
     ln -s usr/lib "$top/lib"
     printf 'root:x:0:0::/root:/bin/sh\nguest:x:1000:1000::/home/guest:/bin/sh\n' >"$top/etc/passwd"
     printf 'root:x:0:\nguest:x:1000:\n' >"$top/etc/group"
-    cat >"$top/init" <<'INIT'
-#!/bin/sh
-export PATH=/usr/bin
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts; mount -t cgroup2 cgroup /sys/fs/cgroup
-say() { echo "RESULT $*"; }
-is() { if [ "$2" = "$3" ]; then say "ok $1"; else say "WRONG $1: $2, not $3"; fi; }
-root() { saggar doctor --json > /tmp/doctor; is "ready as root" $? 0
-    for limit in memory cpus pids; do grep -q "\"name\":\"$limit\",\"status\":\"supported\"[^}]*cgroup v2" /tmp/doctor; is "$limit by cgroup v2" $? 0; done
-    for mode in read-only workspace-write; do grep -q "\"name\":\"$mode\",\"status\":\"supported\"" /tmp/doctor; is "$mode" $? 0; done
-    # Kernels before 6.6 can't keep the marks it needs: then it must be refused, and never half-work.
-    cd /workspace; saggar run --workspace . --fs scratch -- true 2> /dev/null; run=$?
-    if grep -q '"name":"scratch","status":"supported"' /tmp/doctor; then is "scratch works" $run 0; else is "scratch is refused" $run 125; fi
-    saggar run -- sh -c 'test "$(id -u)" = 1000 && test "$(cat /proc/self/cgroup)" = 0::/'; is "a user, and no cgroup of the host's in sight" $? 0
-    cd /workspace; saggar run --workspace . -- sh -c 'echo made > file; echo hook > .git/hooks/x' 2> /dev/null; is "a hook is refused" $? 1
-    is "the workspace is the owner's, without placeholders" "$(ls -A /workspace)" "$(echo file)"
-    saggar run --memory 32M -- sh -c 'exec tail -c 1000000000 /dev/zero' 2> /dev/null; is "out of memory" $? 137
-    saggar run -- sleep 1000 & sleep 5; kill -9 $!; saggar run -- true; is "a start after a kill" $? 0
-    is "no cgroup is left" "$(find /sys/fs/cgroup -name 'saggar-*')" ""
-    is "no record is left" "$(ls /var/lib/saggar/sandboxes)" ""; }
-guest() { saggar doctor --json > /tmp/doctor-guest; is "ready as an ordinary user" $? 0
-    saggar run --memory 32M -- true 2> /dev/null; is "memory is refused there" $? 126
-    saggar run --pids 6 -- sh -c 'for i in 1 2 3 4 5 6 7 8; do sleep 9 & done' 2> /dev/null; is "pids are not" $? 2; }
-case $1 in
-guest) guest ;;
-*)
-    root
-    mkdir -p /home/guest/.local; /usr/bin/busybox chown -R guest:guest /home/guest; /usr/bin/busybox rm -f /tmp/*
-    su guest -c '/init guest'
-    say done
-    poweroff -f
-    ;;
-esac
-INIT
-    chmod 755 "$top/init"
-    mke2fs -q -t ext4 -d "$top" -F "$1/disk" 256M >/dev/null
+    install -m 755 scripts/vm/init.sh "$top/init"
+    mke2fs -q -t ext4 -d "$top" -F "$1/disk" 512M >/dev/null
+    mke2fs -q -t ext4 -F "$1/second" 32M >/dev/null
 }
 
 boot() {
@@ -100,6 +93,7 @@ boot() {
     timeout -s KILL "$DEADLINE" qemu-system-x86_64 -M microvm,accel=tcg -cpu max -m 1024 -smp 2 -no-reboot \
         -kernel "$2" -initrd "$1/initramfs.gz" -append "console=ttyS0 panic=-1 quiet tsc_early_khz=$khz" \
         -drive "id=disk,file=$1/disk,format=raw,if=none" -device virtio-blk-device,drive=disk \
+        -drive "id=second,file=$1/second,format=raw,if=none" -device virtio-blk-device,drive=second,serial=second \
         -serial stdio -monitor none -display none </dev/null
 }
 

@@ -9,17 +9,16 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::document;
+use crate::machine::{self, Load, Machine};
 use contender::Field;
-use machine::{Load, Machine};
 use options::{Asked, Options};
 use report::Report;
 use target::Verdict;
 
 mod bundle;
 mod contender;
-mod document;
 mod idle;
-mod machine;
 mod options;
 mod report;
 mod rounds;
@@ -52,7 +51,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     let report = measure(&options, &saggar)?;
     print!("{}", report.text());
     if options.writes {
-        document::write(&root.join(DOCUMENT), &report.text())?;
+        document::write(&root.join(DOCUMENT), "bench", &report.text())?;
         eprintln!("bench: wrote {DOCUMENT}");
     }
     let is_short = report.targets.iter().any(|target| target.verdict() != Verdict::Met);

@@ -4,6 +4,9 @@
 use std::process::ExitCode;
 
 mod bench;
+mod compare;
+mod document;
+mod machine;
 mod tidy;
 
 const USAGE: &str = "\
@@ -11,6 +14,7 @@ usage: cargo xtask <chore>
 
 chores:
   bench   measure what a sandbox costs, side by side with its peers (bench --help)
+  compare try the portable half of the conformance suite on other runtimes (compare --help)
   tidy    check the house rules that neither rustc nor clippy can
 ";
 
@@ -19,6 +23,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
         ["bench", options @ ..] => bench::run(options),
+        ["compare", options @ ..] => compare::run(options),
         ["tidy"] => tidy::run(),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -184,11 +184,14 @@ impl From<saggar_domain::Code> for Code {
             Domain::GuestLost => Self::GuestLost,
             Domain::DataDirectory => Self::DataDirectory,
             Domain::Stream => Self::Stream,
+            // Of an exec that isn't there, as of any object, not more is told.
             Domain::NoSuchExec => Self::NotFound,
             Domain::SandboxPaused => Self::SandboxPaused,
             Domain::SandboxEnded => Self::SandboxEnded,
             Domain::TooMany => Self::Capacity,
-            Domain::UnsupportedProtocol | Domain::Internal => Self::Internal,
+            // A sandbox that was made by an older version can't do what a newer one could.
+            Domain::UnsupportedProtocol => Self::UnsupportedCapability,
+            Domain::Internal => Self::Internal,
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Events of a sandbox: what happened to it, in order, each with its number.
 
-use saggar_domain::{Denial, ExecId, Timeout};
+use saggar_domain::{Denial, EndReason, ExecId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::exec::ExecState;
-use crate::sandbox::EndReason;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -26,10 +25,14 @@ pub struct SandboxEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SandboxEventBody {
-    /// It was asked for.
-    Created,
     /// It is ready.
-    Started,
+    Started {
+        /// Default limits that this host can't enforce.
+        #[serde(default)]
+        unenforced: Vec<String>,
+    },
+    /// It was made ahead of time, and got its owner.
+    Claimed,
     /// It was frozen.
     Paused {
         /// Why.
@@ -37,24 +40,13 @@ pub enum SandboxEventBody {
     },
     /// It goes on.
     Resumed,
-    /// Its time to live was set anew.
-    DeadlineSet {
-        /// When its time is up.
-        #[schema(value_type = Option<schema::Instant>)]
-        deadline: Option<Timestamp>,
-        /// How long it may be left alone.
-        #[serde(default)]
-        #[schema(value_type = Option<schema::TimeSpan>)]
-        idle_timeout: Option<Timeout>,
-    },
     /// A program was started.
     ExecStarted {
         /// Which.
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
-        /// The program and its arguments.
-        #[serde(default)]
-        command: Vec<String>,
+        /// The program's name as asked for.
+        program: String,
     },
     /// A program ended.
     ExecEnded {
@@ -80,11 +72,16 @@ pub enum SandboxEventBody {
         #[schema(value_type = schema::DenialShape)]
         denial: Denial,
     },
-    /// A server took it over after a restart.
-    Adopted,
+    /// It is being ended.
+    Ending {
+        /// Why.
+        #[schema(value_type = schema::EndReason)]
+        reason: EndReason,
+    },
     /// It is gone; always the last.
     Ended {
         /// Why.
+        #[schema(value_type = schema::EndReason)]
         reason: EndReason,
         /// In words.
         detail: String,
@@ -103,16 +100,15 @@ impl SandboxEventBody {
     /// The event's type.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Created => "created",
-            Self::Started => "started",
+            Self::Started { .. } => "started",
+            Self::Claimed => "claimed",
             Self::Paused { .. } => "paused",
             Self::Resumed => "resumed",
-            Self::DeadlineSet { .. } => "deadline_set",
             Self::ExecStarted { .. } => "exec_started",
             Self::ExecEnded { .. } => "exec_ended",
             Self::Denied { .. } => "denied",
             Self::LimitReached { .. } => "limit_reached",
-            Self::Adopted => "adopted",
+            Self::Ending { .. } => "ending",
             Self::Ended { .. } => "ended",
             Self::Gap { .. } => "gap",
             Self::Other => "other",
@@ -126,10 +122,8 @@ impl SandboxEventBody {
 pub enum PauseReason {
     /// A client asked for it.
     Asked,
-    /// Its time to live was up.
-    Deadline,
-    /// It was left alone for its idle timeout.
-    Idle,
+    /// Its time to live or its idle timeout was up.
+    TimeUp,
 }
 
 /// Which events to read. `Last-Event-ID` wins over `after`.
@@ -164,9 +158,9 @@ mod tests {
         let event = SandboxEvent {
             seq: 3,
             at: Timestamp::from_millis(0),
-            body: SandboxEventBody::Paused { reason: PauseReason::Idle },
+            body: SandboxEventBody::Paused { reason: PauseReason::TimeUp },
         };
-        let json = r#"{"seq":3,"at":"1970-01-01T00:00:00.000Z","type":"paused","reason":"idle"}"#;
+        let json = r#"{"seq":3,"at":"1970-01-01T00:00:00.000Z","type":"paused","reason":"time_up"}"#;
         assert_eq!(serde_json::to_string(&event).unwrap(), json);
         assert_eq!(serde_json::from_str::<SandboxEvent>(json).unwrap(), event);
         let newer = r#"{"seq":3,"at":"1970-01-01T00:00:00.000Z","type":"sublimated","to":"gas"}"#;

@@ -6,6 +6,8 @@
 
 mod attach;
 mod bytes;
+#[cfg(feature = "client")]
+pub mod client;
 mod code;
 mod environment;
 mod event;
@@ -48,8 +50,8 @@ pub use output::{ExecResult, Output};
 pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use sandbox::{
-    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, EndReason, Ended, ListSandboxes, Network,
-    OnTimeout, Ports, Sandbox, SandboxLimits, SandboxList, SandboxState, States,
+    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, OnTimeout, Ports,
+    Sandbox, SandboxLimits, SandboxList, SandboxState, States,
 };
 pub use secret::Secret;
 pub use signal::Signal;

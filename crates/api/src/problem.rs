@@ -12,15 +12,16 @@ pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
 /// What every problem's `type` begins with.
 const TYPE_BASE: &str = "https://saggar.dev/problems/";
 
-/// Why a request was not done.
+/// Why a request was not done. What is seldom read is boxed, so that a result that may be one stays small.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
 pub struct Problem {
     /// A page about this code.
     #[serde(rename = "type")]
-    #[schema(example = "https://saggar.dev/problems/not_found", format = "uri")]
-    pub kind: String,
+    #[schema(value_type = String, example = "https://saggar.dev/problems/not_found", format = "uri")]
+    pub kind: Box<str>,
     /// What the code means.
-    pub title: String,
+    #[schema(value_type = String)]
+    pub title: Box<str>,
     /// The HTTP status it was answered with.
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
@@ -34,20 +35,20 @@ pub struct Problem {
     pub help: String,
     /// The request it belongs to, as in the server's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub instance: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    pub instance: Option<Box<str>>,
     /// When it is worth trying again, the same as the `Retry-After` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub retry_after_seconds: Option<u64>,
+    pub retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
     /// A problem with its remedy.
     pub fn new(code: Code, detail: impl Into<String>, help: impl Into<String>) -> Self {
         Self {
-            kind: format!("{TYPE_BASE}{code}"),
-            title: code.title().to_owned(),
+            kind: format!("{TYPE_BASE}{code}").into(),
+            title: code.title().into(),
             status: code.status(),
             code,
             detail: detail.into(),
@@ -63,13 +64,13 @@ impl Problem {
     }
 
     /// The same, worth trying again after so long.
-    pub fn retry_after(mut self, seconds: u64) -> Self {
+    pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
         self
     }
 
     /// The same, naming the request it belongs to.
-    pub fn of_request(mut self, instance: impl Into<String>) -> Self {
+    pub fn of_request(mut self, instance: impl Into<Box<str>>) -> Self {
         self.instance = Some(instance.into());
         self
     }

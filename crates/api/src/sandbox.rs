@@ -1,7 +1,8 @@
 //! Sandboxes: what is asked for, what there is, and how it ended.
 
 use saggar_domain::{
-    ByteSize, Count, Cpus, DraftLimits, Limits, NetworkMode, PolicyHash, ProjectId, SandboxId, Tier, Timeout, User,
+    ByteSize, Count, Cpus, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId, SandboxId, Tier,
+    Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -278,37 +279,10 @@ pub struct Ended {
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
     /// Why.
+    #[schema(value_type = schema::EndReason)]
     pub reason: EndReason,
     /// In words, with what to do about it where that is known.
     pub detail: String,
-}
-
-/// Why a sandbox ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EndReason {
-    /// A client asked for it.
-    Killed,
-    /// Its time to live was up.
-    Deadline,
-    /// It was left alone for its idle timeout.
-    Idle,
-    /// The kernel killed its first process when its memory was used up.
-    OutOfMemory,
-    /// It could not be made.
-    SetupFailed,
-    /// The agent inside went away or spoke nonsense.
-    GuestLost,
-    /// The process that held it was killed.
-    SupervisorLost,
-    /// The host was restarted.
-    HostRestarted,
-    /// The operator ended it, with the server or by the reaper.
-    Operator,
-    /// One that this version has no name for. Never sent, only read.
-    #[serde(other)]
-    #[schema(rename = "other")]
-    Other,
 }
 
 /// Which sandboxes to list.

@@ -63,6 +63,8 @@ stand_ins! {
     SandboxUser => choice("Who runs inside", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
     IsolationTier => choice("The isolation primitive", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
+    /// Why a sandbox ended.
+    EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.
     ProblemCode => choice("What kind of problem it is; newer servers may add codes", crate::code::Code::ALL.iter().map(|one| one.as_str()));
     /// Text names to text values.

@@ -1,6 +1,7 @@
 //! Instants on the wire: RFC 3339 in UTC with milliseconds. Reads no clock.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -46,6 +47,14 @@ impl Timestamp {
         let millis: u64 = format!("{fraction:0<3}")[..3].parse().ok()?;
         let seconds = days_before(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
         Some(Self(seconds * 1000 + millis))
+    }
+}
+
+/// What is before 1970 is taken for its beginning.
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
 

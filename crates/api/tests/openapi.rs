@@ -1,4 +1,5 @@
 //! The schemas stand on their own: every reference leads somewhere, and unknown fields of requests are refused there too.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api as api;
 use serde_json::Value;

@@ -1,4 +1,5 @@
 //! Requests and answers as they are on the wire.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api::{
     Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, Exec, ExecResult, ExecState, FileChange, FileEvent,
@@ -116,7 +117,7 @@ fn an_exec_on_the_wire() {
         id: ExecId::from_random([0; 16]),
         sandbox_id: SandboxId::from_random([0; 16]),
         command: vec!["true".into()],
-        user: User::User,
+        user: Some(User::User),
         tty: false,
         status: ExecState::Exited,
         pid: None,
@@ -205,7 +206,7 @@ fn a_newer_server_may_say_more() {
     newer["ports"]["private"] = json!([1]);
     newer["ended"] = json!({"at": "2026-11-15T12:00:00.000Z", "reason": "sublimated", "detail": "", "x": 1});
     let read: saggar_api::Sandbox = serde_json::from_value(newer).unwrap();
-    assert_eq!(read.ended.unwrap().reason, saggar_api::EndReason::Other);
+    assert_eq!(read.ended.unwrap().reason, saggar_domain::EndReason::Unknown);
 }
 
 #[test]

@@ -131,6 +131,8 @@ fn hunt_secret(out: &Out, arguments: &[String]) {
         !fs::read("/proc/self/environ").is_ok_and(|bytes| contains_reversed(&bytes, reversed)),
         "",
     );
+    // Before the rest: what is read below is in our memory from then on.
+    out.examined("own memory", !memory_contains(reversed), "");
     for name in ["auxv", "cmdline", "environ"] {
         let found = fs::read_dir("/proc").is_ok_and(|entries| {
             entries
@@ -143,7 +145,6 @@ fn hunt_secret(out: &Out, arguments: &[String]) {
     for directory in ["/tmp", "/home", "/root", "/run", "/var", "/etc", "/workspace", "/dev/shm", "/mnt"] {
         out.examined(directory, !hunt(Path::new(directory), reversed, &mut left, 6), "");
     }
-    out.examined("own memory", !memory_contains(reversed), "");
 }
 
 fn contains_reversed(bytes: &[u8], reversed: &[u8]) -> bool {

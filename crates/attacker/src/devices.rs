@@ -211,7 +211,8 @@ fn odd_ioctls(out: &Out, _: &[String]) {
 /// What would act on a terminal that shows it. Only bytes: whoever shows them decides.
 fn print_escapes(out: &Out, _: &[String]) {
     eprint!(
-        "\x1b]52;c;b3duZWQ=\x07\x1b]8;;http://evil.invalid\x1b\\link\x1b]8;;\x1b\\\x1bP$q\"p\x1b\\\x1b]0;title\x07\x1b[21t\x1b[6n\x1b[c\u{9b}6n"
+        "\x1b]52;c;b3duZWQ=\x07\x1b]8;;http://evil.invalid\x1b\\link\x1b]8;;\x1b\\\x1bP$q\"p\x1b\\\x1b]0;title\x07\x1b[21t\x1b[6n\x1b[c\u{9b}6n\
+        \x1b[8mhidden\x1b[0;08mhidden\x1b[1:8mhidden\x1b[38;5;1;8mhidden\x1b[48;2;1;2;3;8mhidden\x1b[38;5;8mgrey\x1b[0m"
     );
     out.say("printed", Outcome::Allowed, "");
 }

@@ -191,18 +191,23 @@ fn set_xattrs(out: &Out, _: &[String]) {
         unheeded(fs::write(file, "x"));
         out.tried(&format!("{place} security.capability v2"), set_xattr(file, "security.capability", version_2));
         out.tried(&format!("{place} security.capability v3"), set_xattr(file, "security.capability", version_3));
-        out.tried(&format!("{place} security.probe"), set_xattr(file, "security.probe", b"x"));
         out.tried(&format!("{place} trusted"), set_xattr(file, "trusted.probe", b"x"));
         out.tried(&format!("{place} trusted.overlay.opaque"), set_xattr(file, "trusted.overlay.opaque", b"y"));
         out.tried(&format!("{place} user of 70000 bytes"), set_xattr(file, "user.huge", &vec![b'x'; 70_000]));
     }
 }
 
-/// A label that the kernel may leave to a file's owner, where no policy is loaded.
+/// Labels that the kernel may leave to a file's owner, and files of others, which it must not.
 fn set_label(out: &Out, _: &[String]) {
     // If the file can't be made, the member says so.
     unheeded(fs::write("/workspace/x", "x"));
-    out.tried("security.selinux", set_xattr("/workspace/x", "security.selinux", b"unconfined\0"));
+    out.tried("an attribute that no module knows", set_xattr("/workspace/x", "security.probe", b"x"));
+    out.tried("a file of its own", set_xattr("/workspace/x", "security.selinux", b"unconfined\0"));
+    for file in
+        ["/workspace/.git/config", "/workspace/.git/hooks", "/usr/bin/env", "/etc/passwd", "/probe/saggar-attacker"]
+    {
+        out.tried(file, set_xattr(file, "security.selinux", b"unconfined\0"));
+    }
 }
 
 pub fn mknod(file: &str, mode: u32, device: u64) -> io::Result<usize> {

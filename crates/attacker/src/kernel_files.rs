@@ -19,6 +19,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("control-cgroups", control_cgroups),
     ("list-host-sockets", list_host_sockets),
     ("learn-of-host", learn_of_host),
+    ("learn-of-machine", learn_of_machine),
 ];
 
 /// Opens for writing without making or changing anything; `absent` where there is nothing.
@@ -32,7 +33,7 @@ fn read_other_processes(out: &Out, _: &[String]) {
         match fs::read(&file) {
             Ok(bytes) if bytes.is_empty() => out.say(&file, Outcome::Absent, "empty"),
             other => {
-                out.tried(&file, other);
+                out.tried_on_first(&file, other);
             }
         }
     }
@@ -92,20 +93,20 @@ fn write_kernel_settings(out: &Out, _: &[String]) {
 fn overwrite_running_program(out: &Out, _: &[String]) {
     open_for_writing(out, "/proc/self/exe");
     out.tried("/proc/self/exe truncated", open("/proc/self/exe", libc::O_WRONLY | libc::O_TRUNC, 0));
-    out.tried("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
+    out.tried_on_first("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
     // Who can look at it can see whether it could ever be written.
     match open("/proc/1/exe", libc::O_RDONLY, 0) {
-        Ok(agent) => {
+        Ok(agent) if std::process::id() != 1 => {
             let seals = call(libc::SYS_fcntl, &[agent.as_raw_fd() as usize, libc::F_GET_SEALS as usize]).unwrap_or(0);
             out.examined("the agent is sealed", seals & libc::F_SEAL_WRITE as usize != 0, "");
         }
-        Err(error) => {
-            out.tried::<()>("the agent is sealed", Err(error));
+        other => {
+            out.tried_on_first("the agent is sealed", other);
         }
     }
-    out.tried("/proc/1/exe for writing", open("/proc/1/exe", libc::O_WRONLY, 0));
-    out.tried("/proc/1/fd/4", open("/proc/1/fd/4", libc::O_RDWR, 0));
-    out.tried("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());
+    out.tried_on_first("/proc/1/exe for writing", open("/proc/1/exe", libc::O_WRONLY, 0));
+    out.tried_on_first("/proc/1/fd/4", open("/proc/1/fd/4", libc::O_RDWR, 0));
+    out.tried_on_first("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());
 }
 
 /// Says whether reading gives anything, without saying what.
@@ -199,6 +200,16 @@ fn find_host_paths(out: &Out, arguments: &[String]) {
             .any(|needle| !needle.is_empty() && text.windows(needle.len()).any(|window| window == needle.as_bytes()));
         out.examined(file, !is_found, if is_found { "names a directory of the host" } else { "" });
     }
+    // The kernel shows where a mount's root is. Of no mount may that be a directory of the runtime's but of what was brought in.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_brought = |line: &str| {
+        let place = line.split(' ').nth(4).unwrap_or_default();
+        ["/workspace", "/probe"].iter().any(|top| place == *top || place.starts_with(&format!("{top}/")))
+    };
+    let others = mounts.lines().filter(|line| !is_brought(line));
+    let named =
+        others.filter(|line| arguments.iter().any(|needle| !needle.is_empty() && line.contains(needle))).count();
+    out.examined("mounts of the runtime's own", named == 0, &named.to_string());
 }
 
 fn write_own_proc(out: &Out, _: &[String]) {
@@ -231,7 +242,7 @@ fn write_own_proc(out: &Out, _: &[String]) {
         open_for_writing(out, &format!("/proc/self/{name}"));
     }
     for name in ["mem", "pagemap", "clear_refs", "oom_score_adj", "environ"] {
-        out.tried(&format!("/proc/1/{name}"), open(&format!("/proc/1/{name}"), libc::O_RDONLY, 0));
+        out.tried_on_first(&format!("/proc/1/{name}"), open(&format!("/proc/1/{name}"), libc::O_RDONLY, 0));
     }
 }
 
@@ -318,7 +329,22 @@ fn learn_of_host(out: &Out, _: &[String]) {
         "/etc/hostname",
         "/etc/shadow",
         "/etc/ssh/ssh_host_rsa_key",
+        "/etc/ssh/ssh_host_ed25519_key",
+        "/sys/class/dmi/id/product_uuid",
+        "/sys/class/dmi/id/board_serial",
+        "/sys/hypervisor/uuid",
         "/proc/cmdline",
+    ] {
+        read_some(out, file);
+    }
+}
+
+/// What /proc tells anyone of the machine as a whole.
+fn learn_of_machine(out: &Out, _: &[String]) {
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    let is_zero = |line: &str| line.split(' ').nth(5).is_none_or(|address| address == "0x0000000000000000");
+    out.examined("no address of the kernel in /proc/modules", modules.lines().all(is_zero), "");
+    for file in [
         "/proc/sys/kernel/random/boot_id",
         "/proc/cpuinfo",
         "/proc/meminfo",

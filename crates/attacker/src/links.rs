@@ -23,9 +23,9 @@ fn magic_links(out: &Out, _: &[String]) {
     );
     for name in ["root", "cwd", "exe", "fd", "fd/3", "ns/mnt", "map_files"] {
         let link = format!("/proc/1/{name}");
-        out.tried(&format!("{link} as a path"), fs::metadata(&link));
+        out.tried_on_first(&format!("{link} as a path"), fs::metadata(&link));
     }
-    out.tried("/proc/1/root/etc/shadow", fs::read("/proc/1/root/etc/shadow"));
+    out.tried_on_first("/proc/1/root/etc/shadow", fs::read("/proc/1/root/etc/shadow"));
     for fd in 0..3 {
         out.tried(
             &format!("/proc/self/fd/{fd}/../../etc/shadow"),
@@ -114,11 +114,9 @@ fn masks(out: &Out, _: &[String]) {
         "keys",
         "kmsg",
         "latency_stats",
-        "sched_debug",
         "scsi",
         "sysrq-trigger",
         "timer_list",
-        "timer_stats",
     ] {
         let full = format!("/proc/{name}");
         match fs::symlink_metadata(&full) {

@@ -13,6 +13,7 @@ mod files;
 mod identity;
 mod kernel_files;
 mod links;
+mod memory;
 mod mounts;
 mod network;
 mod out;
@@ -45,6 +46,7 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    memory::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::sys::errno_name;
+use crate::sys::{ChildEnd, errno_name, in_child};
 
 /// What became of one member of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +72,16 @@ impl Out {
         }
     }
 
+    /// Says what a try on the first process gave. Where that is this very program, as in runtimes without a process of their own
+    /// inside, there is nobody to reach.
+    pub fn tried_on_first<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
+        if std::process::id() == 1 {
+            self.say(member, Outcome::Absent, "we are the first process");
+            return None;
+        }
+        self.tried(member, result)
+    }
+
     /// Says whether a promise is kept.
     pub fn examined(&self, member: &str, is_kept: bool, detail: &str) {
         self.say(member, if is_kept { Outcome::Held } else { Outcome::Broken }, detail);
@@ -81,6 +91,25 @@ impl Out {
     pub fn done(&self) {
         write_line("{\"done\":true}\n");
     }
+}
+
+/// Tries in a child, and says what the child said.
+pub fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Result<usize>) {
+    let end = in_child(|| attempt().map_or_else(|error| error.raw_os_error().unwrap_or(255), |_| 0));
+    match end {
+        ChildEnd::Code(0) => out.say(member, Outcome::Allowed, ""),
+        ChildEnd::Code(number) | ChildEnd::Unborn(number) => {
+            out.tried::<()>(member, Err(io::Error::from_raw_os_error(number)));
+        }
+        ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+    }
+}
+
+/// Says that everything is in place, and waits for the end of the input.
+pub fn until_told(out: &Out) {
+    out.examined("ready", true, "");
+    // An input that fails has ended too.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
 }
 
 fn write_line(line: &str) {

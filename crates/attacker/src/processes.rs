@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{Out, Outcome, out_of_child};
 use crate::sys::{ChildEnd, call, in_child, kill, open, own, pause_ms, start, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -32,11 +32,16 @@ fn sleeper() -> i32 {
 fn trace_others(out: &Out, _: &[String]) {
     let sibling = start(sleeper).unwrap_or(-1);
     for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
-        out.tried(
-            &format!("attach to {who}"),
-            call(libc::SYS_ptrace, &[libc::PTRACE_ATTACH as usize, pid as usize, 0, 0]),
-        );
-        out.tried(&format!("seize {who}"), call(libc::SYS_ptrace, &[libc::PTRACE_SEIZE as usize, pid as usize, 0, 0]));
+        if pid == std::process::id() as i32 {
+            out.say(who, Outcome::Absent, "we are the first process");
+            continue;
+        }
+        for (how, request) in [("attach to", libc::PTRACE_ATTACH), ("seize", libc::PTRACE_SEIZE)] {
+            // In a child, whose end lets go again: a first process that stays stopped would end with nobody.
+            let trace = || call(libc::SYS_ptrace, &[request as usize, pid as usize, 0, 0]);
+            out_of_child(out, &format!("{how} {who}"), trace);
+            unheeded(kill(pid, libc::SIGCONT));
+        }
     }
     let end = in_child(|| i32::from(call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME as usize, 0, 0, 0]).is_ok()));
     out.examined("traceme is refused", end == ChildEnd::Code(0), "");
@@ -51,6 +56,10 @@ fn reach_into_others(out: &Out, _: &[String]) {
     let (local, remote) = ([bytes.as_mut_ptr() as usize, 16], [bytes.as_ptr() as usize, 16]);
     for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
         let pid = pid as usize;
+        if pid == std::process::id() as usize {
+            out.say(who, Outcome::Absent, "we are the first process");
+            continue;
+        }
         out.tried(
             &format!("process_vm_readv of {who}"),
             call(libc::SYS_process_vm_readv, &[pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0]),
@@ -73,7 +82,20 @@ fn reach_into_others(out: &Out, _: &[String]) {
         }
         out.tried(&format!("/proc/PID/mem of {who} for writing"), open(&format!("/proc/{pid}/mem"), libc::O_RDWR, 0));
     }
-    out.tried("/proc/1/mem", open("/proc/1/mem", libc::O_RDONLY, 0));
+    let mut before = [0u64; 2];
+    let limit = libc::RLIMIT_NOFILE as usize;
+    let asked = call(libc::SYS_prlimit64, &[1, limit, 0, before.as_mut_ptr() as usize]);
+    out.tried_on_first("limits of the agent", asked);
+    if std::process::id() != 1 {
+        // Enough for an agent to go on with.
+        let lower = [64, before[1].max(64)];
+        let set = call(libc::SYS_prlimit64, &[1, limit, lower.as_ptr() as usize, 0]);
+        if out.tried("lower limits of the agent", set).is_some() {
+            // As it was; where that fails the sandbox is at its end.
+            unheeded(call(libc::SYS_prlimit64, &[1, limit, before.as_ptr() as usize, 0]));
+        }
+    }
+    out.tried_on_first("/proc/1/mem", open("/proc/1/mem", libc::O_RDONLY, 0));
     // A child of ours, in every runtime.
     unheeded(kill(sibling, libc::SIGKILL));
     wait(sibling);
@@ -125,7 +147,7 @@ fn replace_programs(out: &Out, _: &[String]) {
             unheeded(fs::remove_file(&name));
         }
     }
-    out.tried("the agent's image", fs::read_link("/proc/1/exe"));
+    out.tried_on_first("the agent's image", fs::read_link("/proc/1/exe"));
 }
 
 fn signal_others(out: &Out, _: &[String]) {

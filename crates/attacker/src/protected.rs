@@ -7,11 +7,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::Attempt;
-use crate::out::Out;
+use crate::out::{Out, until_told};
 use crate::sys::{CWD, at, call, path, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("change-protected", change_protected),
+    ("change-when-told", change_when_told),
     ("exchange-protected", exchange_protected),
     ("configure-git", configure_git),
     ("configure-nested-git", configure_nested_git),
@@ -56,6 +57,12 @@ fn change_protected(out: &Out, arguments: &[String]) {
         unheeded(fs::remove_file(&spare));
         unheeded(fs::remove_dir(&spare));
     }
+}
+
+/// The same, once whoever started this closes its input: by then something else may have let go of what was held.
+fn change_when_told(out: &Out, arguments: &[String]) {
+    until_told(out);
+    change_protected(out, arguments);
 }
 
 /// The directories between the top and a path, nearest first.

@@ -7,14 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::memory::eat_file;
+use crate::out::{Out, Outcome, until_told};
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, kill, open, own, path, pause_ms, start, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("fork-many", fork_many),
     ("thread-many", thread_many),
-    ("eat-memory", eat_memory),
-    ("lock-memory", lock_memory),
     ("burn-cpu", burn_cpu),
     ("raise-priority", raise_priority),
     ("fill-disk", fill_disk),
@@ -23,15 +22,15 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("sync-storm", sync_storm),
     ("exhaust-descriptors", exhaust_descriptors),
     ("exhaust-queues", exhaust_queues),
+    ("hold-counters", hold_counters),
     ("flood-output", flood_output),
 ];
 
-/// Takes so many bytes.
-type Eat = fn(usize) -> io::Result<()>;
 /// Opens one more.
 type Open = fn() -> io::Result<Vec<OwnedFd>>;
 
-fn number(arguments: &[String], index: usize) -> usize {
+/// An argument that is a number.
+pub fn number(arguments: &[String], index: usize) -> usize {
     arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
@@ -84,149 +83,34 @@ fn thread_many(out: &Out, arguments: &[String]) {
     out.examined("threads", end == ChildEnd::Code(1), "refused before the bound");
 }
 
-/// Takes memory in one way after the other, each in a child and each up to a bound. Being killed is what should happen.
-fn eat_memory(out: &Out, arguments: &[String]) {
-    let most = number(arguments, 0) << 20;
-    let ways: &[(&str, Eat)] = &[
-        ("anonymous", eat_anonymous),
-        ("memfd", eat_memfd),
-        ("shared anonymous", eat_shared),
-        ("page tables", eat_page_tables),
-        ("pipe buffers", eat_pipes),
-        ("socket buffers", eat_sockets),
-        ("TCP buffers", eat_connections),
-        ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
-        ("/tmp", |most| eat_file("/tmp/eaten", most)),
-    ];
-    for (member, way) in
-        ways.iter().filter(|(name, _)| arguments.len() < 2 || arguments[1..].iter().any(|asked| asked == name))
-    {
-        let end = in_child(|| {
-            // The largest process is killed first, and that should be the one who eats: files and buffers count as nobody's.
-            let ballast = eat_anonymous(BALLAST);
-            ballast.and_then(|()| way(most)).map_or_else(|error| error.raw_os_error().unwrap_or(255), |()| 0)
-        });
-        // Private storage stays charged until it is removed.
-        unheeded(fs::remove_file("/dev/shm/eaten"));
-        unheeded(fs::remove_file("/tmp/eaten"));
-        match end {
-            ChildEnd::Signal { number: libc::SIGKILL, .. } => out.examined(member, true, "killed"),
-            ChildEnd::Code(0) => out.examined(member, false, "all of it was given"),
-            ChildEnd::Code(number) | ChildEnd::Unborn(number) => out.examined(member, true, errno_name(number)),
-            ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+/// Takes as much as there is of what the kernel counts per user, and keeps it until told: others may find less.
+fn hold_counters(out: &Out, _: &[String]) {
+    const INSTANCES: usize = 4000;
+    const SIGNALS: usize = 3000;
+    let (mut kept, waiting) = (Vec::new(), 1u64 << 35);
+    while kept.len() < INSTANCES {
+        match call(libc::SYS_inotify_init1, &[0]) {
+            Ok(instance) => kept.push(own(instance)),
+            Err(_) => break,
         }
     }
-}
-
-/// Bytes that make a process the largest of its sandbox.
-const BALLAST: usize = 16 << 20;
-
-fn map(length: usize, flags: i32, fd: i32) -> io::Result<usize> {
-    call(libc::SYS_mmap, &[0, length, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, fd as usize, 0])
-}
-
-fn touch(start: usize, length: usize, step: usize) {
-    for offset in (0..length).step_by(step) {
-        // SAFETY: within a mapping of `length` writable bytes that this process just made and keeps.
-        unsafe { ((start + offset) as *mut u8).write_volatile(1) };
-    }
-}
-
-fn eat_anonymous(most: usize) -> io::Result<()> {
-    touch(map(most, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?, most, 4096);
-    Ok(())
-}
-
-fn eat_shared(most: usize) -> io::Result<()> {
-    touch(map(most, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?, most, 4096);
-    Ok(())
-}
-
-fn eat_memfd(most: usize) -> io::Result<()> {
-    let name = path("eaten");
-    let file = own(call(libc::SYS_memfd_create, &[at(&name), 0])?);
-    fill(&mut File::from(file), most)
-}
-
-fn eat_file(name: &str, most: usize) -> io::Result<()> {
-    fill(&mut File::create(name)?, most)
-}
-
-fn fill(file: &mut File, most: usize) -> io::Result<()> {
-    let piece = vec![1u8; 1 << 16];
-    for _ in 0..most / piece.len() {
-        file.write_all(&piece)?;
-    }
-    Ok(())
-}
-
-/// One page in every two megabytes: as much again goes into the tables.
-fn eat_page_tables(most: usize) -> io::Result<()> {
-    let length = most / 8192 * (2 << 20);
-    touch(map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?, length, 2 << 20);
-    Ok(())
-}
-
-fn eat_pipes(most: usize) -> io::Result<()> {
-    let mut kept: Vec<OwnedFd> = Vec::new();
-    let piece = vec![1u8; 1 << 16];
-    let mut written = 0;
-    while written < most {
-        let mut ends = [0i32; 2];
-        call(libc::SYS_pipe2, &[ends.as_mut_ptr() as usize, libc::O_NONBLOCK as usize])?;
-        let [reader, writer] = ends.map(|end| own(end as usize));
-        // A larger buffer may be refused; the plain one is filled then.
-        unheeded(call(libc::SYS_fcntl, &[writer.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 20]));
-        while let Ok(count) =
-            call(libc::SYS_write, &[writer.as_raw_fd() as usize, piece.as_ptr() as usize, piece.len()])
-        {
-            written += count;
-        }
-        kept.extend([reader, writer]);
-    }
-    Ok(())
-}
-
-fn eat_sockets(most: usize) -> io::Result<()> {
-    let mut kept = Vec::new();
-    let piece = vec![1u8; 1 << 16];
-    let mut written = 0;
-    while written < most {
-        let (here, there) = std::os::unix::net::UnixStream::pair()?;
-        here.set_nonblocking(true)?;
-        while let Ok(count) = (&here).write(&piece) {
-            written += count;
-        }
-        kept.push((here, there));
-    }
-    Ok(())
-}
-
-fn eat_connections(most: usize) -> io::Result<()> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    let piece = vec![1u8; 1 << 16];
-    let (mut kept, mut written) = (Vec::new(), 0);
-    while written < most {
-        let here = std::net::TcpStream::connect(address)?;
-        let there = listener.accept()?.0;
-        here.set_nonblocking(true)?;
-        let before = written;
-        while let Ok(count) = (&here).write(&piece) {
-            written += count;
-        }
-        if written == before {
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        kept.push((here, there));
-    }
-    Ok(())
+    unheeded(call(libc::SYS_rt_sigprocmask, &[0, &raw const waiting as usize, 0, 8]));
+    let mut about = [0u32; 32];
+    about[0] = 36;
+    about[2] = -1i32 as u32;
+    let own_pid = std::process::id() as usize;
+    let queued = (0..SIGNALS)
+        .take_while(|_| call(libc::SYS_rt_sigqueueinfo, &[own_pid, 36, about.as_ptr() as usize]).is_ok())
+        .count();
+    out.say("taken", Outcome::Allowed, &format!("{} instances, {queued} signals", kept.len()));
+    until_told(out);
 }
 
 /// Signals that wait for nobody, and queues that nobody reads.
 fn exhaust_queues(out: &Out, _: &[String]) {
     const SIGNALS: usize = 6000;
-    const QUEUES: usize = 64;
+    // More than a sandbox may have, and no more than a kernel gives by default: nine of the usual size.
+    const QUEUES: usize = 8;
     let end = in_child(|| {
         let own = std::process::id() as usize;
         let waiting = 1u64 << 35;
@@ -252,26 +136,11 @@ fn exhaust_queues(out: &Out, _: &[String]) {
     }
 }
 
-fn lock_memory(out: &Out, _: &[String]) {
-    let length = 64 << 20;
-    let locked = map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
-        .and_then(|start| call(libc::SYS_mlock, &[start, length]));
-    out.tried("mlock of 64 MiB", locked);
-    out.tried("mapping locked", map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED, -1));
-    out.tried(
-        "shared memory of huge pages",
-        call(libc::SYS_shmget, &[0x5A66_A702, 2 << 20, libc::IPC_CREAT as usize | 0o4000 | 0o600]),
-    );
-    let more = [u64::MAX; 2];
-    out.tried(
-        "raise RLIMIT_MEMLOCK",
-        call(libc::SYS_prlimit64, &[0, libc::RLIMIT_MEMLOCK as usize, more.as_ptr() as usize, 0]),
-    );
-}
-
-/// Children that do nothing but work, enough of them to get their share on a host that others use too, for half a second of wall-clock time.
+/// Children that do nothing but work, enough of them to get their share on a host that others use too. What they got is compared with
+/// the time it took, which is longer the busier the host is: so many thousandths of one processor are too many.
 fn burn_cpu(out: &Out, arguments: &[String]) {
-    let most = number(arguments, 0);
+    let most_thousandths = number(arguments, 0) as u128;
+    let begin = Instant::now();
     let children: Vec<i32> = (0..6)
         .filter_map(|_| {
             start(|| {
@@ -290,8 +159,9 @@ fn burn_cpu(out: &Out, arguments: &[String]) {
     let mut usage = [0i64; 18];
     let children_only = -1isize as usize;
     unheeded(call(libc::SYS_getrusage, &[children_only, usage.as_mut_ptr() as usize]));
-    let used_ms = (usage[0] + usage[2]) * 1000 + (usage[1] + usage[3]) / 1000;
-    out.examined("processor time", used_ms < most as i64, &format!("below {most} ms: {}", used_ms < most as i64));
+    let used_us = (usage[0] + usage[2]) * 1_000_000 + usage[1] + usage[3];
+    let thousandths = used_us as u128 * 1000 / begin.elapsed().as_micros().max(1);
+    out.examined("processor time", thousandths < most_thousandths, "a share of one processor");
 }
 
 fn raise_priority(out: &Out, _: &[String]) {

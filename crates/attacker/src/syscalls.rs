@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{Out, Outcome, out_of_child};
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -47,18 +47,6 @@ fn make_namespaces(out: &Out, _: &[String]) {
     out.tried("clone3 plain", clone3(0));
 }
 
-/// Tries in a child, and says what the child said.
-fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Result<usize>) {
-    let end = in_child(|| attempt().map_or_else(|error| error.raw_os_error().unwrap_or(255), |_| 0));
-    match end {
-        ChildEnd::Code(0) => out.say(member, Outcome::Allowed, ""),
-        ChildEnd::Code(number) | ChildEnd::Unborn(number) => {
-            out.tried::<()>(member, Err(io::Error::from_raw_os_error(number)));
-        }
-        ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
-    }
-}
-
 fn ended(child: usize) {
     if child == 0 {
         // SAFETY: ends the new process at once; nothing of the parent runs in it.
@@ -78,7 +66,7 @@ fn clone3(flags: u64) -> io::Result<()> {
 
 fn join_namespaces(out: &Out, _: &[String]) {
     for name in ["mnt", "pid", "net", "user", "ipc", "uts", "cgroup"] {
-        out.tried(&format!("open /proc/1/ns/{name}"), open(&format!("/proc/1/ns/{name}"), libc::O_RDONLY, 0));
+        out.tried_on_first(&format!("open /proc/1/ns/{name}"), open(&format!("/proc/1/ns/{name}"), libc::O_RDONLY, 0));
         match open(&format!("/proc/self/ns/{name}"), libc::O_RDONLY, 0) {
             Ok(namespace) => out_of_child(out, &format!("setns {name}"), || {
                 call(libc::SYS_setns, &[namespace.as_raw_fd() as usize, 0])

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 use saggar_domain::{
     ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
 };
 
 use crate::outcome::OUR_FAILURE;
+use crate::remote::{KeyArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 
@@ -41,6 +42,10 @@ pub(crate) enum Command {
     Backup(Box<CopyArguments>),
     /// Make a backup the store of a data directory that has none
     Restore(Box<CopyArguments>),
+    /// Make, use and end sandboxes of a server
+    Sandbox(Later<SandboxArguments>),
+    /// Make, list and revoke API keys of a server
+    Key(Later<KeyArguments>),
 }
 
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
@@ -202,6 +207,30 @@ pub(crate) struct ProbeArguments {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
+/// Arguments that are described to clap only when their command is the one: there are many, and `saggar run` would pay for them at every start.
+#[derive(Debug)]
+pub(crate) struct Later<T>(pub(crate) T);
+
+impl<T: Args> Args for Later<T> {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args_for_update)
+    }
+}
+
+impl<T: FromArgMatches> FromArgMatches for Later<T> {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
 /// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.
 pub(crate) fn parse() -> Result<Command, ExitCode> {
     match CommandLine::try_parse() {
@@ -257,11 +286,11 @@ fn fs_mode(text: &str) -> Result<FsMode, String> {
     choice(text, FsMode::parse, FsMode::ALL.iter().map(|choice| choice.as_str()))
 }
 
-fn network_mode(text: &str) -> Result<NetworkMode, String> {
+pub(crate) fn network_mode(text: &str) -> Result<NetworkMode, String> {
     choice(text, NetworkMode::parse, NetworkMode::ALL.iter().map(|choice| choice.as_str()))
 }
 
-fn user(text: &str) -> Result<User, String> {
+pub(crate) fn user(text: &str) -> Result<User, String> {
     choice(text, User::parse, User::ALL.iter().map(|choice| choice.as_str()))
 }
 
@@ -269,7 +298,7 @@ fn tier(text: &str) -> Result<Tier, String> {
     choice(text, Tier::parse, Tier::ALL.iter().map(|choice| choice.as_str()))
 }
 
-fn env_entry(text: &str) -> Result<(String, String), String> {
+pub(crate) fn env_entry(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
     if name.is_empty() {
         return Err(format!("{text:?} has no name before the ="));

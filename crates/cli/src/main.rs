@@ -7,6 +7,7 @@ mod doctor;
 mod events;
 mod outcome;
 mod probe;
+mod remote;
 mod run;
 mod serve;
 mod settings;
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         Ok(args::Command::Config(arguments)) => settings::main(*arguments),
         Ok(args::Command::Backup(arguments)) => serve::backup(&arguments),
         Ok(args::Command::Restore(arguments)) => serve::restore(&arguments),
+        Ok(args::Command::Sandbox(arguments)) => remote::sandbox(arguments.0),
+        Ok(args::Command::Key(arguments)) => remote::key(arguments.0),
         Err(code) => code,
     }
 }

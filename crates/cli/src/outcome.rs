@@ -12,12 +12,12 @@ use crate::streams::{copy, write_all};
 pub(crate) const OUR_FAILURE: u8 = 125;
 /// How long a reader of our notes may stall, a terminal that is stopped for example.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-const TIMED_OUT: u8 = 124;
-const REFUSED: u8 = 126;
-const NO_SUCH_PROGRAM: u8 = 127;
-const CANCELLED: u8 = 130;
-const OUT_OF_MEMORY: u8 = 137;
-const SIGNAL_BASE: u8 = 128;
+pub(crate) const TIMED_OUT: u8 = 124;
+pub(crate) const REFUSED: u8 = 126;
+pub(crate) const NO_SUCH_PROGRAM: u8 = 127;
+pub(crate) const CANCELLED: u8 = 130;
+pub(crate) const OUT_OF_MEMORY: u8 = 137;
+pub(crate) const SIGNAL_BASE: u8 = 128;
 
 /// The exit status for a result.
 pub(crate) fn exit_status(result: &ExecResult) -> u8 {
@@ -81,7 +81,7 @@ pub(crate) fn problem_text(problem: &Problem) -> String {
 }
 
 /// Messages quote what others wrote: what would act on a terminal, or make text read as what it isn't, is shown instead of sent.
-fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     let is_hazard = |character: char| {
         (character.is_control() && character != '\n')
             || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')

@@ -39,7 +39,7 @@ fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
         let via = Via { command: command.clone(), cases: arguments.cases.clone() };
         let results = probe_via(&via, &mut tell)?;
         if !arguments.json {
-            print!("{}", told(&results, &format!("probed through: {command}\n")));
+            print!("{}", told(&results, &format!("probed through: {command}\n"), Subject::Another));
         }
         results
     } else {
@@ -53,7 +53,7 @@ fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
             write_report(path, &summary)?;
         }
         if !arguments.json {
-            print!("{}", told(&summary.results, &heading(&summary)));
+            print!("{}", told(&summary.results, &heading(&summary), Subject::Saggar));
         }
         summary.results
     };
@@ -80,8 +80,16 @@ fn heading(summary: &Summary) -> String {
     )
 }
 
+/// Whom a probe is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Saggar,
+    /// Another runtime: what gets through is for its makers' claims to judge, and half of the cases say nothing about it.
+    Another,
+}
+
 /// Failures first, with what they would mean; then what doesn't apply; then what is known not to hold; then the count.
-fn told(results: &[CaseResult], heading: &str) -> String {
+fn told(results: &[CaseResult], heading: &str, subject: Subject) -> String {
     let mut text = heading.to_owned();
     let of = |verdict: Verdict| results.iter().filter(move |result| result.verdict == verdict);
     for result in of(Verdict::Fail) {
@@ -92,9 +100,12 @@ fn told(results: &[CaseResult], heading: &str) -> String {
         if result.reasons.len() > REASONS_SHOWN {
             text.push_str(&format!("  - and {} more: see --json or --report\n", result.reasons.len() - REASONS_SHOWN));
         }
+        if subject == Subject::Another {
+            continue;
+        }
         text.push_str(&format!("  remedy: look closer with `saggar probe --case {} --json`; if saggar is at fault, report it privately as THREAT_MODEL.md says\n", result.id));
     }
-    for result in of(Verdict::NotApplicable) {
+    for result in of(Verdict::NotApplicable).filter(|_| subject == Subject::Saggar) {
         text.push_str(&format!("\nnot applicable {} {}\n", result.id, result.title));
         result.reasons.iter().for_each(|reason| text.push_str(&format!("  {reason}\n")));
     }
@@ -108,6 +119,9 @@ fn told(results: &[CaseResult], heading: &str) -> String {
     let count = |verdict| of(verdict).count();
     let (pass, fail, not) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotApplicable));
     text.push_str(&format!("\n{pass} passed, {fail} failed, {not} not applicable\n"));
+    if subject == Subject::Another && not > 0 {
+        text.push_str("  help: --json says why a case does not apply to another runtime; conformance/peers.toml says what some of them claim\n");
+    }
     text
 }
 

@@ -108,3 +108,43 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
         assert!(text.contains(said) && text.contains("help: "), "{text}");
     }
 }
+
+/// What bubblewrap stops is seen to hold, what it leaves to its caller (descriptors) is seen to be open, and what only Saggar can be
+/// asked for is told as such.
+#[test]
+fn another_runtime_can_be_probed() {
+    let place = Place::new();
+    if Command::new("bwrap").arg("--version").output().is_err() {
+        eprintln!("not run here: bubblewrap is not installed (scripts/setup.sh compare installs it)");
+        return;
+    }
+    let via = "bwrap --unshare-all --cap-drop ALL --die-with-parent --new-session --clearenv --ro-bind /usr /usr --symlink usr/lib64 /lib64 \
+               --proc /proc --dev /dev --tmpfs /tmp --bind {workspace} /workspace --ro-bind {probe} /probe {}";
+    std::fs::create_dir_all(place.path("tmp")).expect("ours");
+    let output = Command::new(env!("CARGO_BIN_EXE_saggar"))
+        .args(["probe", "--json", "--via", via, "--case", "NS12b", "--case", "M01", "--case", "R01"])
+        .args(["--case", "D01", "--case", "F12", "--case", "U01"])
+        .env("TMPDIR", place.path("tmp"))
+        .output()
+        .expect("the probe starts");
+    let verdicts: std::collections::BTreeMap<String, String> = lines(&output.stdout)
+        .iter()
+        .map(|result| {
+            (result["id"].as_str().unwrap_or_default().into(), result["verdict"].as_str().unwrap_or_default().into())
+        })
+        .collect();
+    let expected = [
+        ("D01", "fail"),
+        ("F12", "not-applicable"),
+        ("F12b", "not-applicable"),
+        ("M01", "pass"),
+        ("NS12b", "pass"),
+        ("R01", "not-applicable"),
+        ("R01b", "not-applicable"),
+        ("U01", "pass"),
+        ("U01b", "not-applicable"),
+    ];
+    let expected = expected.map(|(id, verdict)| (id.to_owned(), verdict.to_owned())).into();
+    assert_eq!(verdicts, expected, "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(1));
+}

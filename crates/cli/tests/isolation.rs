@@ -128,7 +128,6 @@ fn the_kernels_files_tell_little_and_take_nothing() {
         "timer_list",
         "iomem",
         "ioports",
-        "sched_debug",
         "cmdline",
         "sysrq-trigger",
         "latency_stats",

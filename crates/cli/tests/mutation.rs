@@ -17,6 +17,10 @@ use serde_json::Value;
 const ORDINARY: u32 = 12345;
 /// Rules to try, with commas between them; all without it.
 const CHOSEN: &str = "SAGGAR_MUTATION_RULES";
+/// Set in the machine that `make test-vm` boots: the rules that are left to it are tried, and each must show.
+const IN_MACHINE: &str = "SAGGAR_MUTATION_IN_MACHINE";
+/// Where the program is when not where it was built.
+const PROGRAM: &str = "SAGGAR_MUTATION_PROGRAM";
 
 #[test]
 fn every_rule_is_missed_when_it_is_off() {
@@ -37,8 +41,10 @@ fn every_rule_is_missed_when_it_is_off() {
         let _ = setrlimit(resource, Rlimit { current: most, maximum: most });
     }
     let chosen = std::env::var(CHOSEN).ok();
+    let is_machine = std::env::var_os(IN_MACHINE).is_some();
     let mut all = teeth().expect("the data is read");
     all.retain(|entry| chosen.as_ref().is_none_or(|names| names.split(',').any(|name| name == entry.rule)));
+    all.retain(|entry| entry.in_machine || !is_machine);
     assert!(!all.is_empty(), "no rule is called so");
     let range = Prober::as_root();
     let ordinary = Prober::as_ordinary_user();
@@ -48,56 +54,83 @@ fn every_rule_is_missed_when_it_is_off() {
         let failures = prober.failures(&cases.into_iter().cloned().collect::<Vec<_>>(), &[]);
         assert!(failures.is_empty(), "these fail with nothing off: {failures:?}");
     }
-    let (mut toothless, mut count) = (Vec::new(), [0usize; 4]);
+    let mut found = Vec::new();
     for entry in &all {
         let start = Instant::now();
-        let prober = if entry.as_ordinary_user { &ordinary } else { &range };
-        let found = bite(prober, entry);
-        println!(
-            "{:<32} {} ({} ms)",
-            entry.rule,
-            found.as_deref().unwrap_or("NOBODY NOTICES"),
-            start.elapsed().as_millis()
-        );
-        let kind = match &found {
-            Some(text) if text.starts_with("alone") => 0,
-            Some(text) if text.starts_with("with") => 1,
-            Some(_) => 2,
-            None => 3,
-        };
-        count[kind] += 1;
-        if found.is_none() {
-            toothless.push(&entry.rule);
-        }
+        let bite = bite(if entry.as_ordinary_user { &ordinary } else { &range }, entry);
+        println!("{:<32} {bite} ({} ms)", entry.rule, start.elapsed().as_millis());
+        found.push((&entry.rule, bite));
     }
     // What was left alive on purpose is cleared away by the next start.
     assert_eq!(range.failures(&["G03".to_owned()], &[]), []);
-    let [alone, backed, excused, none] = count;
-    println!("{} rules: {alone} alone, {backed} with back-ups, {excused} not here, {none} unnoticed", all.len());
+    let of = |is_it: fn(&Bite) -> bool| found.iter().filter(|(_, bite)| is_it(bite)).map(|(rule, _)| *rule).collect();
+    let alone: Vec<&String> = of(|bite| matches!(bite, Bite::Alone(_)));
+    let backed: Vec<&String> = of(|bite| matches!(bite, Bite::Backed(_)));
+    let left: Vec<&String> = of(|bite| matches!(bite, Bite::LeftToMachine(_)));
+    let excused: Vec<&String> = of(|bite| matches!(bite, Bite::NotHere(_)));
+    let toothless: Vec<&String> = of(|bite| matches!(bite, Bite::None));
+    println!(
+        "{} rules: {} alone, {} with back-ups, {} left to make test-vm, {} not here, {} unnoticed",
+        all.len(),
+        alone.len(),
+        backed.len(),
+        left.len(),
+        excused.len(),
+        toothless.len()
+    );
     assert!(toothless.is_empty(), "nobody notices when these are off: {toothless:?}");
+    assert!(!is_machine || alone.len() + backed.len() == all.len(), "left to this machine, and not shown: {left:?}");
 }
 
-/// Who notices, or why nobody can here; `None` when nobody does.
-fn bite(prober: &Prober, entry: &Teeth) -> Option<String> {
+/// What switching a rule off did.
+enum Bite {
+    /// A case failed.
+    Alone(String),
+    /// A case failed when what stops the same was off too.
+    Backed(String),
+    /// This host lacks what it takes; the emulated machine has it.
+    LeftToMachine(String),
+    /// This host lacks what it takes, or nothing can show it.
+    NotHere(String),
+    /// Nobody noticed.
+    None,
+}
+
+impl std::fmt::Display for Bite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Alone(what) => write!(f, "alone: {what}"),
+            Self::Backed(what) => write!(f, "with {what}"),
+            Self::LeftToMachine(what) => write!(f, "left to make test-vm: {what}"),
+            Self::NotHere(why) => write!(f, "not here: {why}"),
+            Self::None => write!(f, "NOBODY NOTICES"),
+        }
+    }
+}
+
+fn bite(prober: &Prober, entry: &Teeth) -> Bite {
     if let Some(why) = &entry.untested {
-        return Some(format!("not tested: {why}"));
+        return Bite::NotHere(why.clone());
     }
     if let Some(needed) = entry.needs.as_deref().filter(|needed| !is_there(needed)) {
-        return Some(format!("not here: no {needed}"));
+        let why = format!("no {needed}");
+        return if entry.in_machine { Bite::LeftToMachine(why) } else { Bite::NotHere(why) };
     }
     let failures = prober.failures(&entry.cases, &[&entry.rule]);
     if let Some((case, reason)) = failures.first() {
-        return Some(format!("alone: {case}: {reason}"));
+        return Bite::Alone(format!("{case}: {reason}"));
     }
     if entry.backups.is_empty() {
-        return None;
+        return Bite::None;
     }
     let backups: Vec<&str> = entry.backups.iter().map(String::as_str).collect();
     let without = prober.failures(&entry.cases, &backups);
     let both: Vec<&str> = backups.iter().copied().chain([entry.rule.as_str()]).collect();
     let failures = prober.failures(&entry.cases, &both);
-    let (case, reason) = failures.iter().find(|failure| !without.contains(failure))?;
-    Some(format!("with {}: {case}: {reason}", backups.join(" and ")))
+    match failures.iter().find(|failure| !without.contains(failure)) {
+        Some((case, reason)) => Bite::Backed(format!("{}: {case}: {reason}", backups.join(" and "))),
+        None => Bite::None,
+    }
 }
 
 fn is_there(needed: &str) -> bool {
@@ -139,7 +172,8 @@ impl Prober {
         let [data, temporary] = ["data", "tmp"].map(|name| place.path(name));
         std::fs::create_dir_all(&temporary).expect("ours");
         std::fs::create_dir_all(&data).expect("ours");
-        std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &program).expect("ours");
+        let built = std::env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_saggar").into());
+        std::fs::copy(built, &program).expect("ours");
         if let Some(user) = user {
             for path in [&place.path(""), &data, &temporary] {
                 lchown(path, Some(user), Some(user)).expect("we are root");

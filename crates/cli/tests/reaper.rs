@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use harness::{Place, cgroups, finish, is_root, not_here, show};
 use serde_json::json;
-use traces::{Events, check_nothing_left, let_run, marker, names, processes};
+use traces::{Events, check_all_end, check_nothing_left, let_run, marker, names, processes};
 
 /// How often `saggar` is killed at a random moment.
 const KILLS: u64 = 200;
@@ -85,7 +85,7 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
         sandboxes.len()
     );
     start_once_more(&place);
-    assert_eq!(processes(&marker), Vec::<String>::new());
+    check_all_end(&marker);
     check_nothing_left(&place, "none of these is called so");
     let left: Vec<String> = sandboxes_with_cgroups().into_iter().filter(|name| sandboxes.contains(name)).collect();
     assert_eq!(left, Vec::<String>::new());

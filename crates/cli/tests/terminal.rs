@@ -3,60 +3,18 @@
 mod harness;
 mod traces;
 
-use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 
 use harness::{Place, feed, finish, show};
-use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Termios};
 use serde_json::json;
-use traces::{names, read_until, signal};
+use traces::terminal::Terminal;
+use traces::{names, signal};
 
-/// The operator's terminal: we hold both ends, so it outlives every `saggar` that runs on it.
-struct Terminal {
-    ours: OwnedFd,
-    theirs: OwnedFd,
-}
-
-impl Terminal {
-    fn open() -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are ptys");
-        grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own");
-        let name = ptsname(&ours, Vec::new()).expect("our own");
-        let theirs =
-            rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("unlocked");
-        let terminal = Self { ours, theirs };
-        terminal.resize(33, 101);
-        terminal
-    }
-
-    fn resize(&self, rows: u16, cols: u16) {
-        tcsetwinsize(&self.ours, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 })
-            .expect("a terminal");
-    }
-
-    /// `saggar run FLAGS -- sh -c SCRIPT` on it.
-    fn spawn(&self, place: &Place, flags: &[&str], script: &str) -> Child {
-        let mut command = place.command([&["run"], flags, &["--", "/bin/sh", "-c", script]].concat());
-        let stream = || Stdio::from(self.theirs.try_clone().expect("open"));
-        command.env("TERM", "vt220").stdin(stream()).stdout(stream()).stderr(stream());
-        command.spawn().expect("built")
-    }
-
-    /// Everything up to the word that a script says last.
-    fn read(&self, word: &str) -> String {
-        read_until(&self.ours, word)
-    }
-
-    fn type_in(&self, bytes: &[u8]) {
-        assert_eq!(rustix::io::write(&self.ours, bytes), Ok(bytes.len()));
-    }
-
-    fn modes(&self) -> Termios {
-        tcgetattr(&self.theirs).expect("a terminal")
-    }
+/// `saggar run FLAGS -- sh -c SCRIPT` on a terminal.
+fn spawn(terminal: &Terminal, place: &Place, flags: &[&str], script: &str) -> Child {
+    terminal.start(place.command([&["run"], flags, &["--", "/bin/sh", "-c", script]].concat()))
 }
 
 /// All that a program could have changed of a terminal's settings.
@@ -67,7 +25,8 @@ fn settings(termios: &Termios) -> impl PartialEq + std::fmt::Debug {
 #[test]
 fn with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(
+    let child = spawn(
+        &terminal,
         &place,
         &["--tty"],
         "test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo x > /dev/tty; echo last",
@@ -80,7 +39,12 @@ fn with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind() {
 #[test]
 fn without_one_it_has_none_even_when_we_do() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &[], "test -t 0; echo $?; test -t 1; echo $?; test -t 2; echo $?; (echo x > /dev/tty) 2>/dev/null || echo none; echo ${TERM-unset} last");
+    let child = spawn(
+        &terminal,
+        &place,
+        &[],
+        "test -t 0; echo $?; test -t 1; echo $?; test -t 2; echo $?; (echo x > /dev/tty) 2>/dev/null || echo none; echo ${TERM-unset} last",
+    );
     assert_eq!(terminal.read("last").replace("\r\n", "\n").trim_end(), "1\n1\n1\nnone\nunset last");
     assert_eq!(finish(child).code, 0);
 }
@@ -101,7 +65,8 @@ fn a_terminal_of_its_own_needs_none_of_ours() {
 #[test]
 fn keys_go_to_the_program_and_not_to_us() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(
+    let child = spawn(
+        &terminal,
         &place,
         &["--tty"],
         "trap 'echo caught; read line; echo \"got $line\"; exit 5' INT; echo ready; while :; do sleep 0.01; done",
@@ -117,8 +82,12 @@ fn keys_go_to_the_program_and_not_to_us() {
 #[test]
 fn a_new_size_is_passed_on() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child =
-        terminal.spawn(&place, &["--tty"], "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done");
+    let child = spawn(
+        &terminal,
+        &place,
+        &["--tty"],
+        "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done",
+    );
     terminal.read("ready");
     terminal.resize(50, 120);
     // The kernel would tell the terminal's foreground group, which a test's child is not.
@@ -139,7 +108,7 @@ fn our_terminal_is_raw_meanwhile_and_as_before_afterwards() {
         ("timed out", &["--tty", "--timeout", "2s"], "echo ready; sleep 1000", None, 124),
         ("cancelled", &["--tty"], "echo ready; sleep 1000", Some(Signal::TERM), 130),
     ] {
-        let child = terminal.spawn(&place, flags, script);
+        let child = spawn(&terminal, &place, flags, script);
         terminal.read("ready");
         assert!(!terminal.modes().local_modes.intersects(cooked), "{name}: not raw");
         match how {
@@ -149,7 +118,7 @@ fn our_terminal_is_raw_meanwhile_and_as_before_afterwards() {
         assert_eq!(finish(child).code, code, "{name}");
         assert_eq!(format!("{:?}", settings(&terminal.modes())), format!("{:?}", settings(&before)), "{name}");
     }
-    let done = terminal.spawn(&place, &["--tty", "--workspace", "/no/such/directory"], "true");
+    let done = spawn(&terminal, &place, &["--tty", "--workspace", "/no/such/directory"], "true");
     assert_eq!(finish(done).code, 126);
     assert_eq!(format!("{:?}", settings(&terminal.modes())), format!("{:?}", settings(&before)), "refused");
     assert_eq!(place.records(), Vec::<String>::new());
@@ -162,7 +131,7 @@ const ESCAPES: &str = "printf '[\\033]52;c;ZXZpbA==\\007\\033]0;title\\033\\\\\\
 fn escapes_that_act_are_taken_out_for_a_terminal_and_colours_stay() {
     let (place, terminal) = (Place::new(), Terminal::open());
     for redirect in ["", " >&2"] {
-        let child = terminal.spawn(&place, &[], &format!("{ESCAPES}{redirect}"));
+        let child = spawn(&terminal, &place, &[], &format!("{ESCAPES}{redirect}"));
         let said = terminal.read("last");
         assert!(said.contains("\x1b[1;31mred\x1b[0m last"), "colours are gone: {said:?}");
         let rest = said.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
@@ -180,7 +149,7 @@ fn escapes_are_as_written_in_a_pipe_and_for_a_terminal_of_its_own() {
     let raw = "[\x1b]52;c;ZXZpbA==\x07\x1b]0;title\x1b\\\x1b[6n\x1b[2J\x1b[1;1H\x1bPq#0\x1b\\\x1b2J\u{9b}c\x07]\x1b[1;31mred\x1b[0m last";
     assert_eq!(place.sh(&[], ESCAPES).stdout, raw);
     assert_eq!(place.sh(&["--json"], ESCAPES).json()["stdout"], json!(raw));
-    let child = terminal.spawn(&place, &["--tty"], ESCAPES);
+    let child = spawn(&terminal, &place, &["--tty"], ESCAPES);
     assert_eq!(terminal.read("last"), raw);
     assert_eq!(finish(child).code, 0);
 }
@@ -188,7 +157,7 @@ fn escapes_are_as_written_in_a_pipe_and_for_a_terminal_of_its_own() {
 #[test]
 fn a_refusal_on_a_terminal_shows_no_escape_of_the_name_it_names() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &["--workspace", "a\x1b[2J\x07"], "true");
+    let child = spawn(&terminal, &place, &["--workspace", "a\x1b[2J\x07"], "true");
     let said = terminal.read("help:");
     assert!(!said.contains(['\x1b', '\x07']), "{said:?}");
     assert_eq!(finish(child).code, 126);
@@ -271,7 +240,7 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_timeout() {
     assert_eq!(done.code, 124, "{done:?}");
     assert!(done.stderr.contains("limit/timeout"), "{done:?}");
     // It is still full, and what we have to say goes nowhere either.
-    let done = finish(terminal.spawn(&place, &["--timeout", "1s"], "yes"));
+    let done = finish(spawn(&terminal, &place, &["--timeout", "1s"], "yes"));
     assert_eq!(done.code, 124, "{done:?}");
     assert_eq!(place.records(), Vec::<String>::new());
 }
@@ -281,7 +250,7 @@ fn concealed_text_is_shown() {
     let (place, terminal) = (Place::new(), Terminal::open());
     let script =
         r"printf 'a\033[8mb\033[0;08mc\033[1:8md\033[38;5;1;8me\033[48;2;1;2;3;8mf\033[38;5;8mgrey\033[0m last'";
-    let child = terminal.spawn(&place, &[], script);
+    let child = spawn(&terminal, &place, &[], script);
     let said = terminal.read("last");
     for gone in ["\x1b[8m", "\x1b[0;08m", "\x1b[1:8m", "\x1b[38;5;1;8m", "\x1b[48;2;1;2;3;8m"] {
         assert!(!said.contains(gone), "{gone:?} is in {said:?}");
@@ -293,7 +262,7 @@ fn concealed_text_is_shown() {
 #[test]
 fn what_we_say_after_a_run_has_no_colour_of_the_programs() {
     let (place, terminal) = (Place::new(), Terminal::open());
-    let child = terminal.spawn(&place, &["--timeout", "1s"], r"printf '\033[30;40mblack'; sleep 1000");
+    let child = spawn(&terminal, &place, &["--timeout", "1s"], r"printf '\033[30;40mblack'; sleep 1000");
     let said = terminal.read("limit/timeout");
     assert!(said.contains("\x1b[30;40mblack\x1b[0msaggar: "), "{said:?}");
     assert_eq!(finish(child).code, 124);

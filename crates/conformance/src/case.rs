@@ -68,6 +68,9 @@ pub struct Case {
     /// Whether nothing else may run meanwhile.
     #[serde(default)]
     pub(crate) alone: bool,
+    /// Why it says nothing about another runtime, where the rest of the case doesn't tell.
+    #[serde(default)]
+    pub(crate) only_here: Option<String>,
 }
 
 fn as_user() -> Vec<User> {
@@ -176,7 +179,8 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
         let known: BTreeSet<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
         // Started by checks and by other attempts, not by a case of their own.
-        let indirect = ["say-identity", "leave-marks", "end", "write-here"].map(str::to_owned);
+        let indirect = ["say-identity", "leave-marks", "end", "write-here", "change-when-told", "hold-counters"]
+            .map(str::to_owned);
         let named: BTreeSet<String> =
             cases().unwrap().into_iter().filter_map(|case| case.attempt).chain(indirect).collect();
         assert_eq!(named, known);
@@ -194,6 +198,37 @@ mod tests {
                 line.starts_with('#') && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
             });
             assert!(is_there, "{}: no heading {heading:?}", case.id);
+        }
+    }
+
+    /// Words of the page that look like a case's id.
+    fn ids(text: &str) -> BTreeSet<&str> {
+        let is_id = |word: &&str| {
+            let digits = word.trim_start_matches(|c: char| c.is_ascii_uppercase());
+            let letter = digits.trim_start_matches(|c: char| c.is_ascii_digit());
+            matches!((word.len() - digits.len(), digits.len() - letter.len(), letter.len()), (1..=2, 2, 0..=1))
+        };
+        text.split(|c: char| !c.is_ascii_alphanumeric()).filter(is_id).collect()
+    }
+
+    #[test]
+    fn the_threat_model_names_every_case_and_no_other() {
+        let page = include_str!("../../../THREAT_MODEL.md");
+        let all = cases().unwrap();
+        let known: BTreeSet<&str> = all.iter().map(|case| case.id.as_str()).collect();
+        let named = ids(page);
+        assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new(), "named, and not there");
+        assert_eq!(known.difference(&named).collect::<Vec<_>>(), Vec::<&&str>::new(), "there, and behind no claim");
+        let claims: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert!(claims.len() > 15, "the table was not found");
+        for claim in claims {
+            let shown = claim.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+            assert!(!ids(shown).is_empty(), "no case shows this: {claim}");
+        }
+        // What is documented as not stopped is told of where it says so.
+        let residual = ids(page.split("### What it does not stop").nth(1).unwrap_or_default());
+        for case in all.iter().filter(|case| case.documented.is_some()) {
+            assert!(residual.contains(case.id.as_str()), "{} is not among what is not stopped", case.id);
         }
     }
 

@@ -1,7 +1,9 @@
 //! Checks on the host: what an attempt left there, or how the runtime treats what it is given. Each is a name in the data.
 
 mod ends;
+mod records;
 mod starts;
+mod together;
 mod told;
 mod workspace;
 
@@ -84,6 +86,14 @@ pub(crate) enum HostCheck {
     DoctorAgrees,
     /// Denials have a code, a rule and a remedy, and events carry the boundary.
     DenialsExplain,
+    /// Errors about a spec file show what would act on a terminal.
+    SpecErrorsHarmless,
+    /// A record that someone else may have written is not acted on.
+    ForgedRecords,
+    /// Two sandboxes on one workspace, by whatever names: neither's end lets go of what the other holds.
+    HeldTogether,
+    /// What a sandbox uses up per user is not the host's.
+    HostCountersUntouched,
 }
 
 /// What a check has to look at.
@@ -136,6 +146,10 @@ impl HostCheck {
             Self::CapabilitiesTold => told::capabilities_told(scene),
             Self::DoctorAgrees => told::doctor_agrees(scene),
             Self::DenialsExplain => told::denials_explain(scene),
+            Self::SpecErrorsHarmless => told::spec_errors_harmless(scene),
+            Self::ForgedRecords => records::forged_records(scene),
+            Self::HeldTogether => together::held_together(scene),
+            Self::HostCountersUntouched => together::host_counters_untouched(scene),
         }
     }
 }

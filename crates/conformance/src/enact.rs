@@ -2,14 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::io::FdFlags;
 use saggar_domain::{ExecStatus, FsMode, Tier, User};
 use serde::Deserialize;
 
@@ -19,6 +14,7 @@ use crate::case::Case;
 use crate::check::Scene;
 use crate::expect::{End, Expectation, Observation, ROOT_PREFIX};
 use crate::fixture::{manifest, random_name};
+use crate::outside::{Outside, Secrets};
 use crate::removal::remove_tree;
 use crate::report::{CaseResult, Verdict};
 
@@ -91,7 +87,8 @@ fn enact_as(
     let mut sandboxes = Vec::new();
     let mut ran = None;
     if let (Some(attempt), Some(expectation)) = (&case.attempt, expectation) {
-        let arguments: Vec<String> = case.args.iter().map(|text| outside.filled_in(bench, text)).collect();
+        let secrets = Secrets { private: &bench.private, data: &bench.data_path, canary: &bench.canary };
+        let arguments: Vec<String> = case.args.iter().map(|text| outside.filled_in(&secrets, text)).collect();
         let mut draft = case.sandbox.draft.clone();
         draft.user = Some(user);
         if case.sandbox.workspace.is_some() {
@@ -146,72 +143,6 @@ impl Place {
     fn remove(self) -> std::io::Result<()> {
         remove_tree(&self.directory)
     }
-}
-
-/// What is outside for the attacker to reach: listeners, and descriptors that someone forgot to close.
-struct Outside {
-    abstract_name: String,
-    _abstract: UnixListener,
-    tcp: TcpListener,
-    tcp6: Option<TcpListener>,
-    _leaks: Vec<OwnedFd>,
-}
-
-impl Outside {
-    fn new(is_leaky: bool) -> std::io::Result<Self> {
-        let abstract_name = format!("saggar-probe-{}", random_name()?);
-        let address = SocketAddr::from_abstract_name(&abstract_name)?;
-        Ok(Self {
-            abstract_name,
-            _abstract: UnixListener::bind_addr(&address)?,
-            tcp: TcpListener::bind("127.0.0.1:0")?,
-            // A host without version 6 has none to be reached.
-            tcp6: TcpListener::bind("[::1]:0").ok(),
-            _leaks: if is_leaky { leaks()? } else { Vec::new() },
-        })
-    }
-
-    /// An argument with its placeholders filled in.
-    fn filled_in(&self, bench: &Bench, text: &str) -> String {
-        let port = |listener: &TcpListener| listener.local_addr().map_or(1, |address| address.port());
-        let token = bench.private.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let pairs = [
-            ("{abstract}", self.abstract_name.clone()),
-            ("{listener}", format!("127.0.0.1:{}", port(&self.tcp))),
-            ("{listener6}", format!("[::1]:{}", self.tcp6.as_ref().map_or(1, port))),
-            ("{data}", bench.data_path.display().to_string()),
-            ("{token}", token),
-            ("{namespaces}", namespaces()),
-            ("{secret-reversed}", bench.canary.chars().rev().collect()),
-        ];
-        pairs.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
-    }
-}
-
-/// The runtime's own, as the kernel names them.
-fn namespaces() -> String {
-    let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
-    let links = names.iter().filter_map(|name| fs::read_link(format!("/proc/self/ns/{name}")).ok());
-    links.map(|link| link.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-}
-
-/// One of each kind, all of them to be inherited by whoever is executed.
-fn leaks() -> std::io::Result<Vec<OwnedFd>> {
-    let directory = |path: &str| fs::File::open(path).map(OwnedFd::from);
-    let leaks = vec![
-        directory("/")?,
-        directory("/etc")?,
-        directory("/proc/self/ns/net")?,
-        rustix::event::eventfd(0, rustix::event::EventfdFlags::empty())?,
-        rustix::event::epoll::create(rustix::event::epoll::CreateFlags::empty())?,
-        rustix::fs::memfd_create("leak", rustix::fs::MemfdFlags::empty())?,
-        rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())?,
-        OwnedFd::from(std::os::unix::net::UnixStream::pair()?.0),
-    ];
-    for leak in &leaks {
-        rustix::io::fcntl_setfd(leak, FdFlags::empty())?;
-    }
-    Ok(leaks)
 }
 
 /// A line of the attacker's.

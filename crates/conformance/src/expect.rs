@@ -92,6 +92,11 @@ impl Accepted {
         Self(vec![(Outcome::Held, None)])
     }
 
+    /// Whether this outcome will do, with whatever detail.
+    pub(crate) fn accepts_kind(&self, outcome: Outcome) -> bool {
+        self.0.iter().any(|(accepted, _)| *accepted == outcome)
+    }
+
     pub(crate) fn accepts(&self, observation: &Observation) -> bool {
         self.0.iter().any(|(outcome, detail)| {
             *outcome == observation.outcome && detail.as_ref().is_none_or(|detail| *detail == observation.detail)

@@ -21,6 +21,12 @@ pub(crate) enum Workspace {
     Plain,
     /// The same, as a git repository with a hook, a configuration and a policy file.
     Git,
+    /// The same, with a linked worktree and submodules, one of them named for a path.
+    GitModules,
+    /// The same, with hooks and settings where its configuration says.
+    GitSettings,
+    /// Files, and a repository whose git directory is elsewhere in the workspace.
+    GitElsewhere,
 }
 
 impl Workspace {
@@ -31,6 +37,9 @@ impl Workspace {
             Self::Empty => Ok(()),
             Self::Plain => plain(at),
             Self::Git => plain(at).and_then(|()| git(at)),
+            Self::GitModules => plain(at).and_then(|()| git(at)).and_then(|()| put(at, MODULES)),
+            Self::GitSettings => plain(at).and_then(|()| git(at)).and_then(|()| put(at, SETTINGS)),
+            Self::GitElsewhere => plain(at).and_then(|()| put(at, ELSEWHERE)),
         }
     }
 }
@@ -40,6 +49,44 @@ fn plain(at: &Path) -> io::Result<()> {
     fs::create_dir(at.join("empty"))?;
     fs::write(at.join("file.txt"), "as it was\n")?;
     fs::write(at.join("dir/inner.txt"), "as it was, too\n")
+}
+
+/// Paths and contents; directories on the way are made.
+type Files = &'static [(&'static str, &'static str)];
+
+const MODULES: Files = &[
+    (".git/worktrees/tree/commondir", "../..\n"),
+    (".git/worktrees/tree/gitdir", "../../../tree/.git\n"),
+    (".git/worktrees/tree/HEAD", "ref: refs/heads/tree\n"),
+    ("tree/.git", "gitdir: ../.git/worktrees/tree\n"),
+    (".git/modules/sub/HEAD", "ref: refs/heads/main\n"),
+    (".git/modules/sub/config", "[core]\n\tworktree = ../../../sub\n"),
+    ("sub/.git", "gitdir: ../.git/modules/sub\n"),
+    (".git/modules/vendor/foo/HEAD", "ref: refs/heads/main\n"),
+    (".git/modules/vendor/foo/config", "[core]\n\tworktree = ../../../../vendor/foo\n"),
+    ("vendor/foo/.git", "gitdir: ../../.git/modules/vendor/foo\n"),
+];
+
+const SETTINGS: Files = &[
+    (".git/config", "[core]\n\tbare = false\n\thooksPath = .githooks\n[include]\n\tpath = ../shared.cfg\n"),
+    (".githooks/pre-commit", "#!/bin/sh\nexit 0\n"),
+    ("shared.cfg", "[core]\n"),
+];
+
+const ELSEWHERE: Files = &[
+    (".git", "gitdir: ./.bare\n"),
+    (".bare/HEAD", "ref: refs/heads/main\n"),
+    (".bare/config", "[core]\n\tbare = false\n"),
+    (".bare/refs/heads/.keep", ""),
+];
+
+fn put(at: &Path, files: Files) -> io::Result<()> {
+    for (name, text) in files {
+        let path = at.join(name);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(path, text)?;
+    }
+    Ok(())
 }
 
 /// By hand: a host without git is probed too.

@@ -13,6 +13,7 @@ mod check;
 mod enact;
 mod expect;
 mod fixture;
+mod outside;
 mod removal;
 mod report;
 mod rules;

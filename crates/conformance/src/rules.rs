@@ -18,6 +18,9 @@ pub struct Teeth {
     /// What the host must have for it to show: a file, or `cgroup v1`.
     #[serde(default)]
     pub needs: Option<String>,
+    /// Whether the machine that `make test-vm` boots can show it: what this host lacks is left to that one.
+    #[serde(default)]
+    pub in_machine: bool,
     /// Whether it shows only where an ordinary user runs the probe.
     #[serde(default)]
     pub as_ordinary_user: bool,

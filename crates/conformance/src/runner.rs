@@ -16,6 +16,7 @@ use saggar_sandbox::{DataDirectory, examine, reap};
 
 use crate::case::{Case, cases, select};
 use crate::fixture::{PrivateDirectory, random_name};
+use crate::outside::CANARY_NAMES;
 use crate::report::{CaseResult, Summary, Verdict};
 use crate::worker::{Briefing, WORKER_MODE};
 
@@ -222,15 +223,7 @@ impl Worker {
         });
         let mut command = Command::new(&crew.program);
         command.arg(WORKER_MODE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        for name in [
-            "AWS_SECRET_ACCESS_KEY",
-            "GITHUB_TOKEN",
-            "SSH_AUTH_SOCK",
-            "KUBECONFIG",
-            "OPENAI_API_KEY",
-            "SAGGAR_CANARY",
-            "LD_PRELOAD_CANARY",
-        ] {
+        for name in CANARY_NAMES {
             command.env(name, &crew.briefing.canary);
         }
         let mut child = command.spawn().map_err(|error| error.to_string())?;

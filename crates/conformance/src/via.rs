@@ -1,8 +1,10 @@
 //! The attempts inside of other runtimes: the same attacker and the same data, through another program's command line.
 //!
-//! Only what the attacker sees is judged. Checks on the host, events and limits are ours and say nothing about others, and a case
-//! whose sandbox is set up by our spec (a mode, a limit, protected paths) is left out.
+//! Only what the attacker sees is judged, and only as far as it is a boundary: another runtime may refuse with another error, and may
+//! refuse what we allow. Checks on the host, events and limits are ours and say nothing about others; a case that needs them, or a
+//! sandbox that only our spec can ask for, is told as not applicable, with the reason.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,15 +14,20 @@ use saggar_domain::{Code, Draft, NetworkMode, Problem, Tier, User};
 
 use crate::case::{Case, cases, select};
 use crate::enact::{is_done, members};
-use crate::fixture::{PrivateDirectory, Workspace, place_attacker};
+use crate::expect::{Expectation, Observation, Outcome};
+use crate::fixture::{PrivateDirectory, Workspace, place_attacker, random_name};
+use crate::outside::{CANARY_NAMES, Outside, Secrets};
 use crate::report::{CaseResult, Verdict};
+
+/// Seconds another runtime has for one attempt, its own start included.
+const PATIENCE_S: u32 = 40;
 
 /// Another runtime's command line.
 #[derive(Clone, Debug)]
 pub struct Via {
     /// Words; `{}` stands for the attempt, `{workspace}` for a fixture, `{probe}` for the directory to be seen as /probe.
     pub command: String,
-    /// Ids of cases; none means all that apply.
+    /// Ids of cases; none means all.
     pub cases: Vec<String>,
 }
 
@@ -40,83 +47,198 @@ pub fn probe_via(via: &Via, told: &mut dyn FnMut(&CaseResult)) -> Result<Vec<Cas
     let private = PrivateDirectory::new().map_err(failed)?;
     let probe = private.path().join("probe");
     place_attacker(&probe).map_err(failed)?;
+    let canary = format!("canary-{}", random_name().map_err(failed)?);
     let mut results = Vec::new();
-    for case in chosen.iter().filter(|case| is_portable(case)) {
-        let workspace = private.path().join(format!("workspace-{}", case.id));
-        case.sandbox.workspace.unwrap_or(Workspace::Empty).make(&workspace).map_err(failed)?;
-        let result = enact(via, case, &probe, &workspace);
+    for case in &chosen {
+        let start = Instant::now();
+        let mut seen = match obstacle(case) {
+            Some(why) => Seen { verdict: Verdict::NotApplicable, reasons: vec![why.to_owned()], ..Seen::default() },
+            None => {
+                let workspace = private.path().join(format!("workspace-{}", case.id));
+                case.sandbox.workspace.unwrap_or(Workspace::Empty).make(&workspace).map_err(failed)?;
+                let outside = Outside::new(case.leaky).map_err(failed)?;
+                let secrets = Secrets { private: private.path(), data: private.path(), canary: &canary };
+                let arguments = case.args.iter().map(|text| outside.filled_in(&secrets, text)).collect();
+                Round { via, case, probe: &probe, workspace: &workspace, canary: &canary, arguments }.enact()
+            }
+        };
+        if seen.verdict == Verdict::Pass && !seen.reasons.is_empty() {
+            seen.verdict = Verdict::Fail;
+        }
+        let result = CaseResult {
+            id: case.id.clone(),
+            tier: Tier::Namespace,
+            verdict: seen.verdict,
+            observed: seen.observed,
+            expected: seen.expected,
+            ms: start.elapsed().as_millis() as u64,
+            title: case.title.clone(),
+            why: case.why.clone(),
+            documented: None,
+            reasons: seen.reasons,
+        };
         told(&result);
         results.push(result);
     }
     Ok(results)
 }
 
-/// Whether a case asks nothing of the runtime that only our spec can say.
-fn is_portable(case: &Case) -> bool {
-    let plain = Draft { network: case.sandbox.draft.network, ..Draft::default() };
-    let is_plain = case.sandbox.draft == plain && plain.network != Some(NetworkMode::Host);
-    let is_known = case.args.iter().all(|text| !text.contains('{'));
-    case.attempt.is_some() && is_plain && is_known && case.documented.is_none() && case.users.contains(&User::User)
+/// Why a case says nothing about another runtime; `None` when it does.
+pub(crate) fn obstacle(case: &Case) -> Option<&str> {
+    let draft = &case.sandbox.draft;
+    let plain = Draft { network: draft.network, ..Draft::default() };
+    let asks_for_ours = case.args.iter().any(|text| text.contains("{data}") || text.contains("{token}"));
+    let Some(expectation) = case.expect.get(&Tier::Namespace).filter(|_| case.attempt.is_some()) else {
+        return Some("not portable: it examines how Saggar itself starts, ends or tells");
+    };
+    if let Some(why) = &case.only_here {
+        Some(why)
+    } else if draft.network == Some(NetworkMode::Host) {
+        Some("not portable: it shares the host's network on purpose")
+    } else if *draft != plain {
+        Some(
+            "not portable: its sandbox has a limit, a mode, protected paths or variables that only a spec of Saggar's asks for",
+        )
+    } else if asks_for_ours {
+        Some("not portable: it looks for directories of Saggar's own")
+    } else if !case.users.contains(&User::User) {
+        Some("not portable: it is tried as root of the sandbox")
+    } else if !can_break(expectation, case.check.is_some()) {
+        Some("not portable: the attempt is ordinary work, and what is judged is examined on the host")
+    } else {
+        None
+    }
 }
 
-fn enact(via: &Via, case: &Case, probe: &Path, workspace: &Path) -> CaseResult {
-    let start = Instant::now();
-    let has_mount = via.command.contains("{probe}");
-    let attacker = if has_mount {
-        "/probe/saggar-attacker".to_owned()
-    } else {
-        probe.join("saggar-attacker").display().to_string()
-    };
-    let mut words: Vec<String> = vec!["timeout".into(), "-s".into(), "KILL".into(), "20".into()];
-    for word in via.command.split_whitespace() {
-        if word == "{}" {
-            words.extend([attacker.clone(), case.attempt.clone().unwrap_or_default()]);
-            words.extend(case.args.iter().cloned());
+/// Whether anything that the attacker sees would be a breach.
+fn can_break(expectation: &Expectation, is_checked: bool) -> bool {
+    let is_strict = |accepted: &crate::expect::Accepted| !accepted.accepts_kind(Outcome::Allowed);
+    is_strict(&expectation.default) || (!is_checked && expectation.members.values().any(is_strict))
+}
+
+/// Whether something worked that must not. In other words, or more strictly, is no breach.
+fn is_breach(expectation: &Expectation, observation: &Observation) -> bool {
+    match observation.outcome {
+        Outcome::Allowed | Outcome::Broken => !expectation.of(observation, true).accepts_kind(observation.outcome),
+        Outcome::Refused | Outcome::Absent | Outcome::Held | Outcome::Killed => false,
+    }
+}
+
+/// What came of one case.
+struct Seen {
+    verdict: Verdict,
+    observed: BTreeMap<String, String>,
+    expected: BTreeMap<String, String>,
+    reasons: Vec<String>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { verdict: Verdict::Pass, observed: BTreeMap::new(), expected: BTreeMap::new(), reasons: Vec::new() }
+    }
+}
+
+/// One case in another runtime.
+struct Round<'a> {
+    via: &'a Via,
+    case: &'a Case,
+    probe: &'a Path,
+    workspace: &'a Path,
+    canary: &'a str,
+    arguments: Vec<String>,
+}
+
+impl Round<'_> {
+    fn enact(&self) -> Seen {
+        let mut seen = Seen::default();
+        let words = self.words();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(self.workspace).stdin(Stdio::null()).process_group(0);
+        for name in CANARY_NAMES {
+            command.env(name, self.canary);
+        }
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => {
+                seen.reasons.push(format!("the command can't be started: {error}"));
+                return seen;
+            }
+        };
+        let Some(expectation) = self.case.expect.get(&Tier::Namespace) else { return seen };
+        for observation in members(&output.stdout) {
+            let accepted = expectation.of(&observation, true);
+            if is_breach(expectation, &observation) {
+                seen.reasons.push(format!("{}: observed {observation}, expected {accepted}", observation.member));
+            }
+            seen.expected.insert(observation.member.clone(), accepted.to_string());
+            seen.observed.insert(observation.member.clone(), observation.to_string());
+        }
+        if !is_done(&output.stdout) {
+            let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+            seen.reasons.push(format!("the attempt did not finish ({}): {said}", output.status));
+        }
+        seen
+    }
+
+    fn words(&self) -> Vec<String> {
+        let attacker = if self.via.command.contains("{probe}") {
+            "/probe/saggar-attacker".to_owned()
         } else {
-            words.push(
-                word.replace("{workspace}", &workspace.display().to_string())
-                    .replace("{probe}", &probe.display().to_string()),
-            );
+            self.probe.join("saggar-attacker").display().to_string()
+        };
+        let mut words: Vec<String> = vec!["timeout".into(), "-s".into(), "KILL".into(), PATIENCE_S.to_string()];
+        for word in self.via.command.split_whitespace() {
+            if word == "{}" {
+                words.extend([attacker.clone(), self.case.attempt.clone().unwrap_or_default()]);
+                words.extend(self.arguments.iter().cloned());
+            } else {
+                let word = word.replace("{workspace}", &self.workspace.display().to_string());
+                words.push(word.replace("{probe}", &self.probe.display().to_string()));
+            }
         }
+        words
     }
-    let output = Command::new(&words[0])
-        .args(&words[1..])
-        .current_dir(workspace)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .output();
-    let mut reasons = Vec::new();
-    let mut observed = std::collections::BTreeMap::new();
-    let mut expected = std::collections::BTreeMap::new();
-    match (output, case.expect.get(&Tier::Namespace)) {
-        (Ok(output), Some(expectation)) => {
-            for observation in members(&output.stdout) {
-                let accepted = expectation.of(&observation, true);
-                if !accepted.accepts(&observation) {
-                    reasons.push(format!("{}: observed {observation}, expected {accepted}", observation.member));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The data behind docs/comparison.md: a word on every portable case, by every peer, once.
+    #[test]
+    fn every_peer_has_one_stance_on_every_portable_case() {
+        let peers: toml::Table = toml::from_str(include_str!("../../../conformance/peers.toml")).unwrap();
+        let all = cases().unwrap();
+        let portable: BTreeSet<&str> =
+            all.iter().filter(|case| obstacle(case).is_none()).map(|case| case.id.as_str()).collect();
+        for peer in peers["peer"].as_array().unwrap() {
+            let (name, mut named) = (peer["name"].as_str().unwrap(), BTreeSet::new());
+            for stance in peer["stance"].as_array().unwrap() {
+                assert!(stance.get("source").is_some() && stance.get("why").is_some(), "{name}: {stance:?}");
+                for id in stance["cases"].as_array().unwrap().iter().filter_map(toml::Value::as_str) {
+                    assert!(portable.contains(id), "{name}: {id} is no portable case");
+                    let is_new = stance.get("members").is_some() || named.insert(id);
+                    assert!(is_new, "{name}: {id} is there twice");
                 }
-                expected.insert(observation.member.clone(), accepted.to_string());
-                observed.insert(observation.member.clone(), observation.to_string());
             }
-            if !is_done(&output.stdout) {
-                let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
-                reasons.push(format!("the attempt did not finish ({}): {said}", output.status));
-            }
+            let missing: Vec<_> = portable.difference(&named).collect();
+            assert!(missing.is_empty(), "{name}: no stance on {missing:?}");
         }
-        (Err(error), _) => reasons.push(format!("the command can't be started: {error}")),
-        (Ok(_), None) => reasons.push("the case expects nothing".to_owned()),
     }
-    CaseResult {
-        id: case.id.clone(),
-        tier: Tier::Namespace,
-        verdict: if reasons.is_empty() { Verdict::Pass } else { Verdict::Fail },
-        observed,
-        expected,
-        ms: start.elapsed().as_millis() as u64,
-        title: case.title.clone(),
-        why: case.why.clone(),
-        documented: None,
-        reasons,
+
+    #[test]
+    fn another_error_or_a_stricter_answer_is_no_breach() {
+        let expectation: Expectation =
+            toml::from_str("default = \"refused EPERM\"\nmembers = { work = \"allowed\" }").unwrap();
+        let seen = |member: &str, outcome: Outcome| -> bool {
+            let observation =
+                Observation { member: member.to_owned(), outcome, ..Observation::examined("", true, "EACCES") };
+            is_breach(&expectation, &observation)
+        };
+        assert!(seen("mount", Outcome::Allowed) && seen("mount", Outcome::Broken));
+        assert!(!seen("mount", Outcome::Refused) && !seen("mount", Outcome::Absent) && !seen("mount", Outcome::Killed));
+        assert!(!seen("work", Outcome::Allowed) && !seen("work", Outcome::Refused));
     }
 }

@@ -1,18 +1,19 @@
 //! The agent: PID 1 of a sandbox, starting programs for the host and reporting on them.
 //!
 //! It is one thread around one `poll`. It trusts the host's frames as far as their rules go, and nothing inside the
-//! sandbox. Of the sandbox's files it opens only `/dev/null` and `/dev/ptmx`, and checks that they are those; it asks how
-//! full some filesystems are; everything else is done in the new process once that is the user who may. Rather than carry
-//! on in doubt it gives up the whole sandbox by exiting: the kernel then kills every process in the pid namespace.
+//! sandbox. Of the sandbox's files it opens only `/dev/null`, `/dev/ptmx` and `/proc`, and checks that they are those; it asks how
+//! full some filesystems are; everything else is done in a new process, a program or a worker, once that is the user who may. Rather
+//! than carry on in doubt it gives up the whole sandbox by exiting: the kernel then kills every process in the pid namespace.
 //!
 //! ```text
-//!                      frames                       ┌─ stdin ──▶ program
+//!                      frames                       ┌─ stdin ──▶ program ◀─ keeper of its tree
 //!   host ◀──────────▶ channel ◀── event loop ──▶ exec ◀─ stdout ─ program
-//!                                    │              └◀─ stderr ─ program
-//!                                signalfd: who has ended
+//!    ▲                               │              └◀─ stderr ─ program
+//!    │                           signalfd: who has ended
+//!    └───── a stream each ─────▶ worker: files, port
 //! ```
 //!
-//! INVARIANT: memory is bounded. Outputs are read only while the channel has room, stdin has a window, execs have a number.
+//! INVARIANT: memory is bounded. Outputs are read only while the channel has room, stdin has a window, execs and workers have a number.
 
 mod channel;
 mod child;

@@ -125,7 +125,8 @@ fn wait_for_maps(report: &OwnedFd) -> Result<(), Errno> {
 fn take_identity(identity: Identity) -> Result<(), Errno> {
     match identity {
         Identity::Range { .. } => {
-            set_thread_groups(&[])?;
+            let group: Vec<Gid> = identity.agents_group().into_iter().map(Gid::from_raw).collect();
+            set_thread_groups(&group)?;
             set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
             set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
         }

@@ -23,6 +23,15 @@ impl Identity {
     /// How many ids a range has.
     pub const RANGE: u32 = 65536;
 
+    /// The group that the agent alone is in: it sees the processes of every user, and programs don't. With a single id there is no other
+    /// group to be in, and every process is of the agent's own user.
+    pub(crate) fn agents_group(self) -> Option<u32> {
+        match self {
+            Self::Range { .. } => Some(Self::RANGE - 3),
+            Self::Single { .. } => None,
+        }
+    }
+
     /// The line for `uid_map`.
     pub(crate) fn uid_map(self) -> String {
         match self {

@@ -210,9 +210,12 @@ impl Root {
 
     fn proc(&self, target: &str) -> Result<(), Errno> {
         let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        // Processes of others, the agent's own among them, are not even listed.
+        // Processes of others, the agent's own among them, are not even listed. The agent itself has to find them to end them.
         if Rule::HidePid.is_on() {
             fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
+            if let Some(group) = self.identity.agents_group() {
+                fsconfig_set_string(context.as_fd(), "gid", group.to_string())?;
+            }
         }
         fsconfig_create(context.as_fd())?;
         let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID

@@ -73,6 +73,14 @@ rules! {
     HeldPaths = "protect/held",
     /// So are the directories above them.
     HeldAncestors = "protect/ancestors",
+    /// So is what the repository itself names: worktrees, submodules, hooks and settings elsewhere.
+    FoundPaths = "protect/found",
+    /// A placeholder stays as long as anyone needs it, by whatever name they know the workspace.
+    SharedPlaceholders = "protect/shared",
+    /// A record is believed only if nobody else can have written it.
+    OwnRecords = "record/own",
+    /// What the kernel counts per user is counted for the sandbox's own range.
+    OwnCounters = "identity/own-counters",
     /// No capability can be gained.
     BoundingSet = "privilege/bounding",
     /// No program has more rights than who executes it.

@@ -38,14 +38,15 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The agent needs a few for each exec; it gives its programs no more than asked.
-const AGENT_FILES: u64 = 256;
-/// Locked memory is enough for keys and small rings, and no way round a memory limit.
-const MEMLOCK_BYTES: u64 = 8 << 20;
+/// The agent needs a few for each exec, of which it has 64, and two for each tree that is left of one, of which it has 192; it gives its
+/// programs no more than asked.
+const AGENT_FILES: u64 = 1024;
+/// Locked memory is enough for keys, and no way round a memory limit. Less than kernels give by default, so that it is we who limit it.
+const MEMLOCK_BYTES: u64 = 1 << 20;
 /// Queued signals are counted for the user behind the namespace too.
 const SIGNALS_PENDING: u64 = 4096;
-/// POSIX message queues live in kernel memory.
-const MSGQUEUE_BYTES: u64 = 819_200;
+/// POSIX message queues live in kernel memory: four of the usual size, half of what kernels give by default.
+const MSGQUEUE_BYTES: u64 = 409_600;
 
 fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
     let before = getrlimit(resource);

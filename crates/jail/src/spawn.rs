@@ -159,8 +159,8 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     }
     let cgroup = plan.cgroup.as_ref().map(std::os::fd::AsRawFd::as_raw_fd);
     let cloned = match plan.identity {
-        Identity::Range { base } => as_owner(base, || clone3(flags as u64, cgroup)),
-        Identity::Single { .. } => clone3(flags as u64, cgroup),
+        Identity::Range { base } if Rule::OwnCounters.is_on() => as_owner(base, || clone3(flags as u64, cgroup)),
+        Identity::Range { .. } | Identity::Single { .. } => clone3(flags as u64, cgroup),
     };
     let (pid, pidfd) = match cloned.map_err(SpawnError::Clone)? {
         Cloned::Child => {

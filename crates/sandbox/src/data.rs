@@ -100,6 +100,18 @@ impl DataDirectory {
         &self.path
     }
 
+    /// The control socket of a held sandbox. It is there from the moment its supervisor listens until nothing of the sandbox is left; who
+    /// is refused at it has found what a killed supervisor left.
+    pub fn control_socket(&self, sandbox: &SandboxId) -> PathBuf {
+        self.path.join("control").join(crate::supervise::control_name(sandbox.as_str()))
+    }
+
+    /// Where supervisors leave their last words, each as `SANDBOX.json` ([`Final`]), for a server to read and remove. Names that begin
+    /// with a dot are not finished.
+    pub fn ended(&self) -> PathBuf {
+        self.path.join("ended")
+    }
+
     /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
     /// write a record can have things removed. The doctor's own workspace is the exception, and holds no record.
     pub(crate) fn overlaps(&self, tree: &Path) -> bool {

@@ -1,5 +1,6 @@
 //! Entering: from a prepared sandbox to one whose agent runs. The same for a sandbox of one exec and for one that is held.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use saggar_domain::{NetworkMode, Spec};
@@ -15,12 +16,14 @@ use crate::record::{FirstProcess, start_time};
 const BYTES_PER_INODE: u64 = 4096;
 
 impl Prepared {
-    /// Makes the sandbox, with `channel` as its agent's end. Cgroups that were made are in `group` also when it fails.
+    /// Makes the sandbox, with `channel` as its agent's end. Cgroups that were made are in `group` also when it fails. What has to be done
+    /// `meanwhile` is done while the first process makes its root.
     pub(crate) fn enter(
         &mut self,
         spec: &Spec,
         channel: OwnedFd,
         group: &mut Option<Group>,
+        meanwhile: impl FnOnce() -> io::Result<()>,
     ) -> Result<Jailed, Stopped> {
         let Self { record, host, name, layout, identity, enforcement, .. } = self;
         // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
@@ -31,6 +34,7 @@ impl Prepared {
         let plan = plan(layout, *identity, spec, enforcement.processes, birthplace, channel);
         let supply = || {
             group.complete(host, name, &enforcement.cgroup)?;
+            meanwhile()?;
             Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
         };
         let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;

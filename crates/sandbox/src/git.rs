@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
+use saggar_jail::Rule;
 
 use crate::host_tree::HostTree;
 
@@ -22,6 +23,9 @@ const CONFIG_LEN_MAX: usize = 256 * 1024;
 
 /// The paths to protect.
 pub(crate) fn protected_paths(workspace: &HostTree) -> Result<Vec<ProtectedPath>, Problem> {
+    if !Rule::FoundPaths.is_on() {
+        return Ok(Vec::new());
+    }
     let mut finder = Finder { workspace, found: Vec::new() };
     let outcome = match finder.kind(".git") {
         Ok(Some(FileType::Directory)) => finder.git_directory(".git", "", 0),

@@ -229,6 +229,9 @@ fn placed_by(
     counts: impl Fn(Found) -> Option<Holdings>,
 ) -> Vec<String> {
     let mut placed = Vec::new();
+    if !saggar_jail::Rule::SharedPlaceholders.is_on() {
+        return placed;
+    }
     for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
         if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
             && let Some(theirs) = holdings.workspace.clone()

@@ -42,6 +42,11 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     if let Ok((sockets, directory)) = &sockets {
         remove_dead_sockets(sockets, directory.as_fd(), &names);
     }
+    if let Ok(directory) = data.open_part("ended") {
+        let is_unfinished = |name: &String| name.starts_with('.') && name.ends_with(".json");
+        let unfinished = entries(directory.as_fd()).into_iter().filter(is_unfinished);
+        unfinished.for_each(|name| remove_unfinished(directory.as_fd(), &name));
+    }
     let mut leftovers = Vec::new();
     for name in names {
         let Some(sandbox) = SandboxId::parse(&name) else {
@@ -143,16 +148,16 @@ fn remove_dead_sockets(sockets: &[String], directory: BorrowedFd<'_>, records: &
     }
 }
 
-/// Removes a record that was never finished, where those have names. Its owner holds it for moments.
-fn remove_unfinished(records: BorrowedFd<'_>, name: &str) {
+/// Removes a file that was never finished, where those have names. Its owner holds it for moments.
+fn remove_unfinished(directory: BorrowedFd<'_>, name: &str) {
     let is_old = || {
-        let stat = rustix::fs::statat(records, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
         Some(now.as_secs().saturating_sub(stat.st_mtime as u64) > PATIENCE.as_secs())
     };
     if is_old() == Some(true) {
         // Tried again at the next start.
-        let _ = unlinkat(records, name, AtFlags::empty());
+        let _ = unlinkat(directory, name, AtFlags::empty());
     }
 }
 

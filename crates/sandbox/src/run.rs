@@ -147,7 +147,7 @@ impl Prepared {
                 "shorten them, or put them into a file",
             ))
         })?;
-        let mut jailed = self.enter(&spec, theirs, group)?;
+        let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
         let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, signals, streams };
         let mut denials = Denials::default();

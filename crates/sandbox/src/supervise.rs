@@ -66,7 +66,7 @@ struct Supervised {
     data: DataDirectory,
     sandbox: SandboxId,
     prepared: Prepared,
-    socket: Option<ControlSocket>,
+    socket: ControlSocket,
     hold: Hold,
 }
 
@@ -89,8 +89,9 @@ impl Supervised {
         let mut prepared = prepare(&data, &sandbox, host, &spec, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
-        match enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket) {
-            Ok((jailed, channel, listener)) => {
+        let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);
+        match (entered, socket) {
+            (Ok((jailed, channel)), Some((socket, listener))) => {
                 let hold = Hold::new(Holding {
                     sandbox_id: sandbox.clone(),
                     policy_hash: policy_hash(&spec).to_string(),
@@ -108,15 +109,15 @@ impl Supervised {
                 });
                 Ok(Self { data, sandbox, prepared, socket, hold })
             }
-            Err(problem) => {
-                if let Some(socket) = socket {
+            (entered, socket) => {
+                if let Some((socket, _)) = socket {
                     socket.remove();
                 }
                 // Whatever isn't removed now is found by the record.
                 if group.map_or(Ok(()), Group::remove).is_ok() {
                     clean_up(&data, &sandbox, prepared.record, prepared.placed);
                 }
-                Err(problem)
+                Err(entered.err().unwrap_or_else(|| failed("making the control socket", "it was not made").error))
             }
         }
     }
@@ -142,28 +143,26 @@ impl Supervised {
         }
         drop(prepared.range);
         let written = data.write_ended(&held.last_word);
-        if let Some(socket) = socket {
-            socket.remove();
-        }
+        socket.remove();
         held.answer();
         if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Makes the control socket and then the sandbox, so that nothing but that can fail once it runs. What was made is in `group` and
-/// `socket` also when it fails.
+/// Makes the sandbox and its control socket. What was made is in `group` and `socket` also when it fails.
 fn enter(
     data: &DataDirectory,
     sandbox: &SandboxId,
     prepared: &mut Prepared,
     spec: &Spec,
     group: &mut Option<Group>,
-    socket: &mut Option<ControlSocket>,
-) -> Result<(Jailed, Channel, OwnedFd), Problem> {
-    let (made, listener) =
-        ControlSocket::listen(data, sandbox).map_err(|error| failed("making the control socket", error).error)?;
-    *socket = Some(made);
+    socket: &mut Option<(ControlSocket, OwnedFd)>,
+) -> Result<(Jailed, Channel), Problem> {
     let (channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error).error)?;
-    let jailed = prepared.enter(spec, theirs, group).map_err(|stopped| stopped.error)?;
-    Ok((jailed, channel, listener))
+    let listen = || {
+        *socket = Some(ControlSocket::listen(data, sandbox)?);
+        Ok(())
+    };
+    let jailed = prepared.enter(spec, theirs, group, listen).map_err(|stopped| stopped.error)?;
+    Ok((jailed, channel))
 }

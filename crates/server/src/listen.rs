@@ -107,16 +107,23 @@ fn full() -> Vec<u8> {
 type Stopping = watch::Receiver<bool>;
 
 async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, stopping: Stopping) {
-    let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_PATIENCE, tls.accept(stream)).await else { return };
+    let Some(Ok(stream)) = in_time(tls.accept(stream), &stopping).await else { return };
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     serve(stream, is_http2, router, stopping).await;
 }
 
 async fn serve_plain(mut stream: TcpStream, router: Router, stopping: Stopping) {
-    let Ok(Ok((is_http2, begun))) = tokio::time::timeout(HEADERS_PATIENCE, first_bytes(&mut stream)).await else {
-        return;
-    };
+    let Some(Ok((is_http2, begun))) = in_time(first_bytes(&mut stream), &stopping).await else { return };
     serve(Begun { begun, taken: 0, stream }, is_http2, router, stopping).await;
+}
+
+/// What comes of it, unless that takes too long, or the server is told to stop before anything was asked.
+async fn in_time<T>(begin: impl Future<Output = T>, stopping: &Stopping) -> Option<T> {
+    let mut stopping = stopping.clone();
+    tokio::select! {
+        outcome = tokio::time::timeout(HEADERS_PATIENCE, begin) => outcome.ok(),
+        _ = stopping.wait_for(|stopping| *stopping) => None,
+    }
 }
 
 /// Reads until it is clear whether HTTP/2 is spoken, and gives back what was read.
@@ -147,6 +154,7 @@ where
             _ = connection.as_mut() => return,
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
+        // As above.
         let _ = connection.await;
     } else {
         let mut connection = pin!(http1().serve_connection(stream, service).with_upgrades());
@@ -154,6 +162,7 @@ where
             _ = connection.as_mut() => return,
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
+        // As above.
         let _ = connection.await;
     }
 }

@@ -56,26 +56,12 @@ fn ended(ending: &store::Ending) -> api::Ended {
     let said = detail.as_ref().and_then(|detail| detail.get("error")?.get("message")?.as_str());
     api::Ended {
         at: time(ending.at),
-        reason: end_reason(ending.reason),
+        reason: ending.reason,
         detail: said.map_or_else(|| end_words(ending.reason).to_owned(), str::to_owned),
     }
 }
 
-/// Why a sandbox ended.
-pub(crate) fn end_reason(reason: EndReason) -> api::EndReason {
-    match reason {
-        EndReason::Killed => api::EndReason::Killed,
-        EndReason::TimedOut => api::EndReason::Deadline,
-        EndReason::Idle => api::EndReason::Idle,
-        EndReason::OutOfMemory => api::EndReason::OutOfMemory,
-        EndReason::AgentLost => api::EndReason::GuestLost,
-        EndReason::SupervisorLost | EndReason::Unknown => api::EndReason::SupervisorLost,
-        EndReason::HostRebooted => api::EndReason::HostRestarted,
-        EndReason::StartFailed => api::EndReason::SetupFailed,
-        EndReason::Unclaimed => api::EndReason::Operator,
-    }
-}
-
+/// Why a sandbox ended, in words.
 pub(crate) fn end_words(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Killed => "a client ended it",
@@ -144,9 +130,11 @@ pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> R
 fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
-        // What is stored was checked by the same rules; nothing is left out here.
-        let label = api::Label::new(name.clone(), value.clone());
-        let _ = label.map(|label| shown.insert(label));
+        // What is stored was checked by the same rules, so nothing is left out here.
+        if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
+            // Each name is there once.
+            let _ = shown.insert(label);
+        }
     }
     shown
 }
@@ -177,7 +165,8 @@ fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
     if ports.public.len() > PORTS_MAX {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
     }
-    let port = |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
+    let port =
+        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
     ports.public.iter().map(port).collect()
 }
 
@@ -313,19 +302,17 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
     use api::SandboxEventBody as Body;
     use control::EventBody as Control;
     Some(match body {
-        Control::Started { .. } => Body::Started,
-        Control::Claimed => Body::Created,
-        Control::ExecStarted { exec_id, program } => Body::ExecStarted { exec_id, command: vec![program] },
+        Control::Started { unenforced } => Body::Started { unenforced },
+        Control::Claimed => Body::Claimed,
+        Control::ExecStarted { exec_id, program } => Body::ExecStarted { exec_id, program },
         Control::ExecEnded(state) => exec_ended(state.exec_id.clone(), &state),
         Control::Denial { denial } => Body::Denied { denial },
         Control::Limit { denial } => Body::LimitReached { denial },
         Control::Paused { by_itself } => {
-            Body::Paused { reason: if by_itself { api::PauseReason::Deadline } else { api::PauseReason::Asked } }
+            Body::Paused { reason: if by_itself { api::PauseReason::TimeUp } else { api::PauseReason::Asked } }
         }
         Control::Resumed => Body::Resumed,
-        Control::Ending { reason } => {
-            Body::Ended { reason: end_reason(reason), detail: end_words(reason).to_owned() }
-        }
+        Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
         Control::Unknown => return None,
     })
 }

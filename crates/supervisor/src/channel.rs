@@ -89,7 +89,8 @@ impl Channel {
                     self.attached.iter_mut().for_each(|attached| attached.before -= sent);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
+                // The second is said when too many descriptors are on their way: the guest has to take some first.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS) => return,
                 Err(_) => {
                     self.outgoing.clear();
                     self.attached.clear();
@@ -155,5 +156,84 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+    use std::os::fd::AsRawFd;
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
+    use saggar_guest::{OpenRequest, OpenTarget};
+
+    use super::*;
+
+    /// More frames with descriptors than the socket takes at once, so that they wait here.
+    const FRAMES: u32 = 2000;
+
+    fn open(stream: u32) -> ToGuest {
+        // Large, so that the queue fills.
+        let groups = vec![1; 200];
+        ToGuest::Open(OpenRequest {
+            stream,
+            uid: 1,
+            gid: 1,
+            groups,
+            keep_capabilities: false,
+            target: OpenTarget::Files,
+        })
+    }
+
+    /// A file that says which frame it belongs to.
+    fn marked(stream: u32) -> OwnedFd {
+        let file = rustix::fs::memfd_create("mark", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, stream.into()).unwrap();
+        file
+    }
+
+    #[test]
+    fn descriptors_arrive_in_order_and_no_later_than_their_frame() {
+        let (mut channel, theirs) = Channel::pair().unwrap();
+        for stream in 0..FRAMES {
+            channel.send(&ToGuest::StdinEnd { exec: stream }).unwrap();
+            channel.send_with(&open(stream), vec![marked(stream)]).unwrap();
+        }
+        assert!(channel.has_outgoing(), "the test is about a queue that is not empty");
+        let mut decoder = Decoder::<ToGuest>::new();
+        let (mut waiting, mut next) = (VecDeque::<OwnedFd>::new(), 0);
+        let mut buffer = vec![0; 5000];
+        while next < FRAMES {
+            channel.flush();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(JOINS_MAX))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let part = &mut [std::io::IoSliceMut::new(&mut buffer)];
+            let received = recvmsg(&theirs, part, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    waiting.extend(descriptors);
+                }
+            }
+            let mut input = &buffer[..received.bytes];
+            while let Some(frame) = decoder.next_frame(&mut input).unwrap() {
+                if let ToGuest::Open(request) = frame {
+                    let descriptor = waiting.pop_front().expect("it has come with its frame");
+                    let mark = rustix::fs::fstat(&descriptor).unwrap().st_size;
+                    assert_eq!((request.stream, mark), (next, next.into()), "descriptor {}", descriptor.as_raw_fd());
+                    next += 1;
+                }
+            }
+        }
+        assert!(waiting.is_empty() && !channel.has_outgoing());
+    }
+
+    #[test]
+    fn a_frame_without_its_descriptors_is_not_sent() {
+        let (mut channel, _theirs) = Channel::pair().unwrap();
+        let refusal = Err(FrameError::Invalid("descriptors"));
+        assert_eq!(channel.send(&open(1)), refusal);
+        assert_eq!(channel.send_with(&ToGuest::StdinEnd { exec: 1 }, vec![marked(1)]), refusal);
+        assert!(!channel.has_outgoing());
     }
 }

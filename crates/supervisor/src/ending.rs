@@ -69,7 +69,7 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
             ExecStatus::Refused,
             Problem::new(
                 Code::InvalidCwd,
-                format!("the working directory {cwd} can't be entered: {reason}"),
+                format!("the working directory {cwd:?} can't be entered: {reason}"),
                 "give a directory that exists inside with --cwd",
             ),
         ),

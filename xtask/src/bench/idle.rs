@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::machine::{drop_caches, mem_available_kib};
 use super::options::Options;
 use super::statistics::Spread;
+use crate::machine::{drop_caches, mem_available_kib};
 
 /// Idle for longer than any round takes.
 const IDLE_PROGRAM: &[&str] = &["/bin/sleep", "1000"];

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::contender::{Absence, Contender, Field, Launcher};
 use super::idle::Idle;
-use super::machine::{Load, Machine};
 use super::rounds::Round;
 use super::statistics::{Spread, Summary};
 use super::table::Table;
 use super::target::Target;
+use crate::machine::{Load, Machine};
 
 /// What stands for a number that was not taken.
 const NOTHING: &str = "—";

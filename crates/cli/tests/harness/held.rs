@@ -2,17 +2,20 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use saggar_domain::{ExecId, SandboxId};
 use saggar_supervisor::control::{
     CONTROL, Client, Description, ExecState, Final, Op, Received, Reply, Start, StartExec, Terms, Then, encode_json,
 };
+use serde_json::Value;
 
 use super::{PATIENCE, Place};
 
-/// A supervisor and its sandbox.
+/// A supervisor and its sandbox: killed, both, when dropped.
+#[derive(Debug)]
 pub struct Supervisor {
     pub child: Child,
     pub sandbox: SandboxId,
@@ -28,28 +31,33 @@ pub fn unique() -> [u8; 16] {
     bits
 }
 
-pub fn start(place: &Place, spec: serde_json::Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Reply> {
+pub fn start(place: &Place, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
+    start_in(&place.path("data"), spec, terms, is_pooled)
+}
+
+/// The same with another data directory.
+pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
     let (ours, theirs) = UnixStream::pair().expect("ours");
     let sandbox = SandboxId::from_random(unique());
-    let mut command = place.command(["__supervise"]);
-    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the binary was built");
     drop(command);
     let mut starter = Client::over(OwnedFd::from(ours));
     starter.set_patience(PATIENCE).expect("ours");
-    let data_directory = place.path("data");
+    let data_directory = data.to_owned();
     let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
     let mut bytes = Vec::new();
-    encode_json(&mut bytes, &start).expect("ours");
-    starter.send(&bytes).expect("ours");
-    match starter.receive().expect("ours") {
+    encode_json(&mut bytes, &start).expect("short enough");
+    starter.send(&bytes).expect("it reads");
+    match starter.receive().expect("it answers") {
         Received::Reply(Reply::Ready(ready)) => {
-            let socket = place.path(&format!("data/control/{sandbox}.sock"));
+            let socket = data.join(format!("control/{sandbox}.sock"));
             Ok(Supervisor { child, sandbox, ready, socket })
         }
         Received::Reply(other) => {
-            child.wait().expect("ours");
-            Err(other)
+            child.wait().expect("our own child");
+            Err(Box::new(other))
         }
         other => panic!("{other:?}"),
     }
@@ -152,5 +160,17 @@ pub fn follow(client: &mut Client) -> Seen {
             Received::End => return seen,
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Asks again until there is an answer, with an end to it.
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain");
+        std::thread::yield_now();
     }
 }

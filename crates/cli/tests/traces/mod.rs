@@ -5,6 +5,8 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod terminal;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -109,6 +111,16 @@ pub fn processes(marker: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(marker)).collect()
+}
+
+/// Waits until no process has this word in its command line. What is killed while the kernel makes a namespace for it is gone when the
+/// kernel is done with that, which takes a while on a busy machine.
+pub fn check_all_end(marker: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !processes(marker).is_empty() {
+        assert!(Instant::now() < deadline, "these live on: {:?}", processes(marker));
+        std::thread::yield_now();
+    }
 }
 
 /// Asserts that nothing of a sandbox is left: no record, no cgroup. The workspace must be as empty as it was.

@@ -8,7 +8,8 @@ use saggar_supervisor::EscapeFilter;
 use super::Scene;
 use crate::expect::Observation;
 
-fn own_program() -> Option<Command> {
+/// This very program, for what a user would start.
+pub(super) fn own_program() -> Option<Command> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.stdin(Stdio::null());
     Some(command)
@@ -29,17 +30,43 @@ pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
         ("position report", b"\x1b[6n"),
         ("device report", b"\x1b[c"),
         ("8-bit control", b"\xc2\x9b"),
+        ("concealment", b"\x1b[8m"),
+        ("concealment after a reset", b"\x1b[0;08m"),
+        ("concealment after a style", b"\x1b[1:8m"),
+        ("concealment after a colour", b"\x1b[38;5;1;8m"),
+        ("concealment after a background", b"\x1b[48;2;1;2;3;8m"),
     ];
-    sequences
-        .iter()
-        .map(|(member, bytes)| {
-            Observation::examined(
-                format!("shown without: {member}"),
-                contains(raw, bytes) && !contains(&shown, bytes),
-                "",
-            )
-        })
-        .collect()
+    let gone = sequences.iter().map(|(member, bytes)| {
+        let is_gone = contains(raw, bytes) && !contains(&shown, bytes);
+        Observation::examined(format!("shown without: {member}"), is_gone, "")
+    });
+    let grey = Observation::examined("a colour of that number stays", contains(&shown, b"\x1b[38;5;8mgrey"), "");
+    gone.chain([grey]).collect()
+}
+
+/// A spec file may come from anywhere; what it says wrongly is repeated in the error, and must not act on who reads it.
+pub(super) fn spec_errors_harmless(scene: &Scene<'_>) -> Vec<Observation> {
+    let files = [
+        ("a path", "toml", r#"workspace = "\u001b]0;PWNED\u0007""#),
+        ("a path of JSON", "json", r#"{"workspace": "\u001b]0;PWNED\u0007"}"#),
+        ("a field", "json", r#"{"\u001b]0;PWNED\u0007": 1}"#),
+        ("a field further in", "json", r#"{"limits": {"\u001b[2J": 1}}"#),
+        ("a field of TOML", "toml", "\"\\u001b[2J\" = 1"),
+        ("a mode", "json", r#"{"fs": "\u001b[2J"}"#),
+        ("a bidirectional mark", "json", r#"{"workspace": "/no\u202egnp.exe"}"#),
+        ("an 8-bit control", "json", r#"{"\u009b2J": 1}"#),
+    ];
+    let tried = files.iter().map(|(member, format, content)| {
+        let spec = scene.directory.join(format!("spec.{format}"));
+        let output = std::fs::write(&spec, content).ok().and_then(|()| own_program()).and_then(|mut command| {
+            let data = scene.directory.join("data");
+            command.args(["run", "--data-dir"]).arg(data).arg("--spec").arg(&spec).args(["--", "true"]).output().ok()
+        });
+        let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+        let acts = |c: char| matches!(c, '\x1b' | '\x07' | '\u{9b}' | '\u{202e}');
+        Observation::examined(*member, !said.contains(acts) && said.contains("u{"), "")
+    });
+    tried.collect()
 }
 
 /// The attacker is static: whoever warns of a library that can't be preloaded is not the attacker.

@@ -316,9 +316,8 @@ impl Agent {
         if !self.execs.iter().any(Exec::is_pursued) {
             return;
         }
-        let mut ours: Vec<libc::pid_t> =
-            self.execs.iter().flat_map(Exec::children).chain(self.workers.iter().copied()).collect();
-        ours.sort_unstable();
+        let children = self.execs.iter().flat_map(Exec::children).chain(self.workers.iter().copied());
+        let ours: Vec<libc::pid_t> = children.collect();
         for tree in self.execs.iter_mut().filter_map(|exec| exec.tree.as_mut()) {
             tree.look(&ours);
         }

@@ -20,7 +20,7 @@ use super::channel::Channel;
 use super::input::Input;
 use super::keeper::{self, Said};
 use super::spawn::{Failure, Spawned};
-use super::sys::{Errno, Fd};
+use super::sys::{self, Errno, Fd};
 use super::tree::Tree;
 use super::{Leave, storage, terminal};
 
@@ -280,7 +280,8 @@ impl Exec {
         buffer: &mut [u8],
     ) -> Result<(), Leave> {
         let gave = match self.phase {
-            Phase::Running if channel.has_room() => self.read_output(stream, channel, buffer)?,
+            // The other output may have used up what there was a moment ago.
+            Phase::Running if channel.has_room() && self.credit() > 0 => self.read_output(stream, channel, buffer)?,
             Phase::Left => self.output(stream).map_or(Gave::End, |output| read(output, buffer)),
             Phase::Running | Phase::Starting { .. } | Phase::Draining { .. } | Phase::Failed => Gave::Nothing,
         };
@@ -327,12 +328,17 @@ impl Exec {
         buffer: &mut [u8],
     ) -> Result<bool, Leave> {
         while let Some(current) = stream {
-            if self.output(current).is_some() && (!channel.has_room() || self.credit() == 0) {
+            let gave = if self.credit() == 0 && !self.output(current).is_some_and(sys::is_readable) {
+                // Without credit it cannot be read, but it can be seen that there is nothing to read.
+                Gave::Nothing
+            } else if self.output(current).is_some() && (!channel.has_room() || self.credit() == 0) {
                 self.phase = Phase::Draining { end, stream, left };
                 return Ok(false);
-            }
-            let most = left.min(buffer.len());
-            match self.read_output(current, channel, &mut buffer[..most])? {
+            } else {
+                let most = left.min(buffer.len());
+                self.read_output(current, channel, &mut buffer[..most])?
+            };
+            match gave {
                 Gave::Bytes(count) if count < left => left -= count,
                 gave => {
                     if let Gave::End = gave {

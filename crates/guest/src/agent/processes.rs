@@ -16,8 +16,6 @@ const PROCESSES_MAX: usize = 65_536;
 /// A line of `/proc/PID/stat` is shorter.
 const STAT_LEN: usize = 1024;
 
-const PROC_SUPER_MAGIC: u64 = 0x9fa0;
-
 /// One process. The time at which it began tells it from another that has its number later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
@@ -43,9 +41,10 @@ impl Proc {
         // SAFETY: fstatfs fills in the whole struct when it succeeds, and only then is it read.
         let kind = unsafe {
             sys::check(libc::fstatfs(directory.raw(), filesystem.as_mut_ptr()))?;
-            filesystem.assume_init().f_type as u64
+            filesystem.assume_init().f_type
         };
-        if kind == PROC_SUPER_MAGIC { Ok(Proc(directory)) } else { Err(Errno(libc::ENODEV)) }
+        // PROC_SUPER_MAGIC, which is not of one type in all C libraries.
+        if kind == 0x9fa0 { Ok(Proc(directory)) } else { Err(Errno(libc::ENODEV)) }
     }
 
     /// Every process there is, in ascending order.
@@ -59,10 +58,11 @@ impl Proc {
                 if processes.len() == PROCESSES_MAX {
                     return Err(Errno(libc::EOVERFLOW));
                 }
-                processes.push(process);
+                // They come in ascending order; if one does not, it is put where it belongs.
+                let position = processes.partition_point(|before: &Process| before.pid < process.pid);
+                processes.insert(position, process);
             }
         }
-        processes.sort_unstable_by_key(|process: &Process| process.pid);
         Ok(processes)
     }
 

@@ -146,6 +146,12 @@ pub(super) fn poll(entries: &mut [libc::pollfd], wait: Wait) -> Result<(), Errno
     .map(|_| ())
 }
 
+/// Whether there is something to read now, an end aside.
+pub(super) fn is_readable(fd: &Fd) -> bool {
+    let mut entries = [libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 }];
+    poll(&mut entries, Wait::Never).is_ok() && entries[0].revents & libc::POLLIN != 0
+}
+
 /// How long to wait.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {

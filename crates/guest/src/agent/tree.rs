@@ -83,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// Takes one look. `ours` are the agent's own children, in ascending order: everyone else who is its child has lost a keeper.
+    /// Takes one look. `ours` are the agent's own children: everyone else who is its child has lost a keeper.
     pub(super) fn look(&mut self, ours: &[libc::pid_t]) {
         let Some(pursuit) = &mut self.pursuit else { return };
         let (keeper, is_keeper_gone) = (self.keeper, self.is_keeper_gone);
@@ -91,7 +91,7 @@ impl Tree {
         let agent = unsafe { libc::getpid() };
         let is_first = |process: &Process| {
             if is_keeper_gone {
-                process.parent == agent && ours.binary_search(&process.pid).is_err()
+                process.parent == agent && !ours.contains(&process.pid)
             } else {
                 process.parent == keeper
             }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use saggar_guest::{Decoder, End, ExecRequest, FailStage, FromGuest, PROTOCOL, Stream, ToGuest};
+use saggar_guest::{
+    Decoder, End, ExecRequest, FailStage, FromGuest, OpenRequest, OpenTarget, PROTOCOL, Stream, ToGuest,
+};
 
 /// Far more than anything here takes on a loaded machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -94,6 +96,45 @@ impl Host {
 
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the agent takes frames in time");
+    }
+
+    /// Sends a frame with descriptors at its first byte.
+    pub fn send_with(&mut self, frame: &ToGuest, descriptors: &[BorrowedFd<'_>]) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        self.send_raw_with(&bytes, descriptors);
+    }
+
+    pub fn send_raw_with(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let length = size_of_val(&*raw) as u32;
+        let mut control = vec![0u64; 128];
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: all zeroes are a msghdr that says nothing; then it points to one slice and to one buffer that has room for one header and
+        // the numbers, which the macros compute.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(length) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
+            std::ptr::copy_nonoverlapping(raw.as_ptr(), libc::CMSG_DATA(header).cast::<i32>(), raw.len());
+            libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+        };
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Opens a stream to a worker.
+    pub fn open(&mut self, request: OpenRequest) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(DEADLINE)).unwrap();
+        ours.set_write_timeout(Some(DEADLINE)).unwrap();
+        self.send_with(&ToGuest::Open(request), &[theirs.as_fd()]);
+        ours
     }
 
     /// The next frame, or `None` when the agent has closed the channel.
@@ -255,14 +296,42 @@ pub fn shell(script: &str) -> ExecRequest {
     command(&["sh", "-c", script])
 }
 
+/// A request for a worker, as root without capabilities.
+pub fn opening(target: OpenTarget) -> OpenRequest {
+    OpenRequest { stream: 1, uid: 0, gid: 0, groups: vec![], keep_capabilities: false, target }
+}
+
+/// Makes a file or directory somebody's.
+pub fn give(path: impl AsRef<Path>, uid: u32, gid: u32) {
+    std::os::unix::fs::fchown(std::fs::File::open(path).unwrap(), Some(uid), Some(gid)).unwrap();
+}
+
+/// Asks again and again until it is so.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
 /// A directory of the test's own, gone at its end.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new() -> Scratch {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    /// One that is on no disk, for what would take a disk long.
+    pub fn in_memory() -> Scratch {
+        Scratch::below(Path::new("/dev/shm"))
+    }
+
+    fn below(directory: &Path) -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("saggar-guest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = directory.join(name);
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }

@@ -43,7 +43,7 @@ fn root_that_keeps_capabilities_has_the_agents_but_setpcap() {
 }
 
 /// An agent that already is the one user of its sandbox and may not become another.
-fn start_single(scratch: &Scratch, bounding: &str) -> Host {
+pub fn start_single(scratch: &Scratch, bounding: &str) -> Host {
     // Where the tests are built, that user may not be able to look.
     let copy = scratch.file("agent", &std::fs::read(agent()).unwrap(), 0o755);
     let mut command = Command::new("setpriv");

@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod descriptors;
+mod files;
 mod host;
 mod identity;
 mod lifecycle;
+mod port;
 mod programs;
 mod streams;
+mod trees;
+mod windows;

@@ -63,14 +63,17 @@ impl Default for Found {
 impl Host {
     /// Looks at what is mounted and where we are in it.
     pub fn detect() -> Self {
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::detect_as(&own_cgroups())
+    }
+
+    fn detect_as(own: &str) -> Self {
         // Listing all mounts takes the kernel longer than all the rest here, so the usual places are looked at first.
-        let usual = Self::from_hierarchies(&Hierarchy::usual(), &own);
+        let usual = Self::from_hierarchies(&Hierarchy::usual(), own);
         if Controller::ALL.iter().all(|controller| usual.place(*controller).is_ok()) {
             return usual;
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self::from_text(&mounts, &own)
+        Self::from_text(&mounts, own)
     }
 
     fn from_text(mounts: &str, own: &str) -> Self {
@@ -112,8 +115,8 @@ impl Host {
 
     /// The same, and where processes can be frozen: apart, because it takes a while and a sandbox of one exec is never frozen.
     pub fn detect_with_freezer() -> Self {
-        let mut host = Self::detect();
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = own_cgroups();
+        let mut host = Self::detect_as(&own);
         host.freezer = host.v2_place().cloned().or_else(|| find_freezer(&own));
         host
     }
@@ -283,6 +286,11 @@ impl Hierarchy {
         let handed = handed_down(&ours, wanted);
         (!handed.is_empty()).then_some((ours, handed))
     }
+}
+
+/// Which cgroups we are in, in the kernel's words.
+fn own_cgroups() -> String {
+    std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
 /// On a host with controllers of version 1, a version 2 hierarchy beside them can freeze too, and counts CPU time besides; the freezer of

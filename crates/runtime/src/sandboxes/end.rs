@@ -105,6 +105,7 @@ impl Sandboxes {
     /// It is no longer among the living; its slot is free.
     fn forget(&self, id: &SandboxId, reason: EndReason) {
         if let Some(live) = self.inner.register.remove(id) {
+            live.free_slot();
             live.ended.send_replace(Some(reason));
         }
     }

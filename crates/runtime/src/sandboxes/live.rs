@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use saggar_domain::{EndReason, ProjectId, PublicPorts, SandboxId, User};
 use saggar_supervisor::control::Terms;
@@ -28,7 +28,8 @@ pub(crate) struct Live {
     pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
     pub(crate) ended: watch::Sender<Option<EndReason>>,
-    _slot: Slot,
+    /// Until nothing of it is left; others may hold this record for a moment longer.
+    slot: Mutex<Option<Slot>>,
 }
 
 /// What there is to know of one that lives.
@@ -48,7 +49,22 @@ impl Live {
         let stored = watch::Sender::new(0);
         let ended = watch::Sender::new(None);
         let public_ports = RwLock::new(public_ports);
-        Self { id, project, socket, wake: RwLock::new(wake), user, public_ports, stored, ended, _slot: slot }
+        Self {
+            id,
+            project,
+            socket,
+            wake: RwLock::new(wake),
+            user,
+            public_ports,
+            stored,
+            ended,
+            slot: Mutex::new(Some(slot)),
+        }
+    }
+
+    /// Nothing of it is left: another may have its place.
+    pub(crate) fn free_slot(&self) {
+        self.slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     }
 
     /// What it gets when traffic wakes it.

@@ -1,5 +1,7 @@
 //! The examination: every tier, filesystem mode, network mode and limit, tried one after the other.
 
+use std::time::{Duration, Instant};
+
 use saggar_domain::{
     ByteSize, CAPABILITIES_SCHEMA, Capabilities, Capability, Count, Cpus, DenialCode, Draft, DraftLimits, ExecStatus,
     FsMode, LimitName, NetworkMode, Support, Tier, Timeout, User,
@@ -50,7 +52,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
         .tiers
         .iter()
         .any(|tier| tier.name == Tier::Namespace.as_str() && tier.status == Support::Supported);
-    let host = Host::detect();
+    let host = Host::detect_with_freezer();
     capabilities.filesystem =
         FsMode::ALL.iter().map(|mode| filesystem(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.network = NetworkMode::ALL.iter().map(|mode| network(&trials, *mode, capabilities.is_ready)).collect();
@@ -183,6 +185,9 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
     }
 }
 
+/// Whether a limit held, by what its trial reported and how long that took.
+type Held = fn(&Report, Duration) -> bool;
+
 /// Tries to exceed each limit.
 fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
     let draft = |limits: DraftLimits| Draft { limits, ..Draft::default() };
@@ -191,13 +196,14 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
         host.place(controller)
             .map_or("no cgroup".to_owned(), |place| format!("{} {}", place.mechanism(), controller.as_str()))
     };
-    let (mechanism, report, is_held, told): (String, Report, fn(&Report) -> bool, &str) = match name {
+    let start = Instant::now();
+    let (mechanism, report, is_held, told): (String, Report, Held, &str) = match name {
         LimitName::Timeout => {
             let report = trials.sh(draft(DraftLimits { timeout: Some(Timeout::millis(50)), ..none() }), "sleep 60");
             (
                 "a deadline outside of the sandbox".to_owned(),
                 report,
-                |report| report.status == ExecStatus::TimedOut,
+                |report, _| report.status == ExecStatus::TimedOut,
                 "a sleeping program was ended",
             )
         }
@@ -209,18 +215,18 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
             (
                 by_cgroup(Controller::Memory),
                 report,
-                |report| has_hit(report, "limit/memory"),
+                |report, _| has_hit(report, "limit/memory"),
                 "a program that took too much was killed",
             )
         }
         LimitName::Cpus => {
             let limits = DraftLimits { cpus: Some(Cpus::millis(100)), timeout: Some(Timeout::millis(400)), ..none() };
-            let report = trials.sh(draft(limits), "while :; do :; done");
-            // A tenth of 400 ms is 40; a program with a whole processor would have had most of the 400.
+            // Two at work, so that on a busy host their share would be too large without a limit.
+            let report = trials.sh(draft(limits), "while :; do :; done & while :; do :; done");
             (
                 by_cgroup(Controller::Cpu),
                 report,
-                |report| report.status == ExecStatus::TimedOut && report.usage.cpu_ms.is_some_and(|used| used < 200),
+                |report, elapsed| report.status == ExecStatus::TimedOut && has_at_most(report, elapsed, 300),
                 "a busy program was slowed down",
             )
         }
@@ -237,7 +243,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
             (
                 mechanism,
                 report,
-                |report| report.status == ExecStatus::Exited && !succeeded(report),
+                |report, _| report.status == ExecStatus::Exited && !succeeded(report),
                 "one process too many was refused",
             )
         }
@@ -250,7 +256,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                 "size of the private tmpfs, which counts as memory; a workspace-write workspace is not covered"
                     .to_owned(),
                 report,
-                |report| report.status == ExecStatus::Exited && !succeeded(report),
+                |report, _| report.status == ExecStatus::Exited && !succeeded(report),
                 "a file too large was refused",
             )
         }
@@ -259,7 +265,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                 draft(DraftLimits { files: Some(Count::new(64)), ..none() }),
                 "test \"$(ulimit -n)\" = 64 && test \"$(ulimit -Hn)\" = 64",
             );
-            ("RLIMIT_NOFILE".to_owned(), report, succeeded, "a program found itself limited")
+            ("RLIMIT_NOFILE".to_owned(), report, |report, _| succeeded(report), "a program found itself limited")
         }
         LimitName::Output => {
             let report = trials
@@ -267,15 +273,21 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
             (
                 "counted outside of the sandbox".to_owned(),
                 report,
-                |report| report.output.stdout.len() == 1000 && report.output.stdout_dropped == 4000,
+                |report, _| report.output.stdout.len() == 1000 && report.output.stdout_dropped == 4000,
                 "output past the limit was dropped and counted",
             )
         }
     };
-    if is_held(&report) {
+    if is_held(&report, start.elapsed()) {
         return Capability::supported(name.as_str(), mechanism, told);
     }
     Capability::unsupported(name.as_str(), mechanism, why(&report), AS_ROOT)
+}
+
+/// Whether a program had at most so many thousandths of a processor. Compared with the time that went by: on a busy host a trial takes
+/// longer than it was given, and a fixed number of milliseconds would say more of the host's load than of the limit.
+fn has_at_most(report: &Report, elapsed: Duration, thousandths: u128) -> bool {
+    report.usage.cpu_ms.is_some_and(|used| u128::from(used) * 1000 < elapsed.as_millis() * thousandths)
 }
 
 fn has_hit(report: &Report, rule: &str) -> bool {
@@ -291,6 +303,14 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
             Err(why) => Capability::unsupported(&name, "none", why, AS_ROOT),
         });
     }
+    found.push(match host.freezer() {
+        Ok(place) => Capability::supported(
+            "pause",
+            format!("the freezer of {}", place.mechanism()),
+            "a child of our own cgroup that can be frozen can be made here",
+        ),
+        Err(why) => Capability::unsupported("pause", "none", why, AS_ROOT),
+    });
     found
 }
 

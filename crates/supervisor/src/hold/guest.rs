@@ -137,6 +137,7 @@ impl Hold {
         if end != End::Code(0) {
             self.look_for_refused_processes();
         }
+        self.trim(number);
         let exec = self.execs.get_mut(number).ok_or(Lie)?;
         let cause = exec.deadline.as_ref().and_then(|deadline| deadline.cause());
         let ending = match cause {

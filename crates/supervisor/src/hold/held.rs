@@ -86,8 +86,7 @@ impl Held {
             if is_kill {
                 connection.say(&killed);
             } else {
-                let problem = Problem::new(Code::SandboxEnded, "the sandbox has ended", "make another one");
-                connection.say(&Reply::Error(problem));
+                connection.say(&Reply::Error(too_late()));
             }
             leaving.push(connection);
         }
@@ -98,6 +97,10 @@ impl Held {
 impl Hold {
     /// Passes on the last of the output and the events, for a moment.
     fn drain(&mut self) {
+        for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Starting { .. })) {
+            connection.say(&Reply::Error(too_late()));
+            connection.role = Role::Leaving;
+        }
         let deadline = Moment::now() + DRAIN_PATIENCE;
         loop {
             let now = Moment::now();
@@ -130,6 +133,10 @@ fn wait_for_room(connections: &mut [&mut Connection], patience: Duration) {
     let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
     // Whatever comes of it: what can be written is tried next, and the deadline ends it.
     let _ = poll(&mut polls, Some(&timeout));
+}
+
+fn too_late() -> Problem {
+    Problem::new(Code::SandboxEnded, "the sandbox has ended", "make another one")
 }
 
 fn lost(reason: EndReason) -> Option<Problem> {

@@ -26,6 +26,7 @@ use crate::deadline::Action;
 use crate::watch::{Refused, Watch};
 
 use super::connection::{Connection, Read, Role};
+use super::exec::Exec;
 use super::execs::Execs;
 use super::happenings::Happenings;
 use super::held::Held;
@@ -171,8 +172,8 @@ impl Hold {
             self.tick(now);
             self.revisit(now);
             self.pump(now);
-            if self.end.is_some() {
-                break;
+            if self.end.is_some() || !self.revisit.is_empty() {
+                continue;
             }
             match self.wait(now) {
                 Ok(ready) => {
@@ -291,7 +292,9 @@ impl Hold {
         let outgoing = if self.channel.has_outgoing() { PollFlags::OUT } else { PollFlags::empty() };
         wanted.push((Source::Channel, self.channel.as_fd(), PollFlags::IN | outgoing));
         let instant = Instant::now();
-        if let Some(fd) = self.watch.waiting_on(instant) {
+        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start.
+        let is_starting = self.execs.iter().any(Exec::is_starting);
+        if let Some(fd) = self.watch.waiting_on(instant).filter(|_| !is_starting) {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
@@ -385,7 +388,7 @@ impl Hold {
         }
     }
 
-    fn listen(&mut self, token: u64, now: Moment) {
+    pub(super) fn listen(&mut self, token: u64, now: Moment) {
         let held: usize = self.connections.values().map(|connection| connection.decoder.held()).sum();
         let Some(connection) = self.connections.get(&token) else { return };
         let is_read = self.is_read(connection);
@@ -400,7 +403,7 @@ impl Hold {
     }
 
     /// Looks again at connections that may have a whole frame waiting, and drops those that took too long.
-    fn revisit(&mut self, now: Moment) {
+    pub(super) fn revisit(&mut self, now: Moment) {
         // Those that are put there meanwhile have their turn too; each turn takes a frame away, so there is an end.
         while let Some(token) = self.revisit.pop_front() {
             self.heed(token, now);

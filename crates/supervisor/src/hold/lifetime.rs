@@ -17,6 +17,7 @@ pub(crate) struct Lifetime {
     terms: Terms,
     state: State,
     used: Moment,
+    was_busy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(crate) enum Due {
 
 impl Lifetime {
     pub(crate) fn new(terms: Terms, is_owned: bool, now: Moment) -> Self {
-        let mut lifetime = Self { terms, state: State::Unowned, used: now };
+        let mut lifetime = Self { terms, state: State::Unowned, used: now, was_busy: false };
         if is_owned {
             lifetime.set(terms, now);
         }
@@ -78,11 +79,12 @@ impl Lifetime {
         }
     }
 
-    /// What time has come for. While it is in use (`is_busy`) it is not idle.
+    /// What time has come for. While it is in use (`is_busy`) it is not idle, and was not since that was last said.
     pub(crate) fn due(&mut self, now: Moment, is_busy: bool) -> Option<(Due, Then)> {
-        if is_busy {
+        if is_busy || self.was_busy {
             self.used = now;
         }
+        self.was_busy = is_busy;
         let State::Running { until } = self.state else { return None };
         if until.is_some_and(|until| now >= until) {
             return Some((Due::Expired, self.terms.then));
@@ -149,8 +151,10 @@ mod tests {
         lifetime.touch(Moment::at(5));
         assert_eq!(lifetime.due(Moment::at(14), false), None);
         assert_eq!(lifetime.due(Moment::at(20), true), None);
-        assert_eq!((lifetime.next(true), lifetime.next(false)), (None, Some(Moment::at(30))));
-        assert_eq!(lifetime.due(Moment::at(30), false), Some((Due::Idle, Then::Kill)));
+        assert_eq!(lifetime.next(true), None);
+        assert_eq!(lifetime.due(Moment::at(90), false), None);
+        assert_eq!(lifetime.next(false), Some(Moment::at(100)));
+        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Idle, Then::Kill)));
     }
 
     #[test]

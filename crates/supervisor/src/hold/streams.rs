@@ -4,6 +4,8 @@
 //! wait, as any pipe does. One that takes nothing for too long is no longer waited for and told what it missed. With nobody following,
 //! the ring just moves on.
 
+use std::collections::BTreeMap;
+
 use saggar_guest::{Stream, ToGuest};
 
 use crate::control::{EventBody, Frame, Reply, encode_output};
@@ -25,12 +27,21 @@ impl Hold {
         let Self { connections, execs, happenings, revisit, .. } = self;
         connections.retain(|token, connection| {
             let had_unsent = connection.has_unsent();
-            fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
-            let outcome = connection.flush(now);
+            // Until the reader takes no more, or there is no more.
+            loop {
+                fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
+                let is_moving = connection.has_unsent();
+                if connection.flush(now).is_err() {
+                    return false;
+                }
+                if !is_moving || connection.has_unsent() {
+                    break;
+                }
+            }
             if had_unsent && !connection.has_unsent() {
                 revisit.push_back(*token);
             }
-            outcome.is_ok()
+            connection.has_unsent() || !matches!(connection.role, Role::Leaving)
         });
         self.settle();
     }
@@ -45,13 +56,7 @@ impl Hold {
     /// Gives credit back, drops what is no longer needed, and sends stdin that now fits.
     fn settle(&mut self) {
         let Self { connections, execs, .. } = self;
-        let needed = |number: u32| {
-            let following = connections.values().filter_map(|connection| match &connection.role {
-                Role::Following(following) if following.exec == number && !following.is_lossy => Some(following),
-                _ => None,
-            });
-            following.map(|following| following.cursor.at()).min()
-        };
+        let needed = |number: u32| needed(connections, number);
         let mut frames = Vec::new();
         for exec in execs.iter_mut() {
             let taken = needed(exec.number).unwrap_or_else(|| exec.ring.end());
@@ -70,7 +75,15 @@ impl Hold {
         frames.iter().for_each(|frame| self.say(frame));
     }
 
-    /// Whether someone waits for this exec's output.
+    /// Drops what is past the bound of an exec's output and waited for by nobody.
+    pub(super) fn trim(&mut self, number: u32) {
+        let needed = needed(&self.connections, number).unwrap_or(u64::MAX);
+        if let Some(exec) = self.execs.get_mut(number) {
+            exec.ring.trim(needed);
+        }
+    }
+
+    /// Whether someone waits for a program.
     pub(super) fn is_busy(&self) -> bool {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
@@ -161,6 +174,15 @@ impl Hold {
         self.revisit.extend(feeders);
         Ok(())
     }
+}
+
+/// From which position on someone still reads an exec's output, if someone does who is waited for.
+fn needed(connections: &BTreeMap<u64, Connection>, number: u32) -> Option<u64> {
+    let following = connections.values().filter_map(|connection| match &connection.role {
+        Role::Following(following) if following.exec == number && !following.is_lossy => Some(following),
+        _ => None,
+    });
+    following.map(|following| following.cursor.at()).min()
 }
 
 fn followed(connection: &Connection) -> u32 {

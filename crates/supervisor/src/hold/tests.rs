@@ -1,1 +1,298 @@
-//! The loop against agents and clients of its own making.
+//! The loop against agents and clients of its own making: agents that lie, and readers that don't read.
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use saggar_domain::{EndReason, ExecId, SandboxId, Spec};
+use saggar_guest::{Decoder, End, FailStage, FromGuest, PROTOCOL, Stream, ToGuest};
+use saggar_jail::Signals;
+
+use super::connection::Connection;
+use super::exec::OUTPUT_WINDOW;
+use super::moment::Moment;
+use super::{Hold, Holding};
+use crate::channel::Channel;
+use crate::control::{Client, From, Op, Received, Reply, StartExec, Terms, Then};
+
+/// A loop with a fake agent at the other end of its channel, and a process to stand for PID 1.
+struct Fake {
+    hold: Hold,
+    agent: OwnedFd,
+    decoder: Decoder<ToGuest>,
+    _first: First,
+}
+
+/// What stands for PID 1.
+struct First(Child);
+
+impl Fake {
+    fn new() -> Self {
+        let (channel, agent) = Channel::pair().unwrap();
+        let first = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&first);
+        let (listener, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let hold = Hold::new(Holding {
+            sandbox_id: SandboxId::from_random([1; 16]),
+            spec: Spec::resolve(serde_json::from_str("{}").unwrap()).unwrap(),
+            policy_hash: String::new(),
+            unenforced: Vec::new(),
+            pid,
+            pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap(),
+            questions: None,
+            channel,
+            group: None,
+            listener,
+            signals: Signals::block(&[]).unwrap(),
+            terms: Terms { ttl_ms: None, then: Then::Kill, idle_ms: None },
+            is_pooled: false,
+        });
+        Self { hold, agent, decoder: Decoder::new(), _first: First(first) }
+    }
+
+    fn say(&mut self, frames: &[FromGuest]) {
+        for frame in frames {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes).unwrap();
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                let sent = rustix::net::send(&self.agent, rest, rustix::net::SendFlags::DONTWAIT).unwrap_or(0);
+                rest = &rest[sent..];
+                self.hold.converse(Moment::now());
+            }
+        }
+        // A read takes a part; this many take all that a socket holds.
+        (0..32).for_each(|_| self.hold.converse(Moment::now()));
+    }
+
+    /// What the agent was told.
+    fn heard(&mut self) -> Vec<ToGuest> {
+        let (mut frames, mut bytes) = (Vec::new(), vec![0; 1 << 20]);
+        while let Ok((length @ 1.., _)) = recv(&self.agent, &mut bytes[..], RecvFlags::DONTWAIT) {
+            let mut input = &bytes[..length];
+            while let Some(frame) = self.decoder.next_frame(&mut input).unwrap() {
+                frames.push(frame);
+            }
+        }
+        frames
+    }
+
+    fn connect(&mut self) -> Client {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let token = self.hold.connections.len() as u64 + 1;
+        self.hold.connections.insert(token, Connection::new(theirs, Moment::now()));
+        let client = Client::over(ours);
+        client.set_patience(Duration::from_secs(20)).unwrap();
+        client
+    }
+
+    /// Asks, and lets the loop look at it.
+    fn ask(&mut self, client: &mut Client, op: Op) {
+        client.ask(op).unwrap();
+        let tokens: Vec<u64> = self.hold.connections.keys().copied().collect();
+        for token in tokens {
+            self.hold.listen(token, Moment::now());
+        }
+        self.hold.pump(Moment::now());
+    }
+
+    fn exec(&mut self, client: &mut Client) {
+        let start = StartExec {
+            exec_id: ExecId::from_random([2; 16]),
+            argv: vec!["program".to_owned()],
+            env: Default::default(),
+            cwd: None,
+            user: None,
+            stdin: true,
+            tty: None,
+            timeout_ms: None,
+            limits: None,
+            output_bytes: Some(1000),
+            follow: true,
+        };
+        self.ask(client, Op::Exec(Box::new(start)));
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        // Gone already is what we want.
+        let _ = self.0.kill();
+        let _ = self.0.wait(); // As above.
+    }
+}
+
+const HELLO: FromGuest = FromGuest::Hello { protocol: PROTOCOL };
+const STARTED: FromGuest = FromGuest::Started { exec: 1, pid: 7 };
+const EXITED: FromGuest = FromGuest::Exited { exec: 1, end: End::Code(0) };
+
+fn output(exec: u32, length: u32) -> FromGuest {
+    FromGuest::Output { exec, stream: Stream::Stdout, bytes: vec![b'x'; length as usize] }
+}
+
+#[test]
+fn an_agent_that_says_what_cannot_be_is_given_up() {
+    let failed = FromGuest::Failed { exec: 1, stage: FailStage::Program, errno: 2 };
+    let gone = FromGuest::TreeGone { exec: 1 };
+    let half = OUTPUT_WINDOW / 2 - 10_000;
+    let lies = [
+        vec![STARTED],
+        vec![FromGuest::Hello { protocol: PROTOCOL + 1 }],
+        vec![HELLO, HELLO],
+        vec![HELLO, FromGuest::Started { exec: 2, pid: 7 }],
+        vec![HELLO, output(1, 1)],
+        vec![HELLO, EXITED],
+        vec![HELLO, STARTED, STARTED],
+        vec![HELLO, STARTED, output(9, 1)],
+        vec![HELLO, STARTED, output(1, half), output(1, half), output(1, 20_001)],
+        vec![HELLO, STARTED, FromGuest::StdinTaken { exec: 1, bytes: 1 }],
+        vec![HELLO, STARTED, failed.clone()],
+        vec![HELLO, STARTED, gone.clone()],
+        vec![HELLO, STARTED, EXITED, EXITED],
+        vec![HELLO, STARTED, EXITED, output(1, 1)],
+        vec![HELLO, STARTED, EXITED, gone.clone(), gone.clone()],
+        vec![HELLO, STARTED, FromGuest::StorageFull { exec: 2 }],
+        vec![HELLO, failed.clone(), failed.clone()],
+    ];
+    for (position, lie) in lies.iter().enumerate() {
+        let mut fake = Fake::new();
+        let mut client = fake.connect();
+        fake.exec(&mut client);
+        let (last, truths) = lie.split_last().unwrap();
+        fake.say(truths);
+        assert_eq!(fake.hold.end, None, "before lie {position}");
+        fake.say(std::slice::from_ref(last));
+        assert_eq!(fake.hold.end, Some(EndReason::AgentLost), "lie {position}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_frame_and_an_end_are_the_loss_of_the_agent() {
+    let mut fake = Fake::new();
+    rustix::net::send(&fake.agent, &[255; 16], rustix::net::SendFlags::empty()).unwrap();
+    fake.hold.converse(Moment::now());
+    assert_eq!(fake.hold.end, Some(EndReason::AgentLost));
+    let mut fake = Fake::new();
+    fake.say(&[HELLO]);
+    rustix::net::shutdown(&fake.agent, rustix::net::Shutdown::Both).unwrap();
+    fake.hold.converse(Moment::now());
+    assert_eq!(fake.hold.end, Some(EndReason::AgentLost));
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_waited_for_and_then_not() {
+    let mut fake = Fake::new();
+    let mut client = fake.connect();
+    fake.exec(&mut client);
+    fake.say(&[HELLO, STARTED]);
+    fake.hold.pump(Moment::now());
+    fake.heard();
+    // As much as the window, the buffer and the socket hold, until no more credit comes.
+    let mut sent: u64 = 0;
+    let mut credit = i64::from(OUTPUT_WINDOW);
+    let mut is_told = true;
+    while is_told || credit >= 4096 {
+        let length = credit.min(4096) as u32;
+        if length > 0 {
+            fake.say(&[output(1, length)]);
+            (sent, credit) = (sent + u64::from(length), credit - i64::from(length));
+        }
+        fake.hold.pump(Moment::now());
+        is_told = false;
+        for frame in fake.heard() {
+            if let ToGuest::OutputTaken { bytes, .. } = frame {
+                (credit, is_told) = (credit + i64::from(bytes), true);
+            }
+        }
+    }
+    assert_eq!(fake.hold.end, None);
+    let much_later = Moment::now() + Duration::from_secs(31);
+    fake.hold.revisit(much_later);
+    fake.hold.pump(much_later);
+    let told: u32 = fake
+        .heard()
+        .iter()
+        .map(|frame| match frame {
+            ToGuest::OutputTaken { bytes, .. } => *bytes,
+            _ => 0,
+        })
+        .sum();
+    assert!(told > OUTPUT_WINDOW / 2, "{told}");
+    fake.say(&[EXITED]);
+    let (mut received, mut missed) = (0, 0);
+    client.set_patience(Duration::from_millis(10)).unwrap();
+    loop {
+        fake.hold.pump(Moment::now());
+        match client.receive() {
+            Ok(Received::Output { offset, bytes, .. }) => {
+                assert_eq!(offset, received + missed);
+                received += bytes.len() as u64;
+            }
+            Ok(Received::Reply(Reply::Gap { bytes, .. })) => missed += bytes,
+            Ok(Received::Reply(Reply::Started(_))) => {}
+            Ok(Received::Reply(Reply::Exited(_))) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(missed > 0);
+    assert_eq!(received + missed, sent);
+}
+
+#[test]
+fn stdin_is_passed_on_as_the_program_takes_it() {
+    let mut fake = Fake::new();
+    let mut client = fake.connect();
+    fake.exec(&mut client);
+    fake.say(&[HELLO, STARTED]);
+    fake.hold.pump(Moment::now());
+    fake.heard();
+    let stdin = |frames: Vec<ToGuest>| -> (usize, bool) {
+        frames.into_iter().fold((0, false), |(length, is_over), frame| match frame {
+            ToGuest::Stdin { bytes, .. } => (length + bytes.len(), is_over),
+            ToGuest::StdinEnd { .. } => (length, true),
+            _ => (length, is_over),
+        })
+    };
+    client.feed(&[b'x'; 100_000]).unwrap();
+    let (mut passed, mut is_over, mut taken) = (0, false, 0);
+    fake.ask(&mut client, Op::StdinEnd { exec_id: None });
+    while !is_over {
+        fake.hold.listen(1, Moment::now());
+        fake.hold.revisit(Moment::now());
+        fake.hold.pump(Moment::now());
+        let (length, ended) = stdin(fake.heard());
+        (passed, is_over) = (passed + length, ended);
+        assert!(passed - taken <= saggar_guest::STDIN_WINDOW);
+        if passed > taken {
+            fake.say(&[FromGuest::StdinTaken { exec: 1, bytes: (passed - taken) as u32 }]);
+            taken = passed;
+        }
+    }
+    assert_eq!(passed, 100_000);
+}
+
+#[test]
+fn the_loop_ends_with_the_agent_and_tells_those_who_follow() {
+    let mut fake = Fake::new();
+    let mut client = fake.connect();
+    fake.exec(&mut client);
+    fake.say(&[HELLO, STARTED, output(1, 5)]);
+    let mut late = fake.connect();
+    fake.ask(
+        &mut late,
+        Op::Attach(crate::control::Attach { exec_id: ExecId::from_random([2; 16]), from: From::Start, stdin: false }),
+    );
+    fake.say(&[HELLO]);
+    let held = fake.hold.run();
+    assert!(held.reaped.is_some());
+    assert_eq!((held.last_word.reason, held.last_word.execs.len()), (EndReason::AgentLost, 1));
+    let mut seen = Vec::new();
+    while let Received::Output { bytes, .. } = late.receive().unwrap() {
+        seen.extend(bytes);
+    }
+    assert_eq!(seen, b"xxxxx");
+}

@@ -79,9 +79,9 @@ impl Session {
 
     /// Ends the session because of what the host has sent.
     pub(super) fn break_off(&mut self) -> Trouble {
+        let refusal = FileReply::Failed { errno: libc::EPROTO, stage: FileStage::Request };
         // The stream is over in any case.
-        let _ = self.reply(&FileReply::Failed { errno: libc::EPROTO, stage: FileStage::Request });
-        let _ = self.flush();
+        let _ = self.reply(&refusal).and_then(|()| self.flush());
         Trouble::Over
     }
 

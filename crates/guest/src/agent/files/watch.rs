@@ -4,6 +4,7 @@
 //! before that is looked for and told as `Created`, perhaps once more than it happened. Bounded in number and memory: what is not watched
 //! because there is too much is told as `Overflow`.
 
+use alloc::ffi::CString;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -42,17 +43,21 @@ pub(super) fn watch(session: &mut Session, path: Vec<u8>, recursive: bool) -> Re
     let events = Fd::returned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })
         .map_err(Trouble::at(FileStage::Watch))?;
     let top = at::open(ROOT, &path, libc::O_PATH, 0).map_err(Trouble::at(FileStage::Find))?;
-    let mut watches = Watches { events, top, list: Vec::new(), paths_len: 0, recursive };
-    watches.add_top().map_err(Trouble::at(FileStage::Watch))?;
+    let status = at::stat_open(&top).map_err(Trouble::at(FileStage::Find))?;
+    let identity = (status.st_dev, status.st_ino);
+    let mut watches = Watches { events, path, identity, list: Vec::new(), paths_len: 0, recursive };
+    watches.add(&top, Vec::new()).map_err(Trouble::at(FileStage::Watch))?;
     let mut found = Vec::new();
     if recursive {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        match at::open(ROOT, at::open_path(&watches.top).as_c_str(), flags, 0) {
+        match at::open(ROOT, at::open_path(&top).as_c_str(), flags, 0) {
             Ok(top) => watches.add_below(top, &[], Found::Known, &mut found)?,
             Err(Errno(libc::ENOTDIR)) => {}
             Err(errno) => return Err(Trouble::Failed(FileStage::Find, errno)),
         }
     }
+    // As long as it is open, the kernel does not tell that it is removed.
+    drop(top);
     session.reply(&FileReply::Watching)?;
     for reply in found {
         session.reply(&reply)?;
@@ -62,8 +67,9 @@ pub(super) fn watch(session: &mut Session, path: Vec<u8>, recursive: bool) -> Re
 
 struct Watches {
     events: Fd,
-    /// What is watched, wherever it may be moved.
-    top: Fd,
+    /// Where the top is to be found, and what it has to be then.
+    path: CString,
+    identity: (libc::dev_t, libc::ino_t),
     // INVARIANT: in ascending order of the kernel's numbers, at most WATCHES_MAX.
     list: Vec<(c_int, Vec<u8>)>,
     paths_len: usize,
@@ -78,12 +84,6 @@ enum Found {
 }
 
 impl Watches {
-    fn add_top(&mut self) -> Result<(), Errno> {
-        let watch = add_watch(&self.events, &self.top)?;
-        self.list.push((watch, Vec::new()));
-        Ok(())
-    }
-
     /// Watches what is open under this path.
     fn add(&mut self, file: &Fd, path: Vec<u8>) -> Result<(), Errno> {
         if self.list.len() == WATCHES_MAX || self.paths_len + path.len() > PATHS_MAX {
@@ -232,12 +232,16 @@ impl Watches {
     /// Opens a directory name by name, as a path may be longer than the kernel takes at once.
     fn open_below(&self, path: &[u8]) -> Option<Fd> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let mut here: Option<Fd> = None;
+        let mut here = at::open_place(ROOT, &self.path).ok()?;
+        let status = at::stat_open(&here).ok()?;
+        if (status.st_dev, status.st_ino) != self.identity {
+            return None;
+        }
         for name in path.split(|byte| *byte == b'/') {
             let name = c_path(name.to_vec()).ok()?;
-            here = Some(at::open(here.as_ref().unwrap_or(&self.top).raw(), &name, flags, 0).ok()?);
+            here = at::open(here.raw(), &name, flags, 0).ok()?;
         }
-        here
+        Some(here)
     }
 
     /// Stops watching a directory that has moved away, and what is in it: its paths are no longer theirs.

@@ -1,0 +1,75 @@
+//! Answers: a value of a type, nothing, a stream, or a problem.
+
+use hyper::Response;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use serde::de::DeserializeOwned;
+
+use super::body::Download;
+use super::error::Error;
+use crate::problem::{PROBLEM_MEDIA_TYPE, Problem};
+
+/// Largest value that is taken: the output an exec may keep, written as JSON, fits.
+const VALUE_BYTES_MAX: usize = 128 << 20;
+/// Largest problem that is taken.
+const PROBLEM_BYTES_MAX: usize = 256 << 10;
+
+/// A good answer, its body still to come.
+pub(crate) struct Answer {
+    headers: HeaderMap,
+    body: Incoming,
+}
+
+impl Answer {
+    /// Sorts an answer into good and problem.
+    pub(crate) async fn of(response: Response<Incoming>) -> Result<Self, Error> {
+        let (parts, body) = response.into_parts();
+        if parts.status.is_success() {
+            return Ok(Self { headers: parts.headers, body });
+        }
+        Err(problem(parts.status, &parts.headers, body).await)
+    }
+
+    pub(crate) fn is(&self, media_type: &str) -> bool {
+        is_media_type(&self.headers, media_type)
+    }
+
+    pub(crate) async fn value<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let body = self.into_download().collect(VALUE_BYTES_MAX).await?;
+        serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
+    }
+
+    /// Reads to the end, so that the connection can be used again.
+    pub(crate) async fn done(self) -> Result<(), Error> {
+        self.into_download().collect(VALUE_BYTES_MAX).await.map(|_| ())
+    }
+
+    pub(crate) fn into_download(self) -> Download {
+        Download::new(self.body)
+    }
+}
+
+/// A problem as the server told it, or what can be said when something else answered.
+pub(crate) async fn problem(status: StatusCode, headers: &HeaderMap, body: Incoming) -> Error {
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    if !is_media_type(headers, PROBLEM_MEDIA_TYPE) {
+        return Error::Answer(format!("status {status} without a problem"));
+    }
+    let body = match Download::new(body).collect(PROBLEM_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(error) => return error,
+    };
+    match serde_json::from_slice::<Problem>(&body) {
+        Ok(mut problem) => {
+            problem.retry_after_seconds = problem.retry_after_seconds.or(retry_after);
+            problem.into()
+        }
+        Err(error) => Error::Answer(format!("status {status}: {error}")),
+    }
+}
+
+fn is_media_type(headers: &HeaderMap, expected: &str) -> bool {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(expected)
+}

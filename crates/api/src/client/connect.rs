@@ -1,0 +1,98 @@
+//! Connections: HTTP/1 and HTTP/2, plain or TLS 1.3, pooled.
+//!
+//! hyper itself rather than reqwest: the server brings hyper anyway, and what reqwest adds (cookies, redirects, proxies) this API has no
+//! use for. Upgrades to WebSockets exist only in HTTP/1, so they have a pool of their own that never offers anything else.
+
+use std::io;
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::body::Body;
+use super::error::Error;
+use super::options::ClientOptions;
+
+type Connections<B> = Pool<HttpsConnector<HttpConnector>, B>;
+
+/// The two pools.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pub(crate) calls: Connections<Body>,
+    pub(crate) upgrades: Connections<http_body_util::Empty<Bytes>>,
+}
+
+impl Pools {
+    pub(crate) fn new(options: &ClientOptions) -> Result<Self, Error> {
+        let tls = tls(options)?;
+        let builder = |tls: ClientConfig| HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let calls = builder(tls.clone()).enable_http1().enable_http2().wrap_connector(tcp(options));
+        let upgrades = builder(tls).enable_http1().wrap_connector(tcp(options));
+        let mut pool = Pool::builder(TokioExecutor::new());
+        pool.pool_timer(TokioTimer::new()).timer(TokioTimer::new());
+        Ok(Self { calls: pool.build(calls), upgrades: pool.build(upgrades) })
+    }
+}
+
+fn tcp(options: &ClientOptions) -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(options.connect_timeout));
+    connector
+}
+
+fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    // Reading the host's certificates takes milliseconds that a plain connection has no use for.
+    if options.url.starts_with("https://") {
+        for certificate in CertificateDer::pem_slice_iter(&options.certificates) {
+            let certificate = certificate.map_err(|error| Error::Certificates(error.to_string()))?;
+            roots.add(certificate).map_err(|error| Error::Certificates(error.to_string()))?;
+        }
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(Error::Certificates("none on this host, and none given".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Certificates(error.to_string()))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// What a failed request says about itself: whether it ever left.
+pub(crate) fn failure(error: hyper_util::client::legacy::Error, url: &str) -> Error {
+    let is_connect = error.is_connect();
+    let source = root_cause(error);
+    if is_connect { Error::Connect { url: url.to_owned(), source } } else { Error::Broken { doing: "asking", source } }
+}
+
+/// Whether nothing listened there.
+pub(crate) fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Connect { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// The operating system's own error where there is one below; layers above it only say "error".
+fn root_cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    let mut below: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    let mut last = error.to_string();
+    while let Some(cause) = below {
+        if let Some(cause) = cause.downcast_ref::<io::Error>() {
+            return match cause.get_ref() {
+                Some(inner) => io::Error::new(cause.kind(), inner.to_string()),
+                None => cause.raw_os_error().map_or_else(|| cause.kind().into(), io::Error::from_raw_os_error),
+            };
+        }
+        last = cause.to_string();
+        below = cause.source();
+    }
+    io::Error::other(last)
+}

@@ -1,0 +1,26 @@
+//! API keys.
+
+use hyper::Method;
+use saggar_domain::KeyId;
+
+use super::error::Error;
+use super::send::Client;
+use crate::key::{CreateKey, CreatedKey, Key, KeyList};
+use crate::route;
+
+impl Client {
+    /// Makes a key in the project of ours. Its secret is in this answer only.
+    pub async fn create_key(&self, key: &CreateKey) -> Result<CreatedKey, Error> {
+        self.post(route::KEYS).json(key).value().await
+    }
+
+    /// All keys of our project.
+    pub async fn list_keys(&self) -> Result<KeyList, Error> {
+        self.get(route::KEYS).value().await
+    }
+
+    /// Makes a key stop working, at once.
+    pub async fn revoke_key(&self, key: &KeyId) -> Result<Key, Error> {
+        self.request(Method::DELETE, &route::KEY.replace("{key}", key.as_str())).value().await
+    }
+}

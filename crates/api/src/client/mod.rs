@@ -1,0 +1,29 @@
+//! A client for the API: every endpoint as a typed call.
+//!
+//! Cheap to clone; connections are pooled underneath. Calls may be dropped at any await: what the server had begun goes on or not as the
+//! server decides, and nothing on this side is left half-done. Nothing is retried but idempotent calls whose connection was refused.
+
+mod answer;
+mod attach;
+mod body;
+mod connect;
+mod error;
+mod events;
+mod execs;
+mod files;
+mod follow;
+mod keys;
+mod options;
+mod retry;
+mod sandboxes;
+mod send;
+
+pub use attach::{AttachMessage, AttachReader, AttachWriter, Attached};
+pub use body::Download;
+pub use error::Error;
+pub use events::{FileWatch, SandboxEvents};
+pub use execs::ExecHandle;
+pub use follow::ExecStream;
+pub use options::ClientOptions;
+pub use sandboxes::SandboxHandle;
+pub use send::Client;

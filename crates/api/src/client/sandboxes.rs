@@ -1,0 +1,125 @@
+//! Sandboxes: made, listed, looked at, changed, paused, ended; and the server itself.
+
+use hyper::Method;
+use saggar_domain::{Capabilities, ExecId, SandboxId};
+
+use super::error::Error;
+use super::events::SandboxEvents;
+use super::execs::ExecHandle;
+use super::retry::fresh_key;
+use super::send::{Call, Client};
+use crate::event::{EventList, EventsQuery};
+use crate::host::{Health, Metrics};
+use crate::route;
+use crate::sandbox::{CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList};
+use crate::update::{ResumeSandbox, SetTimeout, UpdateSandbox};
+
+impl Client {
+    /// Whether the server answers; needs no key.
+    pub async fn health(&self) -> Result<Health, Error> {
+        self.get(route::HEALTH).value().await
+    }
+
+    /// What the server's host can give.
+    pub async fn capabilities(&self) -> Result<Capabilities, Error> {
+        self.get(route::CAPABILITIES).value().await
+    }
+
+    /// Makes a sandbox, under an idempotency key of its own.
+    pub async fn create(&self, sandbox: &CreateSandbox) -> Result<CreatedSandbox, Error> {
+        self.create_once(sandbox, &fresh_key()).await
+    }
+
+    /// Makes a sandbox, or finds the one that was made with this idempotency key before.
+    pub async fn create_once(&self, sandbox: &CreateSandbox, key: &str) -> Result<CreatedSandbox, Error> {
+        let call = self.post(route::SANDBOXES).header(route::header::IDEMPOTENCY_KEY, key);
+        call.idempotent().json(sandbox).value().await
+    }
+
+    /// One page of sandboxes, newest first.
+    pub async fn list(&self, query: &ListSandboxes) -> Result<SandboxList, Error> {
+        self.get(route::SANDBOXES).query(query).value().await
+    }
+
+    /// One sandbox, whether it exists or not.
+    pub fn sandbox(&self, id: SandboxId) -> SandboxHandle {
+        SandboxHandle { client: self.clone(), id }
+    }
+}
+
+/// One sandbox of a server.
+#[derive(Clone, Debug)]
+pub struct SandboxHandle {
+    client: Client,
+    id: SandboxId,
+}
+
+impl SandboxHandle {
+    /// Its id.
+    pub fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// What there is to say of it, also after its end.
+    pub async fn get(&self) -> Result<Sandbox, Error> {
+        self.call(Method::GET, route::SANDBOX).value().await
+    }
+
+    /// Changes it.
+    pub async fn update(&self, change: &UpdateSandbox) -> Result<Sandbox, Error> {
+        self.call(Method::PATCH, route::SANDBOX).json(change).value().await
+    }
+
+    /// Lets it live so long from now.
+    pub async fn set_timeout(&self, timeout: &SetTimeout) -> Result<Sandbox, Error> {
+        self.call(Method::POST, route::TIMEOUT).json(timeout).value().await
+    }
+
+    /// Ends it. When this returns, all of it is dead and gone; ending it again says the same.
+    pub async fn kill(&self) -> Result<Sandbox, Error> {
+        self.call(Method::DELETE, route::SANDBOX).value().await
+    }
+
+    /// Freezes it.
+    pub async fn pause(&self) -> Result<Sandbox, Error> {
+        self.call(Method::POST, route::PAUSE).value().await
+    }
+
+    /// Lets it go on.
+    pub async fn resume(&self, resume: &ResumeSandbox) -> Result<Sandbox, Error> {
+        self.call(Method::POST, route::RESUME).json(resume).value().await
+    }
+
+    /// What it uses.
+    pub async fn metrics(&self) -> Result<Metrics, Error> {
+        self.call(Method::GET, route::METRICS).value().await
+    }
+
+    /// What happened to it so far.
+    pub async fn events(&self, query: &EventsQuery) -> Result<EventList, Error> {
+        self.call(Method::GET, route::EVENTS).query(query).value().await
+    }
+
+    /// What happens to it from a number on, until it has ended. Taken up again when the connection breaks.
+    pub async fn follow_events(&self, query: &EventsQuery) -> Result<SandboxEvents, Error> {
+        SandboxEvents::open(self.clone(), *query).await
+    }
+
+    /// What happened as lines of text, with the tails of its execs' output.
+    pub async fn logs(&self) -> Result<super::Download, Error> {
+        Ok(self.call(Method::GET, route::LOGS).answer().await?.into_download())
+    }
+
+    /// One of its execs, whether it exists or not.
+    pub fn exec(&self, exec: ExecId) -> ExecHandle {
+        ExecHandle::new(self.clone(), exec)
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn call(&self, method: Method, template: &str) -> Call {
+        self.client.request(method, &template.replace("{id}", self.id.as_str()))
+    }
+}

@@ -1,0 +1,211 @@
+//! Attempts to take memory, in every way there is. Every loop has a bound well above the limits the cases set, so that a limit that
+//! doesn't hold shows, and harms no one.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::Attempt;
+use crate::out::{Out, Outcome};
+use crate::resources::number;
+use crate::sys::{ChildEnd, at, call, errno_name, in_child, own, path, unheeded};
+
+pub const ATTEMPTS: &[Attempt] = &[("eat-memory", eat_memory), ("lock-memory", lock_memory)];
+
+/// Takes so many bytes.
+type Eat = fn(usize) -> io::Result<()>;
+
+/// Takes memory in one way after the other, each in a child and each up to a bound. Being killed is what should happen.
+fn eat_memory(out: &Out, arguments: &[String]) {
+    let most = number(arguments, 0) << 20;
+    let ways: &[(&str, Eat)] = &[
+        ("anonymous", eat_anonymous),
+        ("memfd", eat_memfd),
+        ("shared anonymous", eat_shared),
+        ("page tables", eat_page_tables),
+        ("pipe buffers", eat_pipes),
+        ("socket buffers", eat_sockets),
+        ("TCP buffers", eat_connections),
+        ("UDP buffers", eat_datagrams),
+        ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
+        ("/tmp", |most| eat_file("/tmp/eaten", most)),
+    ];
+    for (member, way) in
+        ways.iter().filter(|(name, _)| arguments.len() < 2 || arguments[1..].iter().any(|asked| asked == name))
+    {
+        let end = in_child(|| {
+            // The largest process is killed first, and that should be the one who eats: files and buffers count as nobody's.
+            let ballast = eat_anonymous(BALLAST);
+            ballast.and_then(|()| way(most)).map_or_else(|error| error.raw_os_error().unwrap_or(255), |()| 0)
+        });
+        // Private storage stays charged until it is removed.
+        unheeded(fs::remove_file("/dev/shm/eaten"));
+        unheeded(fs::remove_file("/tmp/eaten"));
+        match end {
+            ChildEnd::Signal { number: libc::SIGKILL, .. } => out.examined(member, true, "killed"),
+            ChildEnd::Code(0) => out.examined(member, false, "all of it was given"),
+            ChildEnd::Code(number) | ChildEnd::Unborn(number) => out.examined(member, true, errno_name(number)),
+            ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+        }
+    }
+}
+
+/// Bytes that make a process the largest of its sandbox.
+const BALLAST: usize = 16 << 20;
+
+fn map(length: usize, flags: i32, fd: i32) -> io::Result<usize> {
+    call(libc::SYS_mmap, &[0, length, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, fd as usize, 0])
+}
+
+fn touch(start: usize, length: usize, step: usize) {
+    for offset in (0..length).step_by(step) {
+        // SAFETY: within a mapping of `length` writable bytes that this process just made and keeps.
+        unsafe { ((start + offset) as *mut u8).write_volatile(1) };
+    }
+}
+
+fn eat_anonymous(most: usize) -> io::Result<()> {
+    touch(map(most, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?, most, 4096);
+    Ok(())
+}
+
+fn eat_shared(most: usize) -> io::Result<()> {
+    touch(map(most, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?, most, 4096);
+    Ok(())
+}
+
+fn eat_memfd(most: usize) -> io::Result<()> {
+    let name = path("eaten");
+    let file = own(call(libc::SYS_memfd_create, &[at(&name), 0])?);
+    fill(&mut File::from(file), most)
+}
+
+/// Fills a file with so many bytes, or until there is no more room.
+pub fn eat_file(name: &str, most: usize) -> io::Result<()> {
+    fill(&mut File::create(name)?, most)
+}
+
+fn fill(file: &mut File, most: usize) -> io::Result<()> {
+    let piece = vec![1u8; 1 << 16];
+    for _ in 0..most / piece.len() {
+        file.write_all(&piece)?;
+    }
+    Ok(())
+}
+
+/// One page in every two megabytes: as much again goes into the tables.
+fn eat_page_tables(most: usize) -> io::Result<()> {
+    let length = most / 8192 * (2 << 20);
+    touch(map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?, length, 2 << 20);
+    Ok(())
+}
+
+fn eat_pipes(most: usize) -> io::Result<()> {
+    let mut kept: Vec<OwnedFd> = Vec::new();
+    let piece = vec![1u8; 1 << 16];
+    let mut written = 0;
+    while written < most {
+        let mut ends = [0i32; 2];
+        call(libc::SYS_pipe2, &[ends.as_mut_ptr() as usize, libc::O_NONBLOCK as usize])?;
+        let [reader, writer] = ends.map(|end| own(end as usize));
+        // A larger buffer may be refused; the plain one is filled then.
+        unheeded(call(libc::SYS_fcntl, &[writer.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 20]));
+        while let Ok(count) =
+            call(libc::SYS_write, &[writer.as_raw_fd() as usize, piece.as_ptr() as usize, piece.len()])
+        {
+            written += count;
+        }
+        kept.extend([reader, writer]);
+    }
+    Ok(())
+}
+
+fn eat_sockets(most: usize) -> io::Result<()> {
+    let mut kept = Vec::new();
+    let piece = vec![1u8; 1 << 16];
+    let mut written = 0;
+    while written < most {
+        let (here, there) = std::os::unix::net::UnixStream::pair()?;
+        here.set_nonblocking(true)?;
+        while let Ok(count) = (&here).write(&piece) {
+            written += count;
+        }
+        kept.push((here, there));
+    }
+    Ok(())
+}
+
+fn eat_connections(most: usize) -> io::Result<()> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let piece = vec![1u8; 1 << 16];
+    let (mut kept, mut written) = (Vec::new(), 0);
+    while written < most {
+        let here = std::net::TcpStream::connect(address)?;
+        let there = listener.accept()?.0;
+        here.set_nonblocking(true)?;
+        let before = written;
+        while let Ok(count) = (&here).write(&piece) {
+            written += count;
+        }
+        if written == before {
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+        kept.push((here, there));
+    }
+    Ok(())
+}
+
+/// Fills the queues of as many sockets as would hold half of it, and counts what arrived: sending a datagram never fails for want of room.
+/// More than a third of it is more than any limit that a case sets.
+fn eat_datagrams(most: usize) -> io::Result<()> {
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let mut piece = vec![1u8; 60_000];
+    let (mut kept, mut room) = (Vec::new(), 0);
+    while room < most / 2 {
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        let (asked, mut size, mut length) = (4i32 << 20, 0i32, 4u32);
+        let (fd, level, option) = (receiver.as_raw_fd() as usize, libc::SOL_SOCKET as usize, libc::SO_RCVBUF as usize);
+        call(libc::SYS_setsockopt, &[fd, level, option, &raw const asked as usize, 4])?;
+        let (place, length) = (&raw mut size as usize, &raw mut length as usize);
+        call(libc::SYS_getsockopt, &[fd, level, option, place, length])?;
+        for _ in 0..size as usize / piece.len() + 1 {
+            // A full queue drops it in silence, and a full sandbox may say so.
+            unheeded(sender.send_to(&piece, receiver.local_addr()?));
+        }
+        room += (size as usize).max(1 << 16);
+        receiver.set_nonblocking(true)?;
+        if receiver.peek(&mut piece).is_err() {
+            // Not one arrived: there is no more, and asking again only takes time.
+            break;
+        }
+        kept.push(receiver);
+    }
+    let mut queued = 0;
+    for receiver in &kept {
+        while let Ok(count) = receiver.recv(&mut piece) {
+            queued += count;
+        }
+    }
+    if queued > most / 3 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOBUFS)) }
+}
+
+fn lock_memory(out: &Out, _: &[String]) {
+    // More than a sandbox may lock; the second is also more than a kernel gives by default.
+    for (member, length) in [("mlock of 2 MiB", 2 << 20), ("mlock of 64 MiB", 64 << 20)] {
+        let locked = map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+            .and_then(|start| call(libc::SYS_mlock, &[start, length]));
+        out.tried(member, locked);
+    }
+    let length = 64 << 20;
+    out.tried("mapping locked", map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED, -1));
+    out.tried(
+        "shared memory of huge pages",
+        call(libc::SYS_shmget, &[0x5A66_A702, 2 << 20, libc::IPC_CREAT as usize | 0o4000 | 0o600]),
+    );
+    let more = [u64::MAX; 2];
+    out.tried(
+        "raise RLIMIT_MEMLOCK",
+        call(libc::SYS_prlimit64, &[0, libc::RLIMIT_MEMLOCK as usize, more.as_ptr() as usize, 0]),
+    );
+}

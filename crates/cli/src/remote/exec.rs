@@ -1,0 +1,271 @@
+//! `saggar sandbox exec`: a program in a sandbox with its streams joined to ours.
+//!
+//! Three things go on at once in one task: what the program prints is written, our stdin is sent, and signals are passed on. The first
+//! Ctrl-C interrupts the program's whole tree, the second kills it; the command still ends when the program does, with its status.
+
+use std::io::IsTerminal;
+
+use saggar_api::client::{Client, ExecHandle, ExecStream, SandboxHandle};
+use saggar_api::{
+    Code, Environment, Exec, ExecEvent, ExecLimits, ExecState, Problem, Signal, SignalExec, SignalScope, StartExec,
+};
+use saggar_supervisor::EscapeFilter;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::arguments::ExecArguments;
+use super::dispatch::{Outcome, note, print, print_json};
+use super::failure::Failure;
+use super::shown::line;
+use crate::outcome::{CANCELLED, NO_SUCH_PROGRAM, OUR_FAILURE, OUT_OF_MEMORY, REFUSED, SIGNAL_BASE, TIMED_OUT};
+
+/// How much of our stdin is sent at once.
+const STDIN_PIECE: usize = 64 << 10;
+
+/// Runs it, and says how it ended.
+pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: bool) -> Outcome {
+    let sandbox = client.sandbox(arguments.sandbox.clone());
+    let stdin = open_stdin(&arguments).await?;
+    let request = request(&arguments)?;
+    if arguments.background {
+        return background(&sandbox, &request, is_json).await;
+    }
+    let show = if is_json { Show::Nothing } else { Show::Output };
+    let Some(exec) = live(&sandbox, &request, stdin, show).await? else { return Ok(CANCELLED) };
+    if is_json {
+        print_json(&sandbox.exec(exec.id.clone()).get().await?)?;
+    } else {
+        tell_end(&exec);
+    }
+    Ok(exit_status(&exec))
+}
+
+fn request(arguments: &ExecArguments) -> Result<StartExec, Failure> {
+    let limits = ExecLimits { memory: arguments.memory, pids: arguments.pids, cpus: arguments.cpus };
+    Ok(StartExec {
+        env: Environment::of(arguments.env.clone())?,
+        cwd: arguments.cwd.clone(),
+        user: arguments.user,
+        stdin: arguments.stdin.is_some(),
+        timeout: arguments.timeout,
+        limits: (limits != ExecLimits::default()).then_some(limits),
+        ..StartExec::new(arguments.command())
+    })
+}
+
+async fn background(sandbox: &SandboxHandle, request: &StartExec, is_json: bool) -> Outcome {
+    let exec = sandbox.start(request).await.map_err(refused)?;
+    if is_json {
+        print_json(&exec)?;
+    } else {
+        print(format!("{}\n", exec.id).as_bytes())?;
+        if std::io::stderr().is_terminal() {
+            note(&format!("follow it with: saggar sandbox logs {} {} -f", sandbox.id(), exec.id));
+        }
+    }
+    Ok(0)
+}
+
+/// Whether output is passed on or only waited out.
+#[derive(Clone, Copy)]
+enum Show {
+    Output,
+    Nothing,
+}
+
+type Stdin = Box<dyn AsyncRead + Unpin>;
+
+async fn open_stdin(arguments: &ExecArguments) -> Result<Option<Stdin>, Failure> {
+    match &arguments.stdin {
+        None => Ok(None),
+        Some(source) if source == "-" => Ok(Some(Box::new(tokio::io::stdin()))),
+        Some(path) => {
+            let path = std::path::Path::new(path);
+            let file = tokio::fs::File::open(path).await.map_err(|error| Failure::file(path, "read", &error))?;
+            Ok(Some(Box::new(file)))
+        }
+    }
+}
+
+/// Starts it and stays with it; `None` when it was given up before it began.
+async fn live(
+    sandbox: &SandboxHandle,
+    request: &StartExec,
+    stdin: Option<Stdin>,
+    show: Show,
+) -> Result<Option<Exec>, Failure> {
+    let (known, exec) = watch::channel(None);
+    let output = async {
+        let mut stream = sandbox.stream(request).await.map_err(refused)?;
+        pass_output(&mut stream, show, |exec| {
+            known.send_replace(Some(exec));
+        })
+        .await
+    };
+    tokio::select! {
+        ended = output => ended.map(Some),
+        failure = forward_stdin(stdin, exec.clone()) => Err(failure),
+        () = forward_signals(exec) => Ok(None),
+    }
+}
+
+/// Writes what comes until the end. On a terminal, what could act on it is taken out.
+pub(crate) async fn follow(stream: &mut ExecStream) -> Result<Exec, Failure> {
+    pass_output(stream, Show::Output, |_| {}).await
+}
+
+async fn pass_output(
+    stream: &mut ExecStream,
+    show: Show,
+    mut started: impl FnMut(ExecHandle),
+) -> Result<Exec, Failure> {
+    let mut stdout = Sink::new(tokio::io::stdout(), std::io::stdout().is_terminal());
+    let mut stderr = Sink::new(tokio::io::stderr(), std::io::stderr().is_terminal());
+    while let Some(event) = stream.next().await? {
+        match (event, show) {
+            (ExecEvent::Started { .. }, _) => {
+                if let Some(exec) = stream.exec() {
+                    started(exec);
+                }
+            }
+            (ExecEvent::Stdout { bytes }, Show::Output) => stdout.write(&bytes.0).await?,
+            (ExecEvent::Stderr { bytes }, Show::Output) => stderr.write(&bytes.0).await?,
+            (ExecEvent::Gap { bytes, .. }, Show::Output) => {
+                note(&format!("{bytes} bytes of output are no longer kept"))
+            }
+            (ExecEvent::Exited { exec }, _) => return Ok(*exec),
+            (ExecEvent::Failed { problem }, _) => return Err(refused(problem.into())),
+            (ExecEvent::Stdout { .. } | ExecEvent::Stderr { .. } | ExecEvent::Gap { .. }, Show::Nothing) => {}
+            (ExecEvent::Other, _) => {}
+        }
+    }
+    Err(Failure::ours("connection_lost", "the stream ended before the program did", "`saggar sandbox logs` tells more"))
+}
+
+/// One of our streams.
+struct Sink<W> {
+    to: W,
+    filter: Option<EscapeFilter>,
+}
+
+impl<W: AsyncWrite + Unpin> Sink<W> {
+    fn new(to: W, is_terminal: bool) -> Self {
+        Self { to, filter: is_terminal.then(EscapeFilter::default) }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.filter {
+            None => self.to.write_all(bytes).await?,
+            Some(filter) => {
+                let mut shown = Vec::with_capacity(bytes.len());
+                filter.pass(bytes, |byte| shown.push(byte));
+                self.to.write_all(&shown).await?;
+            }
+        }
+        self.to.flush().await
+    }
+}
+
+/// Sends our stdin to its end, and then waits for ever: only the program's end ends the command.
+async fn forward_stdin(stdin: Option<Stdin>, mut exec: watch::Receiver<Option<ExecHandle>>) -> Failure {
+    let Some(mut stdin) = stdin else { return std::future::pending().await };
+    let Some(exec) = running(&mut exec).await else { return std::future::pending().await };
+    let mut piece = vec![0; STDIN_PIECE];
+    loop {
+        let count = match stdin.read(&mut piece).await {
+            Ok(count) => count,
+            Err(error) => return error.into(),
+        };
+        let sent = match count {
+            0 => exec.end_stdin(Vec::new()).await,
+            count => exec.send_stdin(piece[..count].to_vec()).await,
+        };
+        match sent {
+            Ok(()) if count > 0 => {}
+            Ok(()) => return std::future::pending().await,
+            // A program that has ended or closed its stdin reads no more; how it ended is told elsewhere.
+            Err(error) if error.problem().is_some_and(|problem| is_over(problem.code)) => {
+                return std::future::pending().await;
+            }
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+fn is_over(code: Code) -> bool {
+    matches!(code, Code::ExecEnded | Code::SandboxEnded | Code::NotFound | Code::Conflict)
+}
+
+/// Passes signals on. Returns when there is nothing to pass them to.
+async fn forward_signals(mut exec: watch::Receiver<Option<ExecHandle>>) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    let mut interrupts = 0;
+    loop {
+        let sent = tokio::select! {
+            _ = interrupt.recv() => {
+                interrupts += 1;
+                if interrupts == 1 { Signal::INT } else { Signal::KILL }
+            }
+            _ = terminate.recv() => Signal::TERM,
+        };
+        let Some(exec) = exec.borrow_and_update().clone() else { return };
+        let request = SignalExec { signal: sent, scope: SignalScope::Tree };
+        // A third Ctrl-C gives up waiting: the server may be gone.
+        if interrupts > 2 {
+            return note(&format!("not waited for: {}", exec.id()));
+        }
+        if let Err(error) = exec.signal(&request).await {
+            note(&format!("the signal did not get through: {}", line(&error.to_string())));
+        }
+    }
+}
+
+async fn running(exec: &mut watch::Receiver<Option<ExecHandle>>) -> Option<ExecHandle> {
+    exec.wait_for(Option::is_some).await.ok()?.clone()
+}
+
+/// A refusal in the statuses of an exec.
+pub(crate) fn refused(error: saggar_api::client::Error) -> Failure {
+    let status = error.problem().map_or(OUR_FAILURE, refused_status);
+    Failure::from(error).with_status(status)
+}
+
+fn refused_status(problem: &Problem) -> u8 {
+    match problem.code {
+        Code::ProgramNotFound => NO_SUCH_PROGRAM,
+        code if code.status() < 500 => REFUSED,
+        _ => OUR_FAILURE,
+    }
+}
+
+/// What a person has to know besides the program's own output.
+pub(crate) fn tell_end(exec: &Exec) {
+    if let Some(error) = &exec.error {
+        note(&line(&error.detail));
+    } else if exec.status == ExecState::TimedOut {
+        note("the program was ended when its time was up; raise it with --timeout");
+    }
+    for denial in &exec.denials {
+        note(&format!("{} ({})", line(&denial.message), line(&denial.rule)));
+    }
+}
+
+/// The exit status for an exec, as `saggar run` has it.
+pub(crate) fn exit_status(exec: &Exec) -> u8 {
+    match exec.status {
+        ExecState::Exited => exec.exit_code.unwrap_or(OUR_FAILURE),
+        ExecState::Signaled => exec.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal)),
+        ExecState::TimedOut => TIMED_OUT,
+        ExecState::Cancelled => CANCELLED,
+        ExecState::OutOfMemory => OUT_OF_MEMORY,
+        ExecState::Refused => REFUSED,
+        ExecState::SetupFailed if exec.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => {
+            NO_SUCH_PROGRAM
+        }
+        ExecState::Running | ExecState::SetupFailed | ExecState::Lost => OUR_FAILURE,
+    }
+}

@@ -1,0 +1,221 @@
+//! `saggar sandbox create|list|show|pause|resume|kill`.
+
+use std::io::IsTerminal;
+
+use saggar_api::client::{Client, Error, SandboxHandle};
+use saggar_api::{
+    CreateSandbox, Environment, Labels, ListSandboxes, Network, Ports, ResumeSandbox, Sandbox, SandboxLimits,
+    SandboxState, States,
+};
+use saggar_domain::{NetworkMode, SandboxId, Timeout};
+
+use super::arguments::{CreateArguments, ListArguments};
+use super::dispatch::{Outcome, note, print, print_json};
+use super::failure::Failure;
+use super::shown::{labels, line, now, span};
+use super::table::{aligned, terminal_width};
+
+/// Most sandboxes on one page of an answer.
+const PAGE_MAX: u32 = 1000;
+
+pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json: bool) -> Outcome {
+    let key = arguments.idempotency_key.clone();
+    let request = request(arguments)?;
+    let made = match key {
+        Some(key) => client.create_once(&request, &key).await?,
+        None => client.create(&request).await?,
+    };
+    if is_json {
+        print_json(&made)?;
+        return Ok(0);
+    }
+    print(format!("{}\n", made.sandbox.id).as_bytes())?;
+    if !made.sandbox.unenforced.is_empty() {
+        let names: Vec<&str> =
+            made.sandbox.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
+        note(&format!("not enforced on the server's host: {}", line(&names.join(", "))));
+    }
+    if let Some(token) = &made.access_token
+        && std::io::stdout().is_terminal()
+    {
+        note(&format!("token for its ports, shown this once: {}", line(token.reveal())));
+    }
+    Ok(0)
+}
+
+fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
+    let mut labels = Labels::default();
+    for label in arguments.labels {
+        labels.insert(label).map_err(|complaint| Failure::ours("invalid_value", complaint, "give each label once"))?;
+    }
+    Ok(CreateSandbox {
+        template: arguments.template.unwrap_or_default(),
+        labels,
+        env: Environment::of(arguments.env)?,
+        limits: SandboxLimits {
+            memory: arguments.memory,
+            cpus: arguments.cpus,
+            pids: arguments.pids,
+            disk: arguments.disk,
+            files: arguments.files,
+            output: arguments.output,
+        },
+        ttl: arguments.ttl,
+        on_timeout: arguments.on_timeout.unwrap_or_default(),
+        idle_timeout: arguments.idle_timeout,
+        network: Network(arguments.network.unwrap_or(NetworkMode::None)),
+        user: arguments.user,
+        auto_resume: arguments.auto_resume,
+        ports: Ports { public: arguments.public_ports },
+    })
+}
+
+pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: bool) -> Outcome {
+    let states = if arguments.all { SandboxState::ALL.to_vec() } else { arguments.states };
+    let mut query = ListSandboxes {
+        state: (!states.is_empty()).then_some(States(states)),
+        label: arguments.labels,
+        limit: None,
+        cursor: None,
+    };
+    let most = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let mut items: Vec<Sandbox> = Vec::new();
+    loop {
+        let left = u32::try_from(most - items.len()).unwrap_or(u32::MAX);
+        query.limit = Some(left.min(PAGE_MAX));
+        if left == 0 {
+            break;
+        }
+        let page = client.list(&query).await?;
+        // A page that says neither where it ends nor anything else would be asked for again for ever.
+        let is_last = page.next_cursor.is_none() || page.items.is_empty();
+        items.extend(page.items);
+        items.truncate(most);
+        query.cursor = page.next_cursor;
+        if is_last {
+            break;
+        }
+    }
+    if is_json {
+        print_json(&serde_json::json!({"items": items, "next_cursor": query.cursor}))?;
+        return Ok(0);
+    }
+    let now = now();
+    let rows: Vec<Vec<String>> = items.iter().map(|sandbox| row(sandbox, now)).collect();
+    print(
+        aligned(&["ID", "STATE", "TEMPLATE", "NETWORK", "AGE", "LEFT", "LABELS"], &rows, terminal_width()).as_bytes(),
+    )?;
+    if query.cursor.is_some() {
+        note("there are more; ask for them with --limit");
+    }
+    Ok(0)
+}
+
+fn row(sandbox: &Sandbox, now: saggar_api::Timestamp) -> Vec<String> {
+    vec![
+        sandbox.id.to_string(),
+        sandbox.state.as_str().to_owned(),
+        line(sandbox.template.as_str()),
+        sandbox.network.as_str().to_owned(),
+        span(sandbox.created_at, now),
+        match (&sandbox.ended, sandbox.deadline) {
+            (None, Some(deadline)) => span(now, deadline),
+            _ => "-".to_owned(),
+        },
+        labels(&sandbox.labels),
+    ]
+}
+
+pub(crate) async fn show(client: &Client, id: SandboxId, is_json: bool) -> Outcome {
+    let sandbox = client.sandbox(id).get().await?;
+    if is_json {
+        print_json(&sandbox)?;
+    } else {
+        print(facts(&sandbox).as_bytes())?;
+    }
+    Ok(0)
+}
+
+fn facts(sandbox: &Sandbox) -> String {
+    let now = now();
+    let limits = &sandbox.limits;
+    let time = |instant: saggar_api::Timestamp| format!("{instant} ({} ago)", span(instant, now));
+    let mut facts = vec![
+        ("id", sandbox.id.to_string()),
+        ("state", sandbox.state.as_str().to_owned()),
+        ("template", line(sandbox.template.as_str())),
+        ("labels", labels(&sandbox.labels)),
+        ("tier", sandbox.tier.to_string()),
+        (
+            "network",
+            if sandbox.network_managed {
+                sandbox.network.to_string()
+            } else {
+                format!("{} (unmanaged)", sandbox.network)
+            },
+        ),
+        ("user", sandbox.user.to_string()),
+        (
+            "limits",
+            format!(
+                "memory {}, cpus {}, pids {}, disk {}, files {}, output {}",
+                limits.memory, limits.cpus, limits.pids, limits.disk, limits.files, limits.output
+            ),
+        ),
+        ("created", time(sandbox.created_at)),
+    ];
+    facts.extend(sandbox.started_at.map(|started| ("started", time(started))));
+    facts.extend(sandbox.deadline.map(|deadline| {
+        let then = match sandbox.on_timeout {
+            saggar_api::OnTimeout::Kill => "killed",
+            saggar_api::OnTimeout::Pause => "paused",
+        };
+        ("deadline", format!("{deadline} (in {}), then {then}", span(now, deadline)))
+    }));
+    facts.extend(sandbox.idle_timeout.map(|timeout| ("idle timeout", timeout.to_string())));
+    if !sandbox.ports.public.is_empty() {
+        let ports: Vec<String> = sandbox.ports.public.iter().map(u16::to_string).collect();
+        facts.push(("public ports", ports.join(", ")));
+    }
+    if !sandbox.unenforced.is_empty() {
+        facts.push(("unenforced", line(&sandbox.unenforced.join("; "))));
+    }
+    facts.extend(sandbox.policy_hash.as_ref().map(|hash| ("policy hash", hash.to_string())));
+    facts.extend(
+        sandbox
+            .ended
+            .as_ref()
+            .map(|ended| ("ended", format!("{}, {}: {}", time(ended.at), ended.reason.as_str(), line(&ended.detail)))),
+    );
+    facts.into_iter().map(|(name, value)| format!("{name:<13} {value}").trim_end().to_owned() + "\n").collect()
+}
+
+pub(crate) async fn pause(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> Outcome {
+    each(client, ids, is_json, async |sandbox| sandbox.pause().await).await
+}
+
+pub(crate) async fn resume(client: &Client, ids: Vec<SandboxId>, ttl: Option<Timeout>, is_json: bool) -> Outcome {
+    each(client, ids, is_json, async |sandbox| sandbox.resume(&ResumeSandbox { ttl }).await).await
+}
+
+pub(crate) async fn kill(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> Outcome {
+    each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
+}
+
+/// Does it to one after the other, and tells of each as it is done; the first that fails ends it.
+async fn each(
+    client: &Client,
+    ids: Vec<SandboxId>,
+    is_json: bool,
+    act: impl AsyncFn(SandboxHandle) -> Result<Sandbox, Error>,
+) -> Outcome {
+    for id in ids {
+        let sandbox = act(client.sandbox(id)).await?;
+        if is_json {
+            print_json(&sandbox)?;
+        } else {
+            print(format!("{} {}\n", sandbox.id, sandbox.state.as_str()).as_bytes())?;
+        }
+    }
+    Ok(0)
+}

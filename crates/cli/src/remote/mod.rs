@@ -1,0 +1,24 @@
+//! Commands that talk to a server: `saggar sandbox …` and `saggar key …`.
+//!
+//! They use only the API's client, as any outsider would, and nothing of the host. The async runtime starts here and nowhere earlier, so
+//! that `run` and `doctor` don't pay for it.
+
+mod arguments;
+mod copy;
+mod dispatch;
+mod exec;
+mod failure;
+mod keys;
+mod lifecycle;
+mod logs;
+mod pipe;
+mod place;
+mod progress;
+mod settings;
+mod shell;
+mod shown;
+mod table;
+mod unpack;
+
+pub(crate) use arguments::{KeyArguments, SandboxArguments};
+pub(crate) use dispatch::{key, sandbox};

@@ -1,0 +1,53 @@
+//! One end of a copy: a path here, or a path in a sandbox.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use saggar_api::FilePath;
+use saggar_domain::SandboxId;
+
+/// Where something is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this machine.
+    Here(PathBuf),
+    /// In a sandbox.
+    There(SandboxId, FilePath),
+}
+
+impl Place {
+    /// Reads `sbx_…:PATH`; anything else is a path here. A file here whose name begins like an id can be written `./sbx_…`.
+    pub(crate) fn parse(text: OsString) -> Result<Self, String> {
+        let Some((id, path)) = text.to_str().and_then(|text| text.split_once(':')) else {
+            return Ok(Self::Here(text.into()));
+        };
+        match SandboxId::parse(id) {
+            Some(id) => {
+                // Nothing after the colon is the home of the user.
+                let path = if path.is_empty() { "." } else { path };
+                FilePath::parse(path).map(|path| Self::There(id, path))
+            }
+            None if id.starts_with("sbx_") => {
+                Err(format!("{id:?} is not the id of a sandbox; write ./{id} for a file here"))
+            }
+            None => Ok(Self::Here(text.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_before_a_colon_is_a_sandbox() {
+        let id = SandboxId::from_random([0; 16]);
+        let there = |path: &str| Ok(Place::There(id.clone(), FilePath::parse(path).unwrap()));
+        assert_eq!(Place::parse(format!("{id}:/tmp/a:b").into()), there("/tmp/a:b"));
+        assert_eq!(Place::parse(format!("{id}:").into()), there("."));
+        for here in ["a", "./a:b", "c:d", "/x", "./sbx_a:b"] {
+            assert_eq!(Place::parse(here.into()), Ok(Place::Here(here.into())));
+        }
+        assert!(Place::parse("sbx_short:/tmp".into()).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! Which server and which key: flags, then the environment, then a file; the first that speaks wins, each for itself.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use saggar_api::Secret;
+use saggar_api::client::{Client, ClientOptions};
+use serde::Deserialize;
+
+use super::arguments::ServerArguments;
+use super::failure::Failure;
+
+/// Largest settings file, and largest file of certificates.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// What may be in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    url: Option<String>,
+    api_key: Option<Secret>,
+    ca: Option<PathBuf>,
+}
+
+/// A client by the settings.
+pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, Failure> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let file = match location() {
+        Some(path) => read(&path)?,
+        None => File::default(),
+    };
+    let url = arguments.url.clone().or_else(|| variable("SAGGAR_URL")).or(file.url);
+    let key = arguments.api_key.clone().or_else(|| variable("SAGGAR_API_KEY")).map(Secret::new).or(file.api_key);
+    let certificates = arguments.ca.clone().or_else(|| variable("SAGGAR_CA").map(PathBuf::from)).or(file.ca);
+    let mut options = ClientOptions::new(url.unwrap_or_else(|| ClientOptions::DEFAULT_URL.to_owned()));
+    options.key = key;
+    if let Some(path) = certificates {
+        options.certificates = bytes(&path).map_err(|error| Failure::file(&path, "read", &error))?;
+    }
+    Ok(Client::new(options)?)
+}
+
+/// Where the file is, if there is a home at all.
+fn location() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
+    Some(base.join("saggar/config.toml"))
+}
+
+fn read(path: &Path) -> Result<File, Failure> {
+    let mode = match std::fs::metadata(path) {
+        Ok(found) => found.mode(),
+        Err(_) => return Ok(File::default()),
+    };
+    let text = bytes(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let file: File = toml::from_slice(&text).map_err(|error| {
+        Failure::ours(
+            "invalid_settings",
+            format!("{path:?}: {}", error.message()),
+            "it may have url, api_key and ca, all text",
+        )
+    })?;
+    if file.api_key.is_some() && mode & 0o077 != 0 {
+        return Err(Failure::ours(
+            "exposed_key",
+            format!("{path:?} has a key in it, and others may read it"),
+            format!("chmod 600 {}", path.display()),
+        ));
+    }
+    Ok(file)
+}
+
+fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

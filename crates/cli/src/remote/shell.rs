@@ -1,0 +1,132 @@
+//! `saggar sandbox shell`: a terminal in a sandbox joined to ours.
+//!
+//! Ours is in raw mode while it lasts: every key, Ctrl-C too, goes to the program inside, and its escapes come through, because that is
+//! what a terminal is for. The connection is a WebSocket; when it breaks, the program goes on, and `saggar sandbox logs` finds it.
+
+use std::io::IsTerminal;
+
+use saggar_api::client::{AttachMessage, AttachReader, AttachWriter, Client};
+use saggar_api::{AttachQuery, AttachReply, AttachRequest, CommandLine, Environment, Exec, StartExec, TerminalSize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::arguments::ShellArguments;
+use super::dispatch::{Outcome, note};
+use super::exec::{exit_status, refused, tell_end};
+use super::failure::Failure;
+use crate::outcome::OUR_FAILURE;
+use crate::terminal::{self, RawMode};
+
+/// The best shell there is.
+const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi";
+/// How much of our stdin is sent at once.
+const STDIN_PIECE: usize = 16 << 10;
+
+/// Opens it, and says how it ended.
+pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::ours(
+            "no_terminal",
+            "a shell needs a terminal, and stdin is none",
+            "use `saggar sandbox exec SANDBOX --stdin - -- sh` to pipe commands in",
+        ));
+    }
+    let sandbox = client.sandbox(arguments.sandbox.clone());
+    let command = match arguments.program.as_slice() {
+        [] => CommandLine::Words(vec!["/bin/sh".into(), "-c".into(), SHELL.into()]),
+        program => CommandLine::Words(program.to_vec()),
+    };
+    let mut env = vec![("TERM".to_owned(), terminal::name())];
+    env.retain(|(name, _)| !arguments.env.iter().any(|(given, _)| given == name));
+    env.extend(arguments.env);
+    let request = StartExec {
+        env: Environment::of(env)?,
+        cwd: arguments.cwd,
+        user: arguments.user,
+        stdin: true,
+        tty: Some(size()),
+        ..StartExec::new(command)
+    };
+    let exec = sandbox.start(&request).await.map_err(refused)?;
+    let attached = sandbox.exec(exec.id.clone()).attach(AttachQuery::default()).await.map_err(refused)?;
+    let raw = RawMode::enter();
+    let ended = tokio::select! {
+        ended = show(attached.reader) => ended,
+        failure = send(attached.writer) => Err(failure),
+        () = told_to_end() => Ok(None),
+    };
+    drop(raw);
+    match ended? {
+        Some(exec) => {
+            tell_end(&exec);
+            Ok(exit_status(&exec))
+        }
+        None => {
+            note(&format!("detached; it goes on: saggar sandbox logs {} {} -f", sandbox.id(), exec.id));
+            Ok(OUR_FAILURE)
+        }
+    }
+}
+
+async fn show(mut reader: AttachReader) -> Result<Option<Exec>, Failure> {
+    let mut stdout = tokio::io::stdout();
+    while let Some(message) = reader.next().await? {
+        match message {
+            AttachMessage::Output(_, bytes) => {
+                stdout.write_all(&bytes).await?;
+                stdout.flush().await?;
+            }
+            AttachMessage::Reply(AttachReply::Exited { exec }) => return Ok(Some(*exec)),
+            AttachMessage::Reply(AttachReply::Failed { problem }) => return Err(refused(problem.into())),
+            AttachMessage::Reply(AttachReply::Started { .. } | AttachReply::Gap { .. } | AttachReply::Other) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Sends keys and sizes for as long as it lasts.
+async fn send(mut writer: AttachWriter) -> Failure {
+    let mut stdin = tokio::io::stdin();
+    let mut resized = match signal(SignalKind::window_change()) {
+        Ok(resized) => resized,
+        Err(error) => return error.into(),
+    };
+    let mut piece = vec![0; STDIN_PIECE];
+    let mut is_open = true;
+    loop {
+        let sent = tokio::select! {
+            read = stdin.read(&mut piece), if is_open => match read {
+                Ok(0) => {
+                    is_open = false;
+                    writer.send(&AttachRequest::StdinEnd).await
+                }
+                Ok(count) => writer.send_stdin(piece[..count].to_vec()).await,
+                Err(error) => return error.into(),
+            },
+            _ = resized.recv() => {
+                let TerminalSize { rows, cols } = size();
+                writer.send(&AttachRequest::Resize { rows, cols }).await
+            }
+        };
+        if sent.is_err() {
+            // The other half tells why, and what was printed before.
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Until we are told to end: then the terminal is put back, which the signal alone would not do. Ctrl-C is none of these here.
+async fn told_to_end() {
+    let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+}
+
+fn size() -> TerminalSize {
+    let size = terminal::size();
+    TerminalSize { rows: size.rows, cols: size.cols }
+}

@@ -1,0 +1,115 @@
+//! H07: every row of the README's table of flags has a test, by name. A flag without one here, or a test that is gone, fails.
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use harness::{Place, finish};
+
+/// Flags with a value where it is one of a few, and what shows that they do what the table says: tests of this directory, or cases.
+const SHOWN_BY: &[(&str, &[&str])] = &[
+    ("--workspace", &["a_writable_workspace_takes_every_change", "a_workspace_has_to_be_a_directory_of_its_own"]),
+    ("--fs read-only", &["a_read_only_workspace_refuses_every_change", "F10"]),
+    ("--fs workspace-write", &["a_writable_workspace_takes_every_change"]),
+    (
+        "--fs scratch",
+        &[
+            "a_scratch_workspace_takes_every_change_and_keeps_the_host_as_it_was",
+            "every_kind_of_change_is_listed_and_nothing_else",
+        ],
+    ),
+    (
+        "--protect",
+        &["present_paths_stay_as_they_are", "absent_paths_stay_absent", "more_paths_can_be_protected", "F11"],
+    ),
+    ("--mount", &["mounts_are_read_only_unless_asked_otherwise"]),
+    ("--env", &["the_environment_is_built_and_nothing_of_ours_is_in_it", "E01"]),
+    ("--cwd", &["the_working_directory_is_what_was_asked_and_grants_nothing", "F19"]),
+    ("--user user", &["programs_have_no_capabilities_and_can_gain_none", "NS03"]),
+    ("--user root", &["root_of_a_sandbox_has_the_seven_named_capabilities"]),
+    ("--stdin", &["stdin_is_empty_unless_it_is_given", "every_byte_of_stdin_arrives_and_comes_back"]),
+    ("--tty", &["with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind"]),
+    ("--net none", &["without_a_network_there_is_a_loopback_and_no_other_way", "N01"]),
+    (
+        "--net host",
+        &["the_hosts_network_is_the_hosts_and_the_result_says_so", "an_unmanaged_network_is_said_to_be_one"],
+    ),
+    ("--timeout", &["a_timeout_ends_whatever_a_program_does", "R12"]),
+    ("--memory", &["heavy_memory_is_bounded_however_it_is_taken", "R03"]),
+    ("--cpus", &["heavy_a_share_of_a_cpu_is_no_more_than_that", "R04"]),
+    ("--pids", &["heavy_processes_are_bounded", "R01"]),
+    ("--disk", &["heavy_storage_of_the_sandbox_is_bounded_in_bytes_and_in_files", "R05", "R06"]),
+    ("--files", &["open_files_are_bounded_and_the_bound_can_not_be_raised", "R09"]),
+    ("--output", &["output_past_the_limit_is_counted_and_dropped_and_the_program_goes_on", "R10"]),
+    ("--strict", &["with_every_limit_enforced_strict_starts_and_nothing_is_listed", "H03"]),
+    (
+        "--spec",
+        &[
+            "a_spec_file_is_read_to_the_letter_or_not_at_all",
+            "the_policy_hash_follows_the_boundary_and_not_the_way_it_was_given",
+        ],
+    ),
+    ("--json", &["every_way_to_end_has_the_same_shape"]),
+    ("--events", &["events_on_stdout_come_before_the_result", "H06"]),
+];
+/// Flags that are no row of the table: what they choose is told elsewhere on the page.
+const ELSEWHERE: &[&str] = &["--tier", "--data-dir", "--help"];
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/cli is two below the top")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What begins with two dashes, as a whole word.
+fn flags(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |character: char| character == '-' || character.is_ascii_lowercase();
+    text.split(move |character| !is_part(character)).filter(|word| word.starts_with("--") && word.len() > 2)
+}
+
+/// The flags of the table, from the left cell of each row.
+fn promised(readme: &str) -> BTreeSet<String> {
+    let (_, table) = readme.split_once("| flag | |\n").expect("the README has a table of flags");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    // A bar within a cell has a backslash before it.
+    let cells = rows.filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    cells.flat_map(|cell| flags(cell).map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_flag_of_the_table_has_a_test_and_every_test_named_is_there() {
+    let readme = read(&repository().join("README.md"));
+    let shown: BTreeSet<String> =
+        SHOWN_BY.iter().map(|(flag, _)| flag.split(' ').next().expect("a flag").to_owned()).collect();
+    assert_eq!(promised(&readme), shown, "the table of the README, and what is shown here");
+
+    let sources: Vec<String> = std::fs::read_dir(repository().join("crates/cli/tests"))
+        .expect("this directory")
+        .map(|entry| entry.expect("ours").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("readme.rs"))
+        .map(|path| read(&path))
+        .collect();
+    let cases: BTreeSet<String> =
+        saggar_conformance::cases().expect("the cases are read").into_iter().map(|case| case.id).collect();
+    for (flag, names) in SHOWN_BY {
+        for name in *names {
+            let is_test = || sources.iter().any(|source| source.contains(&format!("#[test]\nfn {name}() {{")));
+            assert!(cases.contains(*name) || is_test(), "{flag}: there is no test or case {name:?}");
+        }
+    }
+}
+
+#[test]
+fn every_flag_there_is_stands_in_the_table() {
+    let help = finish(Place::new().command(["run", "--help"]).spawn().expect("the binary was built")).stdout;
+    let own_lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let known: BTreeSet<String> = own_lines
+        .filter_map(|line| flags(line).next())
+        .filter(|flag| !ELSEWHERE.contains(flag))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(promised(&read(&repository().join("README.md"))), known);
+}

@@ -1,0 +1,167 @@
+//! What listens in a sandbox, through the server: by path, by headers, by host, for whoever may.
+
+mod http;
+
+use http::websocket::{Message, WebSocket};
+use http::{Server, eventually};
+use serde_json::{Value, json};
+
+/// Answers with what it was asked, and speaks enough WebSocket to send a message back as it came.
+const ECHO: &str = r#"
+import base64, hashlib, http.server, socketserver
+class Echo(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def log_message(self, *a): pass
+    def answer(self):
+        if self.headers.get('Upgrade') == 'websocket':
+            accept = base64.b64encode(hashlib.sha1((self.headers['Sec-WebSocket-Key'] + '258EAFA5-E914-47DA-95CA-C5AB0DC85B11').encode()).digest())
+            self.wfile.write(b'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ' + accept + b'\r\n\r\n')
+            self.wfile.flush()
+            while True:
+                head = self.rfile.read(2)
+                if len(head) < 2 or head[0] & 15 == 8: break
+                length = head[1] & 127
+                self.rfile.read(4)
+                self.wfile.write(bytes([head[0], length]) + self.rfile.read(length)); self.wfile.flush()
+            self.close_connection = True
+            return
+        length = int(self.headers.get('Content-Length') or 0)
+        body = (self.command + ' ' + self.path + '\n' + str(self.headers)).encode() + self.rfile.read(length)
+        self.send_response(203)
+        self.send_header('Content-Length', str(len(body)))
+        self.send_header('Set-Cookie', 'saggar_token=forged')
+        self.send_header('Set-Cookie', 'theirs=1')
+        self.send_header('Connection', 'x-private'); self.send_header('X-Private', '1')
+        self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer): daemon_threads = True
+Server(('127.0.0.1', 8000), Echo).serve_forever()
+"#;
+
+struct Listening {
+    server: Server,
+    id: String,
+    token: String,
+}
+
+fn listening(create: &Value) -> Listening {
+    let server = Server::start();
+    let created = server.post("/api/v1/sandboxes", create).expect(201);
+    let id = created["id"].as_str().expect("it is there").to_owned();
+    let sandbox = format!("/api/v1/sandboxes/{id}");
+    server.post(&format!("{sandbox}/execs"), &json!({ "command": ["python3", "-c", ECHO], "wait": false })).expect(201);
+    eventually("it listens", || server.get(&format!("{sandbox}/ports/8000/")).status == 203);
+    let token = created["access_token"].as_str().expect("it is there").to_owned();
+    Listening { server, id, token }
+}
+
+#[test]
+fn a_port_is_reached_by_path_by_headers_and_by_host() {
+    let Listening { server, id, token } = listening(&json!({}));
+    let path = format!("/api/v1/sandboxes/{id}/ports/8000");
+    let answer = server.request("POST", &format!("{path}/a%2Fb/../c?x=1&y=%20"), &["X-Mine: 1"], b"body");
+    assert_eq!(answer.status, 203);
+    let text = answer.text();
+    assert!(text.starts_with("POST /a%2Fb/../c?x=1&y=%20\n") && text.ends_with("body"), "{text}");
+    assert!(text.to_ascii_lowercase().contains("x-mine: 1") && text.contains("localhost:8000"), "{text}");
+    assert!(answer.header("content-security-policy").unwrap().starts_with("sandbox"));
+    assert!(answer.header("x-private").is_none());
+    let cookies: Vec<&str> =
+        answer.headers.iter().filter(|(name, _)| name == "set-cookie").map(|(_, value)| value.as_str()).collect();
+    assert_eq!(cookies, ["theirs=1"]);
+    let headers =
+        [format!("Saggar-Sandbox: {id}"), "Saggar-Port: 8000".to_owned(), format!("Saggar-Access-Token: {token}")];
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    assert!(server.request_without_key("GET", "/by/headers", &headers, b"").text().starts_with("GET /by/headers\n"));
+    server.request("GET", "/x", &["Saggar-Port: 8000"], b"").problem(400, "invalid_request");
+    for host in [format!("8000-{id}.localhost"), format!("8000-{}.localhost:7420", id.replace('_', "-"))] {
+        let mut connection = server.connect();
+        let request = format!("GET /by/host HTTP/1.1\r\nHost: {host}\r\nSaggar-Access-Token: {token}\r\n\r\n");
+        std::io::Write::write_all(&mut connection, request.as_bytes()).unwrap();
+        let answer = http::read_answer(&mut std::io::BufReader::new(connection));
+        assert!(answer.text().starts_with("GET /by/host\n") && answer.text().contains(&host), "{}", answer.text());
+    }
+}
+
+#[test]
+fn what_proves_who_asks_never_gets_inside() {
+    let Listening { server, id, token } = listening(&json!({}));
+    let path = format!("/api/v1/sandboxes/{id}/ports/8000/");
+    let headers = [
+        format!("X-API-Key: {}", server.key),
+        format!("Saggar-Access-Token: {token}"),
+        format!("Cookie: theirs=1; saggar_token={token}"),
+        "Proxy-Authorization: Basic eA==".to_owned(),
+    ];
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    let seen = server.request("GET", &path, &headers, b"").text();
+    assert!(!seen.contains("sgr_") && !seen.contains(&token), "{seen}");
+    assert!(seen.contains("theirs=1"), "{seen}");
+    let posted = server.request_without_key("POST", &format!("{path}?saggar_token={token}&z=1"), &[], b"x").text();
+    assert!(posted.starts_with("POST /?z=1\n") && !posted.contains(&token), "{posted}");
+    let basic = server.request_without_key(
+        "GET",
+        &path,
+        &[&format!("Saggar-Access-Token: {token}"), "Authorization: Basic dTpw"],
+        b"",
+    );
+    assert!(basic.text().contains("Basic dTpw"), "{}", basic.text());
+}
+
+#[test]
+fn only_who_may_reaches_a_port() {
+    let Listening { server, id, token } = listening(&json!({ "ports": { "public": [8000] } }));
+    let public = format!("/api/v1/sandboxes/{id}/ports/8000/");
+    assert_eq!(server.request_without_key("GET", &public, &[], b"").status, 203);
+    let Listening { server, id: private, token: right } = Listening { id: String::new(), token: String::new(), server };
+    drop((private, right));
+    let closed = format!("/api/v1/sandboxes/{id}/ports/9");
+    server.request_without_key("GET", &closed, &[], b"").problem(401, "unauthorized");
+    let wrong = format!("Saggar-Access-Token: {}A", &token[..token.len() - 1]);
+    server.request_without_key("GET", &closed, &[&wrong], b"").problem(401, "unauthorized");
+    server.get(&closed).problem(502, "port_refused");
+    let other = server.post("/api/v1/sandboxes", &json!({})).expect(201);
+    let others = format!("/api/v1/sandboxes/{}/ports/8000/", other["id"].as_str().unwrap());
+    // The token is one sandbox's, and what is public in one is not in another.
+    server
+        .request_without_key("GET", &others, &[&format!("Saggar-Access-Token: {token}")], b"")
+        .problem(401, "unauthorized");
+    server.request_without_key("GET", &others, &[], b"").problem(401, "unauthorized");
+    for port in ["0", "65536", "-1", "x", "80x"] {
+        server.get(&format!("/api/v1/sandboxes/{id}/ports/{port}/")).problem(404, "not_found");
+    }
+}
+
+#[test]
+fn a_link_with_a_token_becomes_a_cookie() {
+    let Listening { server, id, token } = listening(&json!({}));
+    let path = format!("/api/v1/sandboxes/{id}/ports/8000/page");
+    let redirect = server.request_without_key("GET", &format!("{path}?saggar_token={token}&tab=2"), &[], b"");
+    assert_eq!((redirect.status, redirect.header("location")), (303, Some(format!("{path}?tab=2").as_str())));
+    let cookie = redirect.header("set-cookie").unwrap();
+    for part in ["HttpOnly", "SameSite=Lax", &format!("Path=/api/v1/sandboxes/{id}/ports/8000/")] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    let cookie = format!("Cookie: {}", cookie.split(';').next().unwrap());
+    assert!(server.request_without_key("GET", &path, &[&cookie], b"").text().starts_with("GET /page\n"));
+    server.request_without_key("GET", &format!("{path}?saggar_token=wrong"), &[], b"").problem(401, "unauthorized");
+    // A browser sends a cookie for whichever page asks; a WebSocket needs to come from ours.
+    assert_eq!(WebSocket::open(&server, &path, &[&cookie, "Origin: https://evil.example"]).err(), Some(403));
+    assert_eq!(WebSocket::open(&server, &path, &[&cookie]).err(), Some(403));
+    assert!(WebSocket::open(&server, &path, &[&cookie, "Origin: http://localhost"]).is_ok());
+}
+
+#[test]
+fn a_websocket_goes_through_both_ways() {
+    let Listening { server, id, token } = listening(&json!({}));
+    let header = format!("Saggar-Access-Token: {token}");
+    let mut socket =
+        WebSocket::open(&server, &format!("/api/v1/sandboxes/{id}/ports/8000/ws"), &[&header]).expect("it opens");
+    for text in ["one", "two"] {
+        socket.text(text);
+        assert_eq!(socket.next(), Message::Text(text.to_owned()));
+    }
+    server.delete(&format!("/api/v1/sandboxes/{id}")).expect(200);
+    assert!(matches!(socket.next(), Message::Gone | Message::Close));
+}

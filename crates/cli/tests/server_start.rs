@@ -1,0 +1,170 @@
+//! A server's own life: its first start, its settings, stopping, dying, starting again, and copies of what it knows.
+
+mod http;
+
+use http::{Server, command, new_directory, stdout_of};
+use serde_json::{Value, json};
+
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let output = command(arguments).envs(environment.iter().copied()).output().expect("the binary was built");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints text");
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_first_start_prints_a_key_once_with_a_line_that_works() {
+    let mut server = Server::start();
+    let curl = server.printed.lines().find(|line| line.contains("curl")).expect("a line to paste").trim().to_owned();
+    assert!(curl.contains(&server.key) && curl.contains(&server.address), "{curl}");
+    let pasted = std::process::Command::new("sh").args(["-c", &curl]).output().expect("sh");
+    let created: Value = serde_json::from_slice(&pasted.stdout).unwrap_or_else(|_| panic!("{pasted:?}"));
+    assert_eq!(created["state"], "running");
+    assert_eq!(server.stop(), Some(0));
+    server.begin();
+    assert!(!server.printed.contains("sgr_"), "{}", server.printed);
+    server.get("/api/v1/sandboxes").expect(200);
+}
+
+#[test]
+fn sandboxes_outlive_a_stop_and_a_kill_and_streams_go_on_where_they_were() {
+    let mut server = Server::start();
+    let sandbox = server.sandbox();
+    let script = "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo line $i; sleep 0.05; done; echo last";
+    let started = server.post(&format!("{sandbox}/execs"), &json!({ "command": script, "wait": false })).expect(201);
+    let stream = format!("{sandbox}/execs/{}/stream", started["id"].as_str().unwrap());
+    let mut read = server.follow("GET", &stream, &[], b"");
+    let mut events = vec![read.until("started").remove(0), read.next().expect("some output")];
+    for stop in [Server::kill as fn(&mut Server), |server: &mut Server| assert_eq!(server.stop(), Some(0))] {
+        stop(&mut server);
+        server.begin();
+        assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
+        let last = format!("Last-Event-ID: {}", events.last().unwrap().id);
+        let mut read = server.follow("GET", &stream, &[&last], b"");
+        read.until("started");
+        events.push(read.next().expect("more output"));
+    }
+    server.sh(&sandbox, "touch /tmp/stop");
+    let last = format!("Last-Event-ID: {}", events.last().unwrap().id);
+    events.extend(server.follow("GET", &stream, &[&last], b"").until("exited"));
+    let text = stdout_of(&events);
+    let lines: Vec<&str> = text.lines().collect();
+    let expected: Vec<String> =
+        (1..lines.len()).map(|index| format!("line {index}")).chain(["last".to_owned()]).collect();
+    assert_eq!(lines, expected, "nothing twice, nothing missing");
+}
+
+#[test]
+fn a_stop_ends_open_streams_and_waits_for_no_idle_client() {
+    let mut server = Server::start();
+    let sandbox = server.sandbox();
+    let mut events = server.follow("GET", &format!("{sandbox}/events"), &[], b"");
+    events.next().expect("it was started");
+    let idle = server.connect();
+    let begin = std::time::Instant::now();
+    assert_eq!(server.stop(), Some(0));
+    while events.next().is_some() {}
+    drop(idle);
+    assert!(begin.elapsed() < http::PATIENCE);
+    server.begin();
+}
+
+#[test]
+fn every_setting_says_where_it_came_from() {
+    let root = new_directory();
+    let file = root.join("saggar.toml");
+    std::fs::write(&file, "capacity = 50\nport = 1\n").unwrap();
+    let arguments = ["config", "show", "--json", "--config", file.to_str().unwrap(), "--port", "3"];
+    let (code, stdout, _) = run(&arguments, &[("SAGGAR_PORT", "2"), ("SAGGAR_POOL_MAX", "4")]);
+    let shown: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(shown["port"], json!({ "value": "3", "from": "flag --port" }));
+    assert_eq!(shown["pool_max"], json!({ "value": "4", "from": "environment SAGGAR_POOL_MAX" }));
+    assert_eq!(shown["capacity"]["from"], format!("file {}", file.display()));
+    assert_eq!(shown["address"], json!({ "value": "127.0.0.1", "from": "default" }));
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anything_is_opened() {
+    let root = new_directory();
+    let data = root.join("data");
+    let data = data.to_str().unwrap();
+    for (arguments, expected) in [
+        (&["--address", "0.0.0.0"][..], "in the clear"),
+        (&["--address", "0.0.0.0", "--tls", "true", "--auth", "off"], "anybody could run programs"),
+        (&["--pool-min", "9"], "pool_min"),
+        (&["--tls-key", "/nowhere"], "go together"),
+        (&["--default-ttl", "soon"], "default_ttl"),
+    ] {
+        let all: Vec<&str> = ["serve", "--data-dir", data].iter().chain(arguments).copied().collect();
+        let (code, stdout, stderr) = run(&all, &[]);
+        assert_eq!((code, stdout.as_str()), (125, ""), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.contains("help:"), "{stderr}");
+    }
+    let (_, _, stderr) = run(&["serve", "--data-dir", data], &[("SAGGAR_PROT", "1")]);
+    assert!(stderr.contains("SAGGAR_PROT") && stderr.contains("did you mean \"port\""), "{stderr}");
+    assert!(!std::path::Path::new(data).exists());
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn a_data_directory_has_one_server() {
+    let server = Server::start();
+    let data = server.data();
+    let (code, _, stderr) = run(&["serve", "--port", "0", "--data-dir", data.to_str().unwrap()], &[]);
+    assert_eq!(code, 125);
+    assert!(stderr.contains("in use by process"), "{stderr}");
+}
+
+#[test]
+fn a_backup_made_while_the_server_runs_brings_everything_back() {
+    let server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "labels": { "kept": "yes" } }));
+    server.sh(&sandbox, "echo remembered");
+    server.delete(&sandbox).expect(200);
+    let root = new_directory();
+    let (file, data) = (root.join("copy.db"), root.join("data"));
+    let (file, data) = (file.to_str().unwrap(), data.to_str().unwrap());
+    let old = server.data();
+    let (code, _, stderr) = run(&["backup", file, "--data-dir", old.to_str().unwrap()], &[]);
+    assert_eq!(code, 0, "{stderr}");
+    let again = run(&["backup", file, "--data-dir", old.to_str().unwrap()], &[]);
+    assert!(again.0 == 125 && again.2.contains("there already"), "{again:?}");
+    let (code, _, stderr) = run(&["restore", file, "--data-dir", data], &[]);
+    assert_eq!(code, 0, "{stderr}");
+    let again = run(&["restore", file, "--data-dir", data], &[]);
+    assert!(again.0 == 125 && again.2.contains("has a store already"), "{again:?}");
+    let mut restored = Server::start_in(root, &[]);
+    assert!(!restored.printed.contains("sgr_"), "the key is in the backup");
+    restored.key.clone_from(&server.key);
+    let row = restored.get(&sandbox).expect(200);
+    assert_eq!((&row["state"], &row["labels"]["kept"]), (&json!("ended"), &json!("yes")));
+}
+
+#[test]
+fn tls_is_spoken_with_a_certificate_made_here() {
+    let mut server = Server::start_with(&["--tls", "true"]);
+    let fingerprint =
+        server.printed.lines().find_map(|line| line.strip_prefix("certificate SHA-256 ")).unwrap().to_owned();
+    let script = "import hashlib, socket, ssl, sys\n\
+        host, port = sys.argv[1].split(':')\n\
+        context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE\n\
+        context.set_alpn_protocols(['h2', 'http/1.1'] if sys.argv[2] == 'h2' else ['http/1.1'])\n\
+        s = context.wrap_socket(socket.create_connection((host, int(port))), server_hostname='localhost')\n\
+        print(s.selected_alpn_protocol(), ':'.join('%02X' % b for b in hashlib.sha256(s.getpeercert(True)).digest()))\n\
+        if sys.argv[2] != 'h2':\n\
+        \x20 s.sendall(b'GET /health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n\
+        \x20 print(s.recv(4096).split(b'\\r\\n')[0].decode())\n";
+    let ask = |address: &str, alpn: &str| {
+        let output =
+            std::process::Command::new("python3").args(["-c", script, address, alpn]).output().expect("python3");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(ask(&server.address, "h1"), format!("http/1.1 {fingerprint}\nHTTP/1.1 200 OK\n"));
+    assert_eq!(ask(&server.address, "h2"), format!("h2 {fingerprint}\n"));
+    // The same one after a restart, so that it can be pinned.
+    assert_eq!(server.stop(), Some(0));
+    server.begin();
+    assert!(server.printed.contains(&fingerprint));
+    server.stop();
+}

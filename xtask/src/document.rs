@@ -1,0 +1,47 @@
+//! A page in docs/: what people wrote stays, what was measured is replaced.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+const END: &str = "<!-- measured: end -->";
+
+/// Replaces the measured block of the page that belongs to this chore.
+pub fn write(path: &Path, chore: &str, measured: &str) -> Result<()> {
+    let page = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let page = replaced(&page, &begin(chore), measured).with_context(|| format!("editing {}", path.display()))?;
+    std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))
+}
+
+fn begin(chore: &str) -> String {
+    format!("<!-- measured: begin; `cargo xtask {chore} --write` replaces everything up to the end mark -->")
+}
+
+fn replaced(page: &str, begin: &str, measured: &str) -> Result<String> {
+    let (before, rest) = page.split_once(begin).with_context(|| format!("there is no mark \"{begin}\""))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("there is no mark \"{END}\" after the first"))?;
+    ensure!(!after.contains(begin) && !after.contains(END), "the marks are there more than once");
+    Ok(format!("{before}{begin}\n\n{}\n\n{END}{after}", measured.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_marks_changes_and_again_the_same() {
+        let begin = begin("bench");
+        let page = format!("# Page\n\n{begin}\nold\n{END}\n\nMore.\n");
+        let once = replaced(&page, &begin, "new\n").unwrap();
+        assert_eq!(once, format!("# Page\n\n{begin}\n\nnew\n\n{END}\n\nMore.\n"));
+        assert_eq!(replaced(&once, &begin, "new\n").unwrap(), once);
+    }
+
+    #[test]
+    fn a_page_without_both_marks_in_order_is_left_alone() {
+        let begin = begin("bench");
+        for page in ["", &begin, END, &format!("{END}{begin}"), &format!("{begin}{END}{begin}{END}")] {
+            assert!(replaced(page, &begin, "new").is_err(), "{page:?}");
+        }
+    }
+}
