@@ -9,6 +9,7 @@ CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
+DEBUG_SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/debug/saggar
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
 MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
@@ -16,7 +17,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-vm lint bench compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-vm lint bench compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +52,14 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+	@$(MAKE) --no-print-directory test-e2b
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
+
+# CLIENTS=new tries only the newest Python client; old and node are the others.
+test-e2b: setup-test ## the unmodified clients of E2B against a real server
+	@cargo build --locked --package saggar
+	@tests/e2b/run.sh "$(DEBUG_SAGGAR)" $(CLIENTS)
 
 test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
 

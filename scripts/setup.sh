@@ -15,7 +15,8 @@ export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sb
 main() {
     case $PURPOSE in
     build) install_packages ;;
-    test) install_packages ;;
+    # Debian's Python makes no virtual environments without its package for that.
+    test) if has python3 && python3 -c 'import ensurepip' 2>/dev/null; then install_packages; else install_packages /venv:python3-venv; fi ;;
     bench) install_packages bwrap:bubblewrap runc:runc ;;
     compare)
         install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux

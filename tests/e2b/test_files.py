@@ -94,10 +94,12 @@ def test_entries(sandbox):
     sandbox.files.remove("dir")
     assert not sandbox.files.exists("dir")
     sandbox.files.remove("dir")
-    root = sandbox.files.write("/root/secret", "s", user="root")
-    assert root.path == "/root/secret" and sandbox.files.read("secret", user="root") == "s"
+    sandbox.files.write("/tmp/secret", "s", user="root")
+    sandbox.commands.run("chmod 600 /tmp/secret", user="root")
+    assert sandbox.files.read("/tmp/secret", user="root") == "s"
+    assert sandbox.files.get_info("/tmp/secret").owner == "root"
     with pytest.raises(e2b.SandboxException):
-        sandbox.files.read("/root/secret")
+        sandbox.files.read("/tmp/secret")
 
 
 def test_what_is_not_there_is_told(sandbox):

@@ -2,6 +2,9 @@
 
 import datetime
 import os
+import re
+import subprocess
+import sys
 
 import e2b
 import pytest
@@ -199,21 +202,31 @@ def test_a_restart_of_the_server_changes_nothing(server):
     assert again.kill() is True
 
 
-def test_the_domain_form_over_tls(monkeypatch):
+OVER_TLS = """
+from e2b import Sandbox
+sandbox = Sandbox.create(timeout=60)
+assert sandbox.commands.run("echo over tls").stdout == "over tls\\n"
+sandbox.files.write("a", "b")
+assert sandbox.files.read("a") == "b"
+print(sandbox.get_host(80))
+assert sandbox.kill()
+"""
+
+
+@pytest.mark.parametrize("form", ["domain", "address"])
+def test_tls(form):
+    # In a process of its own: what a client trusts, it reads once.
     server = Server("--tls", "true", "--domain", "sbx.localhost")
     try:
-        for name in ["E2B_API_URL", "E2B_SANDBOX_URL"]:
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("E2B_DOMAIN", f"sbx.localhost:{server.port}")
-        monkeypatch.setenv("E2B_API_KEY", server.environment["E2B_API_KEY"])
-        monkeypatch.setenv("SSL_CERT_FILE", server.environment["SSL_CERT_FILE"])
-        if not IS_NEW:
-            pytest.skip("this generation does not resolve names below localhost")
-        sandbox = Sandbox.create(timeout=60)
-        assert sandbox.get_host(80) == f"80-{sandbox.sandbox_id}.sbx.localhost:{server.port}"
-        assert sandbox.commands.run("echo over tls").stdout == "over tls\n"
-        sandbox.files.write("a", "b")
-        assert sandbox.files.read("a") == "b"
-        assert sandbox.kill()
+        given = dict(server.environment)
+        if form == "domain":
+            if not IS_NEW:
+                pytest.skip("this generation does not resolve names below localhost")
+            given = {name: value for name, value in given.items() if not name.endswith("_URL")}
+            given["E2B_DOMAIN"] = f"sbx.localhost:{server.port}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+        run = subprocess.run([sys.executable, "-c", OVER_TLS], env={**environment, **given}, capture_output=True, text=True, timeout=80)
+        assert run.returncode == 0, run.stderr
+        assert re.fullmatch(rf"80-[a-z2-7]{{26}}\.sbx\.localhost:{server.port}\n", run.stdout)
     finally:
         server.stop()
