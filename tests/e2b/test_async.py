@@ -47,11 +47,10 @@ def test_commands(server):
         assert [found.pid for found in await sandbox.commands.list()] == [handle.pid]
         await sandbox.commands.send_stdin(handle.pid, "heard\n")
         if IS_NEW:
-            async def lines():
-                for number in range(50):
-                    yield f"{number}\n"
-
-            await sandbox.commands.stream_input(handle.pid, lines())
+            stream = sandbox.commands.stream_input(handle.pid)
+            for number in range(50):
+                await stream.send(f"{number}\n")
+            await stream.close()
         await sandbox.commands.close_stdin(handle.pid)
         result = await handle.wait()
         assert result.stdout.startswith("heard\n") and (not IS_NEW or result.stdout.endswith("49\n"))

@@ -22,7 +22,8 @@ impl Labels {
     /// Checks number, length and characters.
     pub fn parse(entries: BTreeMap<String, String>) -> Result<Self, Problem> {
         let fail = |message: String| {
-            let help = "at most 64 labels; a key is 1 to 256 bytes and a value at most 4096, both without control characters";
+            let help =
+                "at most 64 labels; a key is 1 to 256 bytes and a value at most 4096, both without control characters";
             Err(Problem::new(Code::InvalidValue, message, help))
         };
         if entries.len() > ENTRIES_MAX {

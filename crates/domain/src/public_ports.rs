@@ -69,11 +69,14 @@ mod tests {
     #[test]
     fn a_list_and_a_word_read_back() {
         let some: PublicPorts = [80, 443].into_iter().filter_map(NonZeroU16::new).collect();
-        for (ports, json) in [(PublicPorts::default(), "[]"), (some.clone(), "[80,443]"), (PublicPorts::ALL, "\"all\"")] {
+        for (ports, json) in [(PublicPorts::default(), "[]"), (some.clone(), "[80,443]"), (PublicPorts::ALL, "\"all\"")]
+        {
             assert_eq!(serde_json::to_string(&ports).unwrap(), json);
             assert_eq!(serde_json::from_str::<PublicPorts>(json).unwrap(), ports);
         }
         assert!(serde_json::from_str::<PublicPorts>("\"some\"").is_err());
-        assert!(some.contains(80) && !some.contains(81) && PublicPorts::ALL.contains(81) && !PublicPorts::ALL.contains(0));
+        assert!(
+            some.contains(80) && !some.contains(81) && PublicPorts::ALL.contains(81) && !PublicPorts::ALL.contains(0)
+        );
     }
 }

@@ -19,7 +19,7 @@ mod token;
 mod transfer;
 
 pub(crate) use control::router;
+pub(crate) use filesystem::Watchers;
 pub(crate) use key::{plain as plain_key, spelled as spelled_key};
 pub(crate) use process::Inputs;
-pub(crate) use filesystem::Watchers;
 pub(crate) use routing::{aim, serve};

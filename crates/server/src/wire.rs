@@ -7,8 +7,8 @@ use std::time::Duration;
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState, Spec,
-    TemplateName, Tier, Timeout, User,
+    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState,
+    Spec, TemplateName, Tier, Timeout, User,
 };
 use saggar_runtime::store::{self, ExecProgress, Life};
 use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, control};
@@ -46,7 +46,10 @@ pub(crate) fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<ap
         on_timeout: on_timeout(asked.lifetime.on_deadline),
         idle_timeout: asked.lifetime.idle_timeout.map(span),
         auto_resume: asked.auto_resume,
-        ports: api::EffectivePorts { public: asked.public_ports.named().collect(), every: asked.public_ports.is_every() },
+        ports: api::EffectivePorts {
+            public: asked.public_ports.named().collect(),
+            every: asked.public_ports.is_every(),
+        },
         ended,
     })
 }

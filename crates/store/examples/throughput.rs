@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use saggar_domain::{BootId, DeadlineAction, Labels, NetworkMode, ProjectId, PublicPorts, SandboxId, TemplateName, Timestamp};
+use saggar_domain::{
+    BootId, DeadlineAction, Labels, NetworkMode, ProjectId, PublicPorts, SandboxId, TemplateName, Timestamp,
+};
 use saggar_store::{Durability, JsonText, KeyCheck, KeySecret, Lifetime, NewSandbox, Settings, Store};
 
 const SPAN: Duration = Duration::from_secs(3);

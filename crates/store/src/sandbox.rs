@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rusqlite::Row;
 use saggar_domain::{
-    BootId, DeadlineAction, EndReason, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts, SandboxId, SandboxState,
-    TemplateName, Timestamp,
+    BootId, DeadlineAction, EndReason, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts, SandboxId,
+    SandboxState, TemplateName, Timestamp,
 };
 
 use crate::column;

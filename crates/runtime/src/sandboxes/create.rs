@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId, Spec,
-    TemplateName, User,
+    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
+    Spec, TemplateName, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};

@@ -57,6 +57,11 @@ pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
 }
 
 fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
+    let message = message.trim_ascii();
+    // A list would be taken for the fields of a message, in their order.
+    if !message.is_empty() && message[0] != b'{' {
+        return Err(Failure::invalid("the message can't be read: it is no object"));
+    }
     let message = if message.is_empty() { b"{}" } else { message };
     serde_json::from_slice(message).map_err(|error| {
         let text: String = error.to_string().chars().take(400).collect();
@@ -294,7 +299,9 @@ mod tests {
 
     #[test]
     fn a_time_is_digits() {
-        let with = |value: &'static str| HeaderMap::from_iter([("connect-timeout-ms".parse().unwrap(), HeaderValue::from_static(value))]);
+        let with = |value: &'static str| {
+            HeaderMap::from_iter([("connect-timeout-ms".parse().unwrap(), HeaderValue::from_static(value))])
+        };
         assert_eq!(timeout(&HeaderMap::new()).unwrap(), None);
         assert_eq!(timeout(&with("1500")).unwrap(), Some(Duration::from_millis(1500)));
         for wrong in ["-1", "1.5", "", "99999999999"] {

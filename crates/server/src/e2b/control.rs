@@ -39,7 +39,7 @@ pub(crate) fn router() -> Router<Shared> {
         .route("/snapshots", get(not_yet::snapshots))
         .route("/default-templates", get(not_yet::templates))
         .route("/templates", get(not_yet::templates).post(not_yet::templates))
-        .route("/templates/aliases/{alias}", get(not_yet::alias))
+        .route("/templates/aliases/{*alias}", get(not_yet::alias))
         .route("/templates/{*rest}", any(not_yet::templates))
         .route("/v2/templates", any(not_yet::templates))
         .route("/v2/templates/{*rest}", any(not_yet::templates))

@@ -18,10 +18,14 @@ use crate::server::Shared;
 
 /// Answers a request for the agent of this sandbox.
 pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Response {
+    // As by a proxy in front: before anything else, that there is no such sandbox.
+    if permitted::inside(&server, &id).is_none() {
+        return Failure::gone(id::short(&id)).plain();
+    }
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let outcome = match (&parts.method, path.as_str()) {
-        (&Method::GET | &Method::HEAD, "/health") => health(&server, &id),
+        (&Method::GET | &Method::HEAD, "/health") => Ok(StatusCode::NO_CONTENT.into_response()),
         (&Method::GET, "/metrics") => metrics(&server, &parts, &id).await,
         (&Method::GET, "/envs") => envs(&server, &parts, &id),
         (&Method::GET | &Method::HEAD, "/files") => transfer::download(&server, &parts, &id).await,
@@ -69,13 +73,6 @@ pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response 
 /// The answer to a call that streams.
 pub(super) fn streamed(outcome: Result<Response, Failure>) -> Response {
     outcome.unwrap_or_else(|failure| connect::failed(&failure))
-}
-
-fn health(server: &Shared, sandbox: &SandboxId) -> Result<Response, Failure> {
-    match permitted::inside(server, sandbox) {
-        Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
-        None => Err(Failure::gone(id::short(sandbox))),
-    }
 }
 
 async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, Failure> {

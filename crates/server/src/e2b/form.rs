@@ -78,7 +78,9 @@ impl Form {
                         self.buffer.advance(at + self.delimiter.len());
                         self.state = State::Between;
                     }
-                    None if self.buffer.len() > HEADERS_MAX => return Err(FormError("it doesn't begin with its boundary")),
+                    None if self.buffer.len() > HEADERS_MAX => {
+                        return Err(FormError("it doesn't begin with its boundary"));
+                    }
                     None => return Ok(None),
                 },
                 State::Between => {
@@ -88,7 +90,11 @@ impl Form {
                     }
                     // Blanks may follow a boundary.
                     let Some(end) = find(&self.buffer, b"\r\n") else {
-                        return if self.buffer.len() > HEADERS_MAX { Err(FormError("a boundary's line has no end")) } else { Ok(None) };
+                        return if self.buffer.len() > HEADERS_MAX {
+                            Err(FormError("a boundary's line has no end"))
+                        } else {
+                            Ok(None)
+                        };
                     };
                     if !self.buffer[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
                         return Err(FormError("a boundary is followed by something else"));
@@ -99,7 +105,11 @@ impl Form {
                 }
                 State::Headers => {
                     let Some(end) = find(&self.buffer, b"\r\n\r\n") else {
-                        return if self.buffer.len() > HEADERS_MAX { Err(FormError("the headers of a part are too long")) } else { Ok(None) };
+                        return if self.buffer.len() > HEADERS_MAX {
+                            Err(FormError("the headers of a part are too long"))
+                        } else {
+                            Ok(None)
+                        };
                     };
                     let headers = self.buffer.split_to(end + 4);
                     self.state = State::Content;
@@ -152,10 +162,14 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 fn part(headers: &[u8]) -> Result<Item, FormError> {
     let text = std::str::from_utf8(headers).map_err(|_| FormError("the headers of a part are not UTF-8"))?;
     let disposition = text.split("\r\n").filter_map(|line| line.split_once(':'));
-    let disposition = disposition.filter(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition")).map(|(_, value)| value);
+    let disposition =
+        disposition.filter(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition")).map(|(_, value)| value);
     let disposition = disposition.last().ok_or(FormError("a part has no Content-Disposition"))?;
     let name = parameter(disposition, "name").ok_or(FormError("a part has no name"))?;
-    Ok(Item::Part { name: unescaped(&name), file_name: parameter(disposition, "filename").map(|name| unescaped(&name)) })
+    Ok(Item::Part {
+        name: unescaped(&name),
+        file_name: parameter(disposition, "filename").map(|name| unescaped(&name)),
+    })
 }
 
 /// What browsers escape in a name, and nothing else: a percent sign of its own stays one.
@@ -203,7 +217,9 @@ mod tests {
 
     const KIND: &str = "multipart/form-data; boundary=XX";
 
-    fn read(body: &[u8], piece: usize) -> Result<Vec<(Option<String>, Vec<u8>)>, FormError> {
+    type Parts = Vec<(Option<String>, Vec<u8>)>;
+
+    fn read(body: &[u8], piece: usize) -> Result<Parts, FormError> {
         let mut form = Form::of(KIND)?;
         let (mut parts, mut whole) = (Vec::new(), 0);
         for piece in body.chunks(piece) {
@@ -246,7 +262,8 @@ mod tests {
             assert!(read(wrong, 5).is_err(), "{:?}", String::from_utf8_lossy(wrong));
         }
         assert!(read(&[b"--XX\r\nA: ", &[b'x'; 20_000][..]].concat(), 1000).is_err());
-        for kind in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=\"unended"] {
+        for kind in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=\"unended"]
+        {
             assert!(Form::of(kind).is_err(), "{kind}");
         }
     }

@@ -33,7 +33,7 @@ pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: B
         "Start" => streamed(start::start(server, &insider, &parts, body).await),
         "Connect" => streamed(start::connect(server, &insider, &parts, body).await),
         "StreamInput" => streamed(input::stream(&server, &insider, &parts, body).await),
-        "List" => answered(list(&server, &insider).await),
+        "List" => answered(list(&server, &insider, &parts, body).await),
         "Update" => answered(update(&server, &insider, &parts, body).await),
         "SendInput" => answered(input::send(&server, &insider, &parts, body).await),
         "CloseStdin" => answered(input::close(&server, &insider, &parts, body).await),
@@ -42,7 +42,8 @@ pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: B
     }
 }
 
-async fn list(server: &Shared, insider: &Insider) -> Result<Value, Failure> {
+async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let _says_nothing: message::Nothing = connect::unary(parts, body).await?;
     let execs = select::execs(server, insider).await?;
     let processes: Vec<Value> = execs.iter().filter(|exec| exec.status.is_none()).map(shown).collect();
     Ok(json!({ "processes": processes }))
@@ -96,7 +97,9 @@ fn no_process(selector: &message::Selector) -> Failure {
 
 impl message::Size {
     fn window(&self) -> Result<WindowSize, Failure> {
-        let number = |value: u32| u16::try_from(value).map_err(|_| Failure::invalid("a terminal has at most 65535 rows and columns"));
+        let number = |value: u32| {
+            u16::try_from(value).map_err(|_| Failure::invalid("a terminal has at most 65535 rows and columns"))
+        };
         Ok(WindowSize { rows: number(self.rows)?, cols: number(self.cols)? })
     }
 }

@@ -73,7 +73,9 @@ async fn port(server: Shared, mut request: Request, destination: Destination) ->
     let (id, port) = (destination.id.clone(), destination.port);
     let headers = request.headers_mut();
     // Clients show it whatever the port, and it is not for programs inside.
-    let is_ours = headers.get(TOKEN).is_some_and(|token| server.sandboxes.is_inside_token(&id, token.to_str().unwrap_or_default()));
+    let is_ours = headers
+        .get(TOKEN)
+        .is_some_and(|token| server.sandboxes.is_inside_token(&id, token.to_str().unwrap_or_default()));
     if is_ours {
         headers.remove(TOKEN);
     }
@@ -113,9 +115,14 @@ mod tests {
         let named = |host: &str| in_host(host, "example.com");
         assert_eq!(named("49983-abc.example.com"), Some(("49983".to_owned(), "abc".to_owned())));
         assert_eq!(named("80-ABC.Example.com:7420"), Some(("80".to_owned(), "abc".to_owned())));
-        for other in
-            ["80-sbx-abc.example.com", "api.example.com", "x-abc.example.com", "80-abc.example.org", "127.0.0.1:80", "-abc.example.com"]
-        {
+        for other in [
+            "80-sbx-abc.example.com",
+            "api.example.com",
+            "x-abc.example.com",
+            "80-abc.example.org",
+            "127.0.0.1:80",
+            "-abc.example.com",
+        ] {
             assert_eq!(named(other), None, "{other}");
         }
     }

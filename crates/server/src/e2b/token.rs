@@ -63,20 +63,13 @@ pub(super) fn file_insider(
     operation: Operation,
     query: &FileQuery,
 ) -> Result<Insider, Failure> {
+    let Some(inside) = permitted::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
     if let Some(token) = headers.get(HEADER) {
-        let Some(inside) = permitted::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
         let token = token.to_str().unwrap_or_default();
         let wrong = "access token present in header but does not match";
         return inside.by_token(server, token).ok_or_else(|| unauthenticated(wrong));
     }
-    let Some(signature) = &query.signature else {
-        // Whether it is there is said first, as by a proxy in front.
-        return match permitted::inside(server, sandbox) {
-            Some(_) => Err(unauthenticated("missing signature query parameter")),
-            None => Err(Failure::gone(id::short(sandbox))),
-        };
-    };
-    let Some(inside) = permitted::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
+    let signature = query.signature.as_ref().ok_or_else(|| unauthenticated("missing signature query parameter"))?;
     let insider = inside.by_fit(server, |token| is_same(signature, &signed(operation, query, token)));
     let insider = insider.ok_or_else(|| unauthenticated("invalid signature"))?;
     check_time(query)?;
@@ -89,7 +82,9 @@ pub(super) fn signed_sandbox(server: &Shared, operation: Operation, query: &File
     // One hash for each that lives, of which there are as many as the operator allows.
     server.sandboxes.live_ids().into_iter().find(|id| {
         let inside = permitted::inside(server, id);
-        inside.is_some_and(|inside| inside.by_fit(server, |token| is_same(signature, &signed(operation, query, token))).is_some())
+        inside.is_some_and(|inside| {
+            inside.by_fit(server, |token| is_same(signature, &signed(operation, query, token))).is_some()
+        })
     })
 }
 

@@ -60,7 +60,12 @@ pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId
 }
 
 /// Writes files.
-pub(super) async fn upload(server: &Shared, parts: &Parts, body: Body, sandbox: &SandboxId) -> Result<Response, Failure> {
+pub(super) async fn upload(
+    server: &Shared,
+    parts: &Parts,
+    body: Body,
+    sandbox: &SandboxId,
+) -> Result<Response, Failure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Write, &query)?;
     let user = acting(server, &insider, parts, &query)?;
@@ -76,7 +81,10 @@ pub(super) async fn upload(server: &Shared, parts: &Parts, body: Body, sandbox: 
     let written = match (essence.as_str(), query.path.as_deref()) {
         ("multipart/form-data", path) if !is_gzip => upload.form(kind, path, pieces).await?,
         ("multipart/form-data", _) => {
-            return Err(Failure::new(Code::UnsupportedMediaType, "a form is not read as gzip; send application/octet-stream"));
+            return Err(Failure::new(
+                Code::UnsupportedMediaType,
+                "a form is not read as gzip; send application/octet-stream",
+            ));
         }
         ("application/octet-stream", Some(path)) => upload.bare(path, is_gzip, pieces).await?,
         ("application/octet-stream", None) => return Err(Failure::invalid("a bare body needs the parameter `path`")),
@@ -145,7 +153,10 @@ impl Upload<'_> {
                 match item {
                     Item::Part { name, file_name } if name == "file" => {
                         if self.written.len() >= FILES_MAX {
-                            return Err(Failure::new(Code::TooLarge, format!("a form has more than {FILES_MAX} files")));
+                            return Err(Failure::new(
+                                Code::TooLarge,
+                                format!("a form has more than {FILES_MAX} files"),
+                            ));
                         }
                         let to = match (path, file_name) {
                             (Some(_), _) if !self.written.is_empty() => {

@@ -12,7 +12,7 @@ use saggar_runtime::{NewSandbox, NewTerms};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::info;
+use super::info::{self, Name};
 use super::network::{self, Network};
 use super::words::unsupported;
 use crate::extract::JsonText;
@@ -63,6 +63,7 @@ pub(super) async fn create(
     allowed: Allowed<Create>,
     State(server): State<Shared>,
     headers: HeaderMap,
+    name: Name,
     body: JsonText,
 ) -> Result<Response, Refusal> {
     let whole: Value = body.read()?;
@@ -70,7 +71,7 @@ pub(super) async fn create(
     let new = wanted(&server, body.read()?)?;
     let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
     let sandbox = wire::sandbox(created.sandbox, Vec::new())?;
-    Ok((StatusCode::CREATED, axum::Json(info::opened(&server, &headers, &sandbox))).into_response())
+    Ok((StatusCode::CREATED, axum::Json(info::opened(&server, &name, &sandbox))).into_response())
 }
 
 /// The same, as clients asked before.
@@ -78,9 +79,10 @@ pub(super) async fn create_as_before(
     allowed: Allowed<Create>,
     server: State<Shared>,
     headers: HeaderMap,
+    name: Name,
     body: JsonText,
 ) -> Result<Response, Refusal> {
-    create(allowed, server, headers, body).await
+    create(allowed, server, headers, name, body).await
 }
 
 fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
@@ -101,7 +103,11 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
         labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,
         env: asked.env_vars.unwrap_or_default(),
         limits: DraftLimits::default(),
-        terms: NewTerms { ttl: asked.timeout.map_or(server.config.default_ttl, Duration::from_secs), then, idle_timeout: None },
+        terms: NewTerms {
+            ttl: asked.timeout.map_or(server.config.default_ttl, Duration::from_secs),
+            then,
+            idle_timeout: None,
+        },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
         network: network::mode(&server.config, asked.allow_internet_access, asked.network.as_ref())?,
         user: None,

@@ -1,8 +1,8 @@
 //! Sandboxes as E2B's clients see them, and what they use.
 
-use axum::extract::State;
-use http::HeaderMap;
+use axum::extract::{FromRequestParts, State};
 use http::header::HOST;
+use http::request::Parts;
 use saggar_api::{Code, Sandbox, SandboxState, Timestamp};
 use saggar_domain::NetworkMode;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ const ENVD_VERSION: &str = "0.6.4";
 const CLIENT_ID: &str = "saggar";
 
 /// A sandbox as it is told to whoever may open it.
-pub(super) fn opened(server: &Server, headers: &HeaderMap, sandbox: &Sandbox) -> Value {
+pub(super) fn opened(server: &Server, name: &Name, sandbox: &Sandbox) -> Value {
     let mut shown = json!({
         "sandboxID": id::short(&sandbox.id),
         "templateID": sandbox.template.as_str(),
@@ -28,7 +28,7 @@ pub(super) fn opened(server: &Server, headers: &HeaderMap, sandbox: &Sandbox) ->
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": server.sandboxes.inside_token(&sandbox.id),
-        "domain": domain(server, headers),
+        "domain": domain(server, name),
     });
     if !sandbox.ports.every {
         shown["trafficAccessToken"] = json!(server.sandboxes.access_token(&sandbox.id));
@@ -36,10 +36,23 @@ pub(super) fn opened(server: &Server, headers: &HeaderMap, sandbox: &Sandbox) ->
     shown
 }
 
+/// What a request calls this server, which HTTP/2 says elsewhere than HTTP/1.
+pub(super) struct Name(String);
+
+impl<S: Sync> FromRequestParts<S> for Name {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
+        let authority = parts.uri.authority().map(|authority| authority.as_str().to_owned());
+        let host = || parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
+        Ok(Self(authority.unwrap_or_else(host)))
+    }
+}
+
 /// Below which name ports of sandboxes are found, by how the client got here: with the port it used.
-fn domain(server: &Server, headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+fn domain(server: &Server, name: &Name) -> String {
+    let port =
+        name.0.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     match port {
         Some(port) => format!("{}:{port}", server.config.domain),
         None => server.config.domain.clone(),
@@ -49,7 +62,8 @@ fn domain(server: &Server, headers: &HeaderMap) -> String {
 /// A sandbox as it is listed.
 pub(super) fn listed(sandbox: &Sandbox) -> Value {
     let started_at = sandbox.started_at.unwrap_or(sandbox.created_at);
-    let metadata: Map<String, Value> = sandbox.labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    let metadata: Map<String, Value> =
+        sandbox.labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
     json!({
         "sandboxID": id::short(&sandbox.id),
         "templateID": sandbox.template.as_str(),
@@ -82,11 +96,11 @@ fn state(state: SandboxState) -> &'static str {
 pub(super) async fn get(
     allowed: Allowed<Read>,
     State(server): State<Shared>,
-    headers: HeaderMap,
+    name: Name,
 ) -> Result<axum::Json<Value>, Refusal> {
     let sandbox = live(&server, &allowed).await?;
     let mut shown = listed(&sandbox);
-    if let (Value::Object(shown), Value::Object(more)) = (&mut shown, opened(&server, &headers, &sandbox)) {
+    if let (Value::Object(shown), Value::Object(more)) = (&mut shown, opened(&server, &name, &sandbox)) {
         shown.extend(more);
     }
     let on_timeout = match sandbox.on_timeout {
@@ -148,5 +162,9 @@ fn shown(used: metrics::Used) -> Value {
 
 /// Of many at once, which only a dashboard asks for.
 pub(super) async fn metrics_of_many(_known: Known) -> Refusal {
-    Refusal::new(Code::UnsupportedCapability, "metrics of many sandboxes at once are not supported", "ask for one after the other")
+    Refusal::new(
+        Code::UnsupportedCapability,
+        "metrics of many sandboxes at once are not supported",
+        "ask for one after the other",
+    )
 }

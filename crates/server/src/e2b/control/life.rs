@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use saggar_api::{Code, SandboxState};
 use saggar_domain::SandboxState as Stored;
 use saggar_runtime::control::State as Held;
@@ -12,7 +12,7 @@ use saggar_runtime::{NewTerms, Patch};
 use serde::Deserialize;
 
 use super::create::without_memory;
-use super::info;
+use super::info::{self, Name};
 use crate::e2b::id;
 use crate::extract::Json;
 use crate::permitted::{Allowed, Change, Kill, Read};
@@ -32,7 +32,11 @@ pub(super) struct Asked {
 }
 
 /// Ends a sandbox.
-pub(super) async fn kill(allowed: Allowed<Kill>, readable: Allowed<Read>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
+pub(super) async fn kill(
+    allowed: Allowed<Kill>,
+    readable: Allowed<Read>,
+    State(server): State<Shared>,
+) -> Result<StatusCode, Refusal> {
     let row = server.sandboxes.get(&readable.permit).await?;
     if row.life.state() == Stored::Ended {
         return Err(Refusal::not_found("sandbox", id::short(&row.asked.id)));
@@ -71,7 +75,12 @@ pub(super) async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn prolong(server: &Shared, allowed: &Allowed<Change>, readable: &Allowed<Read>, seconds: u64) -> Result<(), Refusal> {
+async fn prolong(
+    server: &Shared,
+    allowed: &Allowed<Change>,
+    readable: &Allowed<Read>,
+    seconds: u64,
+) -> Result<(), Refusal> {
     let left = server.sandboxes.describe(&readable.permit).await?.ttl_left_ms;
     if left.is_some_and(|left| left < seconds.saturating_mul(1000)) {
         let terms = Some(terms(server, allowed, seconds).await?);
@@ -92,7 +101,11 @@ pub(super) async fn pause(
     }
     let description = server.sandboxes.describe(&readable.permit).await?;
     if description.state == Held::Paused {
-        return Err(Refusal::new(Code::Conflict, format!("sandbox {} is paused already", id::short(&description.sandbox_id)), ""));
+        return Err(Refusal::new(
+            Code::Conflict,
+            format!("sandbox {} is paused already", id::short(&description.sandbox_id)),
+            "",
+        ));
     }
     server.sandboxes.pause(&allowed.permit).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -103,7 +116,7 @@ pub(super) async fn connect(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
     State(server): State<Shared>,
-    headers: HeaderMap,
+    name: Name,
     Json(asked): Json<Asked>,
 ) -> Result<Response, Refusal> {
     if asked.memory == Some(false) {
@@ -122,7 +135,7 @@ pub(super) async fn connect(
             StatusCode::OK
         }
     };
-    answer(&server, &readable, &headers, status).await
+    answer(&server, &readable, &name, status).await
 }
 
 /// Resumes a sandbox that sleeps, as clients asked before.
@@ -130,25 +143,35 @@ pub(super) async fn resume(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
     State(server): State<Shared>,
-    headers: HeaderMap,
+    name: Name,
     Json(asked): Json<Asked>,
 ) -> Result<Response, Refusal> {
     let description = server.sandboxes.describe(&readable.permit).await?;
     if description.state != Held::Paused {
-        return Err(Refusal::new(Code::Conflict, format!("sandbox {} is running already", id::short(&description.sandbox_id)), ""));
+        return Err(Refusal::new(
+            Code::Conflict,
+            format!("sandbox {} is running already", id::short(&description.sandbox_id)),
+            "",
+        ));
     }
     let mut terms = terms(&server, &allowed, asked.timeout.unwrap_or(server.config.default_ttl.as_secs())).await?;
     if let Some(is_paused) = asked.auto_pause {
-        terms.then = wire::deadline_action(if is_paused { saggar_api::OnTimeout::Pause } else { saggar_api::OnTimeout::Kill });
+        terms.then =
+            wire::deadline_action(if is_paused { saggar_api::OnTimeout::Pause } else { saggar_api::OnTimeout::Kill });
     }
     server.sandboxes.resume(&allowed.permit, Some(terms)).await?;
-    answer(&server, &readable, &headers, StatusCode::CREATED).await
+    answer(&server, &readable, &name, StatusCode::CREATED).await
 }
 
-async fn answer(server: &Shared, readable: &Allowed<Read>, headers: &HeaderMap, status: StatusCode) -> Result<Response, Refusal> {
+async fn answer(
+    server: &Shared,
+    readable: &Allowed<Read>,
+    name: &Name,
+    status: StatusCode,
+) -> Result<Response, Refusal> {
     let sandbox = wire::sandbox(server.sandboxes.get(&readable.permit).await?, Vec::new())?;
     if sandbox.state == SandboxState::Ended {
         return Err(Refusal::not_found("sandbox", id::short(&sandbox.id)));
     }
-    Ok((status, axum::Json(info::opened(server, headers, &sandbox))).into_response())
+    Ok((status, axum::Json(info::opened(server, name, &sandbox))).into_response())
 }

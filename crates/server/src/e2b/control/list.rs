@@ -42,7 +42,8 @@ pub(super) async fn list(
     Query(asked): Query<Asked>,
 ) -> Result<Response, Refusal> {
     let limit = asked.limit.unwrap_or(PAGE_DEFAULT);
-    let page = PageLimit::parse(limit).ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
+    let page = PageLimit::parse(limit)
+        .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
     if asked.template.as_deref().is_some_and(|template| !is_built_in(template)) {
         return Ok(axum::Json(Vec::<Value>::new()).into_response());
     }
@@ -107,7 +108,8 @@ fn labels(text: &str) -> Result<Labels, Refusal> {
         let read: Vec<(String, String)> = saggar_api::read::query(&escaped)?;
         Ok(read.into_iter().next().map(|(name, _)| name).unwrap_or_default())
     };
-    let pairs = pairs.iter().map(|(name, value)| Ok((plain(name)?, plain(value)?))).collect::<Result<Vec<_>, Refusal>>()?;
+    let pairs =
+        pairs.iter().map(|(name, value)| Ok((plain(name)?, plain(value)?))).collect::<Result<Vec<_>, Refusal>>()?;
     wire::labels(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
@@ -165,7 +167,9 @@ async fn oldest_first(
 ) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
     let skipped: usize = match token {
         None => 0,
-        Some(token) => token.parse().map_err(|_| Refusal::invalid("the token of the next page is not one", "use it as it came"))?,
+        Some(token) => {
+            token.parse().map_err(|_| Refusal::invalid("the token of the next page is not one", "use it as it came"))?
+        }
     };
     let limit = query.limit.get() as usize;
     query.limit = PageLimit::MAX;
@@ -199,7 +203,12 @@ mod tests {
     #[test]
     fn instants_may_have_an_offset() {
         let at = |text: &str| instant(text).map(|instant| instant.to_string()).ok();
-        for text in ["2026-11-15T12:00:00Z", "2026-11-15T14:00:00+02:00", "2026-11-15T06:30:00.000000-05:30", "2026-11-15T12:00:00 00:00"] {
+        for text in [
+            "2026-11-15T12:00:00Z",
+            "2026-11-15T14:00:00+02:00",
+            "2026-11-15T06:30:00.000000-05:30",
+            "2026-11-15T12:00:00 00:00",
+        ] {
             assert_eq!(at(text).as_deref(), Some("2026-11-15T12:00:00.000Z"), "{text}");
         }
         for wrong in ["", "yesterday", "2026-11-15", "2026-11-15T12:00:00+aa:00", "2026-11-15T12:00:00é00:0"] {

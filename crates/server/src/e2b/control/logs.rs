@@ -65,7 +65,10 @@ pub(super) async fn logs_again(
     entries.retain(|entry| {
         let message = entry["message"].as_str().unwrap_or_default();
         asked.search.as_deref().is_none_or(|search| message.contains(search))
-            && asked.level.as_deref().is_none_or(|level| rank(entry["level"].as_str().unwrap_or_default()) >= rank(level))
+            && asked
+                .level
+                .as_deref()
+                .is_none_or(|level| rank(entry["level"].as_str().unwrap_or_default()) >= rank(level))
     });
     if is_backward {
         entries.reverse();
@@ -81,7 +84,8 @@ async fn events(allowed: &Allowed<Read>, server: &Shared) -> Result<Vec<SandboxE
 
 fn entry(event: &SandboxEvent) -> Value {
     let body = serde_json::to_value(&event.body).unwrap_or_default();
-    let fields: Map<String, Value> = body.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
+    let fields: Map<String, Value> =
+        body.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
     let level = if matches!(event.body.name(), "denied" | "limit_reached") { "warn" } else { "info" };
     json!({ "timestamp": event.at, "message": event.body.name(), "level": level, "fields": fields })
 }

@@ -36,7 +36,11 @@ pub(super) struct Network {
 }
 
 /// How a sandbox that is asked for like this reaches the network.
-pub(super) fn mode(config: &Config, is_allowed: Option<bool>, network: Option<&Network>) -> Result<NetworkMode, Refusal> {
+pub(super) fn mode(
+    config: &Config,
+    is_allowed: Option<bool>,
+    network: Option<&Network>,
+) -> Result<NetworkMode, Refusal> {
     let granted = config.e2b_network.mode();
     let Some(network) = network else { return Ok(if is_allowed == Some(false) { NetworkMode::None } else { granted }) };
     network.check_rules()?;

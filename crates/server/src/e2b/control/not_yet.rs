@@ -21,7 +21,10 @@ pub(super) async fn snapshots(_known: Known) -> Refusal {
 }
 
 pub(super) async fn templates(_known: Known) -> Refusal {
-    unsupported("templates of your own are not supported yet", "use the template `base`, and install what you need in the sandbox")
+    unsupported(
+        "templates of your own are not supported yet",
+        "use the template `base`, and install what you need in the sandbox",
+    )
 }
 
 pub(super) async fn volumes(_known: Known) -> Refusal {

@@ -25,7 +25,8 @@ pub(super) async fn translate(request: Request, next: Next) -> Response {
 
 fn said(problem: &Problem) -> Response {
     let status = status(problem);
-    let message = if problem.help.is_empty() { problem.detail.clone() } else { format!("{}: {}", problem.detail, problem.help) };
+    let message =
+        if problem.help.is_empty() { problem.detail.clone() } else { format!("{}: {}", problem.detail, problem.help) };
     let mut response = (status, Json(json!({ "code": status.as_u16(), "message": message }))).into_response();
     if let Some(seconds) = problem.retry_after_seconds {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -17,7 +17,8 @@ pub(in crate::e2b) async fn of(files: &mut Files, path: &FilePath) -> Result<Val
 /// Shows an entry that was looked at. A link has the type of what it leads to, and says that it is one.
 pub(super) async fn shown(files: &mut Files, path: &FilePath, entry: FileEntry) -> Result<Value, Failure> {
     let is_link = entry.kind == FileKind::Link;
-    let kind = if is_link { files.stat(path, true).await.map_or(FileKind::Link, |target| target.kind) } else { entry.kind };
+    let kind =
+        if is_link { files.stat(path, true).await.map_or(FileKind::Link, |target| target.kind) } else { entry.kind };
     let metadata = if entry.kind == FileKind::File { metadata(files, path).await } else { BTreeMap::new() };
     let mut shown = json!({
         "name": path.name(),

@@ -100,7 +100,8 @@ async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>) {
         match told {
             Ok(events) if kept.events.len() + events.len() <= EVENTS_MAX => kept.events.extend(events),
             Ok(_) => {
-                kept.end = Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
+                kept.end =
+                    Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
                 return;
             }
             Err(failure) => {

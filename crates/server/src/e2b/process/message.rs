@@ -5,6 +5,10 @@ use std::fmt;
 
 use serde::Deserialize;
 
+/// A message that says nothing.
+#[derive(Debug, Deserialize)]
+pub(super) struct Nothing {}
+
 /// Starts a process.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

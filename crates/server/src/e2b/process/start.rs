@@ -32,6 +32,10 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
     if request.process.cmd.is_empty() {
         return Err(Failure::invalid("the request names no command"));
     }
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+    if !request.process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
+        return Err(Failure::invalid("a variable of the environment has a name or a value that can't be one"));
+    }
     let permit = insider.may(Action::Exec)?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
     let has_stdin = tty.is_some() || request.stdin.unwrap_or(true);
@@ -175,7 +179,8 @@ impl Source for Events {
                     return Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })));
                 }
                 Ok(Some(Message::Reply(Reply::Gap { bytes, .. }))) => {
-                    let message = format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
+                    let message =
+                        format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
                     return self.facts.last(&Failure::new(Code::DataLoss, message));
                 }
                 Ok(Some(Message::Reply(Reply::Exited(state)))) => {
@@ -190,7 +195,8 @@ impl Source for Events {
                 }
                 Ok(Some(Message::Reply(_))) => {}
                 Ok(None) | Err(_) => {
-                    let message = format!("the connection to sandbox {} ended before the stream completed", self.facts.id);
+                    let message =
+                        format!("the connection to sandbox {} ended before the stream completed", self.facts.id);
                     return self.facts.last(&Failure::new(Code::Unavailable, message));
                 }
             }
@@ -204,7 +210,8 @@ fn too_long() -> Failure {
 
 /// How a program ended, as Go would say it.
 fn ended(state: &ExecState) -> Result<Value, Failure> {
-    let message = |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
+    let message =
+        |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
     let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {
         (Some(ExecStatus::TimedOut), ..) => return Err(too_long()),
         (_, Some(code), _) => (i32::from(code), true, format!("exit status {code}"), None),
