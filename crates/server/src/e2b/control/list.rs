@@ -126,13 +126,13 @@ fn instant(text: &str) -> Result<Timestamp, Refusal> {
     let at = text.len().checked_sub(6).filter(|at| text.is_char_boundary(*at)).ok_or_else(wrong)?;
     let (moment, offset) = text.split_at(at);
     // A blank is what a plus becomes in a query.
-    let (is_ahead, offset) = match offset.split_at(1) {
-        ("+" | " ", offset) => (true, offset),
-        ("-", offset) => (false, offset),
-        _ => return Err(wrong()),
+    let (is_ahead, offset) = match (offset.strip_prefix(['+', ' ']), offset.strip_prefix('-')) {
+        (Some(offset), _) => (true, offset),
+        (None, Some(offset)) => (false, offset),
+        (None, None) => return Err(wrong()),
     };
     let (hours, minutes) = offset.split_once(':').ok_or_else(wrong)?;
-    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+    let number = |text: &str| text.parse::<u8>().map(u64::from).map_err(|_| wrong());
     let offset = (number(hours)? * 60 + number(minutes)?) * 60_000;
     let moment = Timestamp::parse(&format!("{moment}Z")).map_err(|_| wrong())?.as_millis();
     Ok(Timestamp::from_millis(if is_ahead { moment.saturating_sub(offset) } else { moment.saturating_add(offset) }))
