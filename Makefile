@@ -80,6 +80,7 @@ BENCH_FLAGS ?=
 
 bench: setup-bench build ## measure, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
+	@tests/e2b/run.sh "$(SAGGAR)" bench
 
 compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
 	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null

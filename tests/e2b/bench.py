@@ -1,4 +1,4 @@
-"""What the E2B wire costs: bench.py SAGGAR-environment is made by serve.py.
+"""What the E2B wire costs: SAGGAR=… serve.py python bench.py.
 
 One after the other: `Sandbox.create()`, `commands.run("true")` and `kill()` through the Python client, against the server, against a stub
 that answers at once (what is left when that is taken away is ours), and the same three through our own API. Then many creates at once
@@ -30,7 +30,12 @@ class Stub(BaseHTTPRequestHandler):
         self.wfile.write(head.encode() + body)
 
     def do_POST(self):
-        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.headers.get("transfer-encoding") == "chunked":
+            while length := int(self.rfile.readline(), 16):
+                self.rfile.read(length + 2)
+            self.rfile.readline()
+        else:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
         if self.path == "/v2/sandboxes":
             sandbox = {"sandboxID": "a" * 26, "templateID": "base", "clientID": "x", "envdVersion": "0.6.4", "envdAccessToken": "t"}
             return self.answer(201, json.dumps(sandbox).encode())

