@@ -18,7 +18,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-schema test-vm lint bench compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-vm lint bench compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,8 +54,14 @@ test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
+	@$(MAKE) --no-print-directory test-e2b
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
+
+# CLIENTS=new tries only the newest Python client; old and node are the others.
+test-e2b: setup-test ## the unmodified clients of E2B against a real server
+	@cargo build --locked --package saggar
+	@tests/e2b/run.sh "$(SAGGAR_DEBUG)" $(CLIENTS)
 
 test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
 
@@ -80,6 +86,7 @@ BENCH_FLAGS ?=
 
 bench: setup-bench build ## measure, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
+	@tests/e2b/run.sh "$(SAGGAR)" bench
 
 compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
 	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null

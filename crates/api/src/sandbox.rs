@@ -151,6 +151,9 @@ pub struct Ports {
 pub struct EffectivePorts {
     /// Ports that anyone who reaches the server may use, without key or token.
     pub public: Vec<u16>,
+    /// Whether that is every port.
+    #[serde(default)]
+    pub every: bool,
 }
 
 /// What happens when a sandbox's time is up.

@@ -180,7 +180,7 @@ fn sandbox() -> Value {
         "on_timeout": "kill",
         "idle_timeout": null,
         "auto_resume": false,
-        "ports": {"public": [8080]},
+        "ports": {"public": [8080], "every": false},
         "ended": null,
     })
 }

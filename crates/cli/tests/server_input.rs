@@ -143,12 +143,15 @@ fn cursors_limits_and_filters_are_taken_in_their_form_alone() {
         "state=running%27--",
         "state=",
         "label=nonsense",
-        "label=a%27b%3D1",
+        "label=a%00b%3D1",
         "sort=id",
         "limit=1&limit=2",
     ] {
         server.get(&format!("/api/v1/sandboxes?{query}")).problem(400, "invalid_request");
     }
+    // A name may have any printable character, and is only ever a name.
+    let found = server.get("/api/v1/sandboxes?label=a%27%20OR%201%3D1%20--").expect(200);
+    assert_eq!(found["items"], json!([]));
     let first = server.get("/api/v1/sandboxes?limit=1").expect(200);
     let cursor = first["next_cursor"].as_str().unwrap();
     let next = server.get(&format!("/api/v1/sandboxes?limit=1&cursor={cursor}")).expect(200);

@@ -34,6 +34,8 @@ pub struct NewExec {
     pub limits: Option<PerExec>,
     /// How much of its output is kept.
     pub output_bytes: Option<u64>,
+    /// What it is called, for whoever looks later.
+    pub tag: Option<String>,
 }
 
 /// A program that runs, and a connection that follows it.
@@ -159,7 +161,7 @@ impl Followed {
 }
 
 fn op(exec_id: ExecId, new: NewExec, follow: bool) -> Op {
-    let NewExec { argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes } = new;
-    let start = StartExec { exec_id, argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes, follow };
+    let NewExec { argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes, tag } = new;
+    let start = StartExec { exec_id, argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes, tag, follow };
     Op::Exec(Box::new(start))
 }

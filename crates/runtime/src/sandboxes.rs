@@ -48,6 +48,9 @@ use pool::Pool;
 /// Sandboxes that are being made at the same time. Each takes a core for a few milliseconds; more would only make all slower.
 const MAKING_MAX: usize = 8;
 
+/// What the words begin with that make the token of a sandbox's inside.
+const INSIDE: &str = "inside/v1";
+
 /// All sandboxes of a server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Sandboxes {
@@ -113,6 +116,22 @@ impl Sandboxes {
     /// The token that opens a sandbox's ports.
     pub fn access_token(&self, id: &SandboxId) -> String {
         self.inner.signing.access_token(id)
+    }
+
+    /// The token that opens a sandbox's inside: programs and files, not its life. Another than that of its ports, which people
+    /// put into links.
+    pub fn inside_token(&self, id: &SandboxId) -> String {
+        self.inner.signing.sign(&[INSIDE, id.as_str()]).0
+    }
+
+    /// Whether this is that token; takes as long whatever the answer.
+    pub fn is_inside_token(&self, id: &SandboxId, token: &str) -> bool {
+        self.inner.signing.verify(&[INSIDE, id.as_str()], token)
+    }
+
+    /// The sandboxes that live.
+    pub fn live_ids(&self) -> Vec<SandboxId> {
+        self.inner.register.ids()
     }
 
     pub(crate) fn new_sandbox_id(&self) -> SandboxId {

@@ -15,6 +15,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, X
 use http::{HeaderMap, HeaderValue, StatusCode};
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, route};
 
+use crate::e2b;
 use crate::ports;
 use crate::refusal::Refusal;
 use crate::server::Shared;
@@ -57,6 +58,9 @@ async fn route_or_proxy(server: Shared, request: Request, next: Next) -> Respons
     if size(request.headers()) > HEADERS_MAX {
         let what = format!("the headers are larger than {HEADERS_MAX} bytes");
         return Refusal::new(Code::HeadersTooLarge, what, "send less in headers").into_response();
+    }
+    if let Some(aim) = e2b::aim(&server, &request) {
+        return e2b::serve(server, request, aim).await;
     }
     match ports::named_by_headers(&server, &request) {
         Ok(Some(destination)) => ports::forward(server, request, destination).await,

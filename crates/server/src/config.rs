@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::ByteSize;
+use saggar_domain::{ByteSize, NetworkMode};
 
 pub use load::{ConfigError, Given, names};
 pub use show::Shown;
@@ -65,6 +65,8 @@ pub struct Config {
     pub runs_per_agent: usize,
     /// Most of one project's.
     pub runs_per_project: usize,
+    /// How sandboxes of E2B's clients, which expect the whole internet, reach the network.
+    pub e2b_network: E2bNetwork,
     /// Most connections at once.
     pub connections_max: usize,
     /// Largest upload.
@@ -104,6 +106,7 @@ impl Config {
             runs_max: 256,
             runs_per_agent: 128,
             runs_per_project: 256,
+            e2b_network: E2bNetwork::None,
             connections_max: 1024,
             upload_max: ByteSize::mebibytes(4096),
             shutdown_grace: Duration::from_secs(10),
@@ -190,6 +193,26 @@ choice!(
         Anywhere = "anywhere",
     }
 );
+choice!(
+    /// How sandboxes of E2B's clients reach the network.
+    E2bNetwork {
+        /// Not at all.
+        None = "none",
+        /// As the host does, unmanaged.
+        Host = "host",
+    }
+);
+
+impl E2bNetwork {
+    /// The mode of those sandboxes.
+    pub(crate) fn mode(self) -> NetworkMode {
+        match self {
+            Self::None => NetworkMode::None,
+            Self::Host => NetworkMode::Host,
+        }
+    }
+}
+
 choice!(
     /// What is logged.
     LogLevel {

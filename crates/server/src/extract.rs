@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
@@ -86,6 +87,12 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
+    /// The pieces of this body.
+    pub(crate) fn of(headers: &HeaderMap, body: Body) -> Self {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Self { body, length }
+    }
+
     /// How much will come, if that was said.
     pub(crate) fn expected(&self) -> Option<u64> {
         self.length
@@ -101,8 +108,8 @@ impl<S: Sync> FromRequest<S> for Pieces {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Refusal> {
-        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Ok(Self { body: request.into_body(), length })
+        let (parts, body) = request.into_parts();
+        Ok(Self::of(&parts.headers, body))
     }
 }
 
@@ -155,7 +162,11 @@ pub(crate) async fn path_text(parts: &mut Parts, name: &str) -> Option<String> {
 
 /// The sandbox that the path names.
 pub(crate) async fn path_sandbox(parts: &mut Parts) -> Result<SandboxId, Refusal> {
-    let text = path_text(parts, "id").await.unwrap_or_default();
+    let text = match path_text(parts, "id").await {
+        Some(text) => text,
+        // As E2B's clients have it.
+        None => format!("sbx_{}", path_text(parts, "short").await.unwrap_or_default()),
+    };
     SandboxId::parse(&text).ok_or_else(|| Refusal::not_found("sandbox", &text))
 }
 

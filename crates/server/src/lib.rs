@@ -7,6 +7,7 @@
 mod archive;
 mod attend;
 mod config;
+mod e2b;
 mod extract;
 mod keys;
 mod listen;
@@ -27,7 +28,7 @@ mod wire;
 mod wire_run;
 mod work;
 
-pub use config::{Auth, Config, ConfigError, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
+pub use config::{Auth, Config, ConfigError, E2bNetwork, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
 pub use logs::start as start_logs;
 pub use openapi::{document as openapi, text as openapi_text};
 pub use reference::markdown as api_reference;

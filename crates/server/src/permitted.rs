@@ -1,10 +1,11 @@
 //! Who asks, and whether they may: the one place where requests become permits.
 //!
 //! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
-//! address (for the one file and method it names) or, for ports, the sandbox's access token.
+//! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
 
 mod run;
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use axum::extract::FromRequestParts;
@@ -15,6 +16,7 @@ use saggar_api::{Code, route};
 use saggar_domain::{ProjectId, SandboxId};
 use saggar_runtime::{Action, Permit, Subject};
 
+use crate::e2b;
 use crate::extract::path_sandbox;
 use crate::refusal::Refusal;
 use crate::server::Shared;
@@ -153,6 +155,49 @@ pub(crate) async fn port(
     }
 }
 
+/// The inside of a sandbox that lives, before anybody has shown that it is theirs.
+pub(crate) struct Inside {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// Somebody who has proved to hold the token of a sandbox's inside, which is worth whatever can be done in it, and nothing elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Insider {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// The inside of a sandbox; `None` when it doesn't live.
+pub(crate) fn inside(server: &Shared, id: &SandboxId) -> Option<Inside> {
+    server.sandboxes.project_of(id).map(|project| Inside { id: id.clone(), project })
+}
+
+impl Inside {
+    /// By the token itself.
+    pub(crate) fn by_token(self, server: &Shared, token: &str) -> Option<Insider> {
+        server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
+    }
+
+    /// By something that only the token can have made: `fits` says whether this is the token.
+    pub(crate) fn by_fit(self, server: &Shared, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
+        fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })
+    }
+}
+
+impl Insider {
+    /// The sandbox.
+    pub(crate) fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// A permit for something that is done in it.
+    pub(crate) fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
+        let action = action(self.id.clone());
+        decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
+    }
+}
+
 fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
     Ok(Permit::decide(subject, action)?)
 }
@@ -164,23 +209,24 @@ async fn authenticate(server: &Shared, headers: &HeaderMap) -> Result<Option<Sub
         return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
     }
     match shown_key(headers) {
-        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), key).await?),
+        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), &key).await?),
         None => Ok(None),
     }
 }
 
 /// The key that a request shows.
-pub(crate) fn shown_key(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
-    bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok())
+    let shown = bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok());
+    shown.map(e2b::plain_key)
 }
 
 /// Whether a text looks like a key of ours.
 pub(crate) fn is_ours(key: &str) -> bool {
-    key.starts_with("sgr_")
+    e2b::plain_key(key).starts_with("sgr_")
 }
 
 fn is_from_a_page(headers: &HeaderMap) -> bool {

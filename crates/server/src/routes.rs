@@ -1,8 +1,8 @@
 //! Which handler is where. One file per object; handlers only read requests, call the runtime once and write answers.
 
 mod attach;
-mod content;
-mod events;
+pub(crate) mod content;
+pub(crate) mod events;
 mod exec_stream;
 mod execs;
 mod files;
@@ -11,7 +11,7 @@ mod journal;
 mod keys;
 mod life;
 mod runs;
-mod sandboxes;
+pub(crate) mod sandboxes;
 mod tree;
 mod watch;
 
@@ -21,6 +21,7 @@ use axum::routing::{any, delete, get, post};
 use saggar_api::route;
 
 use crate::attend;
+use crate::e2b;
 use crate::ports;
 use crate::server::Shared;
 
@@ -31,6 +32,7 @@ pub(crate) fn router(server: Shared) -> Router {
     Router::new()
         .merge(bounded())
         .merge(streaming())
+        .merge(e2b::router())
         .fallback(attend::nothing_there)
         .method_not_allowed_fallback(attend::no_such_method)
         .layer(from_fn_with_state(server.clone(), attend::attend))

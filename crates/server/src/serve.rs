@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
 
 use crate::config::{Auth, Config};
+use crate::e2b::{self, Inputs, Watchers};
 use crate::keys::Keys;
 use crate::listen::listen;
 use crate::routes;
@@ -93,7 +94,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     };
     let scheme = if config.tls { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
-    announce(&url, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
+    announce(&url, &config, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
     let (grace, connections_max) = (config.shutdown_grace, config.connections_max);
     let server = Arc::new(Server {
         sandboxes: sandboxes.clone(),
@@ -103,6 +104,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         everybody,
         capabilities: OnceCell::new(),
         unenforced: OnceLock::new(),
+        inputs: Inputs::default(),
+        watchers: Watchers::default(),
         stopping: stopping.clone(),
     });
     let (ended, working) = (stopping.clone(), worker);
@@ -149,14 +152,27 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     }
 }
 
-/// Says where the server is, and at the first start how to talk to it. Programs wait for the line that begins with `listening`.
-fn announce(url: &str, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
+/// Says where the server is, and how to talk to it. Programs wait for the line that begins with `listening`.
+fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(secret) = secret {
         let (key, insecure) = (secret.expose(), if fingerprint.is_some() { "-k " } else { "" });
         writeln!(out, "API key (shown this once): {key}\n\nTry it:\n")?;
         writeln!(out, "  curl -s {insecure}-X POST {url}/api/v1/sandboxes -H 'Authorization: Bearer {key}'\n")?;
     }
+    let key = match (secret.and_then(|secret| e2b::spelled_key(secret.expose())), config.auth) {
+        (Some(key), _) => key,
+        // Clients want one, and nobody looks at it.
+        (None, Auth::Off) => "e2b_00".to_owned(),
+        (None, Auth::Keys) => "YOUR_KEY".to_owned(),
+    };
+    writeln!(out, "With E2B's clients, unchanged:\n")?;
+    writeln!(out, "  export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
+    if let Some(certificate) = tls::self_made_certificate(config) {
+        let path = certificate.display();
+        writeln!(out, "  export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
+    }
+    writeln!(out)?;
     if let Some(fingerprint) = fingerprint {
         writeln!(out, "certificate SHA-256 {fingerprint}")?;
     }

@@ -8,6 +8,7 @@ use saggar_runtime::{Sandboxes, Subject};
 use tokio::sync::{OnceCell, watch};
 
 use crate::config::Config;
+use crate::e2b::{Inputs, Watchers};
 use crate::keys::Keys;
 
 /// A server, as handlers see it.
@@ -26,6 +27,10 @@ pub(crate) struct Server {
     pub(crate) capabilities: OnceCell<Capabilities>,
     /// Default limits that this host can't enforce, once a sandbox has told.
     pub(crate) unenforced: OnceLock<Vec<String>>,
+    /// Ways to the input of programs, for E2B's clients.
+    pub(crate) inputs: Inputs,
+    /// Directories that E2B's clients ask about now and then.
+    pub(crate) watchers: Watchers,
     /// Turns true when the server is told to stop.
     pub(crate) stopping: watch::Receiver<bool>,
 }

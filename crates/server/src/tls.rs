@@ -65,6 +65,11 @@ pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsErro
     Ok((TlsAcceptor::from(Arc::new(server)), fingerprint))
 }
 
+/// Where the certificate is that clients have to be told to trust; `None` where the operator's is used, or none.
+pub(crate) fn self_made_certificate(config: &Config) -> Option<PathBuf> {
+    (config.tls && config.tls_certificate.is_none()).then(|| config.data_directory.join(CERTIFICATE))
+}
+
 /// The certificate that was made at an earlier start, or a new one.
 fn self_made(config: &Config) -> Result<(PathBuf, PathBuf), TlsError> {
     let (certificate, key) = (config.data_directory.join(CERTIFICATE), config.data_directory.join(KEY));

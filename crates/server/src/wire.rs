@@ -1,14 +1,14 @@
 //! From what the runtime knows to what the API says, and back. Each conversion once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, SandboxId, SandboxState, Spec,
-    TemplateName, Tier, Timeout, User,
+    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState,
+    Spec, TemplateName, Tier, Timeout, User,
 };
 use saggar_runtime::store::{self, ExecProgress, Life};
 use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, control};
@@ -46,7 +46,10 @@ pub(crate) fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<ap
         on_timeout: on_timeout(asked.lifetime.on_deadline),
         idle_timeout: asked.lifetime.idle_timeout.map(span),
         auto_resume: asked.auto_resume,
-        ports: api::EffectivePorts { public: asked.public_ports.iter().map(|port| port.get()).collect() },
+        ports: api::EffectivePorts {
+            public: asked.public_ports.named().collect(),
+            every: asked.public_ports.is_every(),
+        },
         ended,
     })
 }
@@ -130,7 +133,7 @@ pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> R
 fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
-        // What is stored was checked by narrower rules, so nothing is left out here.
+        // What is stored was checked by the same rules, so nothing is left out here.
         if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
             // Each name is there once.
             let _ = shown.insert(label);
@@ -160,7 +163,7 @@ pub(crate) fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> 
     })
 }
 
-fn public_ports(ports: &api::Ports) -> Result<BTreeSet<NonZeroU16>, Refusal> {
+fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
     const PORTS_MAX: usize = 64;
     if ports.public.len() > PORTS_MAX {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
@@ -261,6 +264,7 @@ pub(crate) fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
             cpu_millis: limits.cpus.map(saggar_domain::Cpus::as_millis),
         }),
         output_bytes: start.output_bytes.map(ByteSize::bytes),
+        tag: None,
     }
 }
 

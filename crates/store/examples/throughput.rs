@@ -3,14 +3,15 @@
 //! `cargo run --release --package saggar-store --example throughput -- <directory on the disk in question>`
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use saggar_domain::{BootId, DeadlineAction, Labels, NetworkMode, ProjectId, SandboxId, TemplateName, Timestamp};
+use saggar_domain::{
+    BootId, DeadlineAction, Labels, NetworkMode, ProjectId, PublicPorts, SandboxId, TemplateName, Timestamp,
+};
 use saggar_store::{Durability, JsonText, KeyCheck, KeySecret, Lifetime, NewSandbox, Settings, Store};
 
 const SPAN: Duration = Duration::from_secs(3);
@@ -91,7 +92,7 @@ fn sandbox(project: ProjectId, now: Timestamp) -> Option<NewSandbox> {
         boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e")?,
         policy_hash: None,
         access_token_hash: None,
-        public_ports: BTreeSet::new(),
+        public_ports: PublicPorts::default(),
         labels: Labels::default(),
         spec: JsonText::parse(&format!("{{\"note\":\"{}\"}}", "x".repeat(500)))?,
     })

@@ -10,14 +10,12 @@ mod list;
 mod patch;
 mod repeat;
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU16;
 use std::time::Duration;
 
 use rusqlite::Row;
 use saggar_domain::{
-    BootId, DeadlineAction, EndReason, Labels, NetworkMode, PolicyHash, ProjectId, SandboxId, SandboxState,
-    TemplateName, Timestamp,
+    BootId, DeadlineAction, EndReason, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts, SandboxId,
+    SandboxState, TemplateName, Timestamp,
 };
 
 use crate::column;
@@ -54,7 +52,7 @@ pub struct NewSandbox {
     /// What its access token hashes to.
     pub access_token_hash: Option<TokenHash>,
     /// Ports that need no token.
-    pub public_ports: BTreeSet<NonZeroU16>,
+    pub public_ports: PublicPorts,
     /// What people find it by.
     pub labels: Labels,
     /// The spec it is made to.

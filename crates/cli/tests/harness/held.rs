@@ -80,6 +80,7 @@ pub fn program(argv: &[&str]) -> StartExec {
         timeout_ms: None,
         limits: None,
         output_bytes: None,
+        tag: None,
         follow: true,
     }
 }

@@ -1,10 +1,8 @@
 //! Changes to a sandbox that lives: how long, what it is called, pausing and resuming.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU16;
 use std::time::Duration;
 
-use saggar_domain::{Code, DeadlineAction, Labels, Problem, ProjectId, SandboxId, Timestamp};
+use saggar_domain::{Code, DeadlineAction, Labels, Problem, ProjectId, PublicPorts, SandboxId, Timestamp};
 use saggar_store::{Change, Lifetime, Sandbox, SandboxPatch};
 use saggar_supervisor::control::{Description, Op, Reply, State, Terms, Then};
 
@@ -58,7 +56,7 @@ pub struct Patch {
     /// Whether traffic wakes it.
     pub auto_resume: Option<bool>,
     /// All its ports that need no token.
-    pub public_ports: Option<BTreeSet<NonZeroU16>>,
+    pub public_ports: Option<PublicPorts>,
 }
 
 impl Sandboxes {

@@ -3,14 +3,13 @@
 //! The order is what makes a death of this process harmless: a slot, a row, a supervisor, the row again. What was not
 //! acknowledged is ended by the next server, unless its client named a key to ask again with.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU16;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, SandboxId, Spec,
-    TemplateName, User,
+    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
+    Spec, TemplateName, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};
@@ -47,7 +46,7 @@ pub struct NewSandbox {
     /// Who programs run as unless they say.
     pub user: Option<User>,
     /// Ports that need no token.
-    pub public_ports: BTreeSet<NonZeroU16>,
+    pub public_ports: PublicPorts,
 }
 
 /// A sandbox that was made, or had been by the same request.

@@ -2,12 +2,11 @@
 //!
 //! What is here is only what is needed to reach one and to decide who may; everything else is the supervisor's or the store's.
 
-use std::collections::{BTreeSet, HashMap};
-use std::num::NonZeroU16;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
-use saggar_domain::{EndReason, ProjectId, SandboxId, User};
+use saggar_domain::{EndReason, ProjectId, PublicPorts, SandboxId, User};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -24,7 +23,7 @@ pub(crate) struct Live {
     /// Who acts in it unless somebody says otherwise.
     pub(crate) user: User,
     /// Ports that anybody may use.
-    public_ports: RwLock<BTreeSet<NonZeroU16>>,
+    public_ports: RwLock<PublicPorts>,
     /// The number of the last event that is stored.
     pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
@@ -41,7 +40,7 @@ pub(crate) struct LiveFacts {
     pub(crate) socket: PathBuf,
     pub(crate) wake: Option<Terms>,
     pub(crate) user: User,
-    pub(crate) public_ports: BTreeSet<NonZeroU16>,
+    pub(crate) public_ports: PublicPorts,
 }
 
 impl Live {
@@ -76,10 +75,10 @@ impl Live {
     /// Whether anybody may use this port.
     pub(crate) fn is_public(&self, port: u16) -> bool {
         let ports = self.public_ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        NonZeroU16::new(port).is_some_and(|port| ports.contains(&port))
+        ports.contains(port)
     }
 
-    pub(crate) fn set_public_ports(&self, ports: BTreeSet<NonZeroU16>) {
+    pub(crate) fn set_public_ports(&self, ports: PublicPorts) {
         *self.public_ports.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ports;
     }
 

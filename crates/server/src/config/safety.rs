@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Auth, Config, ConfigError, Origin, Plaintext};
+use super::{Auth, Config, ConfigError, E2bNetwork, Origin, Plaintext};
 
 impl Config {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -37,6 +37,12 @@ impl Config {
         }
         if let Some(key) = &self.tls_key {
             check_key_file(key)?;
+        }
+        if self.e2b_network == E2bNetwork::Host && !self.allow_host_network {
+            return Err(ConfigError::new(
+                "e2b_network is host and allow_host_network is not set: no sandbox could be made",
+                "set allow_host_network = true if sandboxes may share the host's network, or e2b_network = \"none\"",
+            ));
         }
         self.check_numbers()
     }
@@ -107,6 +113,7 @@ mod tests {
         };
         assert_eq!(check(proxied), None);
         assert!(check(|config| config.tls_certificate = Some("/c".into())).unwrap().contains("go together"));
+        assert!(check(|config| config.e2b_network = E2bNetwork::Host).unwrap().contains("allow_host_network"));
         assert!(check(|config| config.pool_min = 9).unwrap().contains("pool_min"));
     }
 

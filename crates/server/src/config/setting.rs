@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use saggar_domain::{ByteSize, Timeout};
 
-use super::{Auth, Config, LogFormat, LogLevel, Plaintext};
+use super::{Auth, Config, E2bNetwork, LogFormat, LogLevel, Plaintext};
 
 /// One setting.
 pub(super) struct Setting {
@@ -162,6 +162,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         what: "most runs of one project that are driven at once, by all workers together",
         set: |config, text| set_count(text).map(|count| config.runs_per_project = count),
         show: |config| config.runs_per_project.to_string(),
+    },
+    Setting {
+        name: "e2b_network",
+        what: "how sandboxes made by E2B's clients reach the network: none, host (needs allow_host_network)",
+        set: |config, text| E2bNetwork::parse(text).map(|network| config.e2b_network = network),
+        show: |config| config.e2b_network.as_str().to_owned(),
     },
     Setting {
         name: "connections_max",

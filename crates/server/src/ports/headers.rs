@@ -7,7 +7,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use saggar_api::route;
 
-use super::token::COOKIE_NAME;
+use super::token::{COOKIE_NAME, TRAFFIC_TOKEN};
 use super::{Destination, NamedBy};
 use crate::permitted::is_ours;
 
@@ -48,7 +48,7 @@ pub(super) fn strip_credentials(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in [route::header::ACCESS_TOKEN, route::header::SANDBOX, route::header::PORT] {
+    for name in [route::header::ACCESS_TOKEN, TRAFFIC_TOKEN, route::header::SANDBOX, route::header::PORT] {
         headers.remove(name);
     }
     let cookies: Vec<String> = headers

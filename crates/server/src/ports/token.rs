@@ -12,6 +12,9 @@ use super::{Destination, NamedBy};
 /// What the cookie and the parameter of the query are called.
 pub(super) const COOKIE_NAME: &str = "saggar_token";
 
+/// What the header is called by E2B's clients.
+pub(super) const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+
 /// A token, and where it was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -30,7 +33,8 @@ impl Shown {
 
 /// The token that a request shows.
 pub(super) fn shown(headers: &HeaderMap, path: &PathAndQuery) -> Option<Shown> {
-    if let Some(token) = headers.get(route::header::ACCESS_TOKEN).and_then(|value| value.to_str().ok()) {
+    let header = headers.get(route::header::ACCESS_TOKEN).or_else(|| headers.get(TRAFFIC_TOKEN));
+    if let Some(token) = header.and_then(|value| value.to_str().ok()) {
         return Some(Shown::Header(token.to_owned()));
     }
     let parameter = path.query().into_iter().flat_map(|query| query.split('&')).find_map(value_of);

@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use saggar_api::{Code, FileMode, FileQuery, WriteQuery, WriteReport};
-use saggar_runtime::{Fault, Files, Reading, WriteOptions};
+use saggar_runtime::{Fault, FilePath, Files, Reading, WriteOptions};
 
 use crate::extract::{Pieces, too_large};
 use crate::permitted::{Allowed, ReadFile, WriteFile};
@@ -43,15 +43,49 @@ pub(crate) async fn read(
 ) -> Result<Response, Refusal> {
     let query: FileQuery = saggar_api::read::query(&signed::unsigned(uri.query()))?;
     let (path, user) = server.place(&allowed.permit, &query.path, query.user)?;
-    let mut files = Files::to_read(&server.sandboxes, &allowed.permit, user).await?;
-    let size = files.stat(&path, true).await?.size;
-    let part = part(&headers, size)?;
+    let files = Files::to_read(&server.sandboxes, &allowed.permit, user).await?;
+    match download(files, &path, &method, &headers).await {
+        Ok(response) => Ok(response),
+        Err(Unread::Fault(fault)) => Err(fault.into()),
+        Err(Unread::Refused(refusal)) => Err(refusal),
+    }
+}
+
+/// Why a file isn't read.
+pub(crate) enum Unread {
+    /// It can't be.
+    Fault(Fault),
+    /// Not as it was asked for.
+    Refused(Refusal),
+}
+
+impl From<Fault> for Unread {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The answer that is a file, or the part of it that is asked for.
+pub(crate) async fn download(
+    mut files: Files,
+    path: &FilePath,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<Response, Unread> {
+    let size = files.stat(path, true).await?.size;
+    let part = part(headers, size)?;
     let (offset, length) = part.unwrap_or((0, size));
-    let reading = files.read(&path, offset, Some(length)).await?;
+    let reading = files.read(path, offset, Some(length)).await?;
     // What is said of the length is of the file that was opened, which may be another than the one that was looked at.
     let length = length.min(reading.entry().size.saturating_sub(offset));
     let modified = reading.entry().modified_ns / 1_000_000_000;
-    let body = if method == Method::HEAD { Body::empty() } else { stream_of(reading) };
+    let body = if *method == Method::HEAD { Body::empty() } else { stream_of(reading) };
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));

@@ -91,7 +91,7 @@ pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
 
 impl Server {
     /// Some events, and the number of the last one that there is.
-    async fn events_page(
+    pub(crate) async fn events_page(
         &self,
         permit: &Permit,
         after: Option<u64>,

@@ -44,7 +44,7 @@ pub(crate) async fn create(
 }
 
 /// What the request is, by what it asks for and not by how it is written.
-fn idempotency(headers: &HeaderMap, create: &CreateSandbox) -> Result<Option<Idempotency>, Refusal> {
+pub(crate) fn idempotency(headers: &HeaderMap, create: &impl serde::Serialize) -> Result<Option<Idempotency>, Refusal> {
     let Some(value) = headers.get(route::header::IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().and_then(IdempotencyKey::parse).ok_or_else(|| {
         Refusal::invalid("the Idempotency-Key can't be one", "use 1 to 255 visible ASCII characters, such as a UUID")
@@ -99,7 +99,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn get(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
     let row = server.sandboxes.get(&allowed.permit).await?;
-    server.shown(&allowed.permit, row).await
+    Ok(axum::Json(server.shown(&allowed.permit, row).await?))
 }
 
 /// Change how long a sandbox lives, its labels, or whether traffic wakes it
@@ -171,7 +171,7 @@ pub(crate) async fn end(allowed: Allowed<Kill>, State(server): State<Shared>) ->
 
 impl Server {
     /// The sandbox as its supervisor sees it, where it lives.
-    async fn shown(&self, permit: &Permit, mut row: store::Sandbox) -> Result<axum::Json<Sandbox>, Refusal> {
+    pub(crate) async fn shown(&self, permit: &Permit, mut row: store::Sandbox) -> Result<Sandbox, Refusal> {
         let mut unenforced = self.known_unenforced();
         if row.life.state().is_live()
             && let Ok(description) = self.sandboxes.describe(permit).await
@@ -181,7 +181,7 @@ impl Server {
             row.asked.lifetime.deadline = left.map(|left| now.after(left));
             unenforced = self.learn_unenforced(description.unenforced);
         }
-        Ok(axum::Json(wire::sandbox(row, unenforced)?))
+        wire::sandbox(row, unenforced)
     }
 
     /// Default limits that this host can't enforce are the same for every sandbox; the first one tells.

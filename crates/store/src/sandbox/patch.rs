@@ -1,10 +1,7 @@
 //! What may be changed of a sandbox while it lives.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU16;
-
 use rusqlite::Connection;
-use saggar_domain::{Labels, SandboxId};
+use saggar_domain::{Labels, PublicPorts, SandboxId};
 
 use super::change::found;
 use super::{Changed, Lifetime};
@@ -34,7 +31,7 @@ pub struct SandboxPatch {
     /// Whether a request wakes it.
     pub auto_resume: Option<bool>,
     /// All its ports that need no token.
-    pub public_ports: Option<BTreeSet<NonZeroU16>>,
+    pub public_ports: Option<PublicPorts>,
 }
 
 impl Store {

@@ -1,6 +1,6 @@
 //! Directories of their own, and rows to put in a store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,7 @@ pub fn sandbox_with(id: SandboxId, project: ProjectId, created_at: Timestamp) ->
         boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").unwrap(),
         policy_hash: PolicyHash::parse(&format!("sha256:{}", "ab".repeat(32))),
         access_token_hash: Some(TokenHash::of(b"token")),
-        public_ports: BTreeSet::from([80.try_into().unwrap(), 65535.try_into().unwrap()]),
+        public_ports: [80, 65535].map(|port| port.try_into().unwrap()).into_iter().collect(),
         labels: labels(&[("team", "Zoë's \"own\"")]),
         spec: JsonText::parse(r#"{"schema":"saggar.spec/v1"}"#).unwrap(),
     }

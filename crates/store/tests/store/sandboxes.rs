@@ -1,9 +1,9 @@
 //! Sandboxes: insertion once, a life in steps, lists in pages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, EndReason, ProjectId, SandboxId, SandboxState, Timestamp};
+use saggar_domain::{DeadlineAction, EndReason, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp};
 use saggar_store::{
     Change, Changed, Error, ExecProgress, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life,
     Lifetime, NewSandbox, PageLimit, RequestHash, Sandbox, SandboxCursor, SandboxPatch, SandboxQuery, Scope, Store,
@@ -186,7 +186,7 @@ async fn a_live_sandbox_can_be_changed_in_part() {
         SandboxPatch::default(),
         SandboxPatch { lifetime: Some(forever), ..SandboxPatch::default() },
         SandboxPatch { labels: Some(labels(&[("a", "b")])), ..SandboxPatch::default() },
-        SandboxPatch { auto_resume: Some(false), public_ports: Some(BTreeSet::new()), ..SandboxPatch::default() },
+        SandboxPatch { auto_resume: Some(false), public_ports: Some(PublicPorts::ALL), ..SandboxPatch::default() },
     ];
     for patch in patches {
         assert_eq!(store.patch_sandbox(new.id.clone(), patch.clone()).await, Ok(Changed::Done));

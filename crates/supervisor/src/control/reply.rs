@@ -95,6 +95,12 @@ pub struct ExecState {
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
+    /// Its working directory, as it was asked for or by default.
+    #[serde(default)]
+    pub cwd: String,
+    /// What whoever started it called it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
     /// Its process id inside.
     pub pid: u32,
     /// Whether it has a terminal.

@@ -162,6 +162,9 @@ pub struct StartExec {
     /// How much of its output is kept; `None` for the default.
     #[serde(default)]
     pub output_bytes: Option<u64>,
+    /// What whoever started it calls it, for whoever looks later.
+    #[serde(default)]
+    pub tag: Option<String>,
     /// Whether this connection goes on to follow it.
     #[serde(default)]
     pub follow: bool,

@@ -24,6 +24,8 @@ pub(crate) const OUTPUT_WINDOW: u32 = 256 * 1024;
 const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
 /// Bytes of a command line that are remembered: of 256 execs they fit into one description, whatever JSON makes of them.
 const ARGV_LEN_MAX: usize = 2048;
+/// Bytes of a tag and of a working directory that are remembered.
+const TAG_LEN_MAX: usize = 256;
 /// What is alive this long after a program's end was left behind; until then it may be on its way out.
 const LINGER: Duration = Duration::from_millis(50);
 /// Bytes of stdin sent at once.
@@ -52,6 +54,7 @@ pub(crate) struct Exec {
     pub(crate) is_news: bool,
     pub(crate) is_storage_full: bool,
     argv: Vec<String>,
+    tag: Option<String>,
     has_terminal: bool,
     started_ms: u64,
     phase: Phase,
@@ -85,6 +88,7 @@ pub(crate) struct NewExec<'a> {
     pub(crate) number: u32,
     pub(crate) argv: &'a [String],
     pub(crate) cwd: &'a str,
+    pub(crate) tag: Option<&'a str>,
     pub(crate) has_terminal: bool,
     pub(crate) has_stdin: bool,
     pub(crate) output_max: usize,
@@ -99,7 +103,7 @@ impl Exec {
             id: new.id,
             number: new.number,
             program: shortened(new.argv.first().map_or("", String::as_str), ARGV_LEN_MAX),
-            cwd: shortened(new.cwd, ARGV_LEN_MAX),
+            cwd: shortened(new.cwd, TAG_LEN_MAX),
             ring: Ring::new(new.output_max),
             stdin: Stdin { is_open: new.has_stdin, outstanding: 0, pending: VecDeque::new(), wants_end: false },
             deadline: new.deadline.map(Deadline::new),
@@ -107,6 +111,7 @@ impl Exec {
             is_news: false,
             is_storage_full: false,
             argv: remembered(new.argv),
+            tag: new.tag.map(|tag| shortened(tag, TAG_LEN_MAX)),
             has_terminal: new.has_terminal,
             started_ms: new.now_ms,
             phase: Phase::Starting,
@@ -230,6 +235,8 @@ impl Exec {
         ExecState {
             exec_id: self.id.clone(),
             argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            tag: self.tag.clone(),
             pid,
             has_terminal: self.has_terminal,
             started_ms: self.started_ms,
@@ -353,6 +360,7 @@ mod tests {
             number: 1,
             argv: &["true".to_owned()],
             cwd: "/",
+            tag: None,
             has_terminal: false,
             has_stdin,
             output_max: 1024,

@@ -104,6 +104,7 @@ mod tests {
             number,
             argv: &["x".to_owned()],
             cwd: "/",
+            tag: None,
             has_terminal: false,
             has_stdin: false,
             output_max: usize::MAX,

@@ -198,6 +198,7 @@ impl Hold {
             number,
             argv: &start.argv,
             cwd: &cwd,
+            tag: start.tag.as_deref(),
             has_terminal: start.tty.is_some(),
             has_stdin: start.stdin,
             output_max: start.output_bytes.unwrap_or(OUTPUT_DEFAULT).min(OUTPUT_MOST) as usize,

@@ -111,6 +111,7 @@ impl Fake {
             timeout_ms: None,
             limits: None,
             output_bytes: Some(1000),
+            tag: None,
             follow: true,
         };
         self.ask(client, Op::Exec(Box::new(start)));

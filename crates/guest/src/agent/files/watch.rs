@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_int};
 
 use saggar_guest::{ENTRY_PATH_MAX, FileEventKind, FileReply, FileStage};
 
-use super::at::{self, ROOT};
+use super::at::{self, Links, ROOT};
 use super::descent::{Descent, Enter, Entered};
 use super::session::{Session, Trouble, c_path};
 use crate::agent::sys::{self, Errno, Fd, Wait};
@@ -201,6 +201,9 @@ impl Watches {
         let Some(path) = below(directory, event.name) else { return session.reply(&overflow(directory)) };
         let is_directory = event.mask & libc::IN_ISDIR != 0;
         let Some(kind) = kind_of(event.mask) else { return Ok(()) };
+        if self.is_nameless(kind, event.name, &path) {
+            return Ok(());
+        }
         session.reply(&FileReply::Event { kind, path: path.clone(), is_directory })?;
         if is_directory && !is_self && self.recursive {
             match kind {
@@ -213,6 +216,18 @@ impl Watches {
             }
         }
         Ok(())
+    }
+
+    /// Whether what was written has no name yet: a file that is about to get one is told of by its number, such as `#53`, and will be told
+    /// of again by its name.
+    fn is_nameless(&self, kind: FileEventKind, name: &[u8], path: &[u8]) -> bool {
+        let may_be = matches!(kind, FileEventKind::Written | FileEventKind::Attributes)
+            && name.strip_prefix(b"#").is_some_and(|number| number.iter().all(u8::is_ascii_digit));
+        if !may_be {
+            return false;
+        }
+        let whole = [self.path.as_bytes(), b"/", path].concat();
+        c_path(whole).is_ok_and(|whole| matches!(at::stat(ROOT, &whole, Links::Stay), Err(Errno(libc::ENOENT))))
     }
 
     /// Watches a directory that has appeared, and what is in it.

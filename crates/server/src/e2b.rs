@@ -1,0 +1,25 @@
+//! The E2B wire: what the clients of E2B say, translated into what the runtime does, and back.
+//!
+//! Two planes, as there: REST about sandboxes (`control`) and, for what goes on in one, the protocol of its agent `envd` (`envd`: Connect
+//! with JSON, and plain HTTP for files). Nothing is decided here and nothing is kept but what a connection needs: the lifecycle, execs,
+//! files and ports are the runtime's, and the same that our own API uses. What isn't built is refused in words that those clients show.
+
+mod connect;
+mod control;
+mod envd;
+mod failure;
+mod filesystem;
+mod form;
+mod id;
+mod key;
+mod metrics;
+mod process;
+mod routing;
+mod token;
+mod transfer;
+
+pub(crate) use control::router;
+pub(crate) use filesystem::Watchers;
+pub(crate) use key::{plain as plain_key, spelled as spelled_key};
+pub(crate) use process::Inputs;
+pub(crate) use routing::{aim, serve};

@@ -1,0 +1,143 @@
+//! Watching a directory by asking now and then. What happened in between is kept here, within bounds.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use http::request::Parts;
+use saggar_domain::SandboxId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::watch::{WatchRequest, Watched};
+use crate::e2b::connect;
+use crate::e2b::failure::{Code, Failure};
+use crate::permitted::Insider;
+use crate::server::Shared;
+
+/// Most watchers of one sandbox, and of all.
+const OF_ONE_MAX: usize = 64;
+const OF_ALL_MAX: usize = 4096;
+/// Most events that one keeps.
+const EVENTS_MAX: usize = 10_000;
+/// One that nobody asks for this long is forgotten.
+const UNASKED_MAX: Duration = Duration::from_secs(3600);
+
+/// All watchers. They are this server's: after a restart there are none, and who asks is told.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    list: Mutex<HashMap<String, Watcher>>,
+    last: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    sandbox: SandboxId,
+    kept: Arc<Mutex<Kept>>,
+    task: AbortHandle,
+    asked_at: Instant,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Value>,
+    /// Why there will be no more, once that is so.
+    end: Option<Failure>,
+}
+
+impl Watchers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Watcher>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_room(&self, sandbox: &SandboxId) -> Result<(), Failure> {
+        let mut list = self.lock();
+        list.retain(|_, watcher| watcher.asked_at.elapsed() < UNASKED_MAX);
+        let of_one = list.values().filter(|watcher| watcher.sandbox == *sandbox).count();
+        if of_one >= OF_ONE_MAX || list.len() >= OF_ALL_MAX {
+            return Err(Failure::new(Code::ResourceExhausted, "there are too many watchers: remove some"));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WatcherRequest {
+    watcher_id: String,
+}
+
+pub(super) async fn create(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: WatchRequest = connect::unary(parts, body).await?;
+    server.watchers.check_room(insider.id())?;
+    let watched = Watched::begin(server, insider, parts, &request).await?;
+    let kept = Arc::new(Mutex::new(Kept::default()));
+    let task = tokio::spawn(collect(watched, Arc::clone(&kept))).abort_handle();
+    // It opens nothing by itself: who asks has shown the sandbox's token too.
+    let id = format!("w{}", server.watchers.last.fetch_add(1, Ordering::Relaxed) + 1);
+    let watcher = Watcher { sandbox: insider.id().clone(), kept, task, asked_at: Instant::now() };
+    server.watchers.lock().insert(id.clone(), watcher);
+    Ok(json!({ "watcherId": id }))
+}
+
+async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>) {
+    loop {
+        let told = match watched.next().await {
+            Ok(Some(event)) => watched.told(event).await,
+            Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
+            Err(failure) => Err(failure),
+        };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match told {
+            Ok(events) if kept.events.len() + events.len() <= EVENTS_MAX => kept.events.extend(events),
+            Ok(_) => {
+                kept.end =
+                    Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
+                return;
+            }
+            Err(failure) => {
+                kept.end = Some(failure);
+                return;
+            }
+        }
+    }
+}
+
+pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let WatcherRequest { watcher_id } = connect::unary(parts, body).await?;
+    let mut list = server.watchers.lock();
+    let watcher = list.get_mut(&watcher_id).filter(|watcher| watcher.sandbox == *insider.id());
+    let watcher = watcher.ok_or_else(|| not_found(&watcher_id))?;
+    watcher.asked_at = Instant::now();
+    let mut kept = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let events: Vec<Value> = kept.events.drain(..).collect();
+    match &kept.end {
+        // What was heard is told before why there is no more.
+        Some(failure) if events.is_empty() => Err(failure.clone()),
+        Some(_) | None => Ok(json!({ "events": events })),
+    }
+}
+
+pub(super) async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let WatcherRequest { watcher_id } = connect::unary(parts, body).await?;
+    let mut list = server.watchers.lock();
+    if list.get(&watcher_id).is_none_or(|watcher| watcher.sandbox != *insider.id()) {
+        return Err(not_found(&watcher_id));
+    }
+    list.remove(&watcher_id);
+    Ok(json!({}))
+}
+
+fn not_found(id: &str) -> Failure {
+    let id: String = id.chars().take(64).collect();
+    Failure::new(Code::NotFound, format!("watcher with id {id} not found"))
+}

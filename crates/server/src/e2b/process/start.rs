@@ -1,0 +1,244 @@
+//! Starting a program and following it, or following one that runs already. Whoever follows may go away: the program goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::request::Parts;
+use saggar_domain::{ExecStatus, SandboxId};
+use saggar_runtime::control::{ExecState, From, Reply};
+use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewExec};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::input::Lease;
+use super::message::{Selected, StartRequest};
+use super::{no_process, select};
+use crate::e2b::connect::{self, Source};
+use crate::e2b::failure::{Code, Failure};
+use crate::e2b::id;
+use crate::permitted::Insider;
+use crate::server::Shared;
+
+/// Starts a program.
+pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+    let request: StartRequest = connect::asked(parts, body).await?;
+    let user = connect::user(&parts.headers)?;
+    let timeout = connect::timeout(&parts.headers)?;
+    if request.process.cmd.is_empty() {
+        return Err(Failure::invalid("the request names no command"));
+    }
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+    if !request.process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
+        return Err(Failure::invalid("a variable of the environment has a name or a value that can't be one"));
+    }
+    let permit = insider.may(Action::Exec)?;
+    let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
+    let has_stdin = tty.is_some() || request.stdin.unwrap_or(true);
+    let cwd = match request.process.cwd.filter(|cwd| !cwd.is_empty()) {
+        None => None,
+        Some(cwd) => {
+            let user = user.unwrap_or_else(|| server.sandboxes.default_user(&permit));
+            Some(crate::e2b::filesystem::place(&cwd, user)?.to_string())
+        }
+    };
+    let new = NewExec {
+        argv: std::iter::once(request.process.cmd).chain(request.process.args).collect(),
+        env: environment(insider.id(), request.process.envs),
+        cwd: cwd.clone(),
+        user,
+        stdin: has_stdin,
+        tty,
+        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        limits: None,
+        output_bytes: None,
+        tag: request.tag,
+    };
+    let followed = match server.sandboxes.follow_exec(&permit, new).await {
+        Ok(followed) => followed,
+        Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidCwd => {
+            return Err(Failure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
+        }
+        Err(fault) => return Err(fault.into()),
+    };
+    let Followed { state, following, feeding } = followed;
+    let input = if has_stdin {
+        Input::Leased(Lease::open(&server, state.exec_id.clone(), feeding))
+    } else {
+        Input::Kept { _feeding: feeding }
+    };
+    let events = Events { connection: Some((following, input)), facts: Facts::of(insider, &state, timeout) };
+    Ok(connect::answer(server, &parts.headers, events))
+}
+
+/// What E2B's sandboxes tell their programs, below what this one is told.
+fn environment(sandbox: &SandboxId, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let own = [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id::short(sandbox)), ("E2B_TEMPLATE_ID", "base")];
+    let mut env: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    env.extend(asked);
+    env
+}
+
+/// Follows a program from now on.
+pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+    let Selected { process } = connect::asked(parts, body).await?;
+    let timeout = connect::timeout(&parts.headers)?;
+    let exec = select::any(&server, insider, &process).await?;
+    let permit = insider.may(Action::Exec)?;
+    let followed = server.sandboxes.attach(&permit, &exec.exec_id, From::Now, false).await;
+    let Followed { state, following, feeding } = match followed {
+        Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(&process)),
+        other => other?,
+    };
+    let input = Input::Kept { _feeding: feeding };
+    let events = Events { connection: Some((following, input)), facts: Facts::of(insider, &state, timeout) };
+    Ok(connect::answer(server, &parts.headers, events))
+}
+
+/// The other half of the connection, without which the one that is read would end.
+enum Input {
+    Kept { _feeding: Feeding },
+    Leased(Lease),
+}
+
+/// What a program does, as it does it.
+struct Events {
+    /// Both halves, until this is dropped.
+    connection: Option<(Following, Input)>,
+    facts: Facts,
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if let Some((following, Input::Leased(lease))) = self.connection.take()
+            && !self.facts.is_over
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            lease.linger(following);
+        }
+    }
+}
+
+struct Facts {
+    id: String,
+    has_terminal: bool,
+    deadline: Option<Instant>,
+    /// The first message, until it is sent.
+    started: Option<Value>,
+    is_over: bool,
+}
+
+impl Facts {
+    fn of(insider: &Insider, state: &ExecState, timeout: Option<Duration>) -> Self {
+        Self {
+            id: id::short(insider.id()).to_owned(),
+            has_terminal: state.has_terminal,
+            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            started: Some(json!({ "event": { "start": { "pid": state.pid } } })),
+            is_over: false,
+        }
+    }
+
+    /// The last word, and nothing after it.
+    fn last(&mut self, failure: &Failure) -> Option<Bytes> {
+        self.is_over = true;
+        Some(failure.end())
+    }
+}
+
+impl Source for Events {
+    const KEEP_ALIVE: &'static str = r#"{"event":{"keepalive":{}}}"#;
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.facts.is_over {
+            return None;
+        }
+        if let Some(started) = self.facts.started.take() {
+            return Some(connect::envelope(&started));
+        }
+        let (following, _) = self.connection.as_mut()?;
+        loop {
+            let message = match self.facts.deadline {
+                None => following.next().await,
+                Some(deadline) => match tokio::time::timeout_at(deadline, following.next()).await {
+                    Ok(message) => message,
+                    Err(_) => return self.facts.last(&too_long()),
+                },
+            };
+            match message {
+                Ok(Some(Message::Output { stream, bytes, .. })) => {
+                    let name = match (self.facts.has_terminal, stream) {
+                        (true, _) => "pty",
+                        (false, 2) => "stderr",
+                        (false, _) => "stdout",
+                    };
+                    return Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })));
+                }
+                Ok(Some(Message::Reply(Reply::Gap { bytes, .. }))) => {
+                    let message =
+                        format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
+                    return self.facts.last(&Failure::new(Code::DataLoss, message));
+                }
+                Ok(Some(Message::Reply(Reply::Exited(state)))) => {
+                    self.facts.is_over = true;
+                    return Some(match ended(&state) {
+                        Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
+                        Err(failure) => failure.end(),
+                    });
+                }
+                Ok(Some(Message::Reply(Reply::Error(problem)))) => {
+                    return self.facts.last(&Failure::from(Fault::Refused(problem)));
+                }
+                Ok(Some(Message::Reply(_))) => {}
+                Ok(None) | Err(_) => {
+                    let message =
+                        format!("the connection to sandbox {} ended before the stream completed", self.facts.id);
+                    return self.facts.last(&Failure::new(Code::Unavailable, message));
+                }
+            }
+        }
+    }
+}
+
+fn too_long() -> Failure {
+    Failure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
+}
+
+/// How a program ended, as Go would say it.
+fn ended(state: &ExecState) -> Result<Value, Failure> {
+    let message =
+        |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
+    let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {
+        (Some(ExecStatus::TimedOut), ..) => return Err(too_long()),
+        (_, Some(code), _) => (i32::from(code), true, format!("exit status {code}"), None),
+        (status, None, signal) => {
+            let signal = signal.map_or_else(|| "unknown".to_owned(), |signal| name(signal).to_owned());
+            let text = format!("signal: {signal}");
+            let error = if status == Some(ExecStatus::OutOfMemory) { message("out of memory") } else { text.clone() };
+            (-1, false, text, Some(error))
+        }
+    };
+    let mut end = json!({ "exitCode": exit_code, "exited": is_exit, "status": status });
+    if let Some(error) = error {
+        end["error"] = json!(error);
+    }
+    Ok(json!({ "event": { "end": end } }))
+}
+
+fn name(signal: u8) -> &'static str {
+    match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        6 => "aborted",
+        9 => "killed",
+        11 => "segmentation fault",
+        13 => "broken pipe",
+        15 => "terminated",
+        _ => "other",
+    }
+}

@@ -1,0 +1,15 @@
+"""Runs a command against a server of its own: serve.py COMMAND ARGUMENT…, with the environment that the server prints."""
+
+import os
+import subprocess
+import sys
+
+from conftest import Server
+
+PATIENCE = 600
+
+server = Server()
+try:
+    sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, **server.environment}, timeout=PATIENCE).returncode)
+finally:
+    server.stop()

@@ -1,0 +1,131 @@
+// The same surface through the JavaScript client, against the server that $E2B_API_URL names.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import * as e2b from 'e2b'
+import { Sandbox } from 'e2b'
+
+const patience = { timeout: 90_000 }
+let sandbox
+
+async function until(condition, what) {
+  for (let tries = 0; tries < 400; tries += 1) {
+    if (await condition()) return
+    await new Promise((done) => setTimeout(done, 50))
+  }
+  assert.fail(`not in time: ${what}`)
+}
+
+before(async () => {
+  sandbox = await Sandbox.create({ timeoutMs: 120_000, metadata: { by: 'node', 'a b': 'c=d' }, envs: { GREETING: 'hello' } })
+})
+
+after(async () => {
+  await sandbox.kill()
+})
+
+test('life', patience, async () => {
+  const info = await sandbox.getInfo()
+  assert.equal(info.sandboxId, sandbox.sandboxId)
+  assert.deepEqual(info.metadata, { by: 'node', 'a b': 'c=d' })
+  await sandbox.setTimeout(300_000)
+  assert.ok(await sandbox.isRunning())
+  const pages = Sandbox.list({ query: { metadata: { by: 'node', 'a b': 'c=d' } } })
+  assert.deepEqual((await pages.nextItems()).map((found) => found.sandboxId), [sandbox.sandboxId])
+  const again = await Sandbox.connect(sandbox.sandboxId)
+  assert.equal((await again.commands.run('echo again')).stdout, 'again\n')
+  assert.ok((await sandbox.getMetrics()).length > 0)
+  const other = await Sandbox.create({ timeoutMs: 60_000 })
+  await other.pause()
+  assert.equal((await other.getInfo()).state, 'paused')
+  assert.equal((await Sandbox.connect(other.sandboxId)).sandboxId, other.sandboxId)
+  assert.equal((await other.getInfo()).state, 'running')
+  assert.equal(await other.kill(), true)
+  assert.equal(await other.kill(), false)
+  await assert.rejects(other.getInfo(), e2b.NotFoundError)
+  await assert.rejects(other.commands.run('true'), e2b.SandboxError)
+})
+
+test('what is not built is refused', patience, async () => {
+  await assert.rejects(Sandbox.create('nextjs'), /not found/)
+  await assert.rejects(Sandbox.create({ network: { allowOut: ['8.8.8.8'] } }), /enforced/)
+  await assert.rejects(sandbox.createSnapshot(), /not supported yet/)
+  await assert.rejects(e2b.Volume.create('v'), /not supported yet/)
+  await assert.rejects(Sandbox.create({ apiKey: `e2b_${'0'.repeat(64)}` }), e2b.AuthenticationError)
+})
+
+test('commands', patience, async () => {
+  const seen = []
+  const result = await sandbox.commands.run('echo $GREETING; echo two >&2; id -un', { onStdout: (text) => seen.push(text) })
+  assert.deepEqual([result.stdout, result.stderr, result.exitCode], ['hello\nuser\n', 'two\n', 0])
+  assert.equal(seen.join(''), result.stdout)
+  assert.equal((await sandbox.commands.run('id -un', { user: 'root' })).stdout, 'root\n')
+  assert.equal((await sandbox.commands.run('pwd', { cwd: '/tmp' })).stdout, '/tmp\n')
+  await assert.rejects(sandbox.commands.run('exit 3'), (error) => error instanceof e2b.CommandExitError && error.exitCode === 3)
+  await assert.rejects(sandbox.commands.run('sleep 50', { timeoutMs: 1000 }), e2b.TimeoutError)
+  await assert.rejects(sandbox.commands.run('true', { cwd: '/not/there' }), e2b.InvalidArgumentError)
+  await assert.rejects(sandbox.commands.run('true', { user: 'nobody-here' }), e2b.AuthenticationError)
+})
+
+test('background, stdin and signals', patience, async () => {
+  const cat = await sandbox.commands.run('cat', { background: true, stdin: true })
+  await sandbox.commands.sendStdin(cat.pid, 'heard\n')
+  await sandbox.commands.closeStdin(cat.pid)
+  assert.equal((await cat.wait()).stdout, 'heard\n')
+  const sleeping = await sandbox.commands.run('sleep 981', { background: true, timeoutMs: 0 })
+  assert.deepEqual((await sandbox.commands.list()).map((found) => found.pid), [sleeping.pid])
+  await sleeping.disconnect()
+  const again = await sandbox.commands.connect(sleeping.pid)
+  assert.equal(await sandbox.commands.kill(sleeping.pid), true)
+  await assert.rejects(again.wait(), e2b.CommandExitError)
+  await until(async () => (await sandbox.commands.kill(sleeping.pid)) === false, 'it is gone')
+  await assert.rejects(sandbox.commands.connect(999_999), e2b.NotFoundError)
+})
+
+test('a terminal', patience, async () => {
+  let output = ''
+  const terminal = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => (output += new TextDecoder().decode(data)) })
+  await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode('stty size\n'))
+  await until(() => output.includes('24 80'), 'the terminal answers')
+  await sandbox.pty.resize(terminal.pid, { cols: 132, rows: 50 })
+  await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode('stty size; exit\n'))
+  await until(() => output.includes('50 132'), 'it has its new size')
+  await terminal.wait()
+})
+
+test('files', patience, async () => {
+  const written = await sandbox.files.write('deep/a b ü.txt', 'hello')
+  assert.equal(written.path, '/home/user/deep/a b ü.txt')
+  assert.equal(await sandbox.files.read('deep/a b ü.txt'), 'hello')
+  const bytes = new Uint8Array(1_000_000).map((_, index) => index % 251)
+  await sandbox.files.write('deep/bytes', new Blob([bytes]))
+  assert.deepEqual(await sandbox.files.read('deep/bytes', { format: 'bytes' }), bytes)
+  await sandbox.files.write([
+    { path: 'many/one', data: '1' },
+    { path: 'many/t"wo', data: '2' },
+  ])
+  assert.deepEqual((await sandbox.files.list('many')).map((entry) => entry.name).sort(), ['one', 't"wo'])
+  assert.equal(await sandbox.files.makeDir('many'), false)
+  assert.equal(await sandbox.files.makeDir('some/more'), true)
+  assert.equal((await sandbox.files.getInfo('many/one')).size, 1)
+  await sandbox.files.rename('many/one', 'many/first')
+  assert.equal(await sandbox.files.exists('many/one'), false)
+  await sandbox.files.remove('many')
+  assert.equal(await sandbox.files.exists('many'), false)
+  await assert.rejects(sandbox.files.read('absent'), e2b.NotFoundError)
+  const url = await sandbox.downloadUrl('deep/a b ü.txt')
+  assert.equal(await (await fetch(url)).text(), 'hello')
+  assert.equal((await fetch(url.replace('signature=v1_', 'signature=v1_x'))).status, 401)
+})
+
+test('watching', patience, async () => {
+  await sandbox.files.makeDir('watched')
+  const events = []
+  const handle = await sandbox.files.watchDir('watched', (event) => events.push(event), { timeoutMs: 60_000 })
+  await sandbox.files.write('watched/new', '1')
+  const has = (type, name) => events.some((event) => event.type === type && event.name === name)
+  await until(() => has('create', 'new') && has('write', 'new'), 'it is written')
+  await sandbox.files.remove('watched/new')
+  await until(() => has('remove', 'new'), 'it is removed')
+  await handle.stop()
+  await assert.rejects(sandbox.files.watchDir('absent', () => {}), e2b.NotFoundError)
+})

@@ -1,0 +1,232 @@
+"""The life of sandboxes, through the synchronous client, of either generation."""
+
+import datetime
+import os
+import re
+import subprocess
+import sys
+
+import e2b
+import pytest
+from conftest import Server, until
+from e2b import AuthenticationException, Sandbox, SandboxException, SandboxQuery, SandboxState
+from packaging.version import Version
+
+IS_NEW = Version(__import__("importlib.metadata").metadata.version("e2b")) >= Version("2.60")
+GONE = e2b.NotFoundException
+
+
+def test_create_takes_all_that_can_be_kept(server):
+    sandbox = Sandbox.create(
+        "base",
+        timeout=90,
+        metadata={"team": "a", "Who = what? ☂": "x & y"},
+        envs={"GREETING": "hello"},
+        allow_internet_access=False,
+    )
+    try:
+        info = sandbox.get_info()
+        assert info.sandbox_id == sandbox.sandbox_id and sandbox.sandbox_id.isalnum()
+        assert info.metadata == {"team": "a", "Who = what? ☂": "x & y"}
+        assert info.state == SandboxState.RUNNING and info.template_id == "base"
+        assert 60 < (info.end_at - info.started_at).total_seconds() <= 91
+        assert sandbox.commands.run("echo $GREETING $E2B_SANDBOX $E2B_SANDBOX_ID").stdout == (
+            f"hello true {sandbox.sandbox_id}\n"
+        )
+        # A program may be told otherwise.
+        assert sandbox.commands.run("echo $GREETING", envs={"GREETING": "bye"}).stdout == "bye\n"
+        assert sandbox.is_running()
+    finally:
+        assert sandbox.kill() is True
+    assert sandbox.kill() is False and not sandbox.is_running()
+    with pytest.raises(GONE):
+        sandbox.get_info()
+    with pytest.raises(GONE):
+        Sandbox.connect(sandbox.sandbox_id)
+
+
+def test_what_is_not_built_is_refused_and_makes_nothing(server):
+    before = len(Sandbox.list().next_items())
+    for wrong in [
+        {"template": "nextjs"},
+        {"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}},
+        {"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}},
+        {"volume_mounts": {"/mnt": "a-volume"}},
+        {"mcp": {"browserbase": {}}},
+        {"timeout": 10**9},
+        {"metadata": {"a": "b\n"}},
+    ]:
+        with pytest.raises(SandboxException) as refused:
+            Sandbox.create(**wrong)
+        assert any(word in str(refused.value) for word in ["not supported", "not found", "enforced", "longer", "label"]), wrong
+    assert len(Sandbox.list().next_items()) == before
+
+
+def test_snapshots_forks_templates_and_volumes_say_that_they_are_not_there(sandbox):
+    with pytest.raises(SandboxException, match="not supported yet"):
+        sandbox.create_snapshot()
+    with pytest.raises(SandboxException, match="not supported yet"):
+        Sandbox.list_snapshots().next_items()
+    assert e2b.Template.exists("base") and not e2b.Template.exists("name/space:tag")
+    with pytest.raises(Exception, match="not supported yet"):
+        e2b.Template.build(e2b.Template().from_image("debian:12"), "mine")
+    with pytest.raises(Exception, match="not supported yet"):
+        e2b.Volume.create("v")
+    if IS_NEW:
+        with pytest.raises(SandboxException, match="not supported yet"):
+            sandbox.fork()
+
+
+def test_a_wrong_key_is_told(server, sandbox):
+    for key in ["e2b_00", "e2b_" + "0" * 64]:
+        with pytest.raises(AuthenticationException):
+            Sandbox.create(api_key=key)
+        with pytest.raises(AuthenticationException):
+            Sandbox.kill(sandbox.sandbox_id, api_key=key)
+    assert sandbox.is_running()
+
+
+def test_lists_are_filtered_and_come_in_pages(server):
+    run = os.urandom(4).hex()
+    made = [Sandbox.create(timeout=120, metadata={"run": run, "number": str(number), "a b": "c=d&e"}) for number in range(3)]
+    try:
+        ids = [sandbox.sandbox_id for sandbox in made]
+
+        def listed(limit=None, **query):
+            pages, found = Sandbox.list(query=SandboxQuery(**query), limit=limit), []
+            while pages.has_next:
+                page = pages.next_items()
+                assert limit is None or len(page) <= limit
+                found += [info.sandbox_id for info in page]
+            return found
+
+        assert listed(metadata={"run": run}) == ids[::-1]
+        assert listed(metadata={"run": run}, limit=1) == ids[::-1]
+        assert listed(metadata={"run": run, "number": "1", "a b": "c=d&e"}) == [ids[1]]
+        assert listed(metadata={"run": "another"}) == []
+        made[2].pause()
+        assert listed(metadata={"run": run}, state=[SandboxState.PAUSED]) == [ids[2]]
+        assert listed(metadata={"run": run}, state=[SandboxState.RUNNING]) == [ids[1], ids[0]]
+        if IS_NEW:
+            pages, found = Sandbox.list(query=SandboxQuery(metadata={"run": run}), limit=2, order="asc"), []
+            while pages.has_next:
+                found += [info.sandbox_id for info in pages.next_items()]
+            assert found == ids
+            later = made[0].get_info().started_at + datetime.timedelta(milliseconds=1)
+            assert listed(metadata={"run": run}, started_after=later) == [ids[2], ids[1]]
+            assert listed(metadata={"run": run}, template="nextjs") == []
+            assert len(listed(metadata={"run": run}, template="base")) == 3
+    finally:
+        for sandbox in made:
+            sandbox.kill()
+
+
+def test_time_can_be_set_and_connecting_never_takes_any(sandbox):
+    def left():
+        return (sandbox.get_info().end_at - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
+
+    sandbox.set_timeout(600)
+    assert 540 < left() <= 600
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=30)
+    assert left() > 540 and again.commands.run("echo again").stdout == "again\n"
+    Sandbox.connect(sandbox.sandbox_id, timeout=900)
+    assert 840 < left() <= 900
+    sandbox.set_timeout(1)
+    until(lambda: not sandbox.is_running(), "the end of its time")
+    with pytest.raises(GONE):
+        sandbox.set_timeout(10)
+
+
+def test_a_pause_keeps_what_runs(sandbox):
+    counter = sandbox.commands.run("i=0; while sleep 0.05; do i=$((i+1)); echo $i > /tmp/count; done", background=True, timeout=0)
+    until(lambda: sandbox.files.exists("/tmp/count"), "the counter counts")
+    sandbox.pause()
+    assert sandbox.get_info().state == SandboxState.PAUSED
+    if IS_NEW:
+        assert sandbox.pause() is False
+    with pytest.raises(e2b.TimeoutException):
+        sandbox.commands.run("true")
+    resumed = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    assert resumed.get_info().state == SandboxState.RUNNING
+    before = int(resumed.files.read("/tmp/count"))
+    until(lambda: int(resumed.files.read("/tmp/count") or 0) > before, "it counts on")
+    assert resumed.commands.kill(counter.pid) is True
+
+
+def test_a_sandbox_may_pause_itself_and_wake_by_use(server):
+    sandbox = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    try:
+        sandbox.files.write("note", "kept")
+        until(lambda: sandbox.get_info().state == SandboxState.PAUSED, "it pauses")
+        assert sandbox.files.read("note") == "kept"
+        assert sandbox.get_info().state == SandboxState.RUNNING
+    finally:
+        sandbox.kill()
+
+
+def test_a_paused_sandbox_can_be_killed(server):
+    sandbox = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause"})
+    sandbox.pause()
+    assert sandbox.kill() is True
+
+
+def test_metrics_and_logs(sandbox):
+    sandbox.commands.run("true")
+    metrics = until(sandbox.get_metrics, "metrics")
+    assert metrics[-1].mem_total > 0 and metrics[-1].cpu_count >= 1 and metrics[-1].disk_total > 0
+    import httpx
+
+    headers = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+    for path, key in [(f"/sandboxes/{sandbox.sandbox_id}/logs", "logEntries"), (f"/v2/sandboxes/{sandbox.sandbox_id}/logs", "logs")]:
+        logs = httpx.get(os.environ["E2B_API_URL"] + path, headers=headers).raise_for_status().json()
+        assert any(entry["message"] == "exec_started" for entry in logs[key]), logs
+
+
+def test_update_network_takes_what_holds_and_refuses_the_rest(sandbox):
+    sandbox.update_network({"deny_out": ["0.0.0.0/0"]})
+    with pytest.raises(SandboxException, match="enforced"):
+        sandbox.update_network({"allow_out": ["example.com"]})
+
+
+def test_a_restart_of_the_server_changes_nothing(server):
+    sandbox = Sandbox.create(timeout=120)
+    process = sandbox.commands.run("read line; echo got $line; sleep 0.2; exit 7", background=True, stdin=True, timeout=0)
+    server.restart()
+    again = Sandbox.connect(sandbox.sandbox_id)
+    assert [found.pid for found in again.commands.list()] == [process.pid]
+    handle = again.commands.connect(process.pid)
+    again.commands.send_stdin(process.pid, "through\n")
+    with pytest.raises(e2b.CommandExitException) as ended:
+        handle.wait()
+    assert ended.value.exit_code == 7 and ended.value.stdout == "got through\n"
+    assert again.kill() is True
+
+
+OVER_TLS = """
+from e2b import Sandbox
+sandbox = Sandbox.create(timeout=60)
+assert sandbox.commands.run("echo over tls").stdout == "over tls\\n"
+sandbox.files.write("a", "b")
+assert sandbox.files.read("a") == "b"
+print(sandbox.get_host(80))
+assert sandbox.kill()
+"""
+
+
+@pytest.mark.parametrize("form", ["domain", "address"])
+def test_tls(form):
+    # In a process of its own: what a client trusts, it reads once.
+    server = Server("--tls", "true", "--domain", "sbx.localhost")
+    try:
+        given = dict(server.environment)
+        if form == "domain":
+            if not IS_NEW:
+                pytest.skip("this generation does not resolve names below localhost")
+            given = {name: value for name, value in given.items() if not name.endswith("_URL")}
+            given["E2B_DOMAIN"] = f"sbx.localhost:{server.port}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+        run = subprocess.run([sys.executable, "-c", OVER_TLS], env={**environment, **given}, capture_output=True, text=True, timeout=80)
+        assert run.returncode == 0, run.stderr
+        assert re.fullmatch(rf"80-[a-z2-7]{{26}}\.sbx\.localhost:{server.port}\n", run.stdout)
+    finally:
+        server.stop()
