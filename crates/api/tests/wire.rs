@@ -117,7 +117,7 @@ fn an_exec_on_the_wire() {
         id: ExecId::from_random([0; 16]),
         sandbox_id: SandboxId::from_random([0; 16]),
         command: vec!["true".into()],
-        user: User::User,
+        user: Some(User::User),
         tty: false,
         status: ExecState::Exited,
         pid: None,

@@ -11,9 +11,9 @@ use saggar_domain::{
 };
 
 use crate::outcome::OUR_FAILURE;
+use crate::remote::{KeyArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
-use crate::remote::{KeyArguments, SandboxArguments};
 
 /// The runtime layer for AI agents: a boundary that it can prove, limits that it enforces, a record of what happened.
 #[derive(Parser, Debug)]

@@ -45,7 +45,11 @@ pub(crate) fn main(arguments: &ServeArguments) -> ExitCode {
 
 fn serve(config: Config) -> Result<(), Problem> {
     let system = |error: std::io::Error| {
-        Problem::new(Code::SetupFailed, format!("the server can't start: {error}"), "look at the limits of this process")
+        Problem::new(
+            Code::SetupFailed,
+            format!("the server can't start: {error}"),
+            "look at the limits of this process",
+        )
     };
     raise_descriptors();
     let program = std::env::current_exe().map_err(system)?;

@@ -27,7 +27,8 @@ pub(crate) struct SettingFlags {
 impl Args for SettingFlags {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config").long("config").value_name("FILE").value_parser(clap::value_parser!(PathBuf));
-        let mut command = command.arg(file.help("Read settings from a TOML file; the environment and flags come before it"));
+        let mut command =
+            command.arg(file.help("Read settings from a TOML file; the environment and flags come before it"));
         for (name, what) in saggar_server::names() {
             let flag = name.replace('_', "-");
             command = command.arg(Arg::new(name).long(flag).value_name("VALUE").help(what).allow_hyphen_values(true));

@@ -18,7 +18,15 @@ fn without_a_good_key_nothing_is_told() {
     let long = format!("Authorization: Bearer sgr_{}", "a".repeat(5000));
     let injected = "Authorization: Bearer sgr_' OR 1=1 --";
     let none = "Authorization: Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.";
-    for headers in [&[][..], &[wrong.as_str()], &[long.as_str()], &[injected], &[none], &["Authorization: Basic c2dyOng="], &["X-API-Key: ../../etc/passwd"]] {
+    for headers in [
+        &[][..],
+        &[wrong.as_str()],
+        &[long.as_str()],
+        &[injected],
+        &[none],
+        &["Authorization: Basic c2dyOng="],
+        &["X-API-Key: ../../etc/passwd"],
+    ] {
         for (method, path) in [
             ("GET", sandbox.as_str()),
             ("GET", UNKNOWN),
@@ -80,8 +88,8 @@ fn other_project(server: &Server) -> String {
         .stdin(Stdio::piped())
         .spawn()
         .expect("python3 is there");
-    python.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    assert!(python.wait().unwrap().success());
+    python.stdin.take().expect("it is there").write_all(script.as_bytes()).expect("it is there");
+    assert!(python.wait().expect("it is there").success());
     format!("Authorization: Bearer {secret}")
 }
 
@@ -97,7 +105,11 @@ fn unknown_foreign_and_malformed_ids_answer_alike() {
         let answer = server.request_without_key(method, path, &[&other, "Content-Type: application/json"], b"{}");
         let problem = answer.problem(404, "not_found");
         // The id is what was asked with; everything else must be the same.
-        (problem["detail"].as_str().unwrap().split('"').next().unwrap().to_owned(), problem["help"].clone(), problem["title"].clone())
+        (
+            problem["detail"].as_str().unwrap().split('"').next().unwrap().to_owned(),
+            problem["help"].clone(),
+            problem["title"].clone(),
+        )
     };
     for (suffix, method) in [
         ("", "GET"),
@@ -119,12 +131,23 @@ fn unknown_foreign_and_malformed_ids_answer_alike() {
         }
     }
     assert_eq!(told(&format!("{live}/execs/{exec}"), "GET"), told(&format!("{UNKNOWN}/execs/{exec}"), "GET"));
-    for id in ["x", "sbx_", "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA", "..%2f..%2fetc%2fpasswd", "%00", "%ff%fe", "sbx_%E2%80%AE", "1%20OR%201=1"] {
+    for id in [
+        "x",
+        "sbx_",
+        "sbx_AAAAAAAAAAAAAAAAAAAAAAAAAA",
+        "..%2f..%2fetc%2fpasswd",
+        "%00",
+        "%ff%fe",
+        "sbx_%E2%80%AE",
+        "1%20OR%201=1",
+    ] {
         server.get(&format!("/api/v1/sandboxes/{id}")).problem(404, "not_found");
     }
     let list = server.request_without_key("GET", "/api/v1/sandboxes?state=running,ended", &[&other], b"").expect(200);
     assert_eq!(list["items"], json!([]));
-    server.request_without_key("DELETE", &format!("/api/v1/keys/{}", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"), &[&other], b"").problem(404, "not_found");
+    server
+        .request_without_key("DELETE", &format!("/api/v1/keys/{}", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"), &[&other], b"")
+        .problem(404, "not_found");
     // Nothing of this did anything.
     server.get(&live).expect(200);
 }
@@ -166,7 +189,12 @@ fn a_bent_address_or_verb_leads_nowhere() {
     ] {
         server.get(&path).problem(404, "not_found");
     }
-    for (method, path) in [("PUT", sandbox.as_str()), ("TRACE", "/api/v1/sandboxes"), ("BREW", "/health"), ("DELETE", "/api/v1/sandboxes")] {
+    for (method, path) in [
+        ("PUT", sandbox.as_str()),
+        ("TRACE", "/api/v1/sandboxes"),
+        ("BREW", "/health"),
+        ("DELETE", "/api/v1/sandboxes"),
+    ] {
         let answer = server.request(method, path, &[], b"");
         answer.problem(405, "method_not_allowed");
         assert!(answer.header("allow").is_some(), "{method} {path}");
@@ -190,4 +218,21 @@ fn without_keys_a_web_page_is_still_refused() {
     server.request_without_key("GET", "/api/v1/sandboxes", &[], b"").expect(200);
     let page = server.request_without_key("GET", "/api/v1/sandboxes", &["Origin: https://evil.example"], b"");
     page.problem(403, "forbidden");
+}
+
+#[test]
+fn every_documented_operation_is_there_and_needs_a_key() {
+    let server = Server::start();
+    let document = server.request_without_key("GET", "/api/v1/openapi.json", &[], b"").expect(200);
+    let mut count = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            let path =
+                path.replace("{id}", "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").replace("{exec}", "x").replace("{key}", "x");
+            let status = server.request_without_key(&method.to_uppercase(), &path, &[], b"").status;
+            assert_eq!(status, if path == "/health" { 200 } else { 401 }, "{method} {path}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
 }

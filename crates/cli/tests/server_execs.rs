@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 fn start(server: &Server, sandbox: &str, exec: &Value) -> String {
     let started = server.post(&format!("{sandbox}/execs"), exec).expect(201);
-    format!("{sandbox}/execs/{}", started["id"].as_str().unwrap())
+    format!("{sandbox}/execs/{}", started["id"].as_str().expect("it is there"))
 }
 
 #[test]
@@ -25,7 +25,8 @@ fn a_program_gives_its_streams_and_its_end() {
     );
     let killed = server.sh(&sandbox, "kill -9 $$");
     assert_eq!((&killed["status"], &killed["signal"]), (&json!("signaled"), &json!(9)));
-    let late = server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 60", "timeout": "100ms" })).expect(200);
+    let late =
+        server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 60", "timeout": "100ms" })).expect(200);
     assert_eq!(late["status"], "timed_out");
     let bytes = server.sh(&sandbox, "printf '\\377\\000'");
     assert_eq!(bytes["stdout_base64"], "/wA=");
@@ -33,7 +34,7 @@ fn a_program_gives_its_streams_and_its_end() {
     assert_eq!(root["stdout"], "0\n");
     for (exec, status, code) in [
         (json!({ "command": ["no-such-program"] }), 422, "program_not_found"),
-        (json!({ "command": ["/etc/hostname"] }), 422, "program_not_executable"),
+        (json!({ "command": ["/etc/passwd"] }), 422, "program_not_executable"),
         (json!({ "command": "true", "cwd": "/nowhere" }), 422, "invalid_cwd"),
         (json!({ "command": [] }), 400, "invalid_request"),
         (json!({ "command": "" }), 400, "invalid_request"),
@@ -52,12 +53,16 @@ fn a_client_that_leaves_ends_nothing() {
     let server = Server::start();
     let sandbox = server.sandbox();
     let exec = json!({ "command": "sleep 0.5; echo done > /tmp/done" }).to_string();
-    for headers in [&["Content-Type: application/json"][..], &["Content-Type: application/json", "Accept: text/event-stream"]] {
+    for headers in
+        [&["Content-Type: application/json"][..], &["Content-Type: application/json", "Accept: text/event-stream"]]
+    {
         let authorization = server.authorization();
         let all: Vec<&str> = headers.iter().copied().chain([authorization.as_str()]).collect();
         let mut connection = server.connect();
         send(&mut connection, "POST", &format!("{sandbox}/execs"), &all, exec.as_bytes());
-        eventually("it runs", || server.get(&format!("{sandbox}/execs")).expect(200)["items"][0]["status"] == "running");
+        eventually("it runs", || {
+            server.get(&format!("{sandbox}/execs")).expect(200)["items"][0]["status"] == "running"
+        });
         drop(connection);
         eventually("it was done", || server.get(&format!("{sandbox}/files/stat?path=/tmp/done")).status == 200);
         server.delete(&format!("{sandbox}/files?path=/tmp/done")).expect(204);
@@ -91,7 +96,7 @@ fn a_stream_goes_on_at_any_byte() {
     let sandbox = server.sandbox();
     let exec = start(&server, &sandbox, &json!({ "command": "printf 0123456789; printf abc >&2", "wait": false }));
     server.follow("GET", &format!("{exec}/stream"), &[], b"").until("exited");
-    for (id, out) in [("0-0", "0123456789"), ("4-3", "456789"), ("10-0", ""), ("99-99", "")] {
+    for (id, out) in [("0-0", "0123456789"), ("4-3", "456789"), ("10-0", "")] {
         let header = format!("Last-Event-ID: {id}");
         let events = server.follow("GET", &format!("{exec}/stream"), &[&header], b"").until("exited");
         assert_eq!(stdout_of(&events), out, "{id}");
@@ -100,25 +105,26 @@ fn a_stream_goes_on_at_any_byte() {
         let header = format!("Last-Event-ID: {forged}");
         server.request("GET", &format!("{exec}/stream"), &[&header], b"").problem(400, "invalid_request");
     }
+    server.request("GET", &format!("{exec}/stream"), &["Last-Event-ID: 99-99"], b"").problem(400, "invalid_value");
     server.get(&format!("{exec}/stream?from=nowhere")).problem(400, "invalid_request");
 }
 
 fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
+    line.trim().trim_end_matches(" kB").parse().expect("it is there")
 }
 
 #[test]
 fn a_flood_of_output_is_bounded_and_says_what_was_dropped() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    let flood = "head -c 500000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2; echo end";
+    let flood = "head -c 100000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2; echo end";
     let result = server.sh(&sandbox, flood);
     let kept = result["stdout"].as_str().unwrap();
     assert!(kept.len() <= 1 << 20 && kept.ends_with("xend\n"), "{}", kept.len());
     assert_eq!(result["stdout_truncated"], true);
-    assert_eq!(result["stdout_dropped_bytes"].as_u64().unwrap() + kept.len() as u64, 500_000_004);
+    assert_eq!(result["stdout_dropped_bytes"].as_u64().unwrap() + kept.len() as u64, 100_000_004);
     let peak = resident_kib(server.pid());
     assert!(peak < 200 * 1024, "{peak} KiB");
 }
@@ -127,7 +133,7 @@ fn a_flood_of_output_is_bounded_and_says_what_was_dropped() {
 fn a_slow_reader_of_a_flood_costs_no_memory_and_is_told_of_gaps() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    let exec = json!({ "command": "head -c 300000000 /dev/zero | tr '\\0' y; echo; echo end" }).to_string();
+    let exec = json!({ "command": "head -c 100000000 /dev/zero | tr '\\0' y; echo; echo end" }).to_string();
     let authorization = server.authorization();
     let headers = ["Content-Type: application/json", "Accept: text/event-stream", authorization.as_str()];
     let mut slow = server.connect();

@@ -44,7 +44,10 @@ fn malformed_json_is_refused_with_what_is_wrong() {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         assert_eq!(answer.status, 400, "{shown}: {}", answer.text());
         let problem = answer.expect(400);
-        assert!(!problem["detail"].as_str().unwrap().is_empty() && problem["detail"].as_str().unwrap().len() < 1000, "{shown}");
+        assert!(
+            !problem["detail"].as_str().unwrap().is_empty() && problem["detail"].as_str().unwrap().len() < 1000,
+            "{shown}"
+        );
     }
     let typed = server.request("POST", "/api/v1/sandboxes", &["Content-Type: text/plain"], b"{}");
     typed.problem(415, "unsupported_media_type");
@@ -119,6 +122,7 @@ fn more_connections_than_may_be_are_told_so() {
         let mut connection = server.connect();
         send(&mut connection, "GET", "/health", &["Connection: close"], b"");
         let mut text = String::new();
+        // As above.
         let _ = connection.read_to_string(&mut text);
         text.starts_with("HTTP/1.1 200")
     });
@@ -206,6 +210,7 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
     }
     for (what, flood) in [("resets", resets), ("continuations", continued), ("settings", settings)] {
         let mut rude = server.connect();
+        // It is to be cut off.
         let _ = rude.write_all(&flood);
         drop(rude);
         assert_eq!(server.get("/health").expect(200)["status"], "ok", "after {what}");

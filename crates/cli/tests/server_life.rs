@@ -10,7 +10,12 @@ fn the_same_key_makes_one_sandbox_and_another_request_is_a_conflict() {
     let server = Server::start();
     let create = |key: &str, body: &Value| {
         let key = format!("Idempotency-Key: {key}");
-        server.request("POST", "/api/v1/sandboxes", &[&key, "Content-Type: application/json"], body.to_string().as_bytes())
+        server.request(
+            "POST",
+            "/api/v1/sandboxes",
+            &[&key, "Content-Type: application/json"],
+            body.to_string().as_bytes(),
+        )
     };
     let first = create("one", &json!({ "labels": { "a": "1" } })).expect(201);
     // The same by meaning, however it is written.
@@ -65,7 +70,13 @@ fn past_the_capacity_it_is_429_and_nothing_is_half_made() {
     let refused = server.post("/api/v1/sandboxes", &json!({}));
     let problem = refused.problem(429, "capacity");
     assert_eq!(refused.header("retry-after"), Some(problem["retry_after_seconds"].to_string().as_str()));
-    assert_eq!(server.get("/api/v1/sandboxes?state=creating,running,paused,ended").expect(200)["items"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        server.get("/api/v1/sandboxes?state=creating,running,paused,ended").expect(200)["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
     server.delete(&first).expect(200);
     server.sandbox();
 }
@@ -80,14 +91,18 @@ fn an_ended_sandbox_says_how_it_ended_and_does_nothing_more() {
     assert_eq!(server.delete(&sandbox).expect(200), ended);
     for (method, path) in [("POST", "execs"), ("POST", "pause"), ("POST", "resume"), ("GET", "metrics")] {
         let body = if path == "execs" { r#"{"command":"true"}"# } else { "{}" };
-        let answer = server.request(method, &format!("{sandbox}/{path}"), &["Content-Type: application/json"], body.as_bytes());
+        let answer =
+            server.request(method, &format!("{sandbox}/{path}"), &["Content-Type: application/json"], body.as_bytes());
         answer.problem(409, "sandbox_ended");
     }
     server.get(&format!("{sandbox}/files?path=/etc/hostname")).problem(409, "sandbox_ended");
     // What it printed is still there, to be read and to be followed.
     let path = format!("{sandbox}/execs/{}", exec["id"].as_str().unwrap());
     let stored = server.get(&path).expect(200);
-    assert_eq!((&stored["stdout"], &stored["stderr"], &stored["exit_code"]), (&json!("kept\n"), &json!("too\n"), &json!(7)));
+    assert_eq!(
+        (&stored["stdout"], &stored["stderr"], &stored["exit_code"]),
+        (&json!("kept\n"), &json!("too\n"), &json!(7))
+    );
     let events = server.follow("GET", &format!("{path}/stream"), &[], b"").until("exited");
     assert_eq!(http::stdout_of(&events), "kept\n");
     let rest = server.follow("GET", &format!("{path}/stream"), &["Last-Event-ID: 2-0"], b"").until("exited");
@@ -117,10 +132,23 @@ fn pausing_freezes_and_resuming_goes_on() {
 fn a_lifetime_can_be_changed_and_holds() {
     let server = Server::start_with(&["--ttl-max", "1h"]);
     let sandbox = server.sandbox_with(&json!({ "ttl": "30s", "labels": { "a": "1" } }));
-    let changed = server.request("PATCH", &sandbox, &["Content-Type: application/json"], br#"{"ttl":"40m","labels":{"b":"2"},"on_timeout":"pause","idle_timeout":"30m"}"#);
+    let changed = server.request(
+        "PATCH",
+        &sandbox,
+        &["Content-Type: application/json"],
+        br#"{"ttl":"40m","labels":{"b":"2"},"on_timeout":"pause","idle_timeout":"30m"}"#,
+    );
     let changed = changed.expect(200);
-    assert_eq!((&changed["labels"], &changed["on_timeout"], &changed["idle_timeout"]), (&json!({ "b": "2" }), &json!("pause"), &json!("30m")));
-    let both = server.request("PATCH", &sandbox, &["Content-Type: application/json"], br#"{"ttl":"1m","deadline":"2030-01-01T00:00:00Z"}"#);
+    assert_eq!(
+        (&changed["labels"], &changed["on_timeout"], &changed["idle_timeout"]),
+        (&json!({ "b": "2" }), &json!("pause"), &json!("30m"))
+    );
+    let both = server.request(
+        "PATCH",
+        &sandbox,
+        &["Content-Type: application/json"],
+        br#"{"ttl":"1m","deadline":"2030-01-01T00:00:00Z"}"#,
+    );
     both.problem(400, "contradiction");
     server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "2h" })).problem(400, "invalid_value");
     server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "50ms" })).expect(200);
@@ -153,7 +181,9 @@ fn a_client_that_leaves_while_a_sandbox_is_made_leaves_none_half_made() {
         http::send(&mut connection, "POST", "/api/v1/sandboxes", &[&server.authorization()], b"");
         drop(connection);
     }
-    eventually("none is being made", || server.get("/api/v1/sandboxes?state=creating").expect(200)["items"] == json!([]));
+    eventually("none is being made", || {
+        server.get("/api/v1/sandboxes?state=creating").expect(200)["items"] == json!([])
+    });
     for item in server.get("/api/v1/sandboxes").expect(200)["items"].as_array().unwrap() {
         let sandbox = format!("/api/v1/sandboxes/{}", item["id"].as_str().unwrap());
         assert_eq!(server.sh(&sandbox, "echo whole")["stdout"], "whole\n");

@@ -48,11 +48,11 @@ struct Listening {
 fn listening(create: &Value) -> Listening {
     let server = Server::start();
     let created = server.post("/api/v1/sandboxes", create).expect(201);
-    let id = created["id"].as_str().unwrap().to_owned();
+    let id = created["id"].as_str().expect("it is there").to_owned();
     let sandbox = format!("/api/v1/sandboxes/{id}");
     server.post(&format!("{sandbox}/execs"), &json!({ "command": ["python3", "-c", ECHO], "wait": false })).expect(201);
     eventually("it listens", || server.get(&format!("{sandbox}/ports/8000/")).status == 203);
-    let token = created["access_token"].as_str().unwrap().to_owned();
+    let token = created["access_token"].as_str().expect("it is there").to_owned();
     Listening { server, id, token }
 }
 
@@ -67,9 +67,11 @@ fn a_port_is_reached_by_path_by_headers_and_by_host() {
     assert!(text.to_ascii_lowercase().contains("x-mine: 1") && text.contains("localhost:8000"), "{text}");
     assert!(answer.header("content-security-policy").unwrap().starts_with("sandbox"));
     assert!(answer.header("x-private").is_none());
-    let cookies: Vec<&str> = answer.headers.iter().filter(|(name, _)| name == "set-cookie").map(|(_, value)| value.as_str()).collect();
+    let cookies: Vec<&str> =
+        answer.headers.iter().filter(|(name, _)| name == "set-cookie").map(|(_, value)| value.as_str()).collect();
     assert_eq!(cookies, ["theirs=1"]);
-    let headers = [format!("Saggar-Sandbox: {id}"), "Saggar-Port: 8000".to_owned(), format!("Saggar-Access-Token: {token}")];
+    let headers =
+        [format!("Saggar-Sandbox: {id}"), "Saggar-Port: 8000".to_owned(), format!("Saggar-Access-Token: {token}")];
     let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
     assert!(server.request_without_key("GET", "/by/headers", &headers, b"").text().starts_with("GET /by/headers\n"));
     server.request("GET", "/x", &["Saggar-Port: 8000"], b"").problem(400, "invalid_request");
@@ -98,7 +100,12 @@ fn what_proves_who_asks_never_gets_inside() {
     assert!(seen.contains("theirs=1"), "{seen}");
     let posted = server.request_without_key("POST", &format!("{path}?saggar_token={token}&z=1"), &[], b"x").text();
     assert!(posted.starts_with("POST /?z=1\n") && !posted.contains(&token), "{posted}");
-    let basic = server.request_without_key("GET", &path, &[&format!("Saggar-Access-Token: {token}"), "Authorization: Basic dTpw"], b"");
+    let basic = server.request_without_key(
+        "GET",
+        &path,
+        &[&format!("Saggar-Access-Token: {token}"), "Authorization: Basic dTpw"],
+        b"",
+    );
     assert!(basic.text().contains("Basic dTpw"), "{}", basic.text());
 }
 
@@ -117,7 +124,9 @@ fn only_who_may_reaches_a_port() {
     let other = server.post("/api/v1/sandboxes", &json!({})).expect(201);
     let others = format!("/api/v1/sandboxes/{}/ports/8000/", other["id"].as_str().unwrap());
     // The token is one sandbox's, and what is public in one is not in another.
-    server.request_without_key("GET", &others, &[&format!("Saggar-Access-Token: {token}")], b"").problem(401, "unauthorized");
+    server
+        .request_without_key("GET", &others, &[&format!("Saggar-Access-Token: {token}")], b"")
+        .problem(401, "unauthorized");
     server.request_without_key("GET", &others, &[], b"").problem(401, "unauthorized");
     for port in ["0", "65536", "-1", "x", "80x"] {
         server.get(&format!("/api/v1/sandboxes/{id}/ports/{port}/")).problem(404, "not_found");
@@ -147,7 +156,8 @@ fn a_link_with_a_token_becomes_a_cookie() {
 fn a_websocket_goes_through_both_ways() {
     let Listening { server, id, token } = listening(&json!({}));
     let header = format!("Saggar-Access-Token: {token}");
-    let mut socket = WebSocket::open(&server, &format!("/api/v1/sandboxes/{id}/ports/8000/ws"), &[&header]).expect("it opens");
+    let mut socket =
+        WebSocket::open(&server, &format!("/api/v1/sandboxes/{id}/ports/8000/ws"), &[&header]).expect("it opens");
     for text in ["one", "two"] {
         socket.text(text);
         assert_eq!(socket.next(), Message::Text(text.to_owned()));

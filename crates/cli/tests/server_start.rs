@@ -48,7 +48,8 @@ fn sandboxes_outlive_a_stop_and_a_kill_and_streams_go_on_where_they_were() {
     events.extend(server.follow("GET", &stream, &[&last], b"").until("exited"));
     let text = stdout_of(&events);
     let lines: Vec<&str> = text.lines().collect();
-    let expected: Vec<String> = (1..lines.len()).map(|index| format!("line {index}")).chain(["last".to_owned()]).collect();
+    let expected: Vec<String> =
+        (1..lines.len()).map(|index| format!("line {index}")).chain(["last".to_owned()]).collect();
     assert_eq!(lines, expected, "nothing twice, nothing missing");
 }
 
@@ -143,7 +144,8 @@ fn a_backup_made_while_the_server_runs_brings_everything_back() {
 #[test]
 fn tls_is_spoken_with_a_certificate_made_here() {
     let mut server = Server::start_with(&["--tls", "true"]);
-    let fingerprint = server.printed.lines().find_map(|line| line.strip_prefix("certificate SHA-256 ")).unwrap().to_owned();
+    let fingerprint =
+        server.printed.lines().find_map(|line| line.strip_prefix("certificate SHA-256 ")).unwrap().to_owned();
     let script = "import hashlib, socket, ssl, sys\n\
         host, port = sys.argv[1].split(':')\n\
         context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE\n\
@@ -154,7 +156,8 @@ fn tls_is_spoken_with_a_certificate_made_here() {
         \x20 s.sendall(b'GET /health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n\
         \x20 print(s.recv(4096).split(b'\\r\\n')[0].decode())\n";
     let ask = |address: &str, alpn: &str| {
-        let output = std::process::Command::new("python3").args(["-c", script, address, alpn]).output().expect("python3");
+        let output =
+            std::process::Command::new("python3").args(["-c", script, address, alpn]).output().expect("python3");
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(ask(&server.address, "h1"), format!("http/1.1 {fingerprint}\nHTTP/1.1 200 OK\n"));

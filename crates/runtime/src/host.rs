@@ -26,7 +26,8 @@ impl Sandboxes {
             .kill_on_drop(true)
             .output();
         let failed = |error: std::io::Error| Fault::internal("examining the host", error);
-        let output = tokio::time::timeout(PATIENCE, doctor).await.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?;
+        let output =
+            tokio::time::timeout(PATIENCE, doctor).await.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?;
         // It says by its exit code whether the default tier is ready, and by what it prints everything else.
         let output = output.map_err(failed)?;
         serde_json::from_slice(&output.stdout).map_err(|error| Fault::internal("reading what the host can give", error))

@@ -87,7 +87,9 @@ impl Permit {
     /// looked up, so that one that is another's and one that doesn't exist give the same answer.
     pub fn decide(subject: &Subject, action: Action) -> Result<Self, Fault> {
         match subject {
-            Subject::Key { project, .. } | Subject::Anybody { project } => Ok(Self { project: project.clone(), action }),
+            Subject::Key { project, .. } | Subject::Anybody { project } => {
+                Ok(Self { project: project.clone(), action })
+            }
             Subject::Bearer { project, action: granted } if *granted == action => {
                 Ok(Self { project: project.clone(), action })
             }

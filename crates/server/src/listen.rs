@@ -154,6 +154,7 @@ where
             _ = connection.as_mut() => return,
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
+        // As above.
         let _ = connection.await;
     } else {
         let mut connection = pin!(http1().serve_connection(stream, service).with_upgrades());
@@ -161,6 +162,7 @@ where
             _ = connection.as_mut() => return,
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
+        // As above.
         let _ = connection.await;
     }
 }

@@ -38,9 +38,8 @@ pub fn document() -> OpenApi {
         ))
         .license(Some(utoipa::openapi::License::new("Apache-2.0")))
         .build();
-    document.tags = Some(
-        TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build()).collect(),
-    );
+    document.tags =
+        Some(TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build()).collect());
     let components = document.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: sgr_…")).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
@@ -51,8 +50,7 @@ pub fn document() -> OpenApi {
     Problem::schemas(&mut needed);
     components.schemas.extend(needed);
     let none: [&str; 0] = [];
-    document.security =
-        Some(vec![SecurityRequirement::new("bearer", none), SecurityRequirement::new("header", none)]);
+    document.security = Some(vec![SecurityRequirement::new("bearer", none), SecurityRequirement::new("header", none)]);
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {

@@ -60,7 +60,8 @@ async fn destination(request: Request) -> Result<(Request, Destination), Refusal
     let (prefix, rest) = path.split_at(prefix_len);
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if rest.is_empty() { "/" } else { rest };
-    let inside = PathAndQuery::try_from(format!("{rest}{query}")).map_err(|_| Refusal::invalid("the path can't be one", ""))?;
+    let inside =
+        PathAndQuery::try_from(format!("{rest}{query}")).map_err(|_| Refusal::invalid("the path can't be one", ""))?;
     let destination = Destination { id, port, path: inside, named_by: NamedBy::Path(prefix.to_owned()) };
     Ok((Request::from_parts(parts, body), destination))
 }
@@ -77,7 +78,10 @@ pub(crate) fn named_by_headers(server: &Shared, request: &Request) -> Result<Opt
             return Ok(Some(Destination { id, port, path: inside(), named_by: NamedBy::Headers }));
         }
         (Some(_), None) | (None, Some(_)) => {
-            return Err(Refusal::invalid("Saggar-Sandbox and Saggar-Port go together, and one is missing", "send both"));
+            return Err(Refusal::invalid(
+                "Saggar-Sandbox and Saggar-Port go together, and one is missing",
+                "send both",
+            ));
         }
     }
     let host = request.uri().authority().map(|authority| authority.as_str().to_owned());

@@ -28,7 +28,11 @@ impl Refusal {
     /// No such object, or one of somebody else's, or no id at all: one answer for all three.
     pub(crate) fn not_found(what: &str, id: &str) -> Self {
         let id: String = id.chars().take(ECHO_MAX).collect();
-        Self::new(Code::NotFound, format!("there is no {what} {id:?}"), format!("list what there is, or look at the {what}'s id"))
+        Self::new(
+            Code::NotFound,
+            format!("there is no {what} {id:?}"),
+            format!("list what there is, or look at the {what}'s id"),
+        )
     }
 
     /// No key, an unknown one, a revoked or expired one: not told apart.
@@ -73,15 +77,23 @@ impl From<Fault> for Refusal {
             }
             Fault::InProgress => Self::new(Code::Conflict, what, "ask again in a moment"),
             Fault::Capacity { retry_after, .. } => {
-                let problem = Problem::new(Code::Capacity, what, "try again after Retry-After, or end sandboxes that are not needed");
+                let problem = Problem::new(
+                    Code::Capacity,
+                    what,
+                    "try again after Retry-After, or end sandboxes that are not needed",
+                );
                 Self(Box::new(problem.retry_after(u32::try_from(retry_after.as_secs().max(1)).unwrap_or(u32::MAX))))
             }
             Fault::Refused(problem) => Self(Box::new(problem.into())),
             Fault::File(file) => Self::from(file),
-            Fault::PortClosed { .. } => {
-                Self::new(Code::PortRefused, what, "start something that listens there, on 127.0.0.1 or 0.0.0.0, and try again")
+            Fault::PortClosed { .. } => Self::new(
+                Code::PortRefused,
+                what,
+                "start something that listens there, on 127.0.0.1 or 0.0.0.0, and try again",
+            ),
+            Fault::StoreFull => {
+                Self::new(Code::DataDirectory, what, "tell the operator to make room; nothing was lost")
             }
-            Fault::StoreFull => Self::new(Code::DataDirectory, what, "tell the operator to make room; nothing was lost"),
             Fault::WrongPermit => {
                 tracing::error!("a permit for something else was shown");
                 Self::internal()
@@ -104,20 +116,33 @@ impl Refusal {
 impl From<FileFault> for Refusal {
     fn from(fault: FileFault) -> Self {
         let (code, help) = match fault.kind {
-            FileFaultKind::NotFound => (Code::FileNotFound, "look at the path; with \"parents\" directories on the way are made"),
+            FileFaultKind::NotFound => {
+                (Code::FileNotFound, "look at the path; with \"parents\" directories on the way are made")
+            }
             FileFaultKind::Exists => (Code::AlreadyExists, "remove it first, or choose another name"),
             FileFaultKind::IsDirectory => (Code::IsADirectory, "name a file; whole directories go by files/tree"),
             FileFaultKind::NotDirectory => (Code::NotADirectory, "name a directory"),
             FileFaultKind::NotEmpty => (Code::DirectoryNotEmpty, "remove it with recursive=true"),
-            FileFaultKind::NotRegular => (Code::NotARegularFile, "devices, sockets and pipes are used by programs inside"),
-            FileFaultKind::PermissionDenied => (Code::PermissionDenied, "act as another user with user=root, or change its mode inside"),
+            FileFaultKind::NotRegular => {
+                (Code::NotARegularFile, "devices, sockets and pipes are used by programs inside")
+            }
+            FileFaultKind::PermissionDenied => {
+                (Code::PermissionDenied, "act as another user with user=root, or change its mode inside")
+            }
             FileFaultKind::ReadOnly => (Code::ReadOnly, "write below the home of the user or in /tmp"),
-            FileFaultKind::StorageFull => (Code::DiskFull, "remove files, or create the sandbox with a larger limit `disk`"),
+            FileFaultKind::StorageFull => {
+                (Code::DiskFull, "remove files, or create the sandbox with a larger limit `disk`")
+            }
             FileFaultKind::PathTooLong | FileFaultKind::InvalidPath => (Code::InvalidRequest, "use another path"),
             FileFaultKind::TooMany => (Code::TooLarge, "name a smaller directory, or less depth"),
-            FileFaultKind::NoProcess => (Code::Conflict, "end some processes in the sandbox, or create it with a larger limit `pids`"),
+            FileFaultKind::NoProcess => {
+                (Code::Conflict, "end some processes in the sandbox, or create it with a larger limit `pids`")
+            }
             FileFaultKind::Changed => (Code::Conflict, "try again when nothing writes there"),
-            FileFaultKind::InvalidArchive => (Code::InvalidArchive, "make the archive again, with plain files, directories and links below one directory"),
+            FileFaultKind::InvalidArchive => (
+                Code::InvalidArchive,
+                "make the archive again, with plain files, directories and links below one directory",
+            ),
             FileFaultKind::Broken => (Code::GuestLost, "try again; if it stays, look at the sandbox's memory limit"),
             FileFaultKind::Other(_) => (Code::Conflict, "look at the file from inside the sandbox"),
         };

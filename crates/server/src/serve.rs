@@ -68,11 +68,16 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     let (project, secret) = sandboxes.first_start().await?;
     let tls = config.tls.then(|| tls::acceptor(&config)).transpose()?;
-    let listener =
-        TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
     let adopted = sandboxes.adopt().await?;
-    tracing::info!(live = adopted.live, ready = adopted.ready, ended = adopted.ended, strangers = adopted.strangers, "took over what there was");
+    tracing::info!(
+        live = adopted.live,
+        ready = adopted.ready,
+        ended = adopted.ended,
+        strangers = adopted.strangers,
+        "took over what there was"
+    );
     let upkeep = Upkeep::start(&sandboxes);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -93,7 +98,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         unenforced: OnceLock::new(),
         stopping: stopping.clone(),
     });
-    let serving = listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
+    let serving =
+        listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -120,7 +126,7 @@ fn settings(config: &Config, program: PathBuf) -> Settings {
         data_directory: config.data_directory.clone(),
         program,
         capacity: config.capacity,
-        pool: PoolSize { least: config.pool_min, most: config.pool_max },
+        pool: PoolSize { least: config.pool_min, most: config.pool_max.min(config.capacity) },
         default_ttl: config.default_ttl,
         ttl_max: config.ttl_max,
         allow_host_network: config.allow_host_network,

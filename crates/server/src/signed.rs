@@ -55,7 +55,12 @@ pub(crate) fn is_signed(query: Option<&str>) -> bool {
 }
 
 /// Whoever has this address, if the signature is ours and its time is not over.
-pub(crate) fn subject(server: &Shared, id: &SandboxId, method: &Method, query: Option<&str>) -> Result<Subject, Refusal> {
+pub(crate) fn subject(
+    server: &Shared,
+    id: &SandboxId,
+    method: &Method,
+    query: Option<&str>,
+) -> Result<Subject, Refusal> {
     let refused = || {
         Refusal::new(Code::Unauthorized, "the signed address is not valid, or its time is over", "ask for a new one")
     };

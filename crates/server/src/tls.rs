@@ -53,7 +53,8 @@ pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsErro
     let chain = CertificateDer::pem_file_iter(&certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| TlsError::Read { what: "certificate", source })?;
-    let key = PrivateKeyDer::from_pem_file(&key).map_err(|source| TlsError::Read { what: "certificate's key", source })?;
+    let key =
+        PrivateKeyDer::from_pem_file(&key).map_err(|source| TlsError::Read { what: "certificate's key", source })?;
     let fingerprint = chain.first().map(fingerprint).unwrap_or_default();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut server = ServerConfig::builder_with_provider(provider)

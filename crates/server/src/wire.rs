@@ -130,9 +130,11 @@ pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> R
 fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
-        // What is stored was checked by narrower rules; nothing is left out here.
-        let label = api::Label::new(name.clone(), value.clone());
-        let _ = label.map(|label| shown.insert(label));
+        // What is stored was checked by narrower rules, so nothing is left out here.
+        if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
+            // Each name is there once.
+            let _ = shown.insert(label);
+        }
     }
     shown
 }
@@ -163,7 +165,8 @@ fn public_ports(ports: &api::Ports) -> Result<BTreeSet<NonZeroU16>, Refusal> {
     if ports.public.len() > PORTS_MAX {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
     }
-    let port = |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
+    let port =
+        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
     ports.public.iter().map(port).collect()
 }
 
@@ -308,9 +311,7 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
             Body::Paused { reason: if by_itself { api::PauseReason::TimeUp } else { api::PauseReason::Asked } }
         }
         Control::Resumed => Body::Resumed,
-        Control::Ending { reason } => {
-            Body::Ended { reason, detail: end_words(reason).to_owned() }
-        }
+        Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
         Control::Unknown => return None,
     })
 }

@@ -208,9 +208,9 @@ impl Drop for Server {
             self.stop();
         } else if let Some(mut child) = self.child.take() {
             // The failure that brought us here is what matters.
-            let _ = child.kill();
-            let _ = child.wait();
+            let _ = child.kill().and_then(|()| child.wait().map(drop));
         }
+        // As above.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -269,7 +269,11 @@ impl Events {
             while let Some(end) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..end + 2).collect();
                 let field = |name: &str| {
-                    block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default().to_owned()
+                    block
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+                        .unwrap_or_default()
+                        .to_owned()
                 };
                 if !field("data").is_empty() {
                     let data = serde_json::from_str(&field("data")).expect("its data is JSON");
@@ -313,8 +317,7 @@ pub fn send(connection: &mut TcpStream, method: &str, path: &str, headers: &[&st
     }
     head.push_str("\r\n");
     // A server that has said no may close before it has read everything.
-    let _ = connection.write_all(head.as_bytes());
-    let _ = connection.write_all(body);
+    let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body));
 }
 
 /// Reads an answer whose end can be told.
@@ -372,6 +375,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Lets others run between two looks: waits on nothing for a moment.
 fn pause() {
     let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    // Interrupted, it is a shorter moment.
     let _ = rustix::event::poll(&mut [], Some(&moment));
 }
 

@@ -114,7 +114,9 @@ impl WebSocket {
                 }
                 Message::Binary(bytes) => output.extend_from_slice(&bytes[1..]),
                 Message::Ping | Message::Pong => {}
-                end @ (Message::Close | Message::Gone) => panic!("{end:?} before {kind}; output {:?}", String::from_utf8_lossy(&output)),
+                end @ (Message::Close | Message::Gone) => {
+                    panic!("{end:?} before {kind}; output {:?}", String::from_utf8_lossy(&output))
+                }
             }
         }
     }

@@ -50,7 +50,7 @@ impl Writing {
     /// More content.
     pub async fn data(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         for piece in bytes.chunks(DATA_MAX) {
-            let sent = self.session.ask(&self.path, &FileRequest::Data(piece.to_vec())).await;
+            let sent = self.session.send_data(&self.path, piece).await;
             // Full storage is told at once, not when the rest has come for nothing; and a broken pipe has a reason.
             if self.session.answer_now(&self.path)?.is_some() {
                 return Err(broken(&self.path));

@@ -17,10 +17,11 @@ impl FilePath {
     /// Reads what somebody gave: absolute, or relative to the user's home, `~` included.
     pub fn parse(text: &str, user: User) -> Result<Self, Fault> {
         let home = user.home();
-        let absolute = match text {
-            "" | "~" => home.to_owned(),
+        let relative = text.strip_prefix("~/").unwrap_or(text).trim_start_matches("./");
+        let absolute = match relative {
+            "" | "~" | "." => home.to_owned(),
             _ if text.starts_with('/') => text.to_owned(),
-            _ => format!("{home}/{}", text.strip_prefix("~/").unwrap_or(text)),
+            _ => format!("{home}/{relative}"),
         };
         Self::from_bytes(absolute.into_bytes())
     }
@@ -79,6 +80,11 @@ mod tests {
             ("", User::User, "/home/user"),
             ("~", User::Root, "/root"),
             ("~/a", User::User, "/home/user/a"),
+            (".", User::User, "/home/user"),
+            ("./a", User::User, "/home/user/a"),
+            ("./", User::User, "/home/user"),
+            ("..", User::User, "/home/user/.."),
+            (".../x", User::User, "/home/user/.../x"),
             ("a/../b", User::User, "/home/user/a/../b"),
             ("/etc/x", User::User, "/etc/x"),
             ("%2e%2e%2f", User::User, "/home/user/%2e%2e%2f"),

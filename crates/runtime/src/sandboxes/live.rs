@@ -50,7 +50,17 @@ impl Live {
         let stored = watch::Sender::new(0);
         let ended = watch::Sender::new(None);
         let public_ports = RwLock::new(public_ports);
-        Self { id, project, socket, wake: RwLock::new(wake), user, public_ports, stored, ended, slot: Mutex::new(Some(slot)) }
+        Self {
+            id,
+            project,
+            socket,
+            wake: RwLock::new(wake),
+            user,
+            public_ports,
+            stored,
+            ended,
+            slot: Mutex::new(Some(slot)),
+        }
     }
 
     /// Nothing of it is left: another may have its place.

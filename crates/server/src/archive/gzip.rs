@@ -10,7 +10,7 @@ const MAGIC: &[u8] = &[0x1f, 0x8b];
 /// How many bytes may come out for each that went in. Text gives about 10, source trees with much repetition 50.
 const RATIO_MAX: u64 = 200;
 /// Below this the ratio says nothing: a few zeros are no bomb.
-const JUDGED_FROM: u64 = 16 << 20;
+const JUDGED_FROM: u64 = 4 << 20;
 /// What goes in at once: with gzip's best ratio, about 4 MiB come out.
 const STEP: usize = 4096;
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn it_comes_out_as_it_went_in_however_it_is_cut() {
-        let text: Vec<u8> = (0..100_000u32).flat_map(|n| n.to_le_bytes()).collect();
+        let text: Vec<u8> = (0..5_000u32).flat_map(|n| n.to_le_bytes()).collect();
         for piece in [1, 7, 4096, 1 << 20] {
             assert_eq!(inflate(&gzip(&text), piece).unwrap(), text, "{piece}");
             assert_eq!(inflate(&text, piece).unwrap(), text, "{piece}");
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_bomb_and_a_stump_are_refused() {
-        let bomb = gzip(&vec![0; 64 << 20]);
+        let bomb = gzip(&vec![0; 6 << 20]);
         assert!(matches!(inflate(&bomb, 1 << 16), Err(ArchiveError::TooLarge(_))));
         let whole = gzip(b"hello");
         assert!(inflate(&whole[..whole.len() - 4], 100).is_err());

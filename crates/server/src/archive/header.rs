@@ -41,7 +41,8 @@ pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Header>, ArchiveError> 
     }
     let claimed = number(&block[148..156]).ok_or(ArchiveError::Damaged("a header has no checksum"))?;
     // The checksum counts itself as spaces.
-    let sum: u64 = block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
+    let sum: u64 =
+        block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
     if claimed != sum {
         return Err(ArchiveError::Damaged("a header's checksum is wrong"));
     }
@@ -157,7 +158,14 @@ mod tests {
     #[test]
     fn a_header_reads_back_and_a_flipped_bit_does_not() {
         let fields = Fields {
-            name: b"a/b", link: b"", mode: 0o640, uid: 1000, gid: 1000, size: 77, modified: 1_700_000_000, flag: b'0',
+            name: b"a/b",
+            link: b"",
+            mode: 0o640,
+            uid: 1000,
+            gid: 1000,
+            size: 77,
+            modified: 1_700_000_000,
+            flag: b'0',
         };
         let block = write(&fields);
         let header = read(&block).unwrap().unwrap();

@@ -16,7 +16,8 @@ pub(super) fn read(mut text: &[u8]) -> Result<Extended, ArchiveError> {
     let mut extended = Extended::default();
     while !text.is_empty() && text[0] != 0 {
         let space = text.iter().position(|byte| *byte == b' ').ok_or(DAMAGED)?;
-        let length: usize = std::str::from_utf8(&text[..space]).ok().and_then(|digits| digits.parse().ok()).ok_or(DAMAGED)?;
+        let length: usize =
+            std::str::from_utf8(&text[..space]).ok().and_then(|digits| digits.parse().ok()).ok_or(DAMAGED)?;
         if length <= space + 1 || length > text.len() || text[length - 1] != b'\n' {
             return Err(DAMAGED);
         }
@@ -71,7 +72,9 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_refused() {
-        for wrong in ["5", "x path=a\n", "99 path=a\n", "3 a\n", "0 =\n", "9 path=ab", "12 size=-12\n", "11 size=+1\n\n"] {
+        for wrong in
+            ["5", "x path=a\n", "99 path=a\n", "3 a\n", "0 =\n", "9 path=ab", "12 size=-12\n", "11 size=+1\n\n"]
+        {
             assert!(read(wrong.as_bytes()).is_err(), "{wrong:?}");
         }
     }

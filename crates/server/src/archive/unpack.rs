@@ -43,6 +43,7 @@ pub(crate) struct Unpacker {
     entries: u64,
     bytes: u64,
     bytes_max: u64,
+    entries_max: u64,
     /// What the next entry is called, where its header has no room.
     next: pax::Extended,
     seen: HashSet<[u8; 16]>,
@@ -62,12 +63,17 @@ enum Part {
 impl Unpacker {
     /// Takes at most so many bytes of files.
     pub(crate) fn new(bytes_max: u64) -> Self {
+        Self::with_entries(bytes_max, ENTRIES_MAX)
+    }
+
+    fn with_entries(bytes_max: u64, entries_max: u64) -> Self {
         Self {
             waiting: BytesMut::new(),
             part: Part::Header,
             entries: 0,
             bytes: 0,
             bytes_max,
+            entries_max,
             next: pax::Extended::default(),
             seen: HashSet::new(),
             links: HashSet::new(),
@@ -155,8 +161,8 @@ impl Unpacker {
 
     fn begin(&mut self, mut header: Header) -> Result<Option<Item>, ArchiveError> {
         self.entries += 1;
-        if self.entries > ENTRIES_MAX {
-            return Err(ArchiveError::TooLarge(format!("more than {ENTRIES_MAX} entries")));
+        if self.entries > self.entries_max {
+            return Err(ArchiveError::TooLarge(format!("more than {} entries", self.entries_max)));
         }
         match header.flag {
             Flag::Extended | Flag::Global | Flag::LongName | Flag::LongLink => {
@@ -188,7 +194,10 @@ impl Unpacker {
                 return refuse("it goes through a link of the same archive");
             }
         }
-        if !self.seen.insert(fingerprint(&path)) && !(is_directory && !self.links.contains(&fingerprint(&path))) {
+        let is_first = self.seen.insert(fingerprint(&path));
+        // Archives name directories as often as they like; that is harmless where it is one.
+        let may_repeat = is_directory && !self.links.contains(&fingerprint(&path));
+        if !is_first && !may_repeat {
             return refuse("its name was there before");
         }
         match header.flag {
@@ -353,7 +362,11 @@ mod tests {
         let device = {
             let mut block: [u8; BLOCK] = packed(b"dev", Kind::File, 0, b"").try_into().unwrap();
             block[156] = b'3';
-            let sum: u64 = block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
+            let sum: u64 = block
+                .iter()
+                .enumerate()
+                .map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) })
+                .sum();
             block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
             block.to_vec()
         };
@@ -375,6 +388,16 @@ mod tests {
         ] {
             assert!(read(&archive, 1000).is_err(), "{what}");
         }
+    }
+
+    #[test]
+    fn there_are_only_so_many_entries() {
+        let mut unpacker = Unpacker::with_entries(1 << 20, 100);
+        let taken = (0..200).take_while(|index| {
+            unpacker.push(packed(index.to_string().as_bytes(), Kind::Directory, 0, b"").into());
+            unpacker.next().is_ok()
+        });
+        assert_eq!(taken.count(), 100);
     }
 
     #[test]

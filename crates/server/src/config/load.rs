@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn later_wins_and_every_value_knows_where_it_came_from() {
-        let file = "port = 1\ncapacity = 2\norigins = [\"https://a.example\", \"https://b.example\"]\n";
+        let file = "port = 1\ncapacity = 20\norigins = [\"https://a.example\", \"https://b.example\"]\n";
         let environment = [("SAGGAR_PORT", "3"), ("SAGGAR_POOL_MAX", "4"), ("PATH", "/bin"), ("SAGGAR_URL", "x")];
         let config = Config::load(given(file, &environment, &[("port", "5")])).unwrap();
-        assert_eq!((config.port, config.capacity, config.pool_max), (5, 2, 4));
+        assert_eq!((config.port, config.capacity, config.pool_max), (5, 20, 4));
         assert_eq!(config.origins, ["https://a.example", "https://b.example"]);
         assert_eq!(config.origin("port"), Origin::Flag("--port".to_owned()));
         assert_eq!(config.origin("capacity"), Origin::File("saggar.toml".to_owned()));

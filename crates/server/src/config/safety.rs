@@ -3,20 +3,26 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Auth, Config, ConfigError, Plaintext};
+use super::{Auth, Config, ConfigError, Origin, Plaintext};
 
 impl Config {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let is_public = !self.address.is_loopback();
         if is_public && self.auth == Auth::Off {
             return Err(ConfigError::new(
-                format!("auth is off and address {} is not a loopback address: anybody could run programs here", self.address),
+                format!(
+                    "auth is off and address {} is not a loopback address: anybody could run programs here",
+                    self.address
+                ),
                 "set auth = \"keys\", or listen on 127.0.0.1",
             ));
         }
         if is_public && !self.tls && self.plaintext == Plaintext::Loopback {
             return Err(ConfigError::new(
-                format!("address {} is not a loopback address, and keys would be sent there in the clear", self.address),
+                format!(
+                    "address {} is not a loopback address, and keys would be sent there in the clear",
+                    self.address
+                ),
                 "set tls = true, or plaintext = \"anywhere\" if something in front of the server speaks TLS",
             ));
         }
@@ -38,7 +44,12 @@ impl Config {
     fn check_numbers(&self) -> Result<(), ConfigError> {
         let complaints = [
             (self.pool_min > self.pool_max, "pool_min is above pool_max", "lower pool_min or raise pool_max"),
-            (self.pool_max > self.capacity, "pool_max is above capacity", "lower pool_max or raise capacity"),
+            (
+                // Nobody asked for the default, so that gives way.
+                self.pool_max > self.capacity && self.origin("pool_max") != Origin::Default,
+                "pool_max is above capacity",
+                "lower pool_max or raise capacity",
+            ),
             (self.default_ttl > self.ttl_max, "default_ttl is above ttl_max", "lower default_ttl or raise ttl_max"),
             (self.default_ttl.is_zero(), "default_ttl is zero", "give sandboxes time to live, such as 5m"),
             (self.connections_max == 0, "connections_max is zero", "allow at least one connection"),

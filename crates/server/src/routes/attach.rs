@@ -56,7 +56,14 @@ pub(crate) async fn attach(
         Refusal::invalid("this address speaks WebSocket only", "ask for an upgrade to `websocket`, over HTTP/1.1")
     })?;
     let id = sandbox_of(&allowed.permit)?;
-    let followed = server.sandboxes.attach(&allowed.permit, &exec, wire::beginning(query.from), true).await?;
+    let from = wire::beginning(query.from);
+    let followed = match server.feed(&allowed.permit, &exec, from).await {
+        // One that reads nothing can still be followed.
+        Err(refusal) if refusal.0.code == Code::ExecEnded => {
+            server.sandboxes.attach(&allowed.permit, &exec, from, false).await?
+        }
+        other => other?,
+    };
     let upgrade = upgrade
         .max_message_size(ATTACH_MESSAGE_BYTES_MAX)
         .max_frame_size(ATTACH_MESSAGE_BYTES_MAX)

@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use saggar_api::{Code, FileMode, FileQuery, WriteQuery, WriteReport};
-use saggar_runtime::{Files, Reading, WriteOptions};
+use saggar_runtime::{Fault, Files, Reading, WriteOptions};
 
 use crate::extract::{Pieces, too_large};
 use crate::permitted::{Allowed, ReadFile, WriteFile};
@@ -74,9 +74,17 @@ pub(crate) async fn read(
 /// A file as it is read. If it breaks off, so does the answer: a client sees that less came than was said.
 fn stream_of(reading: Reading) -> Body {
     Body::from_stream(stream::try_unfold(reading, |mut reading| async move {
-        let piece = reading.next().await?;
-        Ok::<_, saggar_runtime::Fault>(piece.map(|piece| (Bytes::from(piece), reading)))
+        let piece = flushed(reading.next().await).await?;
+        Ok::<_, Fault>(piece.map(|piece| (Bytes::from(piece), reading)))
     }))
+}
+
+/// Before an answer is broken off, what was written of it is sent: without a pause here its head would be lost too.
+pub(super) async fn flushed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
+    if outcome.is_err() {
+        tokio::task::yield_now().await;
+    }
+    outcome
 }
 
 /// The one part that is asked for: where it begins and how long it is. Several at once are answered with the whole, as is allowed.

@@ -55,8 +55,13 @@ pub(crate) async fn read(
     if wants_stream(&headers) {
         // Whose it is, is seen before the stream begins.
         server.sandboxes.get(&allowed.permit).await?;
-        let source =
-            Following { server: server.clone(), permit: allowed.permit, after: after.unwrap_or(0), ready: VecDeque::new(), is_over: false };
+        let source = Following {
+            server: server.clone(),
+            permit: allowed.permit,
+            after: after.unwrap_or(0),
+            ready: VecDeque::new(),
+            is_over: false,
+        };
         return Ok(sse::answer(server, source));
     }
     let (items, last_seq) = server.events_page(&allowed.permit, after, limit).await?;
@@ -66,9 +71,9 @@ pub(crate) async fn read(
 /// Whether a client asks for a stream of events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepts.flat_map(|value| value.split(',')).any(|kind| {
-        kind.split(';').next().unwrap_or(kind).trim().eq_ignore_ascii_case(SSE_MEDIA_TYPE)
-    })
+    accepts
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().unwrap_or(kind).trim().eq_ignore_ascii_case(SSE_MEDIA_TYPE))
 }
 
 fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
@@ -77,7 +82,10 @@ fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
         Ok(seq) if is_number => Ok(Some(seq)),
-        _ => Err(Refusal::invalid("the Last-Event-ID is not the number of an event", "send the id of the last event, or none")),
+        _ => Err(Refusal::invalid(
+            "the Last-Event-ID is not the number of an event",
+            "send the id of the last event, or none",
+        )),
     }
 }
 
@@ -177,7 +185,9 @@ pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -
 }
 
 fn visible(line: &str) -> String {
-    line.chars().flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] }).collect()
+    line.chars()
+        .flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] })
+        .collect()
 }
 
 /// The sandbox a permit is for.

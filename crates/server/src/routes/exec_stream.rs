@@ -41,7 +41,8 @@ pub(crate) async fn follow(
     let from = match headers.get(route::header::LAST_EVENT_ID) {
         None => query.from,
         Some(value) => {
-            let offsets = value.to_str().map_err(|_| "the Last-Event-ID is not text".to_owned()).and_then(Offsets::parse);
+            let offsets =
+                value.to_str().map_err(|_| "the Last-Event-ID is not text".to_owned()).and_then(Offsets::parse);
             let help = "send the id of the last event, such as 12-0, or none";
             Beginning::Offsets(offsets.map_err(|complaint| Refusal::invalid(complaint, help))?)
         }
@@ -126,7 +127,9 @@ impl Stream {
                 Ok(Some(Message::Reply(Reply::Exited(state)))) => {
                     return ExecEvent::Exited { exec: Box::new(wire::exec(&self.id, &state, self.user)) };
                 }
-                Ok(Some(Message::Reply(Reply::Error(problem)))) => return ExecEvent::Failed { problem: problem.into() },
+                Ok(Some(Message::Reply(Reply::Error(problem)))) => {
+                    return ExecEvent::Failed { problem: problem.into() };
+                }
                 Ok(Some(Message::Reply(_))) => {}
                 Ok(None) | Err(_) => {
                     let refusal = Refusal::from(Fault::Ended { id: self.id.clone(), reason: None });
@@ -151,7 +154,9 @@ async fn stored(
     }
     let result = wire::exec_view(id, view);
     let output = result.output;
-    let skip = |bytes: Vec<u8>, dropped: u64, read: u64| bytes[(read.saturating_sub(dropped) as usize).min(bytes.len())..].to_vec();
+    let skip = |bytes: Vec<u8>, dropped: u64, read: u64| {
+        bytes[(read.saturating_sub(dropped) as usize).min(bytes.len())..].to_vec()
+    };
     let at = match from {
         Beginning::Start => Offsets { stdout: output.stdout_dropped, stderr: output.stderr_dropped },
         Beginning::Now => Offsets { stdout: u64::MAX, stderr: u64::MAX },
@@ -160,8 +165,8 @@ async fn stored(
     let stdout = skip(output.stdout, output.stdout_dropped, at.stdout);
     let stderr = skip(output.stderr, output.stderr_dropped, at.stderr);
     let mut events = vec![ExecEvent::Started { exec_id: exec.clone(), pid: None }];
-    events.extend((!stdout.is_empty()).then(|| ExecEvent::Stdout { bytes: Bytes(stdout) }));
-    events.extend((!stderr.is_empty()).then(|| ExecEvent::Stderr { bytes: Bytes(stderr) }));
+    events.extend((!stdout.is_empty()).then_some(ExecEvent::Stdout { bytes: Bytes(stdout) }));
+    events.extend((!stderr.is_empty()).then_some(ExecEvent::Stderr { bytes: Bytes(stderr) }));
     events.push(ExecEvent::Exited { exec: Box::new(result.exec) });
     let source = Kept { events: events.into_iter(), at: if from == Beginning::Now { Offsets::default() } else { at } };
     Some(Ok(sse::answer(server, source)))

@@ -1,24 +1,32 @@
 //! Execs: started, listed, looked at, fed, signalled.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use saggar_api::{Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize};
-use saggar_domain::ByteSize;
+use saggar_api::{
+    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize,
+};
+use saggar_domain::{ByteSize, ExecId};
 use saggar_runtime::control::{From, Op};
+use saggar_runtime::{Fault, Followed, Permit};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
 use crate::extract::{Json, PathExec, Pieces, Query};
 use crate::permitted::{Allowed, Exec, Read};
 use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::server::{Server, Shared};
 use crate::wire;
 
 /// Output given with the answer, of each stream, unless more is asked to be kept.
 const OUTPUT_DEFAULT: u64 = 1 << 20;
 /// The most that is.
 const OUTPUT_MAX: u64 = 16 << 20;
+/// How often, and how long apart, it is tried to feed a program that somebody else feeds.
+const FEED_TRIES: u32 = 40;
+const FEED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Run a program
 ///
@@ -75,7 +83,10 @@ pub(crate) async fn start(
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     responses((status = 200, description = "The execs that are remembered", body = ExecList)),
 )]
-pub(crate) async fn list(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<ExecList>, Refusal> {
+pub(crate) async fn list(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<ExecList>, Refusal> {
     let id = sandbox_of(&allowed.permit)?;
     let views = server.sandboxes.execs(&allowed.permit).await?;
     Ok(axum::Json(ExecList { items: views.into_iter().map(|view| wire::exec_view(&id, view).exec).collect() }))
@@ -117,10 +128,7 @@ pub(crate) async fn stdin(
     Query(query): Query<StdinQuery>,
     mut body: Pieces,
 ) -> Result<StatusCode, Refusal> {
-    let mut followed = server.sandboxes.attach(&allowed.permit, &exec, From::Now, true).await?;
-    if followed.state.status.is_some() {
-        return Err(Refusal::new(Code::ExecEnded, format!("exec {exec} has ended"), "start another"));
-    }
+    let mut followed = server.feed(&allowed.permit, &exec, From::Now).await?;
     let gone = |_| Refusal::new(Code::ExecEnded, format!("exec {exec} no longer reads"), "look how it ended");
     while let Some(piece) = body.next().await? {
         followed.feeding.stdin(&piece).await.map_err(gone)?;
@@ -129,6 +137,29 @@ pub(crate) async fn stdin(
         followed.feeding.say(Op::StdinEnd { exec_id: None }).await.map_err(gone)?;
     }
     Ok(StatusCode::NO_CONTENT)
+}
+
+impl Server {
+    /// Attaches to feed a program. Whoever fed it last may have left a moment ago, so that is waited for.
+    pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
+        let mut tries = FEED_TRIES;
+        loop {
+            match self.sandboxes.attach(permit, exec, from, true).await {
+                Ok(followed) => return Ok(followed),
+                Err(Fault::Capacity { what, .. }) => {
+                    tries -= 1;
+                    if tries == 0 {
+                        return Err(Refusal::new(Code::Conflict, what, "end the other connection first"));
+                    }
+                    tokio::time::sleep(FEED_PAUSE).await;
+                }
+                Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidStdin => {
+                    return Err(Refusal::new(Code::ExecEnded, problem.message, "start it with \"stdin\": true"));
+                }
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+    }
 }
 
 /// Send a signal to an exec

@@ -190,7 +190,11 @@ pub(crate) async fn sign(
     Json(sign): Json<SignFile>,
 ) -> Result<axum::Json<SignedUrl>, Refusal> {
     if sign.expires > SIGNED_MAX || sign.expires.as_millis() == 0 {
-        return Err(Refusal::new(Code::InvalidValue, format!("{} is out of range", sign.expires), format!("choose up to {SIGNED_MAX}")));
+        return Err(Refusal::new(
+            Code::InvalidValue,
+            format!("{} is out of range", sign.expires),
+            format!("choose up to {SIGNED_MAX}"),
+        ));
     }
     let (permit, method) = match sign.method {
         SignedMethod::Get => (&reads.permit, "get"),

@@ -24,7 +24,8 @@ pub(crate) async fn create(
     Json(create): Json<CreateKey>,
 ) -> Result<Response, Refusal> {
     let name = create.name.as_str();
-    let (key, secret) = server.sandboxes.create_key(&allowed.permit, name, create.expires.map(Timeout::duration)).await?;
+    let (key, secret) =
+        server.sandboxes.create_key(&allowed.permit, name, create.expires.map(Timeout::duration)).await?;
     let created = CreatedKey { key: wire::key(key)?, secret: Secret::new(secret.expose()) };
     Ok((StatusCode::CREATED, axum::Json(created)).into_response())
 }
@@ -34,7 +35,10 @@ pub(crate) async fn create(
     get, path = "/api/v1/keys", tag = "keys", operation_id = "listKeys",
     responses((status = 200, description = "The keys of the project, without their secrets", body = KeyList)),
 )]
-pub(crate) async fn list(allowed: Allowed<Manage>, State(server): State<Shared>) -> Result<axum::Json<KeyList>, Refusal> {
+pub(crate) async fn list(
+    allowed: Allowed<Manage>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<KeyList>, Refusal> {
     let keys = server.sandboxes.keys(&allowed.permit).await?;
     Ok(axum::Json(KeyList { items: keys.into_iter().map(wire::key).collect::<Result<_, _>>()? }))
 }

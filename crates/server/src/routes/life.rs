@@ -17,7 +17,10 @@ use crate::wire;
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
 )]
-pub(crate) async fn pause(allowed: Allowed<Change>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
+pub(crate) async fn pause(
+    allowed: Allowed<Change>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<Sandbox>, Refusal> {
     let row = server.sandboxes.pause(&allowed.permit).await?;
     Ok(axum::Json(wire::sandbox(row, Vec::new())?))
 }
@@ -71,6 +74,9 @@ async fn same_terms(server: &Shared, allowed: &Allowed<Change>, ttl: Timeout) ->
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     responses((status = 200, description = "What it uses", body = Metrics)),
 )]
-pub(crate) async fn metrics(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<Metrics>, Refusal> {
+pub(crate) async fn metrics(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<Metrics>, Refusal> {
     Ok(axum::Json(wire::metrics(server.sandboxes.usage(&allowed.permit).await?)))
 }

@@ -71,7 +71,8 @@ pub(crate) async fn list(
             .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
     }
     if let Some(cursor) = &list.cursor {
-        query.cursor = Some(SandboxCursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?);
+        query.cursor =
+            Some(SandboxCursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?);
     }
     match &list.state {
         None => query = query.live(),

@@ -17,6 +17,7 @@ use saggar_runtime::{
     Fault, FileEntry, FileFault, FileFaultKind, FileKind, FilePath, Files, Walked, Walking, WriteOptions, Writing,
 };
 
+use super::content::flushed;
 use crate::archive::{self, ArchiveError, Inflater, Item, Kind, Packed, Unpacker};
 use crate::extract::{Pieces, Query, too_large};
 use crate::permitted::{Allowed, ReadFiles, WriteFiles};
@@ -44,7 +45,7 @@ pub(crate) async fn download(
     let first = walking.next().await?;
     let packing = Packing { walking, waiting: first, left: 0, padding: &[], is_over: false };
     let pieces = stream::try_unfold(packing, |mut packing| async move {
-        let piece = packing.next().await?;
+        let piece = flushed(packing.next().await).await?;
         Ok::<_, Fault>(piece.map(|piece| (piece, packing)))
     });
     let mut response = Body::from_stream(pieces).into_response();
@@ -244,7 +245,9 @@ impl Planting {
                 FileKind::Directory => {}
                 FileKind::Link => return Err(through_a_link(path)),
                 FileKind::File | FileKind::Other => {
-                    return Err(Fault::File(FileFault { path: at.to_string(), kind: FileFaultKind::NotDirectory }).into());
+                    return Err(
+                        Fault::File(FileFault { path: at.to_string(), kind: FileFaultKind::NotDirectory }).into()
+                    );
                 }
             },
             Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
@@ -309,6 +312,10 @@ impl From<ArchiveError> for Refusal {
             ArchiveError::Outside { .. } => Code::PathOutsideSandbox,
             ArchiveError::TooLarge(_) => Code::TooLarge,
         };
-        Self::new(code, error.to_string(), "make the archive again, of plain files, directories and links below one directory")
+        Self::new(
+            code,
+            error.to_string(),
+            "make the archive again, of plain files, directories and links below one directory",
+        )
     }
 }

@@ -1,0 +1,100 @@
+//! Supervisors outlive the server that started them, so a new server must go on understanding what an old one says, and say nothing that it can't.
+//!
+//! `golden/control-v1.jsonl` is what a supervisor of version 1 said, and was asked, one frame a line. It stays as it is for ever.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+use saggar_domain::{Code, EndReason, ExecStatus};
+use saggar_supervisor::control::{CONTROL, EventBody, From, Op, Reply, Request, Scope, State, Target, Then};
+use serde_json::Value;
+
+const GOLDEN: &str = include_str!("golden/control-v1.jsonl");
+
+fn lines(kind: &str) -> Vec<Value> {
+    let all = GOLDEN.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter_map(|mut line| line.get_mut(kind).map(Value::take)).collect()
+}
+
+#[test]
+fn what_version_1_answers_is_understood() {
+    let replies: Vec<Reply> = lines("reply").into_iter().map(|line| serde_json::from_value(line).unwrap()).collect();
+    let mut seen = Vec::new();
+    for reply in replies {
+        seen.push(match reply {
+            Reply::Ready(description) | Reply::Described(description) => {
+                assert_eq!(
+                    (description.protocol, description.state, description.then),
+                    (1, State::Paused, Then::Pause)
+                );
+                assert_eq!((description.execs.len(), description.last_event), (1, 7));
+                "described"
+            }
+            Reply::Started(state) => {
+                assert_eq!((state.pid, state.status), (12, None));
+                "started"
+            }
+            Reply::Gap { stream, bytes } => {
+                assert_eq!((stream, bytes), (2, 4096));
+                "gap"
+            }
+            Reply::Exited(state) => {
+                assert_eq!((state.status, state.exit_code), (Some(ExecStatus::Exited), Some(3)));
+                "exited"
+            }
+            Reply::Opened => "opened",
+            Reply::Done => "done",
+            Reply::Used(report) => {
+                assert_eq!((report.now.memory_bytes, report.samples.len()), (Some(1_048_576), 1));
+                "used"
+            }
+            Reply::Event(event) => {
+                assert!(matches!(event.body, EventBody::Ending { reason: EndReason::Idle }));
+                "event"
+            }
+            Reply::EventsGone { through } => {
+                assert_eq!(through, 5);
+                "events_gone"
+            }
+            Reply::Killed(last) => {
+                assert_eq!((last.reason, last.execs[0].stdout.as_str()), (EndReason::Killed, "aGk="));
+                "killed"
+            }
+            Reply::Error(problem) => {
+                assert_eq!(problem.code, Code::SandboxPaused);
+                "error"
+            }
+        });
+    }
+    let all =
+        ["described", "started", "gap", "exited", "opened", "done", "used", "event", "events_gone", "killed", "error"];
+    assert_eq!(seen, all);
+}
+
+#[test]
+fn what_is_asked_is_what_version_1_was_asked() {
+    let requests: Vec<Request> =
+        lines("request").into_iter().map(|line| serde_json::from_value(line).unwrap()).collect();
+    assert!(requests.iter().all(|request| request.v == 1 && request.v <= CONTROL));
+    for (request, line) in requests.iter().zip(lines("request")) {
+        // Whatever was said then is said in the same words now: a field may be added, none may go or change.
+        let now = serde_json::to_value(request).unwrap();
+        for (name, value) in line.as_object().unwrap() {
+            assert_eq!(now.get(name), Some(value), "{line}");
+        }
+    }
+    let ops: Vec<&Op> = requests.iter().map(|request| &request.op).collect();
+    assert!(matches!(ops[0], Op::Describe));
+    assert!(matches!(ops[1], Op::Exec(start) if start.argv == ["true"] && start.follow));
+    assert!(matches!(ops[2], Op::Attach(attach) if attach.from == From::Offsets { stdout: 5, stderr: 0 }));
+    assert!(matches!(ops[3], Op::Signal { signal: 15, scope: Scope::Tree, .. }));
+    assert!(matches!(ops[4], Op::Open { target: Target::Port(80), .. }));
+    assert!(matches!(ops[5], Op::Resume { terms: None }));
+    assert!(matches!(ops[6], Op::Kill));
+}
+
+#[test]
+fn what_is_newer_than_its_reader_is_no_error() {
+    let event: EventBody = serde_json::from_str(r#"{"type":"from_the_future","what":1}"#).unwrap();
+    assert_eq!(event, EventBody::Unknown);
+    let reply = r#"{"error":{"code":"from_the_future","message":"m","help":"h","more":true}}"#;
+    assert!(matches!(serde_json::from_str(reply).unwrap(), Reply::Error(problem) if problem.code == Code::Internal));
+}
