@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::POOL;
-use super::census::{Census, store_bytes_used};
+use super::census::{Census, memory_growth, store_bytes_used};
 use super::options::Options;
 use super::random::Random;
 use crate::http::{Answer, Ask, Client};
@@ -66,6 +66,7 @@ pub fn run(server: &mut Serving, options: &Options, random: &mut Random, deadlin
     }
     let time = start.elapsed();
     let mut faults = samples[samples.len() - 1].1.growth(&samples[0].1);
+    faults.extend(memory_growth(&samples));
     if done < options.cycles {
         faults.push(format!("only {done} of {} cycles were done in {} minutes", options.cycles, options.minutes));
     }
