@@ -56,6 +56,11 @@ impl Pool {
         self.lock().ready.push_back(ready);
     }
 
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, id: &SandboxId) -> bool {
+        self.lock().ready.iter().any(|ready| ready.id == *id)
+    }
+
     /// How many more there should be; negative when there are too many.
     pub(crate) fn missing(&self) -> isize {
         let mut state = self.lock();

@@ -35,6 +35,7 @@ impl Upkeep {
         let mut tasks = JoinSet::new();
         tasks.spawn(every(REAP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.reap().await;
+            sandboxes.meet_strangers().await;
             sandboxes.end_long_paused().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
@@ -43,10 +44,8 @@ impl Upkeep {
         let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
         tasks.spawn(async move {
             loop {
-                tokio::select! {
-                    () = this.fill_pool() => {}
-                    _ = stopped.changed() => return,
-                }
+                // Not broken off: what is begun would be ready after everybody has stopped looking.
+                this.fill_pool(&stopped).await;
                 tokio::select! {
                     () = this.inner.pool.changed() => {}
                     () = tokio::time::sleep(POOL_EVERY) => {}
@@ -124,8 +123,8 @@ impl Sandboxes {
     }
 
     /// Brings the pool to its size, one at a time: whoever asks for a sandbox goes first.
-    async fn fill_pool(&self) {
-        loop {
+    async fn fill_pool(&self, stopped: &watch::Receiver<bool>) {
+        while !*stopped.borrow() {
             match self.inner.pool.missing() {
                 0 => return,
                 1.. => {
