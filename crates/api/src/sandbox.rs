@@ -226,7 +226,7 @@ pub struct CreatedSandbox {
     /// The sandbox.
     #[serde(flatten)]
     pub sandbox: Sandbox,
-    /// Opens its ports, in the header `Saggar-Access-Token`. Absent when this answers a repeated request: it was shown before.
+    /// Opens its ports, in the header `Saggar-Access-Token`. Not shown again, but to whoever repeats this very request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub access_token: Option<Secret>,

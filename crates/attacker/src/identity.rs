@@ -153,12 +153,42 @@ fn change_label(out: &Out, _: &[String]) {
     out.tried("lsm_set_self_attr", call(460, &[100, context.as_ptr() as usize, 64, 0]));
 }
 
+/// Tries to set another limit in every way, and says whether it is what it was.
+fn change_core_limit(out: &Out, before: [u64; 2]) {
+    let core = libc::RLIMIT_CORE as usize;
+    let (none, more) = ([0u64; 2], [1u64 << 20; 2]);
+    let (none, more) = (none.as_ptr() as usize, more.as_ptr() as usize);
+    let mut old = [0u64; 2];
+    let old = old.as_mut_ptr() as usize;
+    // Zeroes at an address whose lower half is zero too.
+    let low = 1usize << 32;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    unheeded(call(libc::SYS_mmap, &[low, 4096, libc::PROT_READ as usize, flags as usize, usize::MAX, 0]));
+    let own = std::process::id() as usize;
+    for (member, number, arguments) in [
+        ("raise it", libc::SYS_prlimit64, &[0, core, more, 0][..]),
+        ("lower it", libc::SYS_prlimit64, &[0, core, none, 0]),
+        ("lower it by pid", libc::SYS_prlimit64, &[own, core, none, 0]),
+        ("lower it with high bits", libc::SYS_prlimit64, &[0, core | 1 << 40, none, 0]),
+        ("lower it and ask", libc::SYS_prlimit64, &[0, core, none, old]),
+        ("lower it from a round address", libc::SYS_prlimit64, &[0, core, low, 0]),
+        ("lower it by setrlimit", libc::SYS_setrlimit, &[core, none]),
+    ] {
+        unheeded(call(number, arguments));
+        let mut now = [u64::MAX; 2];
+        let asked = call(libc::SYS_prlimit64, &[0, core, 0, now.as_mut_ptr() as usize]);
+        out.examined(member, asked.is_ok() && now == before, &format!("{now:?}"));
+    }
+}
+
 fn dump_core(out: &Out, _: &[String]) {
     let mut limit = [1u64; 2];
     let asked = call(libc::SYS_prlimit64, &[0, libc::RLIMIT_CORE as usize, 0, limit.as_mut_ptr() as usize]);
-    out.examined("RLIMIT_CORE is 0 for good", asked.is_ok() && limit == [0, 0], "");
-    let more = [1u64 << 20; 2];
-    out.tried("raise it", call(libc::SYS_prlimit64, &[0, libc::RLIMIT_CORE as usize, more.as_ptr() as usize, 0]));
+    // With none at all a handler that the kernel pipes cores to is started all the same; with one byte it isn't.
+    let is_piped = fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|text| text.starts_with('|'));
+    let is_low = asked.is_ok() && (limit == [1, 1] || limit == [0, 0] && !is_piped);
+    out.examined("RLIMIT_CORE is one byte", is_low, &limit[0].to_string());
+    change_core_limit(out, limit);
     for (member, signal) in [("SIGABRT", libc::SIGABRT), ("SIGSEGV", libc::SIGSEGV), ("SIGQUIT", libc::SIGQUIT)] {
         let end = in_child(|| {
             let own = std::process::id() as usize;

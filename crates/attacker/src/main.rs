@@ -17,6 +17,7 @@ mod memory;
 mod mounts;
 mod network;
 mod out;
+mod pools;
 mod processes;
 mod protected;
 mod resources;
@@ -46,6 +47,7 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    pools::ATTEMPTS,
     memory::ATTEMPTS,
 ];
 

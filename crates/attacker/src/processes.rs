@@ -13,6 +13,7 @@ use crate::sys::{ChildEnd, call, in_child, kill, open, own, pause_ms, start, unh
 pub const ATTEMPTS: &[Attempt] = &[
     ("trace-others", trace_others),
     ("reach-into-others", reach_into_others),
+    ("slow-down-agent", slow_down_agent),
     ("leave-marks", leave_marks),
     ("find-marks", find_marks),
     ("replace-programs", replace_programs),
@@ -286,5 +287,27 @@ fn end(_: &Out, arguments: &[String]) {
             std::arch::asm!("int 0x80", inlateout("rax") 20i64 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
         },
         _ => {}
+    }
+}
+
+/// Sets the agent's priority in every way, each to what it is: who may do that may lower it too.
+fn slow_down_agent(out: &Out, _: &[String]) {
+    let priority = 0i32;
+    let at_priority = &raw const priority as usize;
+    let usual: [u64; 6] = [48, 0, 0, 0, 0, 0];
+    let mut processors = [0u64; 128];
+    unheeded(call(libc::SYS_sched_getaffinity, &[1, 1024, processors.as_mut_ptr() as usize]));
+    // The kernel answers 20 for a nice value of 0.
+    let nice = 20 - call(libc::SYS_getpriority, &[0, 1]).unwrap_or(20) as isize;
+    for (member, number, arguments) in [
+        ("sched_setscheduler", libc::SYS_sched_setscheduler, &[1, 0, at_priority][..]),
+        ("sched_setparam", libc::SYS_sched_setparam, &[1, at_priority]),
+        ("sched_setattr", libc::SYS_sched_setattr, &[1, usual.as_ptr() as usize, 0]),
+        ("sched_setaffinity", libc::SYS_sched_setaffinity, &[1, 1024, processors.as_ptr() as usize]),
+        ("setpriority", libc::SYS_setpriority, &[0, 1, nice as usize]),
+        ("ioprio_set", libc::SYS_ioprio_set, &[1, 1, 0]),
+        ("prlimit64", libc::SYS_prlimit64, &[1, libc::RLIMIT_NOFILE as usize, 0, 0]),
+    ] {
+        out.tried(member, call(number, arguments));
     }
 }

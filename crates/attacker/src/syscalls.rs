@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::out::{Out, Outcome, out_of_child};
-use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, unheeded, wait};
+use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, pause_ms, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
     ("make-namespaces", make_namespaces),
@@ -19,6 +19,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("set-names-and-clocks", set_names_and_clocks),
     ("see-host-ipc", see_host_ipc),
     ("flood-denials", flood_denials),
+    ("sleep-after-refusals", sleep_after_refusals),
 ];
 
 const NAMESPACES: &[(&str, i32)] = &[
@@ -113,6 +114,18 @@ fn use_keyrings(out: &Out, _: &[String]) {
         ("get persistent", 22, usize::MAX),
     ] {
         out.tried(&format!("keyctl {member}"), call(libc::SYS_keyctl, &[operation, key, 0, 0, 0]));
+    }
+    // Of filesystems that encrypt. Without an argument none of them does anything.
+    for (member, command) in [
+        ("set a policy of encryption", 0x800C_6613usize),
+        ("add a key to the filesystem", 0xC050_6617),
+        ("add a key, with high bits", 0x1_C050_6617),
+        ("remove a key", 0xC040_6618),
+        ("remove a key of everybody", 0xC040_6619),
+    ] {
+        let directory = open("/tmp", libc::O_RDONLY, 0);
+        let fd = directory.as_ref().map_or(usize::MAX, |directory| directory.as_raw_fd() as usize);
+        out.tried(member, call(libc::SYS_ioctl, &[fd, command, 0]));
     }
 }
 
@@ -220,7 +233,7 @@ fn spoof_supervisor(out: &Out, _: &[String]) {
     let program = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
     let at_program = &raw const program as usize;
     for (member, flags) in
-        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32)]
+        [("listener", 8usize), ("listener and thread sync", 8 | 1 | 16), ("listener, killable", 8 | 32), ("log", 2)]
     {
         out_of_child(out, member, || call(libc::SYS_seccomp, &[1, flags, at_program]));
     }
@@ -304,4 +317,11 @@ fn flood_denials(out: &Out, arguments: &[String]) {
     // Told at length they would keep the host busy: past the first hundred or so each has to wait.
     let paced = std::time::Duration::from_millis((count as u64).saturating_sub(250));
     out.examined("calls are paced", start.elapsed() >= paced, "");
+}
+
+/// As many refused calls as are answered at once, a few more, and then nothing.
+fn sleep_after_refusals(out: &Out, _: &[String]) {
+    let refused = (0..270).filter(|_| call(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize]).is_err()).count();
+    out.examined("every call is refused", refused == 270, &refused.to_string());
+    (0..3).for_each(|_| pause_ms(999));
 }

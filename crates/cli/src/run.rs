@@ -12,7 +12,7 @@ use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, policy_hash, reap
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};
 use crate::outcome::{OUR_FAILURE, exit_status, print_json, print_notes, problem_text};
-use crate::terminal::{self, RawMode};
+use crate::terminal::{self, HandedOver};
 use crate::{spec_file, streams};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH tells of a new size.
@@ -96,9 +96,9 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 keeps_changes: true,
                 signals,
             };
-            let raw = arguments.tty.then(RawMode::enter);
+            let terminal = arguments.tty.then(HandedOver::begin);
             let report = saggar_sandbox::run(&data, &ids, job, &mut |body| log.write(body));
-            drop(raw);
+            drop(terminal);
             report
         }
     };

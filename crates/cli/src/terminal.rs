@@ -1,42 +1,71 @@
 //! The operator's terminal, in raw mode while a program has it, and put back afterwards.
+//!
+//! With `--tty` a program speaks to the terminal itself: it may switch on the mouse, hide the cursor, or ask a question that the terminal
+//! answers by typing. Afterwards its modes are put back, as far as that can be said in general, and what was typed and not read is dropped.
 
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::event::Timespec;
+use rustix::termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetwinsize, tcsetattr};
 use saggar_sandbox::TerminalSize;
+
+use crate::streams;
 
 /// What a program gets when we have no terminal ourselves.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 /// Names of terminals are short.
 const NAME_LEN_MAX: usize = 64;
 
-/// Raw mode for as long as this lives.
-pub(crate) struct RawMode {
-    terminal: OwnedFd,
-    before: Termios,
+/// Ends whatever string was begun; leaves the other screen, without moving the cursor as 1049 would; margins, character sets, keys, cursor
+/// and text as usual; no reports of mouse and focus, no pasting in brackets, no other keyboard; the usual colours. All of it is nothing to a
+/// terminal that is as usual already.
+const RESET: &[u8] = b"\x1b\\\x1b[?1047l\x1b[!p\x1b[?9;1000;1001;1002;1003;1004;1005;1006;1015;1016l\x1b[?2004;2026l\x1b[?1;5l\x1b[?7;25h\x1b[>4m\x1b[=0u\x1b>\x1b(B\x0f\x1b[0m\x1b]104\x07\x1b]110\x07\x1b]111\x07\x1b]112\x07";
+/// How long a terminal that nobody reads is waited for.
+const RESET_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// A program has the terminal for as long as this lives.
+pub(crate) struct HandedOver {
+    /// Where its keys come from, in raw mode, with what it was before.
+    keyboard: Option<(OwnedFd, Termios)>,
+    /// Where its output goes.
+    screen: Option<OwnedFd>,
 }
 
-impl RawMode {
-    /// Takes the terminal over, if stdin is one.
-    pub(crate) fn enter() -> Option<Self> {
-        let stdin = std::io::stdin();
-        if !stdin.is_terminal() {
-            return None;
-        }
-        let terminal = rustix::io::fcntl_dupfd_cloexec(&stdin, 0).ok()?;
-        let before = tcgetattr(&terminal).ok()?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(&terminal, OptionalActions::Now, &raw).ok()?;
-        Some(Self { terminal, before })
+impl HandedOver {
+    /// Hands over stdin and stdout, as far as they are terminals.
+    pub(crate) fn begin() -> Self {
+        let stdout = std::io::stdout();
+        let screen = if stdout.is_terminal() { streams::copy(stdout.as_fd()).ok() } else { None };
+        Self { keyboard: raw_stdin(), screen }
     }
 }
 
-impl Drop for RawMode {
+fn raw_stdin() -> Option<(OwnedFd, Termios)> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return None;
+    }
+    let terminal = rustix::io::fcntl_dupfd_cloexec(&stdin, 0).ok()?;
+    let before = tcgetattr(&terminal).ok()?;
+    let mut raw = before.clone();
+    raw.make_raw();
+    tcsetattr(&terminal, OptionalActions::Now, &raw).ok()?;
+    Some((terminal, before))
+}
+
+impl Drop for HandedOver {
     fn drop(&mut self) {
-        // A terminal that went away needs no putting back.
-        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+        if let Some(screen) = &self.screen {
+            // A terminal that went away, or that nobody reads, is not put back.
+            let _ = streams::write_all(screen.as_fd(), RESET, Some(RESET_PATIENCE));
+        }
+        if let Some((terminal, before)) = &self.keyboard {
+            // Before it echoes again. TCSAFLUSH would wait for whoever reads the screen.
+            let _ = tcflush(terminal, QueueSelector::IFlush);
+            // As above.
+            let _ = tcsetattr(terminal, OptionalActions::Now, before);
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod harness;
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 
 use harness::tree::tree;
-use harness::{Done, Place, finish, show};
+use harness::{Done, Place, finish, is_root, not_here, show};
 use serde_json::Value;
 
 fn changes(place: &Place, arguments: &[&str]) -> Done {
@@ -231,4 +231,40 @@ fn a_sandbox_that_changed_nothing_keeps_nothing() {
     assert_eq!(result["changes_kept"], 0);
     assert_eq!(place.json(&["--workspace", &workspace], &["/bin/true"])["changes_kept"], Value::Null);
     assert_eq!(changes(&place, &["list"]).stdout, "");
+}
+
+#[test]
+fn an_ordinary_user_has_scratch_on_a_directory_of_another_group() {
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        return not_here("only root can give a directory to a group it is not in");
+    }
+    const NOBODY: u32 = 65534;
+    const ANOTHER: u32 = 4;
+    let place = Place::new();
+    place.write("workspace/file", "before");
+    place.write("workspace/another", "before");
+    // Where this binary lies an ordinary user may have no way to.
+    let saggar = place.path("saggar");
+    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).expect("there is room");
+    std::fs::create_dir(place.path("data")).expect("ours");
+    for (path, group) in
+        [("data", NOBODY), ("workspace", ANOTHER), ("workspace/file", NOBODY), ("workspace/another", ANOTHER)]
+    {
+        lchown(place.path(path), Some(NOBODY), Some(group)).expect("we are root");
+    }
+    // The kernel can't copy a file whose group has no number inside, so that one stays as it is.
+    let mut command = std::process::Command::new(&saggar);
+    command.args(["run", "--fs", "scratch", "--workspace", &show(&place.workspace())]);
+    command.args([
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo after > file && cat file another; (echo after > another) 2>/dev/null || echo refused",
+    ]);
+    command.env("SAGGAR_DATA_DIR", place.path("data")).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let done = command.output().expect("copied");
+    let said = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!((done.status.code(), &*said.0), (Some(0), "after\nbeforerefused\n"), "{}", said.1);
+    assert_eq!(std::fs::read_to_string(place.path("workspace/file")).expect("still there"), "before");
 }

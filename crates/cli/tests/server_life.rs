@@ -153,7 +153,7 @@ fn a_lifetime_can_be_changed_and_holds() {
     server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "2h" })).problem(400, "invalid_value");
     server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "50ms" })).expect(200);
     let brief = server.sandbox_with(&json!({ "ttl": "100ms" }));
-    eventually("its time is up", || server.get(&brief).expect(200)["ended"]["reason"] == "deadline");
+    eventually("its time is up", || server.get(&brief).expect(200)["ended"]["reason"] == "timed_out");
 }
 
 #[test]

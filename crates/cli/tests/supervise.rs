@@ -65,7 +65,8 @@ fn a_follower_that_goes_away_kills_nothing_and_another_goes_on() {
         let mut client = supervisor.client();
         client.ask(attach(&state.exec_id, From::Offsets { stdout: 2, stderr: 0 }, true)).unwrap();
         match client.receive().unwrap() {
-            Received::Output { offset, bytes, .. } => {
+            Received::Reply(Reply::Started(_)) => {
+                let Received::Output { offset, bytes, .. } = client.receive().unwrap() else { panic!("no output") };
                 assert_eq!((offset, bytes), (2, b"e\n".to_vec()));
                 Some(client)
             }
@@ -283,6 +284,8 @@ fn rest(client: &mut Client) -> Seen {
             Received::Output { bytes, .. } => seen.stderr.extend(bytes),
             Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream) - 1] += bytes,
             Received::Reply(Reply::Exited(end)) => seen.end = Some(*end),
+            // What it is comes before what it said.
+            Received::Reply(Reply::Started(_)) => {}
             Received::End => return seen,
             other => panic!("{other:?}"),
         }

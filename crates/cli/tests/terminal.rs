@@ -246,6 +246,56 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_timeout() {
 }
 
 #[test]
+fn a_terminal_is_put_back_to_its_usual_modes_and_what_was_not_read_is_not_typed_to_the_shell() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    // With a stdin of its own nobody reads what the terminal types.
+    let stdin = show(&place.write("stdin", ""));
+    let script = r"printf '\033[?1049h\033[?1003h\033[?25l\033[31mready'; sleep 0.5; printf last";
+    let child = spawn(&terminal, &place, &["--tty", "--stdin", &stdin], script);
+    terminal.read("ready");
+    terminal.type_in(b"\x1b[1;1R\n");
+    let said = terminal.read("\x1b]112\x07");
+    let after = said.split("last").nth(1).expect("it said so");
+    for piece in ["\x1b[?1047l", ";1003;", "\x1b[?7;25h", "\x1b[0m"] {
+        assert!(after.contains(piece), "{piece:?} is not in {after:?}");
+    }
+    assert_eq!(finish(child).code, 0);
+    assert_eq!(rustix::io::ioctl_fionread(&terminal.theirs), Ok(0), "typed to whoever is next");
+}
+
+/// Every ESC that isn't the start of a whole colour, with what follows it.
+fn acting(said: &[u8]) -> Vec<String> {
+    let is_colour = |rest: &[u8]| {
+        let parameters = rest.iter().skip(2).take_while(|byte| matches!(byte, b'0'..=b'9' | b';' | b':')).count();
+        rest.get(1) == Some(&b'[') && rest.get(2 + parameters) == Some(&b'm')
+    };
+    let starts = (0..said.len().saturating_sub(8)).filter(|place| said[*place] == 0x1b);
+    let acting = starts.filter(|place| !is_colour(&said[*place..]));
+    acting.map(|place| String::from_utf8_lossy(&said[place..place + 8]).into_owned()).collect()
+}
+
+#[test]
+fn two_streams_on_one_terminal_make_no_sequence_together() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    // Colours of five bytes, cut at another place each time, against what would end a cut one.
+    let script = "import os
+for i in range(60):
+    os.write(1, b'x' * (i % 5) + b'\\x1b[31m' * 3000)
+    os.write(2, b'2J' * 10 + b'c' * 10)
+os.write(2, b'last')";
+    let mut command = place.command(["run", "--", "/usr/bin/python3", "-c", script]);
+    let stream = || Stdio::from(terminal.theirs.try_clone().expect("open"));
+    let child = command.stdout(stream()).stderr(stream()).spawn().expect("built");
+    let (mut said, mut piece) = (Vec::new(), [0; 700]);
+    while !said.ends_with(b"last") {
+        let length = rustix::io::read(&terminal.ours, &mut piece[..]).expect("our own");
+        said.extend_from_slice(&piece[..length]);
+    }
+    assert_eq!(acting(&said), Vec::<String>::new(), "in {} bytes", said.len());
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
 fn concealed_text_is_shown() {
     let (place, terminal) = (Place::new(), Terminal::open());
     let script =

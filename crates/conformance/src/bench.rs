@@ -44,6 +44,8 @@ pub(crate) struct Ran {
     /// The hash of the boundary, and the same resolved once more.
     pub(crate) hashes: Option<(String, String)>,
     pub(crate) elapsed: Duration,
+    /// The runtime's own time on a processor, the sandbox's not counted.
+    pub(crate) cpu: Duration,
 }
 
 impl Bench {
@@ -78,7 +80,7 @@ impl Bench {
         program: Vec<Vec<u8>>,
         watch: &mut dyn FnMut(&SandboxId, &EventBody),
     ) -> Ran {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_time());
         let mut events = Vec::new();
         let mut sandbox = None;
         let mut hashes = None;
@@ -109,7 +111,7 @@ impl Bench {
             }))
         };
         let report = attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem));
-        Ran { sandbox, report, events, hashes, elapsed: start.elapsed() }
+        Ran { sandbox, report, events, hashes, elapsed: start.elapsed(), cpu: cpu_time() - cpu }
     }
 
     /// The attacker's mount and an end to every wait, where the draft has none.
@@ -134,6 +136,12 @@ impl Bench {
         let row = rows.into_iter().find(|row| row["name"] == name)?;
         Some((row["status"].as_str()?, row["reason"].as_str()?))
     }
+}
+
+/// What this process, which is of one thread, has had of a processor.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A path as a spec has it.

@@ -84,6 +84,8 @@ pub(crate) enum HostCheck {
     NothingDowngraded,
     /// `doctor` exits as it says.
     DoctorAgrees,
+    /// The runtime sleeps while a program does that had many calls refused.
+    SupervisorRests,
     /// Denials have a code, a rule and a remedy, and events carry the boundary.
     DenialsExplain,
     /// Errors about a spec file show what would act on a terminal.
@@ -140,6 +142,7 @@ impl HostCheck {
             Self::EndsDistinguishable => ends::distinguishable(scene),
             Self::OutputBounded => ends::output_bounded(scene),
             Self::HangsEnd => ends::hangs_end(scene),
+            Self::SupervisorRests => ends::supervisor_rests(scene),
             Self::EscapesNeutralised => told::escapes_neutralised(scene),
             Self::HelpersUnaffected => told::helpers_unaffected(scene),
             Self::DenialsBounded => told::denials_bounded(scene),

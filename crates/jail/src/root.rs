@@ -26,6 +26,8 @@ const STAGE: &str = "/proc";
 /// What private storage has when its limits are switched off: more than any case asks for, and no danger to the host.
 const OFF_BYTES: u64 = 1 << 30;
 const OFF_INODES: u64 = 1 << 20;
+/// Terminals there may be. The host has one pool of a few thousand, and their buffers count for nobody.
+const TERMINALS_MAX: u32 = 64;
 
 /// A root in the making.
 pub(crate) struct Root {
@@ -150,13 +152,13 @@ impl Root {
         // The top of the view must look like the top of what is below.
         let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
-        chownat(
-            &self.fd,
-            upper.as_str(),
-            Some(Uid::from_raw(top.st_uid)),
-            Some(Gid::from_raw(top.st_gid)),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?;
+        for (uid, gid) in [(Some(Uid::from_raw(top.st_uid)), None), (None, Some(Gid::from_raw(top.st_gid)))] {
+            match chownat(&self.fd, upper.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+                // An owner or group that has no number in here can't be given, and shows as nobody either way.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
         // Without marks the view could not tell a directory that was removed and made anew from one that was not: removing one fails
         // half-way. Kernels before 6.6 keep none on a tmpfs.
         let marked =
@@ -233,6 +235,9 @@ impl Root {
         let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(context.as_fd(), "mode", "0620")?;
         fsconfig_set_string(context.as_fd(), "ptmxmode", "0666")?;
+        if Rule::Terminals.is_on() {
+            fsconfig_set_string(context.as_fd(), "max", TERMINALS_MAX.to_string())?;
+        }
         fsconfig_create(context.as_fd())?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;

@@ -87,7 +87,7 @@ rules! {
     NoNewPrivileges = "privilege/no-new-privs",
     /// A keyring of its own.
     SessionKeyring = "privilege/session-keyring",
-    /// No core is dumped.
+    /// No core is dumped, and nobody is started to take one.
     CoreLimit = "rlimit/core",
     /// Little memory can be locked.
     LockedMemoryLimit = "rlimit/memlock",
@@ -127,6 +127,8 @@ rules! {
     Files = "limit/files",
     /// Output that is kept.
     Output = "limit/output",
+    /// Terminals, of which the host has one pool.
+    Terminals = "limit/terminals",
 }
 
 impl Rule {

@@ -20,7 +20,7 @@ pub(crate) const REPORT: RawFd = 5;
 /// Lowers the limits that every process inside inherits.
 pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     for (rule, resource, value) in [
-        (Rule::CoreLimit, Resource::Core, 0),
+        (Rule::CoreLimit, Resource::Core, CORE_BYTES),
         (Rule::Files, Resource::Nofile, plan.files.max(AGENT_FILES)),
         (Rule::LockedMemoryLimit, Resource::Memlock, MEMLOCK_BYTES),
         (Rule::MessageQueueLimit, Resource::Msgqueue, MSGQUEUE_BYTES),
@@ -38,6 +38,9 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Too little for a core, and not zero: where cores go to a program of the host's, zero does not keep the kernel from starting it, as
+/// root of the host, and one does. The filter keeps it so.
+const CORE_BYTES: u64 = 1;
 /// The agent needs a few for each exec, of which it has 64, and two for each tree that is left of one, of which it has 192; it gives its
 /// programs no more than asked.
 const AGENT_FILES: u64 = 1024;

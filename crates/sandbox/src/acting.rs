@@ -1,22 +1,29 @@
 //! Acting as the owner of a workspace while touching it.
 //!
 //! As root we would otherwise create, change and remove files in a tree that someone else can rearrange at any moment. With the
-//! owner's filesystem ids the kernel lets us do no more than the owner could, whatever is swapped for what.
+//! owner's filesystem ids, and none of root's groups, the kernel lets us do no more than the owner could, whatever is swapped for what.
+
+use rustix::process::{Gid, getgroups};
+use rustix::thread::set_thread_groups;
 
 use crate::host_tree::HostTree;
 
 /// Until it is dropped, files are made and reached with the owner's ids. Only root has another's to take.
 pub(crate) struct ActingAs {
-    _private: (),
+    /// Root's own groups, to be taken up again.
+    groups: Vec<Gid>,
 }
 
 impl ActingAs {
     pub(crate) fn owner_of(tree: &HostTree) -> Self {
+        let mut groups = Vec::new();
         if rustix::process::geteuid().is_root() {
+            groups = getgroups().unwrap_or_default();
+            set_groups(&groups, &[]);
             // The group first: afterwards we could no longer.
             set_filesystem_ids(tree.uid, tree.gid);
         }
-        Self { _private: () }
+        Self { groups }
     }
 }
 
@@ -24,7 +31,16 @@ impl Drop for ActingAs {
     fn drop(&mut self) {
         if rustix::process::geteuid().is_root() {
             set_filesystem_ids(0, 0);
+            set_groups(&[], &self.groups);
         }
+    }
+}
+
+/// Of this thread alone.
+fn set_groups(before: &[Gid], after: &[Gid]) {
+    if before != after {
+        // In a container without the right to, nothing is lost but the restriction.
+        let _ = set_thread_groups(after);
     }
 }
 
@@ -34,5 +50,28 @@ fn set_filesystem_ids(uid: u32, gid: u32) {
     unsafe {
         libc::setfsgid(gid);
         libc::setfsuid(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use saggar_domain::{Code, HostPath};
+
+    use super::*;
+
+    #[test]
+    fn none_of_roots_groups_is_used_for_an_owner() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not tried here: only root acts as others");
+            return;
+        }
+        let own = [Gid::from_raw(0), Gid::from_raw(4)];
+        set_thread_groups(&own).unwrap();
+        let path = HostPath::parse(&std::env::temp_dir().display().to_string()).unwrap();
+        let tree = HostTree::open(&path, Code::InvalidWorkspace, "directory").unwrap();
+        let acting = ActingAs::owner_of(&tree);
+        assert_eq!(getgroups().unwrap(), []);
+        drop(acting);
+        assert_eq!(getgroups().unwrap(), own);
     }
 }

@@ -38,6 +38,18 @@ pub struct Streams {
     pub terminal: Option<OwnedFd>,
 }
 
+impl Streams {
+    /// Writes what the readers take. While one stream is cut inside of a sequence the other waits: they may be one terminal.
+    fn pass_on(&mut self) {
+        if !self.stderr.is_cut() {
+            self.stdout.write_some();
+        }
+        if !self.stdout.is_cut() {
+            self.stderr.write_some();
+        }
+    }
+}
+
 /// How an exec ended, and what was seen on the way.
 #[derive(Debug)]
 pub struct Outcome {
@@ -205,11 +217,12 @@ impl Attendant<'_> {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
-        if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.stdin_credit > 0 && self.is_channel_open) {
+        if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.wants_stdin()) {
             wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
         }
-        for (source, sink) in [(Source::Stdout, &self.streams.stdout), (Source::Stderr, &self.streams.stderr)] {
-            if let Some(fd) = sink.waiting_on() {
+        let Streams { stdout, stderr, .. } = &self.streams;
+        for (source, sink, other) in [(Source::Stdout, stdout, stderr), (Source::Stderr, stderr, stdout)] {
+            if let Some(fd) = sink.waiting_on().filter(|_| !other.is_cut()) {
                 wanted.push((source, fd, PollFlags::OUT));
             }
         }
@@ -217,7 +230,7 @@ impl Attendant<'_> {
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         // The clock runs for the program; once it has ended, a slow reader may take its time.
         let deadline = self.deadline.next().filter(|_| self.end.is_none());
-        let next = [deadline, self.watch.next()].into_iter().flatten().min();
+        let next = [deadline, self.watch.next(now)].into_iter().flatten().min();
         let timeout = next
             .map(|at| at.saturating_duration_since(now))
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
@@ -233,6 +246,11 @@ impl Attendant<'_> {
             .collect())
     }
 
+    /// Only as much as the agent has room for, and not before it has read what it was sent: it could say that it has room, and never read.
+    fn wants_stdin(&self) -> bool {
+        self.stdin_credit > 0 && self.is_channel_open && !self.channel.has_outgoing()
+    }
+
     /// Whether a slow reader makes the program wait. A program that was made to end no longer has that claim.
     fn is_backed_up(&self) -> bool {
         self.deadline.cause().is_none() && (self.streams.stdout.is_backed_up() || self.streams.stderr.is_backed_up())
@@ -244,8 +262,7 @@ impl Attendant<'_> {
             Source::Filter => self.answer(observe),
             Source::Signals => self.obey()?,
             Source::Stdin => self.feed(),
-            Source::Stdout => self.streams.stdout.write_some(),
-            Source::Stderr => self.streams.stderr.write_some(),
+            Source::Stdout | Source::Stderr => self.streams.pass_on(),
         }
         Ok(())
     }
@@ -275,8 +292,13 @@ impl Attendant<'_> {
                 self.is_started = true;
                 observe(Observation::Started);
             }
-            FromGuest::Output { stream: Stream::Stdout, bytes, .. } => self.streams.stdout.take(&bytes),
-            FromGuest::Output { stream: Stream::Stderr, bytes, .. } => self.streams.stderr.take(&bytes),
+            FromGuest::Output { stream, bytes, .. } => {
+                match stream {
+                    Stream::Stdout => self.streams.stdout.take(&bytes),
+                    Stream::Stderr => self.streams.stderr.take(&bytes),
+                }
+                self.streams.pass_on();
+            }
             FromGuest::StdinTaken { bytes, .. } => {
                 self.stdin_credit = (self.stdin_credit + bytes as usize).min(STDIN_WINDOW)
             }
@@ -390,5 +412,30 @@ impl Attendant<'_> {
             (None, Some(ending)) => ending,
             (None, None) => Ending::GuestLost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::escape::EscapeFilter;
+
+    #[test]
+    fn one_stream_waits_while_the_other_is_cut_inside_of_a_sequence() {
+        let ((slow, to_slow), (free, to_free)) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+        let sink = |fd| Sink::forward(fd, None, Some(EscapeFilter::default()));
+        let mut streams = Streams { stdin: None, stdout: sink(to_slow), stderr: sink(to_free), terminal: None };
+        // All that a pipe holds, up to the middle of a colour.
+        let room = rustix::pipe::fcntl_getpipe_size(&slow).unwrap();
+        streams.stdout.take(&vec![b'x'; room - 3]);
+        streams.stdout.take(b"\x1b[31mred");
+        streams.stderr.take(b"2J");
+        streams.pass_on();
+        assert_eq!(rustix::io::ioctl_fionread(&free), Ok(0), "it would have ended the sequence");
+        let mut bytes = vec![0; room];
+        assert_eq!(rustix::io::read(&slow, &mut bytes[..]), Ok(room));
+        streams.pass_on();
+        assert_eq!(rustix::io::ioctl_fionread(&slow), Ok(5));
+        assert_eq!(rustix::io::ioctl_fionread(&free), Ok(2));
     }
 }

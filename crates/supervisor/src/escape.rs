@@ -142,6 +142,33 @@ impl EscapeFilter {
     }
 }
 
+/// Where a cut falls in text that was filtered, which is made of whole characters and whole colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Seam {
+    /// Between two of them: something else may be written here.
+    #[default]
+    Whole,
+    /// Inside of a colour.
+    Colour,
+    /// Inside of a character, before so many bytes.
+    Character { left: u8 },
+}
+
+impl Seam {
+    /// The place one byte further.
+    pub(crate) fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Colour, b'm') | (Self::Character { left: 0 | 1 }, _) => Self::Whole,
+            (Self::Colour, _) | (Self::Whole, ESC) => Self::Colour,
+            (Self::Character { left }, _) => Self::Character { left: left - 1 },
+            (Self::Whole, 0xc0..=0xdf) => Self::Character { left: 1 },
+            (Self::Whole, 0xe0..=0xef) => Self::Character { left: 2 },
+            (Self::Whole, 0xf0..=0xff) => Self::Character { left: 3 },
+            (Self::Whole, _) => Self::Whole,
+        }
+    }
+}
+
 /// Whether a colour sequence makes text invisible. An 8 that belongs to a longer colour, after 38, 48 or 58, is not one that conceals; one
 /// that comes after the whole of it is.
 fn conceals(sequence: &[u8]) -> bool {
@@ -212,6 +239,20 @@ mod tests {
         check(b"a\x9b2Jb\x9d0;t\x07c", "a\u{fffd}2Jb\u{fffd}0;tc".as_bytes());
         check("a\u{9b}2Jb".as_bytes(), "a\u{fffd}2Jb".as_bytes());
         check("a\u{202e}b".as_bytes(), "a\u{fffd}b".as_bytes());
+    }
+
+    #[test]
+    fn a_cut_is_seen_wherever_it_falls() {
+        let places = |text: &str| -> String {
+            let mut seam = Seam::default();
+            let mut is_whole = |byte| {
+                seam = seam.after(byte);
+                seam == Seam::Whole
+            };
+            text.bytes().map(|byte| if is_whole(byte) { '|' } else { '.' }).collect()
+        };
+        assert_eq!(places("ab\x1b[1;31mmc\x1b[md"), "||......|||..||");
+        assert_eq!(places("ü€😀\u{fffd}x\n"), ".|..|...|..|||");
     }
 
     #[test]

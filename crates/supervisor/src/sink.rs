@@ -2,6 +2,9 @@
 //!
 //! `Keep` remembers up to a limit and counts the rest: it never blocks the program. `Forward` passes bytes on live and holds
 //! at most a small backlog: when the reader is slow the program waits, as in any pipe, and deadlines go on being watched.
+//!
+//! Two filtered sinks may lead to one terminal, which takes as much of a write as it has room for. What follows the first half of a colour
+//! sequence there is read as its second half, so while one sink is cut inside of one, the other must not write.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +15,7 @@ use saggar_guest::FRAME_MAX;
 use saggar_jail::Rule;
 
 use crate::channel::READ_LEN;
-use crate::escape::EscapeFilter;
+use crate::escape::{EscapeFilter, Seam};
 
 /// Bytes held for a slow reader before the guest is no longer read.
 const BACKLOG_MAX: usize = 256 * 1024;
@@ -44,7 +47,7 @@ pub struct Totals {
 #[derive(Debug)]
 enum Target {
     Keep(Vec<u8>),
-    Forward { fd: OwnedFd, backlog: VecDeque<u8>, filter: Option<EscapeFilter>, state: Reader },
+    Forward { fd: OwnedFd, backlog: VecDeque<u8>, filter: Option<EscapeFilter>, seam: Seam, state: Reader },
 }
 
 /// The other end of a forwarded stream.
@@ -66,7 +69,13 @@ impl Sink {
     /// Passes bytes on to `fd`, all of them unless a limit is given, through a filter if one is given.
     pub fn forward(fd: OwnedFd, limit: Option<u64>, filter: Option<EscapeFilter>) -> Self {
         Self {
-            target: Target::Forward { fd, backlog: VecDeque::new(), filter, state: Reader::Open },
+            target: Target::Forward {
+                fd,
+                backlog: VecDeque::new(),
+                filter,
+                seam: Seam::default(),
+                state: Reader::Open,
+            },
             limit,
             totals: Totals::default(),
         }
@@ -85,7 +94,7 @@ impl Sink {
         }
     }
 
-    /// Takes bytes of the program. While the attendant heeds [`Sink::is_backed_up`] there is always room for them; once it is
+    /// Takes bytes of the program, to be written by and by. While the attendant heeds [`Sink::is_backed_up`] there is always room for them; once it is
     /// ending the program it no longer does, and what a reader hasn't taken by then is lost.
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         if self.backlog_len() + EXPANSION * bytes.len() > BACKLOG_LEN_MAX {
@@ -104,7 +113,6 @@ impl Sink {
             Target::Forward { state: Reader::Open, backlog, filter: None, .. } => backlog.extend(bytes),
             Target::Forward { .. } => {}
         }
-        self.write_some();
     }
 
     /// Whether the guest should wait before it says more.
@@ -119,6 +127,11 @@ impl Sink {
         }
     }
 
+    /// Whether what was written so far ends inside of a sequence.
+    pub(crate) fn is_cut(&self) -> bool {
+        matches!(&self.target, Target::Forward { seam, .. } if *seam != Seam::Whole)
+    }
+
     /// The descriptor to wait for, while there is something to write.
     pub(crate) fn waiting_on(&self) -> Option<BorrowedFd<'_>> {
         match &self.target {
@@ -130,17 +143,21 @@ impl Sink {
     /// Writes while the descriptor takes it. It is the operator's own, perhaps shared with others, so it is never made
     /// non-blocking: it is polled, and given no more than it promises to take.
     pub(crate) fn write_some(&mut self) {
-        let Target::Forward { fd, backlog, state, .. } = &mut self.target else { return };
+        let Target::Forward { fd, backlog, filter, seam, state } = &mut self.target else { return };
+        let is_filtered = filter.is_some() && Rule::EscapeFilter.is_on();
         while !backlog.is_empty() && is_writable(fd.as_fd()) {
             let (front, _) = backlog.as_slices();
             match rustix::io::write(&*fd, &front[..front.len().min(WRITE_LEN)]) {
                 Ok(written) => {
-                    backlog.drain(..written);
+                    let bytes = backlog.drain(..written);
+                    if is_filtered {
+                        *seam = bytes.fold(*seam, Seam::after);
+                    }
                 }
                 Err(Errno::INTR | Errno::AGAIN) => return,
                 Err(_) => {
                     backlog.clear();
-                    *state = Reader::Lost;
+                    (*seam, *state) = (Seam::Whole, Reader::Lost);
                 }
             }
         }
@@ -208,13 +225,42 @@ mod tests {
         sent += FRAME_MAX + READ_LEN;
         let (mut received, mut bytes) = (0, vec![0; 1 << 20]);
         while sink.waiting_on().is_some() {
-            received += rustix::io::read(&reader, &mut bytes[..]).unwrap();
             sink.write_some();
+            received += rustix::io::read(&reader, &mut bytes[..]).unwrap();
         }
         drop(sink);
         while let Ok(length @ 1..) = rustix::io::read(&reader, &mut bytes[..]) {
             received += length;
         }
         assert_eq!(received, sent);
+    }
+
+    #[test]
+    fn a_sink_knows_that_it_was_cut_inside_of_a_sequence() {
+        // A pipe takes pages, so the colour begins on the last bytes of one.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let room = 16 * WRITE_LEN;
+        let mut sink = Sink::forward(writer, None, Some(EscapeFilter::default()));
+        sink.take(&vec![b'x'; room - 3]);
+        sink.take(b"\x1b[31mred");
+        sink.write_some();
+        assert!(sink.is_cut());
+        let mut bytes = vec![0; room];
+        rustix::io::read(&reader, &mut bytes[..]).unwrap();
+        sink.write_some();
+        assert!(!sink.is_cut() && sink.waiting_on().is_none());
+    }
+
+    #[test]
+    fn a_lost_reader_leaves_no_sequence_to_wait_for() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut sink = Sink::forward(writer, None, Some(EscapeFilter::default()));
+        sink.take(&vec![b'x'; 16 * WRITE_LEN - 3]);
+        sink.take(b"\x1b[31mred");
+        sink.write_some();
+        assert!(sink.is_cut());
+        drop(reader);
+        sink.write_some();
+        assert!(!sink.is_cut() && sink.take_lost());
     }
 }

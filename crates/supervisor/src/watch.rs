@@ -12,7 +12,7 @@ use saggar_jail::seccomp::{Listener, verdict};
 
 /// Answered at once before the rate holds.
 const BURST: u32 = 256;
-/// Between two answers afterwards.
+/// Between two answers afterwards, and what it takes for one of the burst to come back.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// What happened inside, as it happened.
@@ -51,23 +51,22 @@ impl Refused {
 #[derive(Debug)]
 pub(crate) struct Watch {
     listener: Option<Listener>,
-    left: u32,
-    next: Option<Instant>,
+    pace: Pace,
 }
 
 impl Watch {
     pub(crate) fn new(listener: Option<Listener>) -> Self {
-        Self { listener, left: BURST, next: None }
+        Self { listener, pace: Pace::default() }
     }
 
     /// The descriptor to wait for, unless the rate says to wait for the time.
     pub(crate) fn waiting_on(&self, now: Instant) -> Option<BorrowedFd<'_>> {
-        self.listener.as_ref().filter(|_| self.next.is_none_or(|next| now >= next)).map(AsFd::as_fd)
+        self.listener.as_ref().filter(|_| self.pace.next(now).is_none()).map(AsFd::as_fd)
     }
 
-    /// When the rate allows the next answer.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.listener.as_ref().and(self.next)
+    /// When the rate allows the next answer, if it doesn't now. Never in the past: who waits until then would not wait at all.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        self.listener.as_ref().and(self.pace.next(now))
     }
 
     /// Refuses the call that waits. A hang-up without a question means that nobody is left to ask.
@@ -91,8 +90,69 @@ impl Watch {
         if listener.refuse(&notification, refusal.errno).is_err() {
             self.listener = None;
         }
-        self.left = self.left.saturating_sub(1);
-        self.next = (self.left == 0).then(|| now + INTERVAL);
+        self.pace.spend(now);
         Some(Refused { syscall: refusal.syscall, rule: refusal.rule })
+    }
+}
+
+/// How fast calls are answered: a burst of them at once, then one in each interval. What isn't used comes back, up to the whole burst.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When all that was spent will have come back.
+    whole_at: Option<Instant>,
+}
+
+impl Pace {
+    /// When there is one to spend again, if there is none now.
+    fn next(&self, now: Instant) -> Option<Instant> {
+        let missing = self.whole_at?.saturating_duration_since(now);
+        missing.checked_sub(BURST * INTERVAL).filter(|wait| !wait.is_zero()).map(|wait| now + wait)
+    }
+
+    fn spend(&mut self, now: Instant) {
+        self.whole_at = Some(self.whole_at.map_or(now, |at| at.max(now)) + INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spends without a pause until it has to wait, and says how often that went.
+    fn spend_all(pace: &mut Pace, now: Instant) -> u32 {
+        let mut spent = 0;
+        while pace.next(now).is_none() {
+            pace.spend(now);
+            spent += 1;
+        }
+        spent
+    }
+
+    #[test]
+    fn a_burst_is_answered_at_once_and_then_one_in_each_interval() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        assert_eq!(spend_all(&mut pace, start), BURST + 1);
+        for count in 1..100 {
+            let now = start + count * INTERVAL;
+            assert_eq!(spend_all(&mut pace, now), 1);
+            assert_eq!(pace.next(now), Some(now + INTERVAL));
+        }
+    }
+
+    #[test]
+    fn there_is_nothing_to_wait_for_once_the_time_has_come() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        spend_all(&mut pace, start);
+        for later in [INTERVAL, 2 * INTERVAL, Duration::from_secs(3600)] {
+            assert_eq!(pace.next(start + later), None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_used_comes_back_up_to_a_burst() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        spend_all(&mut pace, start);
+        assert_eq!(spend_all(&mut pace, start + 40 * INTERVAL), 40);
+        assert_eq!(spend_all(&mut pace, start + Duration::from_secs(3600)), BURST + 1);
     }
 }

@@ -15,7 +15,7 @@ use super::dispatch::{Outcome, note};
 use super::exec::{exit_status, refused, tell_end};
 use super::failure::Failure;
 use crate::outcome::OUR_FAILURE;
-use crate::terminal::{self, RawMode};
+use crate::terminal::{self, HandedOver};
 
 /// The best shell there is.
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi";
@@ -49,7 +49,7 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
     };
     let exec = sandbox.start(&request).await.map_err(refused)?;
     let attached = sandbox.exec(exec.id.clone()).attach(AttachQuery::default()).await.map_err(refused)?;
-    let raw = RawMode::enter();
+    let raw = HandedOver::begin();
     let ended = tokio::select! {
         ended = show(attached.reader) => ended,
         failure = send(attached.writer) => Err(failure),

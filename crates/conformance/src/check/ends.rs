@@ -151,3 +151,11 @@ pub(super) fn hangs_end(scene: &Scene<'_>) -> Vec<Observation> {
     });
     tried.into()
 }
+
+/// Making a sandbox and answering takes a little of a processor. The program sleeps much longer.
+pub(super) fn supervisor_rests(scene: &Scene<'_>) -> Vec<Observation> {
+    const ENOUGH: Duration = Duration::from_millis(200);
+    let Some(ran) = &scene.ran else { return Vec::new() };
+    let told = format!("{} ms of {} ms", ran.cpu.as_millis(), ran.elapsed.as_millis());
+    vec![Observation::examined("the runtime sleeps too", ran.cpu < ENOUGH, told)]
+}

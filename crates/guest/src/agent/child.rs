@@ -61,9 +61,6 @@ fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
     if request.tty.is_some() {
         terminal::take_control().map_err(Failure::at(FailStage::Terminal))?;
     }
-    if rule::is_on("rlimit/core") {
-        limit(libc::RLIMIT_CORE as _, Some(0)).map_err(Failure::at(FailStage::Limits))?;
-    }
     limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(Failure::at(FailStage::Limits))?;
     identity::assume(request.into()).map_err(Failure::at(FailStage::Identity))?;
     // SAFETY: umask takes a number and cannot fail.

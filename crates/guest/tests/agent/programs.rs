@@ -106,11 +106,10 @@ fn a_program_has_only_its_three_descriptors() {
 }
 
 #[test]
-fn limits_are_soft_and_hard_and_there_is_no_core() {
-    let script = "grep -E '^Max (core|processes|open)' /proc/self/limits | tr -s ' '; umask";
+fn limits_are_soft_and_hard() {
+    let script = "grep -E '^Max (processes|open)' /proc/self/limits | tr -s ' '; umask";
     let request = ExecRequest { nofile: Some(123), nproc: Some(4567), ..shell(script) };
-    let expected =
-        "Max core file size 0 0 bytes \nMax processes 4567 4567 processes \nMax open files 123 123 files \n0022\n";
+    let expected = "Max processes 4567 4567 processes \nMax open files 123 123 files \n0022\n";
     assert_eq!(Host::start().run(request).text(), expected);
 }
 

@@ -225,9 +225,9 @@ impl Leaf {
             return optional(self.write("memory.swap.max", 0));
         }
         self.write("memory.limit_in_bytes", bytes)?;
-        // What waits in sockets is counted apart in version 1, and only when this is set.
+        // What waits in sockets is counted apart in version 1, and only when this is set. It comes on top.
         if Rule::SocketMemory.is_on() {
-            optional(self.write("memory.kmem.tcp.limit_in_bytes", bytes))?;
+            optional(self.write("memory.kmem.tcp.limit_in_bytes", socket_bytes(bytes)))?;
         }
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
@@ -266,6 +266,11 @@ impl Leaf {
             Controller::Cpu => counters.cpu_usec = number(path, "cpuacct.usage").map(|nanoseconds| nanoseconds / 1000),
         }
     }
+}
+
+/// What may wait in TCP sockets, where it comes on top of the memory: a small part of it, and little of what all of the host's TCP may have.
+fn socket_bytes(memory: u64) -> u64 {
+    (memory / 8).min(64 << 20)
 }
 
 /// A kernel without swap accounting has no such file, and no swap to account for here.

@@ -137,7 +137,7 @@ impl Leaf {
     fn new(rule: Rule, disabled: &[Group]) -> Self {
         match rule.iter().find(|clause| !disabled.contains(&clause.group)) {
             None => Self::Constant(libc::SECCOMP_RET_ALLOW),
-            Some(clause) if clause.tests == [None; 2] => Self::Constant(return_value(clause.answer)),
+            Some(clause) if clause.tests == [None; 3] => Self::Constant(return_value(clause.answer)),
             Some(_) => Self::Checked(rule),
         }
     }
@@ -166,6 +166,7 @@ const fn return_value(answer: Answer) -> u32 {
     match answer {
         Answer::Silent(errno) => libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32,
         Answer::Telling(_) => libc::SECCOMP_RET_USER_NOTIF,
+        Answer::Moot => libc::SECCOMP_RET_ERRNO,
     }
 }
 
@@ -238,7 +239,7 @@ impl Assembler<'_> {
         self.push(RETURN, return_value(clause.answer));
         for failure in failures {
             let distance = self.code.len() - failure.at - 1;
-            let distance = u8::try_from(distance).expect("a clause has two tests of a few values each");
+            let distance = u8::try_from(distance).expect("a clause has a few tests of a few values each");
             match failure.side {
                 Side::True => self.code[failure.at].jt = distance,
                 Side::False => self.code[failure.at].jf = distance,
@@ -270,6 +271,13 @@ impl Assembler<'_> {
                     let at = self.branch(IF_EQUAL, *value, 0, 0);
                     failures.push(Failure { at, side: Side::True });
                 }
+            }
+            Values::NotNull => {
+                // If the low half is zero the high one decides, and otherwise it is not looked at.
+                self.branch(IF_EQUAL, 0, 0, 2);
+                self.load(offset_of!(seccomp_data, args) + 8 * usize::from(test.arg) + 4);
+                let at = self.branch(IF_EQUAL, 0, 0, 0);
+                failures.push(Failure { at, side: Side::True });
             }
         }
     }

@@ -5,11 +5,14 @@
 //!
 //! Checks look at the low 32 bits of an argument. That is exact, not an approximation, for every argument tested here,
 //! because the kernel itself drops the rest:
-//! - families, socket types, protocols, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
+//! - families, socket types, protocols, levels, socket options, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
-//! - ioctl commands, seccomp operations and flags, personalities: `unsigned int`;
+//! - ioctl and fcntl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
+//! - flags of memfd_create and shmget: `unsigned int` and `int`; flags of mmap: `unsigned long`, and the bit lies in the lower half;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
+//!
+//! Of an address all that is ever asked is whether it is null, and then both halves are looked at.
 //!
 //! Answers: EPERM for what exists and is refused; ENOSYS where programs then take another way (clone3, io_uring) or
 //! where the call is unknown; for sockets what a kernel without that family or protocol would say.
@@ -61,9 +64,9 @@ groups! {
     Handles = "handles",
     /// Reading, writing or steering another process.
     Ptrace = "ptrace",
-    /// The kernel's keyrings, which are not namespaced by process tree.
+    /// The kernel's keyrings, which are not namespaced by process tree, and keys of filesystems, which stay until they are unmounted.
     Keyrings = "keyrings",
-    /// Loading programs into the kernel.
+    /// Loading programs into the kernel, filters on sockets among them: there is one pool for what they compile to.
     Bpf = "bpf",
     /// Performance counters, a side channel with a long list of bugs.
     Perf = "perf",
@@ -83,20 +86,28 @@ groups! {
     Hostname = "hostname",
     /// Placing or moving pages between memory nodes, and giving pages away.
     MemoryPolicy = "memory-policy",
+    /// Pages of the host's own reserve, which no limit on memory counts.
+    HugePages = "huge-pages",
     /// Execution domains: no randomisation, readable means executable.
     Personality = "personality",
     /// Setuid and setgid bits, which outlive the sandbox in a workspace.
     SetidBits = "setid-bits",
     /// Device nodes and whiteouts.
     DeviceNodes = "device-nodes",
-    /// Every socket but unix, TCP and UDP.
+    /// Leases on files, which make whoever else opens them wait.
+    Leases = "leases",
+    /// Every socket but unix, TCP and UDP; and joining multicast groups, whose memory nobody counts.
     Sockets = "sockets",
     /// Typing into, or taking over, the terminal.
     TtyIoctls = "tty-ioctls",
     /// Becoming the one who answers for refused calls.
     SeccompListener = "seccomp-listener",
+    /// Records of the host's audit log, for each call of the program's choice.
+    Audit = "audit",
     /// Rewriting the memory map the kernel reports for a process.
     Prctl = "prctl",
+    /// Changing the limit on cores, whose value keeps the host's handler from being started.
+    CoreLimit = "core-limit",
     /// Numbers this table does not know.
     Unlisted = "unlisted",
     /// System calls in another convention: 32-bit, x32. Checked before the table.
@@ -109,7 +120,7 @@ pub(super) struct Clause {
     pub group: Group,
     pub answer: Answer,
     /// An array and not a slice, so that clauses can be made by const functions that take argument positions.
-    pub tests: [Option<Test>; 2],
+    pub tests: [Option<Test>; 3],
 }
 
 impl Clause {
@@ -119,32 +130,40 @@ impl Clause {
     }
 
     const fn when(self, test: Test) -> Self {
-        Self { tests: [Some(test), None], ..self }
+        Self { tests: [Some(test), None, None], ..self }
     }
 
     const fn when_both(self, first: Test, second: Test) -> Self {
-        Self { tests: [Some(first), Some(second)], ..self }
+        Self { tests: [Some(first), Some(second), None], ..self }
+    }
+
+    const fn when_all(self, first: Test, second: Test, third: Test) -> Self {
+        Self { tests: [Some(first), Some(second), Some(third)], ..self }
     }
 }
 
-/// How a refusal is answered. Never with success.
+/// How a refusal is answered. With success only where what a program wants by the call holds already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// By the kernel, with this error.
     Silent(Errno),
     /// By the host, which records it and answers with this error.
     Telling(Errno),
+    /// By the kernel, with success and without effect.
+    Moot,
 }
 
 impl Answer {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Silent(errno) | Self::Telling(errno) => errno,
+            // Nobody is asked about such a call; whoever is all the same stays closed.
+            Self::Moot => Errno::NOSYS,
         }
     }
 }
 
-/// A question about the low 32 bits of one argument.
+/// A question about one argument: about its low 32 bits, unless it is an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub arg: u8,
@@ -154,10 +173,12 @@ pub(super) struct Test {
 
 impl Test {
     fn holds(&self, args: &[u64; 6]) -> bool {
-        let masked = args[usize::from(self.arg)] as u32 & self.mask;
+        let whole = args[usize::from(self.arg)];
+        let masked = whole as u32 & self.mask;
         match self.values {
             Values::OneOf(values) => values.contains(&masked),
             Values::NoneOf(values) => !values.contains(&masked),
+            Values::NotNull => whole != 0,
         }
     }
 }
@@ -167,14 +188,20 @@ impl Test {
 pub(super) enum Values {
     OneOf(&'static [u32]),
     NoneOf(&'static [u32]),
+    /// An address that is not null. Its low half alone may be zero, so all of it is looked at, whatever the mask.
+    NotNull,
 }
 
 pub(super) const fn silent(group: Group, errno: Errno) -> Clause {
-    Clause { group, answer: Answer::Silent(errno), tests: [None; 2] }
+    Clause { group, answer: Answer::Silent(errno), tests: [None; 3] }
 }
 
 pub(super) const fn telling(group: Group, errno: Errno) -> Clause {
-    Clause { group, answer: Answer::Telling(errno), tests: [None; 2] }
+    Clause { group, answer: Answer::Telling(errno), tests: [None; 3] }
+}
+
+const fn moot(group: Group) -> Clause {
+    Clause { group, answer: Answer::Moot, tests: [None; 3] }
 }
 
 /// Refuses a mode with a setuid or setgid bit.
@@ -208,6 +235,10 @@ const fn none_of(arg: u8, values: &'static [u32]) -> Test {
     Test { arg, mask: u32::MAX, values: Values::NoneOf(values) }
 }
 
+const fn not_null(arg: u8) -> Test {
+    Test { arg, mask: u32::MAX, values: Values::NotNull }
+}
+
 const SETID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// O_CREAT, and the bit of O_TMPFILE that is its own; the rest of O_TMPFILE is O_DIRECTORY.
 const CREATING_FLAGS: u32 = libc::O_CREAT as u32 | 0o20000000;
@@ -219,11 +250,21 @@ const PERSONALITY_LINUX: u32 = 0;
 const PERSONALITY_QUERY: u32 = u32::MAX;
 const PR_SET_MM: u32 = 35;
 const AGENT_PID: u32 = 1;
+const PRIO_USER: u32 = 2;
+const IOPRIO_WHO_USER: u32 = 3;
+const RLIMIT_CORE: u32 = libc::RLIMIT_CORE as u32;
+const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
+const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
+const SHM_HUGETLB: u32 = 0o4000;
 const RENAME_WHITEOUT: u32 = 1 << 2;
+/// F_SETLEASE, and F_SETDELEG of Linux 6.19, which is the same for directories too.
+const LEASING_COMMANDS: &[u32] = &[1024, 1040];
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const TIOCCONS: u32 = 0x541D;
 const TIOCSETD: u32 = 0x5423;
+/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, and FS_IOC_REMOVE_ENCRYPTION_KEY, one's own and everybody's.
+const KEY_IOCTLS: &[u32] = &[0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619];
 
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 const AF_INET: u32 = libc::AF_INET as u32;
@@ -266,8 +307,55 @@ const SOCKET: Rule = &[
 
 const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX]))];
 
-const SECCOMP: Rule = &[telling(Group::SeccompListener, Errno::PERM)
-    .when_both(one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]), any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32))];
+const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
+const IPPROTO_IP: u32 = libc::IPPROTO_IP as u32;
+const IPPROTO_IPV6: u32 = libc::IPPROTO_IPV6 as u32;
+/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and SO_ATTACH_REUSEPORT_EBPF.
+const ATTACHING_OPTIONS: &[u32] = &[26, 50, 51, 52];
+/// IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
+const JOINING_OPTIONS: &[u32] = &[35, 39, 42, 46];
+/// IPV6_ADD_MEMBERSHIP, IPV6_JOIN_ANYCAST, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
+const JOINING_OPTIONS_V6: &[u32] = &[20, 27, 42, 46];
+
+const SETSOCKOPT: Rule = &[
+    telling(Group::Bpf, Errno::PERM).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, ATTACHING_OPTIONS)),
+    // Silent, with what a machine without a network says: who looks for others on the network finds none.
+    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IP]), one_of(2, JOINING_OPTIONS)),
+    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, JOINING_OPTIONS_V6)),
+];
+
+const FILTERING: Test = one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]);
+
+const SECCOMP: Rule = &[
+    telling(Group::SeccompListener, Errno::PERM)
+        .when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32)),
+    // Silent, as from a kernel that doesn't know the flag: who would like a log does without.
+    silent(Group::Audit, Errno::INVAL).when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_LOG as u32)),
+];
+
+/// The agent may be of the program's own uid, and its priority is then the program's to lower: only that of others.
+const SCHEDULE: Rule = &[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))];
+/// The same for calls that say first of what kind the number is. A user's processes are the agent's too.
+const SET_PRIORITY: Rule = &[
+    telling(Group::Ptrace, Errno::PERM).when(one_of(1, &[AGENT_PID])),
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[PRIO_USER])),
+];
+const SET_IO_PRIORITY: Rule = &[
+    telling(Group::Ptrace, Errno::PERM).when(one_of(1, &[AGENT_PID])),
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[IOPRIO_WHO_USER])),
+];
+
+/// One byte of core is the limit at which the kernel doesn't start the host's handler, and zero is not: so nobody changes it. Programs
+/// set it to zero to have no cores, some of them end when they can't, and there are none: they are told that it worked.
+const SETRLIMIT: Rule = &[moot(Group::CoreLimit).when(one_of(0, &[RLIMIT_CORE]))];
+
+const PRLIMIT: Rule = &[
+    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
+    telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID])),
+    // Who wants to know the old limit too would find nothing where it should be.
+    silent(Group::CoreLimit, Errno::PERM).when_all(one_of(1, &[RLIMIT_CORE]), not_null(2), not_null(3)),
+    moot(Group::CoreLimit).when_both(one_of(1, &[RLIMIT_CORE]), not_null(2)),
+];
 
 /// Every call that all our architectures have, each exactly once.
 #[rustfmt::skip] // One idea to a line, not one number.
@@ -296,8 +384,11 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Bpf, Errno::PERM)], &[nr::bpf]),
     (&[telling(Group::Perf, Errno::PERM)], &[nr::perf_event_open]),
     (&[telling(Group::Userfaultfd, Errno::PERM)], &[nr::userfaultfd]),
-    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
-    (&[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))], &[nr::prlimit64]),
+    (SCHEDULE, &[nr::sched_setaffinity, nr::sched_setparam, nr::sched_setscheduler, nr::sched_setattr]),
+    (SET_PRIORITY, &[nr::setpriority]),
+    (SET_IO_PRIORITY, &[nr::ioprio_set]),
+    (PRLIMIT, &[nr::prlimit64]),
+    (SETRLIMIT, &[nr::setrlimit]),
     // Silent: databases ask for it and do without.
     (&[silent(Group::Aio, Errno::NOSYS)], &[
         nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
@@ -320,6 +411,11 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::MemoryPolicy, Errno::PERM)], &[nr::migrate_pages, nr::move_pages, nr::vmsplice]),
     (&[silent(Group::MemoryPolicy, Errno::NOSYS)], &[nr::memfd_secret]),
 
+    // Silent: whoever asks falls back to ordinary pages where the reserve is empty, as it is on most hosts.
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(3, MAP_HUGETLB))], &[nr::mmap]),
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(1, MFD_HUGETLB))], &[nr::memfd_create]),
+    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(2, SHM_HUGETLB))], &[nr::shmget]),
+
     (&[telling(Group::Personality, Errno::PERM).when(none_of(0, &[PERSONALITY_LINUX, PERSONALITY_QUERY]))],
         &[nr::personality]),
 
@@ -332,10 +428,15 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     // A whiteout is a device node by another name, and needs no privilege.
     (&[telling(Group::DeviceNodes, Errno::PERM).when(any_bit(4, RENAME_WHITEOUT))], &[nr::renameat2]),
 
+    (&[telling(Group::Leases, Errno::PERM).when(one_of(1, LEASING_COMMANDS))], &[nr::fcntl]),
+
     (SOCKET, &[nr::socket]),
     (SOCKETPAIR, &[nr::socketpair]),
-    (&[telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD]))],
-        &[nr::ioctl]),
+    (SETSOCKOPT, &[nr::setsockopt]),
+    (&[
+        telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD])),
+        telling(Group::Keyrings, Errno::PERM).when(one_of(1, KEY_IOCTLS)),
+    ], &[nr::ioctl]),
     (SECCOMP, &[nr::seccomp]),
     // Syscall user dispatch stays: it only sends the caller's own calls to its own handler, before any runs.
     (&[telling(Group::Prctl, Errno::PERM).when(one_of(0, &[PR_SET_MM]))], &[nr::prctl]),
@@ -349,7 +450,7 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
 const ORDINARY: &[u32] = &[
     // Files: descriptors and contents.
     nr::read, nr::write, nr::readv, nr::writev, nr::pread64, nr::pwrite64, nr::preadv, nr::pwritev, nr::preadv2,
-    nr::pwritev2, nr::lseek, nr::close, nr::close_range, nr::dup, nr::dup3, nr::pipe2, nr::fcntl, nr::flock,
+    nr::pwritev2, nr::lseek, nr::close, nr::close_range, nr::dup, nr::dup3, nr::pipe2, nr::flock,
     nr::fsync, nr::fdatasync, nr::sync, nr::syncfs, nr::sync_file_range, nr::truncate, nr::ftruncate, nr::fallocate,
     nr::fadvise64, nr::readahead, nr::sendfile, nr::splice, nr::tee, nr::copy_file_range, nr::cachestat,
     // Files: names and attributes.
@@ -361,17 +462,16 @@ const ORDINARY: &[u32] = &[
     nr::lremovexattr, nr::fremovexattr, nr::removexattrat,
     nr::inotify_init1, nr::inotify_add_watch, nr::inotify_rm_watch,
     // Memory.
-    nr::brk, nr::mmap, nr::munmap, nr::mremap, nr::mprotect, nr::madvise, nr::msync, nr::mincore, nr::mlock,
-    nr::mlock2, nr::munlock, nr::mlockall, nr::munlockall, nr::remap_file_pages, nr::memfd_create, nr::mseal,
+    nr::brk, nr::munmap, nr::mremap, nr::mprotect, nr::madvise, nr::msync, nr::mincore, nr::mlock,
+    nr::mlock2, nr::munlock, nr::mlockall, nr::munlockall, nr::remap_file_pages, nr::mseal,
     nr::pkey_alloc, nr::pkey_free, nr::pkey_mprotect, nr::map_shadow_stack, nr::get_mempolicy, nr::membarrier,
     // Processes and threads.
     nr::execve, nr::execveat, nr::exit, nr::exit_group, nr::wait4, nr::waitid, nr::gettid, nr::getpid, nr::getppid,
     nr::getpgid, nr::setpgid, nr::getsid, nr::setsid, nr::set_tid_address, nr::set_robust_list, nr::get_robust_list,
     nr::rseq, nr::futex, nr::futex_wait, nr::futex_wake, nr::futex_requeue, nr::futex_waitv, nr::pidfd_open,
     nr::getcpu, nr::getrusage, nr::times, nr::restart_syscall,
-    nr::getrlimit, nr::setrlimit, nr::getpriority, nr::setpriority, nr::ioprio_get, nr::ioprio_set,
-    nr::sched_yield, nr::sched_getaffinity, nr::sched_setaffinity, nr::sched_getparam, nr::sched_setparam,
-    nr::sched_getscheduler, nr::sched_setscheduler, nr::sched_getattr, nr::sched_setattr,
+    nr::getrlimit, nr::getpriority, nr::ioprio_get,
+    nr::sched_yield, nr::sched_getaffinity, nr::sched_getparam, nr::sched_getscheduler, nr::sched_getattr,
     nr::sched_get_priority_min, nr::sched_get_priority_max, nr::sched_rr_get_interval,
     // Identity and confinement.
     nr::getuid, nr::geteuid, nr::getgid, nr::getegid, nr::getresuid, nr::getresgid, nr::getgroups, nr::setuid,
@@ -383,14 +483,14 @@ const ORDINARY: &[u32] = &[
     nr::sigaltstack, nr::signalfd4,
     // Sockets, once made.
     nr::bind, nr::listen, nr::accept, nr::accept4, nr::connect, nr::shutdown, nr::getsockname, nr::getpeername,
-    nr::getsockopt, nr::setsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
+    nr::getsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
     // Waiting and time.
     nr::ppoll, nr::pselect6, nr::epoll_create1, nr::epoll_ctl, nr::epoll_pwait, nr::epoll_pwait2, nr::eventfd2,
     nr::nanosleep, nr::clock_nanosleep, nr::clock_gettime, nr::clock_getres, nr::gettimeofday, nr::getitimer,
     nr::setitimer, nr::timer_create, nr::timer_settime, nr::timer_gettime, nr::timer_getoverrun, nr::timer_delete,
     nr::timerfd_create, nr::timerfd_settime, nr::timerfd_gettime,
     // System V and POSIX communication, in the sandbox's own namespace.
-    nr::shmget, nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
+    nr::shmat, nr::shmctl, nr::shmdt, nr::semget, nr::semop, nr::semtimedop, nr::semctl,
     nr::msgget, nr::msgsnd, nr::msgrcv, nr::msgctl,
     nr::mq_open, nr::mq_unlink, nr::mq_timedsend, nr::mq_timedreceive, nr::mq_notify, nr::mq_getsetattr,
     // About the machine.

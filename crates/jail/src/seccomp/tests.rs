@@ -29,16 +29,18 @@ const DGRAM: u64 = libc::SOCK_DGRAM as u64;
 const RAW: u64 = libc::SOCK_RAW as u64;
 const SEQPACKET: u64 = libc::SOCK_SEQPACKET as u64;
 const PTHREAD_FLAGS: u64 = 0x3D0F00;
+const CORE: u64 = libc::RLIMIT_CORE as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Allowed,
     Silent(Errno),
     Telling(Group, Errno),
+    Moot,
     Killed,
 }
 
-use Outcome::{Allowed, Silent, Telling};
+use Outcome::{Allowed, Moot, Silent, Telling};
 
 /// A call, its leading arguments, and what becomes of it.
 type Case = (u32, &'static [u64], Outcome);
@@ -53,6 +55,30 @@ const CASES: &[Case] = &[
     (nr::prlimit64, &[0, 7], Allowed),
     (nr::prlimit64, &[12, 7], Allowed),
     (nr::prlimit64, &[HIGH | 1, 7], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::prlimit64, &[0, 7, 1, 1], Allowed),
+    (nr::prlimit64, &[0, CORE, 0, 1], Allowed),
+    (nr::prlimit64, &[0, CORE, 0, HIGH], Allowed),
+    (nr::prlimit64, &[0, HIGH | CORE, 1, 0], Moot),
+    (nr::prlimit64, &[12, CORE, HIGH, 0], Moot),
+    (nr::prlimit64, &[0, CORE, 1, 1], Silent(Errno::PERM)),
+    (nr::prlimit64, &[0, CORE, HIGH, HIGH], Silent(Errno::PERM)),
+    (nr::prlimit64, &[0, CORE, 1, HIGH], Silent(Errno::PERM)),
+    (nr::prlimit64, &[1, CORE, 1, 0], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::sched_setscheduler, &[0, 1], Allowed),
+    (nr::sched_setscheduler, &[HIGH | 1, 5], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::sched_setaffinity, &[1], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::sched_setparam, &[1], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::sched_setattr, &[1], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::setpriority, &[0, 0, 19], Allowed),
+    (nr::setpriority, &[1, 12, 19], Allowed),
+    (nr::setpriority, &[0, HIGH | 1, 19], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::setpriority, &[2, 0, 19], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::ioprio_set, &[1, 0, 0], Allowed),
+    (nr::ioprio_set, &[2, 7, 0], Allowed),
+    (nr::ioprio_set, &[1, 1, 0], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::ioprio_set, &[3, 1000, 0], Telling(Group::Ptrace, Errno::PERM)),
+    (nr::setrlimit, &[7, 1], Allowed),
+    (nr::setrlimit, &[HIGH | CORE, 1], Moot),
 
     (nr::clone, &[PTHREAD_FLAGS], Allowed),
     (nr::clone, &[libc::SIGCHLD as u64], Allowed),
@@ -98,6 +124,15 @@ const CASES: &[Case] = &[
     (nr::vmsplice, &[], Telling(Group::MemoryPolicy, Errno::PERM)),
     (nr::memfd_secret, &[], Silent(Errno::NOSYS)),
     (nr::memfd_create, &[], Allowed),
+    (nr::memfd_create, &[0, 3], Allowed),
+    (nr::memfd_create, &[0, HIGH | 4], Silent(Errno::NOMEM)),
+    (nr::memfd_create, &[0, 4 | 21 << 26], Silent(Errno::NOMEM)),
+    (nr::mmap, &[0, 4096, 3, 0x22, u64::MAX, 0], Allowed),
+    (nr::mmap, &[0x40000, 0x40000, 3, 2, 3, 0], Allowed),
+    (nr::mmap, &[0, 4096, 3, 0x40022, u64::MAX, 0], Silent(Errno::NOMEM)),
+    (nr::mmap, &[0, 4096, 3, HIGH | 0x40021 | 30 << 26, u64::MAX, 0], Silent(Errno::NOMEM)),
+    (nr::shmget, &[0, 4096, 0o1600], Allowed),
+    (nr::shmget, &[0, 4096, HIGH | 0o5600], Silent(Errno::NOMEM)),
 
     (nr::personality, &[0], Allowed),
     (nr::personality, &[0xFFFF_FFFF], Allowed),
@@ -139,6 +174,11 @@ const CASES: &[Case] = &[
     (nr::renameat2, &[3, 0, 3, 0, 4], Telling(Group::DeviceNodes, Errno::PERM)),
     (nr::renameat2, &[3, 0, 3, 0, 5], Telling(Group::DeviceNodes, Errno::PERM)),
 
+    (nr::fcntl, &[1024, libc::F_SETLK as u64], Allowed),
+    (nr::fcntl, &[3, 1025], Allowed),
+    (nr::fcntl, &[3, HIGH | 1024], Telling(Group::Leases, Errno::PERM)),
+    (nr::fcntl, &[3, 1040], Telling(Group::Leases, Errno::PERM)),
+
     (nr::socket, &[UNIX, STREAM, 0], Allowed),
     (nr::socket, &[UNIX, SEQPACKET | FLAGGED, 0], Allowed),
     (nr::socket, &[HIGH | INET, HIGH | STREAM | FLAGGED, HIGH | 6], Allowed),
@@ -158,15 +198,36 @@ const CASES: &[Case] = &[
     (nr::socketpair, &[UNIX, DGRAM], Allowed),
     (nr::socketpair, &[libc::AF_TIPC as u64, DGRAM], Telling(Group::Sockets, Errno::AFNOSUPPORT)),
 
+    (nr::setsockopt, &[3, 1, 2], Allowed),
+    (nr::setsockopt, &[3, 1, 35], Allowed),
+    (nr::setsockopt, &[3, 6, 26], Allowed),
+    (nr::setsockopt, &[3, 0, 26], Allowed),
+    (nr::setsockopt, &[3, HIGH | 1, HIGH | 26], Telling(Group::Bpf, Errno::PERM)),
+    (nr::setsockopt, &[3, 1, 50], Telling(Group::Bpf, Errno::PERM)),
+    (nr::setsockopt, &[3, 1, 51], Telling(Group::Bpf, Errno::PERM)),
+    (nr::setsockopt, &[3, 1, 52], Telling(Group::Bpf, Errno::PERM)),
+    (nr::setsockopt, &[3, HIGH, HIGH | 35], Silent(Errno::NODEV)),
+    (nr::setsockopt, &[3, 0, 46], Silent(Errno::NODEV)),
+    (nr::setsockopt, &[3, 41, 20], Silent(Errno::NODEV)),
+    (nr::setsockopt, &[3, 41, 26], Allowed),
+
     (nr::ioctl, &[0, libc::TIOCGWINSZ as u64], Allowed),
     (nr::ioctl, &[0x5412, 0x5401], Allowed),
     (nr::ioctl, &[0, 0x5412], Telling(Group::TtyIoctls, Errno::PERM)),
     (nr::ioctl, &[0, HIGH | 0x541C], Telling(Group::TtyIoctls, Errno::PERM)),
     (nr::ioctl, &[0, 0x541D], Telling(Group::TtyIoctls, Errno::PERM)),
     (nr::ioctl, &[0, 0x5423], Telling(Group::TtyIoctls, Errno::PERM)),
+    (nr::ioctl, &[3, 0x800C_6613], Telling(Group::Keyrings, Errno::PERM)),
+    (nr::ioctl, &[3, HIGH | 0xC050_6617], Telling(Group::Keyrings, Errno::PERM)),
+    (nr::ioctl, &[3, 0xC040_6618], Telling(Group::Keyrings, Errno::PERM)),
+    (nr::ioctl, &[3, 0xC040_6619], Telling(Group::Keyrings, Errno::PERM)),
+    (nr::ioctl, &[3, 0xC009_6616], Allowed),
     (nr::seccomp, &[1, 0], Allowed),
     (nr::seccomp, &[2, 8], Allowed),
     (nr::seccomp, &[1, 1], Allowed),
+    (nr::seccomp, &[HIGH | 1, HIGH | 2], Silent(Errno::INVAL)),
+    (nr::seccomp, &[1, 2 | 16], Silent(Errno::INVAL)),
+    (nr::seccomp, &[1, 2 | 8], Telling(Group::SeccompListener, Errno::PERM)),
     (nr::seccomp, &[HIGH | 1, HIGH | 9], Telling(Group::SeccompListener, Errno::PERM)),
     (nr::prctl, &[libc::PR_SET_NAME as u64], Allowed),
     (nr::prctl, &[libc::PR_SET_SECCOMP as u64, 2], Allowed),
@@ -236,6 +297,7 @@ fn the_search_finds_what_a_plain_lookup_finds() {
                 Some(clause) => match clause.answer {
                     Answer::Silent(errno) => Silent(errno),
                     Answer::Telling(errno) => Telling(clause.group, errno),
+                    Answer::Moot => Moot,
                 },
             };
             let actual = outcome(&filter, arch::AUDIT_ARCH, number, args);
@@ -408,6 +470,7 @@ fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> Outcome {
     match value & libc::SECCOMP_RET_ACTION_FULL {
         libc::SECCOMP_RET_ALLOW => Allowed,
         libc::SECCOMP_RET_KILL_PROCESS => Outcome::Killed,
+        libc::SECCOMP_RET_ERRNO if data == 0 => Moot,
         libc::SECCOMP_RET_ERRNO => Silent(Errno::from_raw_os_error(data as i32)),
         libc::SECCOMP_RET_USER_NOTIF => {
             let refusal = verdict(&Notification { id: 0, pid: 0, nr: number, args });

@@ -8,6 +8,7 @@ use saggar_domain::{
 };
 use saggar_jail::cgroup::{Controller, Host};
 
+use super::cores::cores;
 use super::kvm::{KvmTrial, try_kvm};
 use super::trial::{Trials, succeeded, why};
 use crate::data::DataDirectory;
@@ -295,7 +296,7 @@ fn has_hit(report: &Report, rule: &str) -> bool {
 }
 
 fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability> {
-    let mut found = vec![landlock(), filter(trials), root_inside(trials), identity(is_root)];
+    let mut found = vec![landlock(), filter(trials), root_inside(trials), identity(is_root), cores(trials)];
     for controller in Controller::ALL {
         let name = format!("cgroup {}", controller.as_str());
         found.push(match host.place(*controller) {

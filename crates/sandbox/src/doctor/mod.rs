@@ -2,6 +2,7 @@
 //!
 //! Nothing here reads a version number and concludes. A trial that could not be made counts as "unsupported", with the reason.
 
+mod cores;
 mod examine;
 mod kvm;
 mod trial;

@@ -22,7 +22,7 @@ pub(crate) async fn pause(
     State(server): State<Shared>,
 ) -> Result<axum::Json<Sandbox>, Refusal> {
     let row = server.sandboxes.pause(&allowed.permit).await?;
-    Ok(axum::Json(wire::sandbox(row, Vec::new())?))
+    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
 /// Let a paused sandbox go on
@@ -42,7 +42,7 @@ pub(crate) async fn resume(
         Some(ttl) => Some(same_terms(&server, &allowed, ttl).await?),
     };
     let row = server.sandboxes.resume(&allowed.permit, terms).await?;
-    Ok(axum::Json(wire::sandbox(row, Vec::new())?))
+    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
 /// Give a sandbox a new time to live, from now
@@ -59,7 +59,7 @@ pub(crate) async fn set_timeout(
 ) -> Result<axum::Json<Sandbox>, Refusal> {
     let terms = Some(same_terms(&server, &allowed, set.ttl).await?);
     let row = server.sandboxes.patch(&allowed.permit, Patch { terms, ..Patch::default() }).await?;
-    Ok(axum::Json(wire::sandbox(row, Vec::new())?))
+    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
 /// What holds now, with another time to live.

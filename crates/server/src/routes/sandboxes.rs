@@ -192,7 +192,7 @@ impl Server {
         self.known_unenforced()
     }
 
-    fn known_unenforced(&self) -> Vec<String> {
+    pub(super) fn known_unenforced(&self) -> Vec<String> {
         self.unenforced.get().cloned().unwrap_or_default()
     }
 }

@@ -309,7 +309,7 @@ impl Hold {
         }
         let mut polls: Vec<PollFd<'_>> =
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        let watch = self.watch.next().map(|at| at.saturating_duration_since(instant));
+        let watch = self.watch.next(instant).map(|at| at.saturating_duration_since(instant));
         let timeout = self.next().map(|at| at.since(now)).into_iter().chain(watch).min();
         let timeout =
             timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });

@@ -290,6 +290,7 @@ fn the_loop_ends_with_the_agent_and_tells_those_who_follow() {
     let held = fake.hold.run();
     assert!(held.reaped.is_some());
     assert_eq!((held.last_word.reason, held.last_word.execs.len()), (EndReason::AgentLost, 1));
+    assert!(matches!(late.receive().unwrap(), Received::Reply(Reply::Started(_))));
     let mut seen = Vec::new();
     while let Received::Output { bytes, .. } = late.receive().unwrap() {
         seen.extend(bytes);
