@@ -10,13 +10,15 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
+# What the tests build and run; the same code with its checks on.
+SAGGAR_DEBUG := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/debug/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
 MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
 MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-mutation test-schema test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,10 +53,15 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
 
 test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
+
+test-schema: setup-test ## requests made from the OpenAPI document, well-formed and not (two minutes; needs PyPI the first time)
+	@cargo build --locked --package saggar
+	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)" $(SEED)
 
 # Built apart, so that nothing that can be weakened lies where a build for use is made. RULES=a,b tries only these.
 test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail
