@@ -18,7 +18,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-vm lint bench compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,9 +84,15 @@ test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an em
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=
 
-bench: setup-bench build ## measure, side by side with bubblewrap and runc
+bench: setup-bench build ## measure one-shot sandboxes and a server, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
 	@tests/e2b/run.sh "$(SAGGAR)" bench
+
+# Minutes, not for CI. Fewer cycles, `--write` and the like: make soak SOAK_FLAGS="--cycles 1000". All of them: cargo xtask soak --help.
+SOAK_FLAGS ?=
+
+soak: build ## make and end 10,000 sandboxes, kill the server again and again: nothing may be left or lost
+	@cargo --locked xtask soak --saggar "$(SAGGAR)" $(SOAK_FLAGS)
 
 compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
 	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null

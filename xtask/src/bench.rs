@@ -11,22 +11,23 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::document;
 use crate::machine::{self, Load, Machine};
+use crate::workplace::Workplace;
 use contender::Field;
-use options::{Asked, Options};
+use options::{Asked, Options, Part};
 use report::Report;
-use target::Verdict;
+use target::{Target, Verdict};
 
 mod bundle;
 mod contender;
 mod idle;
 mod options;
-mod report;
+pub mod report;
 mod rounds;
+mod server;
 mod statistics;
-mod table;
+pub mod table;
 mod target;
 mod watchdog;
-mod workplace;
 
 /// The page with the last numbers that were worth keeping.
 const DOCUMENT: &str = "docs/benchmarks.md";
@@ -48,21 +49,35 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
         Some(path) => path.clone(),
         None => build(root).context("building the release binary")?,
     };
-    let report = measure(&options, &saggar)?;
-    print!("{}", report.text());
-    if options.writes {
-        document::write(&root.join(DOCUMENT), "bench", &report.text())?;
-        eprintln!("bench: wrote {DOCUMENT}");
+    let mut targets = Vec::new();
+    if options.wants(Part::Run) {
+        let report = measure(&options, &saggar)?;
+        publish(&options, root, "bench", &report.text())?;
+        targets.extend(report.targets);
     }
-    let is_short = report.targets.iter().any(|target| target.verdict() != Verdict::Met);
+    if options.wants(Part::Server) {
+        let report = server::measure(&options, &saggar).context("measuring a server")?;
+        publish(&options, root, "bench --only server", &report.text())?;
+        targets.extend(report.targets);
+    }
+    let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);
     if options.checks && is_short {
         bail!("a target was missed or could not be measured; the table above says which");
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn publish(options: &Options, root: &Path, chore: &str, text: &str) -> Result<()> {
+    print!("{text}");
+    if options.writes {
+        document::write(&root.join(DOCUMENT), chore, text)?;
+        eprintln!("bench: wrote {DOCUMENT}");
+    }
+    Ok(())
+}
+
 fn measure(options: &Options, saggar: &Path) -> Result<Report> {
-    let workplace = workplace::Workplace::make().context("making a directory for the benchmark")?;
+    let workplace = Workplace::make("bench").context("making a directory for the benchmark")?;
     let field = Field::gather(saggar, options, workplace.path()).context("gathering what to compare")?;
     let machine = Machine::look().context("looking at the machine")?;
     let load_before = Load::now()?;
@@ -76,7 +91,7 @@ fn measure(options: &Options, saggar: &Path) -> Result<Report> {
 }
 
 /// Builds the binary that ships and says where it is.
-fn build(root: &Path) -> Result<PathBuf> {
+pub fn build(root: &Path) -> Result<PathBuf> {
     let arguments = ["build", "--quiet", "--locked", "--release", "--package", "saggar"];
     let status = Command::new("cargo").current_dir(root).args(arguments).status().context("running cargo")?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));

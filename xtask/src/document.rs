@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 const END: &str = "<!-- measured: end -->";
+/// How the first mark of any chore begins.
+const BEGINS: &str = "<!-- measured: begin;";
 
 /// Replaces the measured block of the page that belongs to this chore.
 pub fn write(path: &Path, chore: &str, measured: &str) -> Result<()> {
@@ -14,13 +16,17 @@ pub fn write(path: &Path, chore: &str, measured: &str) -> Result<()> {
 }
 
 fn begin(chore: &str) -> String {
-    format!("<!-- measured: begin; `cargo xtask {chore} --write` replaces everything up to the end mark -->")
+    format!("{BEGINS} `cargo xtask {chore} --write` replaces everything up to the end mark -->")
 }
 
 fn replaced(page: &str, begin: &str, measured: &str) -> Result<String> {
     let (before, rest) = page.split_once(begin).with_context(|| format!("there is no mark \"{begin}\""))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("there is no mark \"{END}\" after the first"))?;
-    ensure!(!after.contains(begin) && !after.contains(END), "the marks are there more than once");
+    let (old, after) = rest.split_once(END).with_context(|| format!("there is no mark \"{END}\" after the first"))?;
+    // A page may have blocks of other chores, each with an end mark of its own.
+    ensure!(
+        !old.contains(BEGINS) && !after.contains(begin),
+        "the marks are there more than once, or one inside another"
+    );
     Ok(format!("{before}{begin}\n\n{}\n\n{END}{after}", measured.trim()))
 }
 
@@ -35,6 +41,15 @@ mod tests {
         let once = replaced(&page, &begin, "new\n").unwrap();
         assert_eq!(once, format!("# Page\n\n{begin}\n\nnew\n\n{END}\n\nMore.\n"));
         assert_eq!(replaced(&once, &begin, "new\n").unwrap(), once);
+    }
+
+    #[test]
+    fn the_blocks_of_other_chores_stay() {
+        let (ours, theirs) = (begin("bench"), begin("soak"));
+        let page = format!("{theirs}\ntheirs\n{END}\n{ours}\nold\n{END}\n{theirs}2\n{END}\n");
+        let expected = format!("{theirs}\ntheirs\n{END}\n{ours}\n\nnew\n\n{END}\n{theirs}2\n{END}\n");
+        assert_eq!(replaced(&page, &ours, "new").unwrap(), expected);
+        assert!(replaced(&format!("{ours}{theirs}{END}{END}"), &ours, "new").is_err());
     }
 
     #[test]

@@ -103,7 +103,8 @@ fn is_root() -> Result<bool> {
     Ok(uids.split_whitespace().nth(1) == Some("0"))
 }
 
-fn meminfo_kib(name: &str) -> Result<u64> {
+/// A line of /proc/meminfo, in KiB.
+pub fn meminfo_kib(name: &str) -> Result<u64> {
     let text = read("/proc/meminfo")?;
     let value = field(&text, name).and_then(|value| value.strip_suffix(" kB")?.parse().ok());
     value.with_context(|| format!("/proc/meminfo has no {name}"))

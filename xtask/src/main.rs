@@ -6,14 +6,22 @@ use std::process::ExitCode;
 mod bench;
 mod compare;
 mod document;
+mod http;
 mod machine;
+mod patience;
+mod processes;
+mod serving;
+mod signal;
+mod soak;
 mod tidy;
+mod workplace;
 
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
 chores:
   bench   measure what a sandbox costs, side by side with its peers (bench --help)
+  soak    make and end thousands of sandboxes, and see that nothing is left (soak --help)
   compare try the portable half of the conformance suite on other runtimes (compare --help)
   tidy    check the house rules that neither rustc nor clippy can
 ";
@@ -23,6 +31,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
         ["bench", options @ ..] => bench::run(options),
+        ["soak", options @ ..] => soak::run(options),
         ["compare", options @ ..] => compare::run(options),
         ["tidy"] => tidy::run(),
         ["help" | "--help" | "-h"] => {

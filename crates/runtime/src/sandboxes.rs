@@ -20,6 +20,7 @@ mod look;
 mod pool;
 mod reach;
 mod sizing;
+mod strangers;
 mod upkeep;
 mod watch;
 
@@ -44,6 +45,7 @@ use crate::supervisor::Places;
 use admission::Slots;
 use live::Register;
 use pool::Pool;
+use strangers::Strangers;
 
 /// Sandboxes that are being made at the same time. Each takes a core for a few milliseconds; more would only make all slower.
 const MAKING_MAX: usize = 8;
@@ -67,6 +69,7 @@ struct Inner {
     making: Semaphore,
     register: Register,
     pool: Pool,
+    strangers: Strangers,
     signing: SigningKey,
     boot_id: BootId,
 }
@@ -85,6 +88,7 @@ impl Sandboxes {
             making: Semaphore::new(MAKING_MAX),
             register: Register::default(),
             pool: Pool::new(settings.pool),
+            strangers: Strangers::default(),
             signing: SigningKey::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the signing key", error))?,
             boot_id: boot_id()?,

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::options::Options;
 use super::statistics::Spread;
 use crate::machine::{drop_caches, mem_available_kib};
+use crate::signal::{Signal, send_signal};
 
 /// Idle for longer than any round takes.
 const IDLE_PROGRAM: &[&str] = &["/bin/sleep", "1000"];
@@ -146,28 +147,6 @@ impl Drop for Crowd {
             let _ = child.kill().and_then(|()| child.wait());
         }
     }
-}
-
-/// What a process is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// End in good order.
-    Terminate,
-    /// End now.
-    Kill,
-}
-
-/// Signals processes through the shell, whose own `kill` is there on every system; the standard library only kills.
-pub fn send_signal(signal: Signal, pids: &[u32]) -> Result<()> {
-    let name = match signal {
-        Signal::Terminate => "TERM",
-        Signal::Kill => "KILL",
-    };
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", "kill -s \"$@\"", "sh", name]).args(pids.iter().map(u32::to_string));
-    let status = command.status().context("running the shell's kill")?;
-    ensure!(status.success(), "sending SIG{name} failed");
-    Ok(())
 }
 
 /// What an event line says of its sandbox, of the two things of interest.

@@ -9,11 +9,16 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo xtask bench [options]
 
+  --only PART       only `run` (one-shot sandboxes) or only `server` (sandboxes over HTTP); both without it
   --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
   --idle N          idle sandboxes to start at once (50; 0 leaves memory out)
   --idle-rounds N   times to do that (3)
+  --many N          sandboxes alive at once on a server (1000; 0 leaves that out)
+  --many-rounds N   times to do that (5)
+  --creates N       creates timed with few and with many alive (200)
+  --transfer MIB    size of the file that goes up and down (1024; 0 leaves that out)
   --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
   --saggar PATH     the binary to measure (else the release build, made first)
   --write           put the numbers into docs/benchmarks.md
@@ -29,9 +34,20 @@ pub enum Asked {
     Run(Options),
 }
 
+/// Half of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// One-shot sandboxes.
+    Run,
+    /// Sandboxes over HTTP.
+    Server,
+}
+
 /// How to measure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Which half, if not both.
+    pub only: Option<Part>,
     /// Rounds of timing.
     pub rounds: usize,
     /// Runs of a contender in a round.
@@ -42,6 +58,14 @@ pub struct Options {
     pub idle_sandboxes: usize,
     /// How often to start them.
     pub idle_rounds: usize,
+    /// Sandboxes alive at once on a server; left out when 0.
+    pub many: usize,
+    /// How often to have so many.
+    pub many_rounds: usize,
+    /// Creates timed with few alive, and with many.
+    pub creates: usize,
+    /// MiB of the file that goes up and down; left out when 0.
+    pub transfer_mib: usize,
     /// Whether the kernel's caches are dropped before each reading of memory.
     pub drops_caches: bool,
     /// The binary, if it is not to be built.
@@ -55,11 +79,16 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            only: None,
             rounds: 7,
             runs: 100,
             runc_runs: 100,
             idle_sandboxes: 50,
             idle_rounds: 3,
+            many: 1000,
+            many_rounds: 5,
+            creates: 200,
+            transfer_mib: 1024,
             drops_caches: false,
             saggar: None,
             writes: false,
@@ -75,6 +104,11 @@ impl Options {
         let mut rest = arguments.iter().copied();
         while let Some(flag) = rest.next() {
             match flag {
+                "--only" => options.only = Some(part(value(flag, rest.next())?)?),
+                "--many" => options.many = number(flag, rest.next())?,
+                "--many-rounds" => options.many_rounds = number(flag, rest.next())?,
+                "--creates" => options.creates = number(flag, rest.next())?,
+                "--transfer" => options.transfer_mib = number(flag, rest.next())?,
                 "--rounds" => options.rounds = number(flag, rest.next())?,
                 "--runs" => options.runs = number(flag, rest.next())?,
                 "--runc-runs" => options.runc_runs = number(flag, rest.next())?,
@@ -88,9 +122,23 @@ impl Options {
                 _ => bail!("bench has no option \"{flag}\"\n\n{USAGE}"),
             }
         }
-        let counts = [options.rounds, options.runs, options.runc_runs, options.idle_rounds];
+        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, .. } = options;
+        let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates];
         ensure!(!counts.contains(&0), "of nothing there is no median: rounds and runs start at 1");
         Ok(Asked::Run(options))
+    }
+
+    /// Whether this half is wanted.
+    pub fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
+}
+
+fn part(name: &str) -> Result<Part> {
+    match name {
+        "run" => Ok(Part::Run),
+        "server" => Ok(Part::Server),
+        _ => bail!("--only takes run or server, and \"{name}\" is neither"),
     }
 }
 
@@ -112,6 +160,8 @@ mod tests {
         let given = ["--rounds", "5", "--write", "--saggar", "./saggar"];
         let options = Options { rounds: 5, writes: true, saggar: Some("./saggar".into()), ..Options::default() };
         assert_eq!(Options::parse(&given).unwrap(), Asked::Run(options));
+        let Asked::Run(options) = Options::parse(&["--only", "server"]).unwrap() else { panic!("not for help") };
+        assert!(options.wants(Part::Server) && !options.wants(Part::Run));
         assert_eq!(Options::parse(&["--rounds", "5", "-h"]).unwrap(), Asked::Help);
     }
 
@@ -121,6 +171,7 @@ mod tests {
             (&["--rounds"][..], "takes a value"),
             (&["--runs", "many"], "is none"),
             (&["--runs", "0"], "no median"),
+            (&["--only", "client"], "is neither"),
             (&["--fast"], "no option \"--fast\""),
         ] {
             let error = format!("{:#}", Options::parse(given).unwrap_err());

@@ -7,11 +7,11 @@ use super::idle::Idle;
 use super::rounds::Round;
 use super::statistics::{Spread, Summary};
 use super::table::Table;
-use super::target::Target;
+use super::target::{self, Target};
 use crate::machine::{Load, Machine};
 
 /// What stands for a number that was not taken.
-const NOTHING: &str = "—";
+pub const NOTHING: &str = "—";
 
 /// One benchmark, done.
 #[derive(Debug)]
@@ -43,18 +43,13 @@ impl Report {
 
     /// All of it.
     pub fn text(&self) -> String {
-        let mut sections = vec![self.circumstances(), self.target_table().to_string(), self.time_section()];
+        let mut sections = vec![self.circumstances(), target::table(&self.targets).to_string(), self.time_section()];
         sections.extend(self.idle.as_ref().map(idle_section));
         sections.join("\n")
     }
 
     fn circumstances(&self) -> String {
-        let [before, after] = self.loads;
-        let mut lines = vec![
-            format!("- measured on {}, with `make bench`", self.machine.date),
-            format!("- {}", self.machine.text()),
-            format!("- load average before: {before}; after: {after}"),
-        ];
+        let mut lines = vec![circumstances(&self.machine, self.loads)];
         if !self.versions.is_empty() {
             lines.push(format!("- against {}", self.versions.join(", ")));
         }
@@ -62,20 +57,6 @@ impl Report {
             lines.push(format!("- NOT measured: {}: {reason}", contender.name()));
         }
         lines.join("\n") + "\n"
-    }
-
-    fn target_table(&self) -> Table {
-        let mut table = Table::new(["target", "promised", "measured", "min..max over rounds", "verdict"]);
-        for target in &self.targets {
-            let (median, spread) = match target.measured {
-                Ok(Spread { median, min, max }) => {
-                    (format!("{median:.2}{}", target.unit), format!("{min:.2}..{max:.2}"))
-                }
-                Err(_) => (NOTHING.to_owned(), NOTHING.to_owned()),
-            };
-            table.add([target.name.to_owned(), target.bound_text(), median, spread, target.verdict_text()]);
-        }
-        table
     }
 
     fn time_section(&self) -> String {
@@ -108,11 +89,22 @@ impl Report {
     }
 }
 
+/// When, where and how busy it was there, as lines of a list.
+pub fn circumstances(machine: &Machine, [before, after]: [Load; 2]) -> String {
+    let lines = [
+        format!("- measured on {}, with `make bench`", machine.date),
+        format!("- {}", machine.text()),
+        format!("- load average before: {before}; after: {after}"),
+    ];
+    lines.join("\n")
+}
+
 /// Which ratios have a column, in this order.
 const RATIOS: [(Contender, Contender); 2] =
     [(Contender::Saggar, Contender::Bubblewrap), (Contender::Runc, Contender::Saggar)];
 
-fn summary_text(Summary { p10, median, p90 }: Summary) -> String {
+/// The median, and how far it reaches.
+pub fn summary_text(Summary { p10, median, p90 }: Summary) -> String {
     format!("{median:.2} ({p10:.2}..{p90:.2})")
 }
 

@@ -13,23 +13,23 @@ const WARM_UP_RUNS: usize = 5;
 
 /// What one round measured, in milliseconds, of each contender that took part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Round {
-    summaries: Vec<(Contender, Summary)>,
+pub struct Round<C = Contender> {
+    summaries: Vec<(C, Summary)>,
 }
 
-impl Round {
+impl<C: Copy + PartialEq> Round<C> {
     /// From what was measured.
-    pub fn new(summaries: Vec<(Contender, Summary)>) -> Self {
+    pub fn new(summaries: Vec<(C, Summary)>) -> Self {
         Self { summaries }
     }
 
     /// Of one contender, if it took part.
-    pub fn of(&self, contender: Contender) -> Option<Summary> {
+    pub fn of(&self, contender: C) -> Option<Summary> {
         self.summaries.iter().find(|(name, _)| *name == contender).map(|(_, summary)| *summary)
     }
 
     /// How many times longer one takes than another, by their medians.
-    pub fn ratio(&self, of: Contender, to: Contender) -> Option<f64> {
+    pub fn ratio(&self, of: C, to: C) -> Option<f64> {
         Some(self.of(of)?.median / self.of(to)?.median)
     }
 }
@@ -37,30 +37,38 @@ impl Round {
 /// Warms up, then times `rounds` rounds.
 pub fn measure(launchers: &[Launcher], rounds: usize) -> Result<Vec<Round>> {
     let watchdog = Watchdog::start()?;
-    let runs: Vec<usize> = launchers.iter().map(|launcher| launcher.runs).collect();
+    let turns: Vec<(Contender, usize)> = launchers.iter().map(|launcher| (launcher.contender, launcher.runs)).collect();
+    take_turns(&turns, rounds, |turn, serial| time_one(&launchers[turn], serial, &watchdog))
+}
+
+/// The same of anything that can be timed: `turns` are the contenders with their runs in a round, `time` gets the place of one in there and
+/// a number that comes once.
+pub fn take_turns<C: Copy + PartialEq>(
+    turns: &[(C, usize)],
+    rounds: usize,
+    mut time: impl FnMut(usize, usize) -> Result<f64>,
+) -> Result<Vec<Round<C>>> {
+    let runs: Vec<usize> = turns.iter().map(|(_, runs)| *runs).collect();
     let mut serials = 0..;
-    let mut time = |turn: usize| -> Result<f64> {
-        let serial = serials.next().context("counting runs")?;
-        time_one(&launchers[turn], serial, &watchdog)
-    };
-    for turn in schedule(0, &vec![WARM_UP_RUNS; launchers.len()]) {
+    let mut time = |turn: usize| time(turn, serials.next().context("counting runs")?);
+    for turn in schedule(0, &vec![WARM_UP_RUNS; turns.len()]) {
         time(turn)?;
     }
     let mut measured = Vec::new();
     for round in 0..rounds {
         eprintln!("bench: round {} of {rounds}", round + 1);
-        let mut times: Vec<Vec<f64>> = vec![Vec::new(); launchers.len()];
+        let mut times: Vec<Vec<f64>> = vec![Vec::new(); turns.len()];
         for turn in schedule(round, &runs) {
             times[turn].push(time(turn)?);
         }
-        let summaries = launchers.iter().zip(&times).map(|(launcher, times)| (launcher.contender, Summary::of(times)));
+        let summaries = turns.iter().zip(&times).map(|((contender, _), times)| (*contender, Summary::of(times)));
         measured.push(Round::new(summaries.collect()));
     }
     Ok(measured)
 }
 
 /// Milliseconds from before the spawn to after the wait.
-fn time_one(launcher: &Launcher, serial: usize, watchdog: &Watchdog) -> Result<f64> {
+pub fn time_one(launcher: &Launcher, serial: usize, watchdog: &Watchdog) -> Result<f64> {
     let mut command = launcher.command(serial);
     let start = Instant::now();
     let mut child = command.spawn().with_context(|| format!("starting {}", launcher.contender.name()))?;

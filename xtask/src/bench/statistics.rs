@@ -40,6 +40,16 @@ impl Spread {
     }
 }
 
+/// The value that one in a hundred is above.
+pub fn p99(values: &[f64]) -> f64 {
+    quantile(&sorted(values), 0.99)
+}
+
+/// Half is below.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(&sorted(values), 0.5)
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -2,8 +2,10 @@
 
 use super::contender::Contender;
 use super::idle::Idle;
+use super::report::NOTHING;
 use super::rounds::Round;
 use super::statistics::Spread;
+use super::table::Table;
 
 /// How many times bubblewrap's time a run may take.
 const OVER_BUBBLEWRAP_MAX: f64 = 1.0;
@@ -110,6 +112,19 @@ impl Target {
             Bound::AtLeast(limit) => format!("≥ {limit}{}", self.unit),
         }
     }
+}
+
+/// All of them, with how each fared.
+pub fn table(targets: &[Target]) -> Table {
+    let mut table = Table::new(["target", "promised", "measured", "min..max over rounds", "verdict"]);
+    for target in targets {
+        let (median, spread) = match target.measured {
+            Ok(Spread { median, min, max }) => (format!("{median:.2}{}", target.unit), format!("{min:.2}..{max:.2}")),
+            Err(_) => (NOTHING.to_owned(), NOTHING.to_owned()),
+        };
+        table.add([target.name.to_owned(), target.bound_text(), median, spread, target.verdict_text()]);
+    }
+    table
 }
 
 impl Bound {

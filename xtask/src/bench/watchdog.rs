@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::idle::{Signal, send_signal};
+use crate::signal::{Signal, send_signal};
 
 /// No contender takes a hundredth of this.
 const PATIENCE: Duration = Duration::from_secs(20);

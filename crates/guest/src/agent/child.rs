@@ -20,9 +20,6 @@ pub(super) const STATUS: c_int = 3;
 /// What nobody sees: the failure itself is told through the status pipe.
 const EXIT_FAILED: c_int = 127;
 
-/// The highest signal number Linux has.
-const SIGNAL_MAX: c_int = 64;
-
 /// Files are written by their owner alone unless the program says otherwise.
 const UMASK: libc::mode_t = 0o022;
 
@@ -80,13 +77,8 @@ fn enter_cgroups(joins: &[sys::Fd]) -> Result<(), Errno> {
 
 /// Default signals, none blocked, and a session of its own: the process group that `Signal` goes to.
 fn start_session() -> Result<(), Errno> {
-    for signal in 1..=SIGNAL_MAX {
-        // All zeroes are the kernel's struct sigaction for the default. Not through the C library, which would leave the signals it
-        // keeps for its threads as they came from the host. KILL and STOP are refused, and are at their default anyway.
-        let default = [0u64; 4];
-        // SAFETY: the kernel reads at most four words, the last being a signal set of eight bytes, and writes nothing back.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), core::ptr::null::<u64>(), 8usize) };
-    }
+    // The one that the agent ignores; all others are at their default since it started, and nothing here has a handler.
+    sys::set_disposition(libc::SIGPIPE, libc::SIG_DFL)?;
     let mut none = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set before sigprocmask reads it.
     unsafe {

@@ -72,9 +72,9 @@ impl Agent {
             sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
         }
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
+        // What whoever started us ignores, no program of ours is to; and with SIGCHLD among it, children would be reaped before their end is known.
+        sys::default_dispositions();
         sys::set_disposition(libc::SIGPIPE, libc::SIG_IGN)?;
-        // Ignored by whoever started us, children would be reaped before their end is known.
-        sys::set_disposition(libc::SIGCHLD, libc::SIG_DFL)?;
         if !(0..CHANNEL_FD).all(sys::is_open) {
             return Err(Errno(libc::EBADF));
         }

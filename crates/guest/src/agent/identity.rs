@@ -82,18 +82,22 @@ fn drop_bounding(keeps_capabilities: bool) -> Result<(), Errno> {
     if !rule::is_on("privilege/bounding") {
         return Ok(());
     }
-    for capability in 0..CAPABILITIES_MAX {
+    for (capability, is_in_bounding) in bounding() {
         let is_unwanted = !keeps_capabilities || capability == CAP_SETPCAP;
-        if is_unwanted && is_in_bounding(capability) {
+        if is_unwanted && is_in_bounding {
             sys::prctl(libc::PR_CAPBSET_DROP, capability.into(), 0)?;
         }
     }
     Ok(())
 }
 
-/// The kernel refuses to be asked about capabilities it does not know, and nobody can have those.
-fn is_in_bounding(capability: u32) -> bool {
-    sys::prctl(libc::PR_CAPBSET_READ, capability.into(), 0) == Ok(1)
+/// Every capability that the kernel knows, and whether it is in the bounding set. They are numbered without a gap, and the kernel refuses
+/// to be asked about others, which nobody can have.
+fn bounding() -> impl Iterator<Item = (u32, bool)> {
+    (0..CAPABILITIES_MAX).map_while(|capability| {
+        let is_in_bounding = sys::prctl(libc::PR_CAPBSET_READ, capability.into(), 0).ok()?;
+        Some((capability, is_in_bounding == 1))
+    })
 }
 
 fn verify(who: Who<'_>, kept: u64, could_change_user: bool) -> Result<(), Errno> {
@@ -119,9 +123,9 @@ fn verify(who: Who<'_>, kept: u64, could_change_user: bool) -> Result<(), Errno>
     if (held.effective, held.permitted, held.inheritable) != (kept, kept, 0) {
         return Err(refused);
     }
-    for capability in 0..CAPABILITIES_MAX {
-        let is_allowed = who.keep_capabilities && capability != CAP_SETPCAP;
-        if !is_allowed && rule::is_on("privilege/bounding") && is_in_bounding(capability) {
+    if rule::is_on("privilege/bounding") {
+        let is_allowed = |capability| who.keep_capabilities && capability != CAP_SETPCAP;
+        if bounding().any(|(capability, is_in_bounding)| is_in_bounding && !is_allowed(capability)) {
             return Err(refused);
         }
     }

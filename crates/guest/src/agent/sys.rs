@@ -182,6 +182,20 @@ pub(super) fn block_signals() -> Result<(), Errno> {
     }
 }
 
+/// The highest signal number Linux has.
+const SIGNAL_MAX: c_int = 64;
+
+/// Every signal does what it does by default.
+pub(super) fn default_dispositions() {
+    for signal in 1..=SIGNAL_MAX {
+        // All zeroes are the kernel's struct sigaction for the default. Not through the C library, which would leave the signals it
+        // keeps for its threads as they came from the host. KILL and STOP are refused, and are at their default anyway.
+        let default = [0u64; 4];
+        // SAFETY: the kernel reads at most four words, the last being a signal set of eight bytes, and writes nothing back.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), core::ptr::null::<u64>(), 8usize) };
+    }
+}
+
 /// Sets what a signal does: `SIG_DFL` or `SIG_IGN`.
 pub(super) fn set_disposition(signal: c_int, disposition: libc::sighandler_t) -> Result<(), Errno> {
     // SAFETY: neither disposition is a function, so no code of ours runs in a signal's context.

@@ -86,7 +86,7 @@ impl Sandboxes {
         }
     }
 
-    async fn ask_all(&self, ids: Vec<SandboxId>) -> Vec<(SandboxId, Option<Description>)> {
+    pub(super) async fn ask_all(&self, ids: Vec<SandboxId>) -> Vec<(SandboxId, Option<Description>)> {
         let mut answers = Vec::with_capacity(ids.len());
         for some in ids.chunks(ASKED_AT_ONCE) {
             let asked = some.iter().map(|id| {
@@ -161,7 +161,7 @@ impl Sandboxes {
         true
     }
 
-    async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {
+    pub(super) async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {
         let slot = self.inner.slots.take_anyway();
         if !description.is_claimed && description.state == State::Running {
             let left = description.ttl_left_ms.map_or(Duration::MAX, Duration::from_millis).min(PATIENCE_UNOWNED);

@@ -11,7 +11,7 @@ use saggar_domain::{
     Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
     Spec, TemplateName, User,
 };
-use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, NewSandbox as NewRow, Sandbox, TokenHash};
+use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};
 use serde_json::{Map, Value, json};
 
@@ -97,7 +97,7 @@ impl Sandboxes {
         };
         let id = self.new_sandbox_id();
         let row = self.row(&id, &project, &new, &plan);
-        if let Some(earlier) = self.insert(row, idempotency).await? {
+        if let Some(earlier) = self.insert(row.clone(), idempotency).await? {
             return Ok(earlier);
         }
         let terms = plan.terms;
@@ -114,7 +114,7 @@ impl Sandboxes {
             }
         };
         let live = Arc::new(Live::new(facts, slot));
-        self.acknowledge(live, &description).await
+        self.acknowledge(live, row, &description).await
     }
 
     async fn claim(
@@ -127,7 +127,7 @@ impl Sandboxes {
     ) -> Result<Created, Fault> {
         let id = ready.id.clone();
         let row = self.row(&id, &project, &new, &plan);
-        match self.insert(row, idempotency).await {
+        match self.insert(row.clone(), idempotency).await {
             Ok(None) => {}
             other => {
                 self.inner.pool.put(ready);
@@ -139,7 +139,9 @@ impl Sandboxes {
         let live = Arc::new(Live::new(facts, ready.slot));
         let claim = Op::Claim { terms: plan.terms, env: new.env };
         match Connection::question(&socket, claim).await {
-            Ok(saggar_supervisor::control::Reply::Described(description)) => self.acknowledge(live, &description).await,
+            Ok(saggar_supervisor::control::Reply::Described(description)) => {
+                self.acknowledge(live, row, &description).await
+            }
             outcome => {
                 // One that died while it waited. Its row says so, and the client gets one that is made for it.
                 let fault = match outcome {
@@ -185,7 +187,7 @@ impl Sandboxes {
 
     async fn replay(&self, project: ProjectId, id: SandboxId) -> Result<Created, Fault> {
         let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
-        if sandbox.life == saggar_store::Life::Creating {
+        if sandbox.life == Life::Creating {
             return Err(Fault::InProgress);
         }
         let access_token = self.access_token(&id);
@@ -193,9 +195,9 @@ impl Sandboxes {
     }
 
     /// The sandbox is there: so says the row, and so is the answer.
-    async fn acknowledge(&self, live: Arc<Live>, description: &Description) -> Result<Created, Fault> {
-        let (id, project) = (live.id.clone(), live.project.clone());
-        let change = Change::Started { at: now(), supervisor_pid: description.pid };
+    async fn acknowledge(&self, live: Arc<Live>, row: NewRow, description: &Description) -> Result<Created, Fault> {
+        let (id, started_at) = (live.id.clone(), now());
+        let change = Change::Started { at: started_at, supervisor_pid: description.pid };
         let changed = self.store().change_sandbox(id.clone(), change).await;
         self.inner.register.add(Arc::clone(&live));
         self.watch(Arc::clone(&live), 0);
@@ -210,7 +212,9 @@ impl Sandboxes {
                 };
             }
         }
-        let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
+        // As it was written; reading it back would only take time.
+        let life = Life::Running { started_at, since: started_at };
+        let sandbox = Sandbox { asked: row, life, supervisor_pid: Some(description.pid) };
         let unenforced = description.unenforced.clone();
         Ok(Created { sandbox, unenforced, access_token: self.access_token(&id), is_replay: false })
     }

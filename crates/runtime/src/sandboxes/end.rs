@@ -74,11 +74,16 @@ impl Sandboxes {
     /// Stores a supervisor's last words, then forgets the file they are in.
     pub(super) async fn write_final(&self, last: &Final) -> Result<(), Fault> {
         let id = &last.sandbox_id;
-        if last.is_claimed && self.store().sandbox_of_any(id.clone()).await?.is_some() {
-            self.write_events(id, &last.events).await?;
-            for finished in &last.execs {
-                self.write_exec(id, finished).await?;
-            }
+        let has_row = self.inner.register.get(id).is_some() || self.store().sandbox_of_any(id.clone()).await?.is_some();
+        if last.is_claimed && has_row {
+            // Asked for together, they share a commit. The end comes after, for it ends every exec that has none yet.
+            let execs = async {
+                for finished in &last.execs {
+                    self.write_exec(id, finished).await?;
+                }
+                Ok(())
+            };
+            tokio::try_join!(self.write_events(id, &last.events), execs)?;
             let detail = serde_json::json!({ "usage": last.usage, "error": last.error });
             let at = Timestamp::from_millis(last.ended_ms);
             let ending = Ending { at, reason: last.reason, detail: JsonText::of(&detail) };
@@ -112,14 +117,29 @@ impl Sandboxes {
 
     async fn write_exec(&self, id: &SandboxId, finished: &FinishedExec) -> Result<(), Fault> {
         let state = &finished.state;
-        self.write_exec_started(id, state).await?;
-        let Some(end) = end_of(state) else { return Ok(()) };
+        let Some(end) = end_of(state) else { return self.write_exec_started(id, state).await };
         let decode = |text: &str| STANDARD.decode(text).unwrap_or_default();
         let output = ExecOutput {
             stdout: Tail::new(decode(&finished.stdout), state.stdout_dropped),
             stderr: Tail::new(decode(&finished.stderr), state.stderr_dropped),
         };
-        self.store().record_exec_ended(id.clone(), state.exec_id.clone(), end, output).await?;
+        self.write_exec_ended(id, state, end, output).await
+    }
+
+    /// Writes that an exec ended, and that it began unless that is written.
+    pub(super) async fn write_exec_ended(
+        &self,
+        id: &SandboxId,
+        state: &ExecState,
+        end: ExecEnd,
+        output: ExecOutput,
+    ) -> Result<(), Fault> {
+        let ended = async {
+            self.store().record_exec_ended(id.clone(), state.exec_id.clone(), end, output).await?;
+            Ok(())
+        };
+        // The store takes them in the order they are asked for, and asked for together they share a commit.
+        tokio::try_join!(self.write_exec_started(id, state), ended)?;
         Ok(())
     }
 

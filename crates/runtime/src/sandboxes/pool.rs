@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use saggar_domain::SandboxId;
 use tokio::sync::Notify;
@@ -68,6 +68,11 @@ impl Pool {
         if is_stale { state.ready.pop_front() } else { None }
     }
 
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, id: &SandboxId) -> bool {
+        self.lock().ready.iter().any(|ready| ready.id == *id)
+    }
+
     /// How many more there should be; negative when there are too many.
     pub(crate) fn missing(&self) -> isize {
         let mut state = self.lock();
@@ -85,12 +90,52 @@ impl Pool {
         self.lock().ready.drain(..).collect()
     }
 
-    /// Waits until something was taken.
-    pub(crate) async fn changed(&self) {
+    /// Waits until something was taken, and then until nothing was for a while, or for `most`. May be cancelled at any await: what was taken
+    /// shows in [`Pool::missing`] too.
+    pub(crate) async fn lull(&self, quiet: Duration, most: Duration) {
         self.changed.notified().await;
+        let in_a_burst = async { while tokio::time::timeout(quiet, self.changed.notified()).await.is_ok() {} };
+        // That there is no end to the burst is as good a reason to refill.
+        let _ = tokio::time::timeout(most, in_a_burst).await;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Duration = Duration::from_millis(20);
+    const MOST: Duration = Duration::from_millis(200);
+
+    /// How long the lull takes to come when so many are taken, so far apart.
+    async fn check_lull(takes: u32, apart: Duration, expected: Duration) {
+        let pool = Pool::new(PoolSize { least: 1, most: 1 });
+        let start = tokio::time::Instant::now();
+        let take = async {
+            for _ in 0..takes {
+                pool.take();
+                tokio::time::sleep(apart).await;
+            }
+        };
+        let lull = async {
+            pool.lull(QUIET, MOST).await;
+            start.elapsed()
+        };
+        let ((), came) = tokio::join!(take, lull);
+        assert!(
+            (expected..expected + Duration::from_millis(5)).contains(&came),
+            "{takes} takes, {apart:?} apart: {came:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lull_comes_after_the_last_take_and_does_not_wait_for_ever() {
+        check_lull(1, Duration::ZERO, QUIET).await;
+        check_lull(5, Duration::from_millis(10), Duration::from_millis(40) + QUIET).await;
+        check_lull(100, Duration::from_millis(10), MOST).await;
     }
 }

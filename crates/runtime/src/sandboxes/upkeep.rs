@@ -18,6 +18,10 @@ const REAP_EVERY: Duration = Duration::from_secs(15);
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Most rows that go at once: others wait for the writer meanwhile.
 const SWEEP_ROWS: NonZeroU32 = NonZeroU32::new(2_000).expect("more than none");
+/// How long nothing must have been taken before the pool is refilled: who took one is about to use it, and goes first.
+const REFILL_AFTER: Duration = Duration::from_millis(20);
+/// Where there is no such lull, it is refilled after this long all the same.
+const REFILL_AFTER_MAX: Duration = Duration::from_millis(200);
 /// How often the pool is looked at when nobody takes from it.
 const POOL_EVERY: Duration = Duration::from_secs(2);
 
@@ -45,6 +49,7 @@ impl Upkeep {
         let mut tasks = JoinSet::new();
         tasks.spawn(every(REAP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.reap().await;
+            sandboxes.meet_strangers().await;
             sandboxes.end_long_paused().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
@@ -53,10 +58,10 @@ impl Upkeep {
         let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
         tasks.spawn(async move {
             while !*stopped.borrow() {
-                // Not broken off: a supervisor that nobody waits for would be nobody's.
+                // Not broken off: what is begun would be ready after everybody has stopped looking.
                 this.fill_pool(&stopped).await;
                 tokio::select! {
-                    () = this.inner.pool.changed() => {}
+                    () = this.inner.pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
                     () = tokio::time::sleep(POOL_EVERY) => {}
                     _ = stopped.changed() => return,
                 }

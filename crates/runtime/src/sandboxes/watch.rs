@@ -12,6 +12,7 @@ use saggar_supervisor::control::{Event, EventBody, Op, Reply};
 use super::end::end_of;
 use super::live::Live;
 use super::{Sandboxes, now};
+use crate::fault::Fault;
 use crate::supervisor::{Connection, ControlError, Message};
 
 /// Events stored at once.
@@ -79,32 +80,38 @@ impl Sandboxes {
         Ok(())
     }
 
-    async fn write_batch(&self, live: &Live, batch: &[Event]) -> Result<(), crate::fault::Fault> {
-        self.write_events(&live.id, batch).await?;
-        for event in batch {
-            match &event.body {
-                EventBody::ExecEnded(state) => {
-                    self.write_exec_started(&live.id, state).await?;
-                    if let Some(end) = end_of(state) {
-                        // The output stays with the supervisor until the sandbox ends.
-                        let output = ExecOutput::default();
-                        self.store().record_exec_ended(live.id.clone(), state.exec_id.clone(), end, output).await?;
-                    }
-                }
-                EventBody::Paused { .. } => {
-                    self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
-                }
-                EventBody::Resumed => {
-                    self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
-                }
-                EventBody::Started { .. }
-                | EventBody::Claimed
-                | EventBody::ExecStarted { .. }
-                | EventBody::Denial { .. }
-                | EventBody::Limit { .. }
-                | EventBody::Ending { .. }
-                | EventBody::Unknown => {}
+    async fn write_batch(&self, live: &Live, batch: &[Event]) -> Result<(), Fault> {
+        let steps = async {
+            for event in batch {
+                self.write_step(live, &event.body).await?;
             }
+            Ok(())
+        };
+        tokio::try_join!(self.write_events(&live.id, batch), steps)?;
+        Ok(())
+    }
+
+    /// What an event changes in the rows.
+    async fn write_step(&self, live: &Live, body: &EventBody) -> Result<(), Fault> {
+        match body {
+            EventBody::ExecEnded(state) => match end_of(state) {
+                // The output stays with the supervisor until the sandbox ends.
+                Some(end) => self.write_exec_ended(&live.id, state, end, ExecOutput::default()).await?,
+                None => self.write_exec_started(&live.id, state).await?,
+            },
+            EventBody::Paused { .. } => {
+                self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
+            }
+            EventBody::Resumed => {
+                self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
+            }
+            EventBody::Started { .. }
+            | EventBody::Claimed
+            | EventBody::ExecStarted { .. }
+            | EventBody::Denial { .. }
+            | EventBody::Limit { .. }
+            | EventBody::Ending { .. }
+            | EventBody::Unknown => {}
         }
         Ok(())
     }

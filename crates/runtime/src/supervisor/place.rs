@@ -71,7 +71,12 @@ impl Places {
         if length > FINAL_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let bytes = std::fs::read(&path)?;
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Somebody else has stored them meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 

@@ -1,7 +1,7 @@
 //! Writing down a sandbox before it is made, once for each request that names a key.
 //!
-//! The same key with the same request gives the sandbox of the first time, whatever became of it, for a day. The same key with
-//! another request is a mistake of the client's. Keys of different projects have nothing to do with each other.
+//! The same key with the same request gives the sandbox of the first time, whatever became of it, for a day; but where there never was one,
+//! because it could not be made, the request is made again. The same key with another request is a mistake of the client's. Keys of different projects have nothing to do with each other.
 
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ const INSERT: &str = "
         template, network, boot_id, policy_hash, access_token_hash, public_ports_json, labels_json, spec_json)
     VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 const FIND_KEY: &str = "
-    SELECT request_hash, sandbox_id FROM idempotency WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
+    SELECT request_hash, sandbox_id,
+        EXISTS (SELECT 1 FROM sandbox WHERE id = sandbox_id AND end_reason = 'start_failed') AS came_to_nothing
+    FROM idempotency WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
 const INSERT_KEY: &str = "
     INSERT INTO idempotency (project_id, key, request_hash, sandbox_id, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (project_id, key) DO UPDATE
@@ -96,12 +98,17 @@ pub(super) fn find_earlier(
 ) -> Result<Option<Insertion>, Error> {
     let oldest = now.before(IDEMPOTENCY_RETENTION);
     let params = (project.as_str(), idempotency.key.as_str(), column::millis(oldest));
-    column::one(connection, FIND_KEY, params, |row| {
+    let found = column::one(connection, FIND_KEY, params, |row| {
         let request_hash = RequestHash::from_bytes(column::plain(row, "request_hash")?);
         let sandbox = column::parsed(row, "sandbox_id", SandboxId::parse)?;
-        let is_same = request_hash == idempotency.request_hash;
-        Ok(if is_same { Insertion::Replayed(sandbox) } else { Insertion::Mismatch })
-    })
+        let came_to_nothing: bool = column::plain(row, "came_to_nothing")?;
+        Ok(match request_hash == idempotency.request_hash {
+            true if came_to_nothing => None,
+            true => Some(Insertion::Replayed(sandbox)),
+            false => Some(Insertion::Mismatch),
+        })
+    })?;
+    Ok(found.flatten())
 }
 
 fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use saggar_domain::{DeadlineAction, EndReason, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp};
 use saggar_store::{
-    Change, Changed, Error, ExecProgress, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life,
+    Change, Changed, Ending, Error, ExecProgress, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life,
     Lifetime, NewSandbox, PageLimit, RequestHash, Sandbox, SandboxCursor, SandboxPatch, SandboxQuery, Scope, Store,
 };
 
@@ -80,6 +80,20 @@ async fn a_request_is_done_once_by_its_key() {
     let second = next(day_later);
     assert_eq!(insert(second.clone(), "k", "b").await, Ok(Insertion::Inserted));
     assert_eq!(insert(next(day_later), "k", "b").await, Ok(Insertion::Replayed(second.id)));
+}
+
+#[tokio::test]
+async fn a_request_that_came_to_nothing_is_made_again() {
+    let scratch = Scratch::new();
+    let (store, project_id) = store_with_project(&scratch).await;
+    let [first, second] = [sandbox(&project_id), sandbox(&project_id)];
+    let insert = |new: NewSandbox, request| store.insert_sandbox(new, idempotency("k", request));
+    assert_eq!(insert(first.clone(), "a").await, Ok(Insertion::Inserted));
+    let failed = Ending { reason: EndReason::StartFailed, ..ending(NOW) };
+    store.end_sandbox(first.id, failed).await.unwrap();
+    assert_eq!(insert(sandbox(&project_id), "b").await, Ok(Insertion::Mismatch));
+    assert_eq!(insert(second.clone(), "a").await, Ok(Insertion::Inserted));
+    assert_eq!(insert(sandbox(&project_id), "a").await, Ok(Insertion::Replayed(second.id)));
 }
 
 #[tokio::test]

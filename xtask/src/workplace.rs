@@ -1,4 +1,4 @@
-//! A directory of the benchmark's own, gone when the benchmark is.
+//! A directory of a chore's own, gone when the chore is.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,14 @@ use anyhow::{Context, Result};
 pub struct Workplace(PathBuf);
 
 impl Workplace {
-    /// Makes one that nobody else can write to.
-    pub fn make() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("saggar-bench-{}", std::process::id()));
+    /// Makes one that nobody else can write to, in the directory for what is temporary.
+    pub fn make(chore: &str) -> Result<Self> {
+        Self::make_in(&std::env::temp_dir(), chore)
+    }
+
+    /// The same elsewhere.
+    pub fn make_in(directory: &Path, chore: &str) -> Result<Self> {
+        let path = directory.join(format!("saggar-{chore}-{}", std::process::id()));
         // Searchable by others: a container's root, mapped or not, has to walk through it to its root directory.
         std::fs::DirBuilder::new().mode(0o711).create(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self(path))
@@ -27,7 +32,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("bench: {} could not be removed: {error}", self.0.display());
+            eprintln!("xtask: {} could not be removed: {error}", self.0.display());
         }
     }
 }

@@ -1,0 +1,205 @@
+//! A server of ours to measure: on a free port, with a data directory of its own, and with a binary that is a copy for it alone.
+//!
+//! Supervisors are meant to outlive their server, so ending the server ends nothing; by the copy they run, every one is found and ended
+//! when this goes.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::http::Client;
+use crate::patience::wait_until;
+use crate::processes;
+use crate::signal::{Signal, send_signal};
+
+/// For a server to say that it listens, and to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of its standard output that wait for us.
+const LINES_AHEAD: usize = 64;
+
+/// A server that runs, unless it was killed.
+#[derive(Debug)]
+pub struct Serving {
+    program: PathBuf,
+    data: PathBuf,
+    log: PathBuf,
+    flags: Vec<String>,
+    address: SocketAddr,
+    key: String,
+    child: Child,
+}
+
+impl Serving {
+    /// Starts one in a new directory.
+    pub fn start(saggar: &Path, directory: &Path, flags: &[&str]) -> Result<Self> {
+        std::fs::create_dir(directory).with_context(|| format!("creating {}", directory.display()))?;
+        let program = directory.join("saggar");
+        std::fs::copy(saggar, &program).with_context(|| format!("copying {}", saggar.display()))?;
+        let (data, log) = (directory.join("data"), directory.join("log"));
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let (child, said) = launch(&program, &data, &log, 0, &flags)?;
+        let key = said.key.context("a server said no key at its first start")?;
+        Ok(Self { program, data, log, flags, address: said.address, key, child })
+    }
+
+    /// Kills it, as a crash would. Its sandboxes live on.
+    pub fn crash(&mut self) -> Result<()> {
+        self.child.kill().context("killing the server")?;
+        self.child.wait().context("waiting for the server")?;
+        Ok(())
+    }
+
+    /// Starts it again where it was. Says how long it took until it listened.
+    pub fn start_again(&mut self) -> Result<Duration> {
+        let start = Instant::now();
+        let (child, said) = launch(&self.program, &self.data, &self.log, self.address.port(), &self.flags)?;
+        ensure!(said.address == self.address, "the server came back at another address");
+        self.child = child;
+        Ok(start.elapsed())
+    }
+
+    /// Stops it in good order and leaves it stopped. Its sandboxes live on.
+    pub fn stop(&mut self) -> Result<()> {
+        send_signal(Signal::Terminate, &[self.child.id()])?;
+        wait_until("a server that stops", PATIENCE, || Ok(self.child.try_wait()?.is_some()))
+    }
+
+    /// A new connection to it.
+    pub fn client(&self) -> Client {
+        Client::new(self.address, &self.key)
+    }
+
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The binary that it and its supervisors run, and nobody else.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Where it keeps everything.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// How many sandboxes have a control socket: those that live, owned or kept ready.
+    pub fn sockets(&self) -> Result<usize> {
+        let is_socket = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("sbx_");
+        let entries = std::fs::read_dir(self.data.join("control")).context("reading the control sockets")?;
+        Ok(entries.filter_map(Result::ok).filter(|entry| is_socket(&entry.file_name())).count())
+    }
+
+    /// Waits until so many live.
+    pub fn wait_for_sockets(&self, count: usize) -> Result<()> {
+        wait_until(&format!("{count} sandboxes alive"), PATIENCE, || Ok(self.sockets()? == count))
+    }
+
+    /// The last lines it logged.
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    fn end_everything(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_none() {
+            self.stop()?;
+        }
+        // A supervisor that is told to end takes its sandbox with it; what is left after that is ended by force.
+        for (signal, find) in [(Signal::Terminate, processes::running as Find), (Signal::Kill, processes::tree_of)] {
+            let ours: Vec<u32> = find(&self.program, &processes::all()?).into_iter().collect();
+            if ours.is_empty() {
+                return Ok(());
+            }
+            // Some may end before they are told to.
+            let _ = send_signal(signal, &ours);
+            let gone = wait_until("supervisors that end", PATIENCE, || {
+                Ok(processes::tree_of(&self.program, &processes::all()?).is_empty())
+            });
+            if gone.is_ok() {
+                return Ok(());
+            }
+        }
+        bail!("some processes of {} don't end", self.program.display())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Err(error) = self.end_everything() {
+            eprintln!("xtask: {error:#}");
+            // The last resort; how it fails is told above.
+            let _ = self.child.kill().and_then(|()| self.child.wait());
+        }
+    }
+}
+
+/// How processes are found.
+type Find = fn(&Path, &[processes::Process]) -> std::collections::BTreeSet<u32>;
+
+/// What a server says when it starts.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    address: SocketAddr,
+    key: Option<String>,
+}
+
+fn launch(program: &Path, data: &Path, log: &Path, port: u16, flags: &[String]) -> Result<(Child, Said)> {
+    let log_file = File::options().create(true).append(true).open(log).context("opening the server's log")?;
+    let mut child = Command::new(program)
+        .args(["serve", "--address", "127.0.0.1", "--port", &port.to_string(), "--data-dir"])
+        .arg(data)
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()
+        .context("starting the server")?;
+    let stdout = child.stdout.take().expect("it was asked for above");
+    match listen_to(stdout) {
+        Ok(said) => Ok((child, said)),
+        Err(error) => {
+            // It is of no use; that it did not start is what gets told.
+            let _ = child.kill().and_then(|()| child.wait());
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            Err(error.context(format!("the server did not start; it logged:\n{log}")))
+        }
+    }
+}
+
+fn listen_to(stdout: std::process::ChildStdout) -> Result<Said> {
+    let (sender, lines) = sync_channel(LINES_AHEAD);
+    let read = move || read_lines(BufReader::new(stdout), &sender);
+    std::thread::Builder::new().name("server".into()).spawn(read).context("starting a thread")?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut key = None;
+    loop {
+        let line: String = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => bail!("a server that does not listen after {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => bail!("a server that ended"),
+        };
+        if let Some(secret) = line.strip_prefix("API key (shown this once): ") {
+            key = Some(secret.trim().to_owned());
+        }
+        if let Some(url) = line.strip_prefix("listening on http://") {
+            return Ok(Said { address: url.trim().parse().context("an address that is none")?, key });
+        }
+    }
+}
+
+/// Hands lines over while somebody takes them, and reads on when nobody does, so that the server is never stopped by a full pipe.
+fn read_lines(reader: impl BufRead, sender: &SyncSender<String>) {
+    for line in reader.lines().map_while(Result::ok) {
+        // Nobody listens any more.
+        let _ = sender.try_send(line);
+    }
+}

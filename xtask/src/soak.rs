@@ -1,0 +1,81 @@
+//! Soak: sandboxes made and ended by the thousand on one server, then a server that dies again and again under load; at the end nothing may be
+//! left of either, and nothing that was acknowledged may be lost.
+//!
+//! What is looked at is what belongs to this server: its processes and those of its sandboxes, their cgroups, mounts and namespaces, its
+//! descriptors, its memory and its data directory. Whatever else the machine does doesn't count, so this can run beside other work.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::bench;
+use crate::document;
+use crate::machine::{Load, Machine};
+use crate::serving::Serving;
+use crate::workplace::Workplace;
+use options::{Asked, Options};
+use random::Random;
+use report::Report;
+
+mod census;
+mod cycles;
+mod options;
+mod random;
+mod report;
+mod storm;
+
+/// The page with the last result.
+const DOCUMENT: &str = "docs/soak.md";
+/// Kept ready throughout, so that a life from the pool is soaked too. As many at each sample, so that samples compare.
+const POOL: usize = 2;
+/// How long rows of ended sandboxes are kept: short, so that the store has to forget while this goes on.
+const RETENTION: &str = "10s";
+
+/// Soaks, prints, and writes the result into the page if asked to. Fails when anything is left or lost.
+pub fn run(arguments: &[&str]) -> Result<ExitCode> {
+    let options = match Options::parse(arguments)? {
+        Asked::Help => {
+            print!("{}", options::USAGE);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Run(options) => options,
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    let saggar = match &options.saggar {
+        Some(path) => path.clone(),
+        None => bench::build(root).context("building the release binary")?,
+    };
+    let report = soak(&options, &saggar)?;
+    print!("{}", report.text());
+    if options.writes {
+        document::write(&root.join(DOCUMENT), "soak", &report.text())?;
+        eprintln!("soak: wrote {DOCUMENT}");
+    }
+    Ok(if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn soak(options: &Options, saggar: &Path) -> Result<Report> {
+    let workplace = Workplace::make("soak").context("making a directory for the soak")?;
+    let machine = Machine::look().context("looking at the machine")?;
+    let load_before = Load::now()?;
+    let pool = POOL.to_string();
+    let flags = ["--log", "warn", "--pool-min", &pool, "--pool-max", &pool, "--retention", RETENTION];
+    let mut server = Serving::start(saggar, &workplace.path().join("server"), &flags)?;
+    eprintln!("soak: seed {}", options.seed);
+    let mut random = Random::new(options.seed);
+    let start = Instant::now();
+    let deadline = start + Duration::from_secs(60 * options.minutes);
+    let cycles = cycles::run(&mut server, options, &mut random, deadline)
+        .with_context(|| format!("the server said:\n{}", server.last_words()))?;
+    let storm = match options.kills {
+        0 => None,
+        _ => Some(
+            storm::run(&mut server, options, &mut random, &cycles)
+                .with_context(|| format!("the server said:\n{}", server.last_words()))?,
+        ),
+    };
+    let loads = [load_before, Load::now()?];
+    Ok(Report::new(machine, options.seed, start.elapsed(), cycles, storm, loads))
+}

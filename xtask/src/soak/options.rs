@@ -1,0 +1,92 @@
+//! What the soak is asked to do.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+usage: cargo xtask soak [options]
+
+  --cycles N      sandboxes to make and end (10000)
+  --minutes N     stop making more after this long (30)
+  --clients N     that do so at the same time (4)
+  --kills N       times to kill the server under load afterwards (30; 0 leaves that out)
+  --seed N        repeat the choices of an earlier run (by the clock)
+  --saggar PATH   the binary to soak (else the release build, made first)
+  --write         put the result into docs/soak.md
+";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// How to call it.
+    Help,
+    /// To soak.
+    Run(Options),
+}
+
+/// How to soak.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Sandboxes to make and end.
+    pub cycles: u64,
+    /// When to stop making more.
+    pub minutes: u64,
+    /// Clients at the same time.
+    pub clients: u64,
+    /// Deaths of the server.
+    pub kills: u64,
+    /// Where the choices come from.
+    pub seed: u64,
+    /// The binary, if it is not to be built.
+    pub saggar: Option<PathBuf>,
+    /// Whether the page is written.
+    pub writes: bool,
+}
+
+impl Options {
+    /// Reads a command line.
+    pub fn parse(arguments: &[&str]) -> Result<Asked> {
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| u64::from(time.subsec_nanos()));
+        let mut options =
+            Self { cycles: 10_000, minutes: 30, clients: 4, kills: 30, seed, saggar: None, writes: false };
+        let mut rest = arguments.iter().copied();
+        while let Some(flag) = rest.next() {
+            match flag {
+                "--cycles" => options.cycles = number(flag, rest.next())?,
+                "--minutes" => options.minutes = number(flag, rest.next())?,
+                "--clients" => options.clients = number(flag, rest.next())?,
+                "--kills" => options.kills = number(flag, rest.next())?,
+                "--seed" => options.seed = number(flag, rest.next())?,
+                "--saggar" => options.saggar = Some(rest.next().context("--saggar takes a path")?.into()),
+                "--write" => options.writes = true,
+                "--help" | "-h" => return Ok(Asked::Help),
+                _ => bail!("soak has no option \"{flag}\"\n\n{USAGE}"),
+            }
+        }
+        ensure!(options.cycles > 0 && options.clients > 0, "a soak without cycles or clients shows nothing");
+        Ok(Asked::Run(options))
+    }
+}
+
+fn number(flag: &str, given: Option<&str>) -> Result<u64> {
+    let text = given.with_context(|| format!("{flag} takes a number"))?;
+    text.parse().with_context(|| format!("{flag} takes a number, and \"{text}\" is none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_change_what_they_name() {
+        let given = ["--cycles", "5", "--kills", "0", "--seed", "7", "--write"];
+        let Asked::Run(options) = Options::parse(&given).unwrap() else { panic!("not for help") };
+        assert_eq!((options.cycles, options.kills, options.seed, options.writes), (5, 0, 7, true));
+        for given in [&["--cycles", "0"][..], &["--cycles"], &["--kills", "x"], &["--hard"]] {
+            assert!(Options::parse(given).is_err(), "{given:?}");
+        }
+    }
+}
