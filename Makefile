@@ -9,15 +9,16 @@ CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
-DEBUG_SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/debug/saggar
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
+# What the tests build and run; the same code with its checks on.
+SAGGAR_DEBUG := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/debug/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
 MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
 MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-vm lint bench compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-vm lint bench compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +53,7 @@ lint: setup-test ## house rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
 	@$(MAKE) --no-print-directory test-e2b
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
@@ -59,9 +61,13 @@ test: lint ## everything a change must pass
 # CLIENTS=new tries only the newest Python client; old and node are the others.
 test-e2b: setup-test ## the unmodified clients of E2B against a real server
 	@cargo build --locked --package saggar
-	@tests/e2b/run.sh "$(DEBUG_SAGGAR)" $(CLIENTS)
+	@tests/e2b/run.sh "$(SAGGAR_DEBUG)" $(CLIENTS)
 
 test-all: test test-mutation test-vm ## the same, and that every rule is missed when it is off, here or in an emulated machine
+
+test-schema: setup-test ## requests made from the OpenAPI document, well-formed and not (two minutes; needs PyPI the first time)
+	@cargo build --locked --package saggar
+	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)" $(SEED)
 
 # Built apart, so that nothing that can be weakened lies where a build for use is made. RULES=a,b tries only these.
 test-mutation: setup-test ## switch off one rule of enforcement at a time: a conformance case must fail

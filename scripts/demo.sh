@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A tour of the sandbox that checks itself: each step prints its command, runs it, and compares what came of it with what
-# should have. Ends with a non-zero status if any step differs.
+# A tour of the sandbox and of the server that checks itself: each step prints its command, runs it, and compares what came of it with
+# what should have. Ends with a non-zero status if any step differs. The server is its own: a free port, a directory that is removed.
 #
 # usage: demo.sh [PATH_OF_SAGGAR]
 set -uo pipefail
@@ -14,14 +14,24 @@ SAGGAR=$(command -v "${1:-saggar}") || {
 PATH="$(cd "$(dirname "$SAGGAR")" && pwd):$PATH"
 
 workspace=$(mktemp -d) || exit 1
+data=$(mktemp -d) || exit 1
 listener=
+server=
 output=
 failures=0
 steps=0
 
 cleanup() {
     [[ -z $listener ]] || kill "$listener" 2>/dev/null
-    rm -rf -- "$workspace"
+    if [[ -n $server ]]; then
+        # Sandboxes outlive their server, so they go first. Where it is broken off halfway they end by themselves, in two minutes.
+        local left
+        left=$(saggar sandbox list --json 2>/dev/null | grep -o 'sbx_[a-z2-7]*' | sort -u)
+        # shellcheck disable=SC2086 # the words are the ids.
+        [[ -z $left ]] || saggar sandbox kill $left >/dev/null 2>&1
+        kill "$server" 2>/dev/null && wait "$server" 2>/dev/null
+    fi
+    rm -rf -- "$workspace" "$data"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
@@ -45,7 +55,7 @@ bad() {
 show() {
     local word line='$'
     for word in "$@"; do
-        if [[ $word =~ ^[A-Za-z0-9_./:=,+-]+$ ]]; then line+=" $word"; else line+=" '${word//\'/\'\\\'\'}'"; fi
+        if [[ $word == "&" || $word =~ ^[A-Za-z0-9_./:=,+-]+$ ]]; then line+=" $word"; else line+=" '${word//\'/\'\\\'\'}'"; fi
     done
     printf '   %s\n' "$line"
 }
@@ -79,6 +89,34 @@ is_absent() { [[ ! -e $1 && ! -L $1 ]]; }
 # A pattern such as "[x]y" does not find the search itself.
 runs_nowhere() { ! grep -qsa -- "$1" /proc/[0-9]*/cmdline; }
 took_less_than() { ((SECONDS < $1)); }
+
+# serve PORT: start a server, and wait until it listens. Leaves its id in $server and its port in $port.
+serve() {
+    show saggar serve --port "$1" --data-dir "$data" '&'
+    : >"$data/printed"
+    saggar serve --port "$1" --data-dir "$data" --default-ttl 2m >"$data/printed" 2>"$data/log" &
+    server=$!
+    for _ in {1..300}; do
+        if grep -q '^listening on ' "$data/printed"; then
+            sed "s/sgr_[A-Za-z0-9_-]*/sgr_…/; s/^/   ${dim}| /; s/\$/${plain}/" "$data/printed"
+            port=$(sed -n 's|^listening on http://127.0.0.1:||p' "$data/printed")
+            return 0
+        fi
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    bad "the server did not start: $(cat "$data/log")"
+    exit 1
+}
+
+# kept FILE PATTERN: within ten seconds, what a program in the background prints to FILE has the pattern.
+kept() {
+    for _ in {1..200}; do
+        grep -q -- "$2" "$1" && return 0
+        sleep 0.05
+    done
+    return 1
+}
 
 tell "What can this host enforce? Asked before anything runs."
 try 0 saggar doctor
@@ -136,6 +174,69 @@ output=$(saggar run --json -- echo hello </dev/null | python3 -m json.tool 2>&1)
 status=$?
 sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
 check "the result is JSON, and the exit status 0" test "$status" -eq 0
+
+tell "A server gives sandboxes to many, over HTTP. The first start needs no configuration, and prints a key."
+serve 0
+SAGGAR_API_KEY=$(grep -o 'sgr_[A-Za-z0-9_-]*' "$data/printed" | head -n1)
+export SAGGAR_API_KEY SAGGAR_URL="http://127.0.0.1:$port"
+check "it is healthy" curl -sf -o /dev/null "$SAGGAR_URL/health"
+try 0 saggar sandbox create --label purpose=demo
+id=$output
+check "that is its id" said '^sbx_[a-z2-7]{26}$'
+try 0 saggar sandbox list --label purpose=demo
+check "it runs" said "^$id  running"
+
+tell "Programs run in it, one after another, and what they leave is there for the next."
+try 0 saggar sandbox exec "$id" -- sh -c 'echo "written inside" > note.txt; id -un'
+check "nobody's root" said '^user$'
+try 0 saggar sandbox cp "$id:note.txt" "$workspace/out.txt"
+check "the file came out" grep -q 'written inside' "$workspace/out.txt"
+try 0 saggar sandbox cp "$workspace/notes.txt" "$id:notes.txt"
+try 0 saggar sandbox exec "$id" -- cat notes.txt
+check "a file went in" said 'written by the agent'
+
+tell "What listens inside is reached through the server, by whom it is meant for."
+try 0 saggar sandbox exec "$id" --background -- python3 -m http.server 8000 --bind 127.0.0.1
+site=$SAGGAR_URL/api/v1/sandboxes/$id/ports/8000/note.txt
+show curl "$site" -H 'Authorization: Bearer …'
+fetch() { output=$(curl -s --retry 20 --retry-delay 1 --retry-all-errors --fail "$site" -H "Authorization: Bearer $SAGGAR_API_KEY"); }
+check "with the key there is the page" fetch
+check "which is the file" said '^written inside$'
+try 0 curl -s -o /dev/null -w '%{http_code}' "$site"
+check "without a key it is not shown" said '^401$'
+
+tell "Paused is frozen, and costs no CPU; resumed, it goes on."
+try 0 saggar sandbox pause "$id"
+try 126 saggar sandbox exec "$id" -- true
+check "nothing runs in it" said 'sandbox_paused'
+try 0 saggar sandbox resume "$id"
+check "the page is there again" fetch
+
+tell "The server is killed, and no sandbox with it. The next one finds them all; who follows a program misses nothing."
+# shellcheck disable=SC2016 # the sandbox's shell expands it.
+lines='for i in 1 2 3 4 5 6 7 8; do echo "line $i"; sleep 0.5; done'
+show saggar sandbox exec "$id" -- sh -c "$lines" '&'
+saggar sandbox exec "$id" -- sh -c "$lines" >"$data/lines" 2>&1 &
+following=$!
+check "it has begun" kept "$data/lines" 'line 2'
+show kill -9 "$server"
+# Without the shell's own word about it.
+{ kill -9 "$server" && wait "$server"; } 2>/dev/null
+serve "$port"
+try 0 saggar sandbox list --label purpose=demo
+check "the sandbox runs" said "^$id  running"
+check "the program went on, and ended well" wait "$following"
+output=$(cat "$data/lines")
+check "each line came once" test "$output" = "$(printf 'line %d\n' 1 2 3 4 5 6 7 8)"
+
+tell "Over: everything in it dies, and how it ended can be asked for afterwards."
+try 0 saggar sandbox kill "$id"
+try 0 saggar sandbox show "$id"
+check "it says why" said '^ended .*killed'
+show kill "$server"
+kill "$server"
+check "the server stops when it is told to" wait "$server"
+server=
 
 echo
 if ((failures > 0)); then

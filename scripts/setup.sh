@@ -15,8 +15,8 @@ export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sb
 main() {
     case $PURPOSE in
     build) install_packages ;;
-    # Debian's Python makes no virtual environments without its package for that.
-    test) if has python3 && python3 -c 'import ensurepip' 2>/dev/null; then install_packages; else install_packages /venv:python3-venv; fi ;;
+    # The venv of Debian's python3 is a package of its own.
+    test) install_packages "$(venv_of_python)" ;;
     bench) install_packages bwrap:bubblewrap runc:runc ;;
     compare)
         install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux
@@ -59,6 +59,11 @@ install_packages() {
     { "${as_root[@]}" apt-get update -qq &&
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages; } ||
         fail "apt-get could not install $packages" "as root: apt-get update && apt-get install $packages"
+}
+
+# COMMAND:PACKAGE of what is missing for `python3 -m venv`; something that is there if nothing is.
+venv_of_python() {
+    if has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3:python3; else echo python3-venv:python3-venv; fi
 }
 
 # Docker's default profile is compiled into its daemon; Debian's package of its source has it as a file, and needs not be installed for that.

@@ -182,7 +182,7 @@ impl From<saggar_domain::Code> for Code {
             Domain::ProgramNotExecutable => Self::ProgramNotExecutable,
             Domain::InvalidCwd => Self::InvalidCwd,
             Domain::GuestLost => Self::GuestLost,
-            Domain::DataDirectory => Self::DataDirectory,
+            Domain::DataDirectory | Domain::ChangesLost => Self::DataDirectory,
             Domain::Stream => Self::Stream,
             // Of an exec that isn't there, as of any object, not more is told.
             Domain::NoSuchExec => Self::NotFound,

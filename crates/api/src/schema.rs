@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, SchemaFormat, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -69,6 +69,8 @@ stand_ins! {
     ProblemCode => choice("What kind of problem it is; newer servers may add codes", crate::code::Code::ALL.iter().map(|one| one.as_str()));
     /// Text names to text values.
     TextMap => text_map();
+    /// Bytes as they are, in a body of their own.
+    Octets => ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).build();
 }
 
 /// A denial, as the domain writes it.

@@ -10,6 +10,7 @@
 mod descriptors;
 mod devices;
 mod files;
+mod git;
 mod identity;
 mod kernel_files;
 mod links;
@@ -48,6 +49,7 @@ const FAMILIES: &[&[Attempt]] = &[
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     pools::ATTEMPTS,
+    git::ATTEMPTS,
     memory::ATTEMPTS,
 ];
 

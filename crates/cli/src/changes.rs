@@ -4,15 +4,20 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use saggar_domain::{Code, Problem};
-use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, reap};
+use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, is_plain, reap};
 use serde_json::json;
 use similar::TextDiff;
 
 use crate::args::{ChangesArguments, ChangesCommand};
 use crate::outcome::{OUR_FAILURE, problem_text};
 
+/// How long a command compares files closely.
+const DIFF_PATIENCE: Duration = Duration::from_secs(5);
+/// Most lines, between the first and the last difference, of files that are compared closely.
+const CLOSE_MAX: usize = 10_000;
 /// Something was refused; the rest was done.
 const NOT_ALL: u8 = 1;
 
@@ -126,6 +131,7 @@ fn diff(changes: &Changes, picked: &Picked) -> Result<(String, ExitCode), Proble
     picked.check(changes)?;
     let workspace = changes.workspace()?;
     let mut text = String::new();
+    let deadline = Instant::now() + DIFF_PATIENCE;
     for entry in changes.entries().iter().filter(|entry| picked.has(entry)) {
         if entry.kind != Kind::File || entry.change == Change::Mode {
             text.push_str(&line(entry));
@@ -135,22 +141,60 @@ fn diff(changes: &Changes, picked: &Picked) -> Result<(String, ExitCode), Proble
             Difference::Binary => text.push_str(&format!("{} (not text)\n", line(entry).trim_end())),
             Difference::Text(before, after) => {
                 let (old, new) = (format!("a/{}", entry.path), format!("b/{}", entry.path));
-                text.push_str(&TextDiff::from_lines(&before, &after).unified_diff().header(&old, &new).to_string());
+                let is_close = Instant::now() < deadline;
+                text.push_str(&difference(&old, &new, &before, &after, is_close));
             }
         }
     }
     Ok((plain(&text), ExitCode::SUCCESS))
 }
 
-/// Contents came out of a sandbox: on a terminal they must not act on it.
+/// A unified diff. Comparing closely takes the product of what differs, so a program could make it take for ever: when it is too much,
+/// or took too long already, everything between the first and the last difference is one block. Nothing is left out either way.
+fn difference(old: &str, new: &str, before: &str, after: &str, is_close: bool) -> String {
+    let (a, b): (Vec<&str>, Vec<&str>) =
+        (before.split_inclusive('\n').collect(), after.split_inclusive('\n').collect());
+    let same = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+    let same_end = a[same..].iter().rev().zip(b[same..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let (gone, come) = (&a[same..a.len() - same_end], &b[same..b.len() - same_end]);
+    if is_close && gone.len().max(come.len()) <= CLOSE_MAX {
+        return TextDiff::from_lines(before, after).unified_diff().header(old, new).to_string();
+    }
+    let range = |lines: &[&str]| format!("{},{}", if lines.is_empty() { same } else { same + 1 }, lines.len());
+    let mut text = format!("--- {old}\n+++ {new}\n@@ -{} +{} @@\n", range(gone), range(come));
+    for (sign, lines) in [('-', gone), ('+', come)] {
+        for line in lines {
+            text.push(sign);
+            text.push_str(line);
+            if !line.ends_with('\n') {
+                text.push_str("\n\\ No newline at end of file\n");
+            }
+        }
+    }
+    text
+}
+
+/// Contents came out of a sandbox: on a terminal they must not act on it, nor hide anything of themselves. So what isn't plain text is
+/// shown as its bytes, and nothing is left out. Elsewhere a diff is what it is.
 fn plain(text: &str) -> String {
     use std::io::IsTerminal;
-    if !std::io::stdout().is_terminal() {
-        return text.to_owned();
+    if std::io::stdout().is_terminal() { shown(text) } else { text.to_owned() }
+}
+
+fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        // A line end of the other kind is no reason to mark every line.
+        let is_line_end = character == '\n' || (character == '\r' && characters.peek() == Some(&'\n'));
+        if is_line_end || character == '\t' || is_plain(character) {
+            shown.push(character);
+        } else {
+            let mut space = [0; 4];
+            character.encode_utf8(&mut space).bytes().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")));
+        }
     }
-    let mut shown = Vec::new();
-    saggar_supervisor::EscapeFilter::default().pass(text.as_bytes(), |byte| shown.push(byte));
-    String::from_utf8_lossy(&shown).into_owned()
+    shown
 }
 
 fn apply(
@@ -161,9 +205,11 @@ fn apply(
 ) -> Result<(String, ExitCode), Problem> {
     picked.check(&changes)?;
     let workspace = changes.workspace()?;
+    let guard = changes.guard(&workspace)?;
     let skipped = changes.skipped().to_vec();
-    let applied =
-        changes.apply(data, &workspace, |entry| picked.has(entry)).map_err(|error| unfinished("applying", &error))?;
+    let applied = changes
+        .apply(data, &workspace, &guard, |entry| picked.has(entry))
+        .map_err(|error| unfinished("applying", &error))?;
     let has_refused = applied.iter().any(|result| result.outcome != ApplyOutcome::Done);
     let code = if has_refused { ExitCode::from(NOT_ALL) } else { ExitCode::SUCCESS };
     if is_json {
@@ -194,4 +240,35 @@ fn unfinished(what: &str, error: &std::io::Error) -> Problem {
         format!("{what} the changes failed: {}", error.kind()),
         "run it again; what was done is done",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coarse_difference_holds_everything() {
+        let coarse = |before: &str, after: &str| difference("a/f", "b/f", before, after, false);
+        assert_eq!(
+            coarse("1\n2\n3\n4\n", "1\nx\n3\ny\n4\n"),
+            "--- a/f\n+++ b/f\n@@ -2,2 +2,3 @@\n-2\n-3\n+x\n+3\n+y\n"
+        );
+        assert_eq!(coarse("", "x"), "--- a/f\n+++ b/f\n@@ -0,0 +1,1 @@\n+x\n\\ No newline at end of file\n");
+        let long = |first: &str| first.to_owned() + &"x\n".repeat(CLOSE_MAX + 1);
+        assert_eq!(difference("a", "b", &long("1\n"), &long("2\n"), true).lines().count(), 8, "most of it is the same");
+    }
+
+    #[test]
+    fn nothing_of_a_text_is_hidden_on_a_terminal() {
+        for (text, expected) in [
+            ("+curl evil\n", "+curl evil\n"),
+            ("+\x1b]\n+curl evil\n", "+\\x1b]\n+curl evil\n"),
+            ("+evil()\r+innocent\n", "+evil()\\x0d+innocent\n"),
+            ("+evil\x08\x08\x08\x08fine\n", "+evil\\x08\\x08\\x08\\x08fine\n"),
+            ("+dos\r\n+\tindented\n", "+dos\r\n+\tindented\n"),
+            ("+\u{9b}2J \u{202e}x gr\u{f6}\u{df}e\n", "+\\xc2\\x9b2J \\xe2\\x80\\xaex gr\u{f6}\u{df}e\n"),
+        ] {
+            assert_eq!(shown(text), expected);
+        }
+    }
 }

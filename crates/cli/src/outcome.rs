@@ -21,7 +21,9 @@ pub(crate) const SIGNAL_BASE: u8 = 128;
 
 /// The exit status for a result.
 pub(crate) fn exit_status(result: &ExecResult) -> u8 {
+    let is_lost = result.error.as_ref().is_some_and(|error| error.code == Code::ChangesLost);
     match result.status {
+        ExecStatus::Exited | ExecStatus::Signaled if is_lost => OUR_FAILURE,
         ExecStatus::Exited => result.exit_code.unwrap_or(OUR_FAILURE),
         ExecStatus::Signaled => result.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal)),
         ExecStatus::TimedOut => TIMED_OUT,

@@ -8,7 +8,7 @@ use saggar_domain::{Code, Problem};
 use saggar_server::{BackupError, Config};
 
 use crate::outcome::{OUR_FAILURE, problem_text};
-use crate::settings::{SettingFlags, refused};
+use crate::settings::{DataFlags, SettingFlags, refused};
 
 /// Stacks of worker threads: handlers are flat, and what is deep is on the heap.
 const STACK_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct CopyArguments {
     /// The backup
     file: PathBuf,
     #[command(flatten)]
-    settings: SettingFlags,
+    data: DataFlags,
 }
 
 /// Serves until told to stop.
@@ -85,7 +85,7 @@ pub(crate) fn restore(arguments: &CopyArguments) -> ExitCode {
 }
 
 fn copy(arguments: &CopyArguments, work: impl Fn(&Config, &std::path::Path) -> Result<(), BackupError>) -> ExitCode {
-    let config = match arguments.settings.load() {
+    let config = match arguments.data.load() {
         Ok(config) => config,
         Err(error) => return refused(&error),
     };

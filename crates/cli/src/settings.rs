@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use saggar_domain::Problem;
 use saggar_sandbox::DataDirectory;
-use saggar_server::{Config, ConfigError, Given};
+use saggar_server::{Config, ConfigError, Given, Shown};
 
-use crate::outcome::{OUR_FAILURE, problem_text};
+use crate::outcome::{OUR_FAILURE, problem_text, visible};
+use crate::remote::{aligned, terminal_width};
 
 /// The variable that names the file, beside `--config`.
 const FILE_VARIABLE: &str = "SAGGAR_CONFIG";
@@ -31,6 +32,7 @@ impl Args for SettingFlags {
             command.arg(file.help("Read settings from a TOML file; the environment and flags come before it"));
         for (name, what) in saggar_server::names() {
             let flag = name.replace('_', "-");
+            let what = sentence(what);
             command = command.arg(Arg::new(name).long(flag).value_name("VALUE").help(what).allow_hyphen_values(true));
         }
         command
@@ -90,6 +92,31 @@ impl SettingFlags {
     }
 }
 
+/// As help has it: with a capital.
+fn sentence(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
+}
+
+/// Where a server's data is, for commands that touch nothing else of it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DataFlags {
+    /// Read settings from a TOML file; the environment and flags come before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data directory of the server
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+}
+
+impl DataFlags {
+    /// Everything that was given, read.
+    pub(crate) fn load(&self) -> Result<Config, ConfigError> {
+        let values = self.data_dir.iter().map(|path| ("data_dir".to_owned(), path.clone())).collect();
+        SettingFlags { file: self.config.clone(), values }.load()
+    }
+}
+
 /// `saggar config show`.
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArguments {
@@ -125,9 +152,9 @@ pub(crate) fn main(arguments: ConfigArguments) -> ExitCode {
             .collect();
         println!("{}", serde_json::Value::Object(object));
     } else {
-        for one in shown {
-            println!("{:<20} {:<28} {:<24} {}", one.name, one.value, one.from, one.what);
-        }
+        let row = |one: Shown| vec![one.name.to_owned(), visible(&one.value), visible(&one.from), one.what.to_owned()];
+        let rows: Vec<Vec<String>> = shown.into_iter().map(row).collect();
+        print!("{}", aligned(&["SETTING", "VALUE", "FROM", "WHAT IT DECIDES"], &rows, terminal_width()));
     }
     ExitCode::SUCCESS
 }

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use saggar_domain::{Code, Draft, DraftLimits, EnvDraft, Problem, Spec};
+use saggar_domain::{Access, Code, Draft, DraftLimits, EnvDraft, FsMode, Problem, Spec};
+use saggar_sandbox::{HostTree, held_for};
 
 use crate::args::RunArguments;
 
@@ -14,11 +15,34 @@ const SPEC_LEN_MAX: u64 = 1 << 20;
 /// The effective spec of a command line.
 pub(crate) fn resolve(arguments: &RunArguments) -> Result<Spec, Problem> {
     let flags = from_flags(arguments)?;
-    let draft = match &arguments.spec {
-        Some(path) => read(path)?.merge(flags)?,
-        None => flags,
-    };
+    let Some(path) = &arguments.spec else { return Spec::resolve(flags) };
+    let mut draft = read(path)?.merge(flags)?;
+    protect(path, &mut draft)?;
     Spec::resolve(draft)
+}
+
+/// Who can write the spec file decides what the next sandbox may do: what it describes must not be able to.
+fn protect(path: &Path, draft: &mut Draft) -> Result<(), Problem> {
+    for mount in draft.mounts.iter().filter(|mount| mount.access == Access::ReadWrite) {
+        // One that can't be opened is told of when the sandbox is made.
+        let Ok(tree) = HostTree::open(&mount.host, Code::InvalidMount, "mount source") else { continue };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if [path, parent].iter().filter_map(|place| place.canonicalize().ok()).any(|place| tree.holds(&place)) {
+            return Err(Problem::new(
+                Code::Contradiction,
+                format!("the spec file {:?} is in a mount that the sandbox can write", path.display().to_string()),
+                "keep it outside of writable mounts",
+            ));
+        }
+    }
+    if let Some(workspace) = draft.workspace.as_ref().filter(|_| draft.fs != Some(FsMode::ReadOnly)) {
+        for held in held_for(workspace, path)? {
+            if !draft.protect.contains(&held) {
+                draft.protect.push(held);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {

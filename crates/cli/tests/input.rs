@@ -434,7 +434,7 @@ fn names_that_are_not_text_are_refused_as_paths_and_passed_on_as_arguments() {
     std::fs::write(place.workspace().join(raw), "inside").expect("ours");
     let listed = finish(
         place
-            .command(["run", "--workspace", "workspace", "--", "/bin/sh", "-c", "cat *; rm *"])
+            .command(["run", "--workspace", "workspace", "--", "/bin/sh", "-c", "cat not*; rm not*"])
             .spawn()
             .expect("built"),
     );

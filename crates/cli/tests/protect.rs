@@ -99,7 +99,8 @@ fn present_paths_stay_as_they_are() {
         place.write("workspace/.git/hooks/pre-commit", "#!/bin/sh\n");
         place.write("workspace/.saggar/policy.toml", "[policy]\n");
         for path in FILES {
-            place.write(&format!("workspace/{path}"), "of the host\n");
+            // Something that git reads as settings.
+            place.write(&format!("workspace/{path}"), "# of the host\n");
         }
         let before = kept(&place);
         let workspace = show(&place.workspace());
@@ -112,7 +113,7 @@ fn present_paths_stay_as_they_are() {
             &flags,
             &[
                 ("read('/workspace/.git/hooks/pre-commit')", "#!/bin/sh"),
-                ("read('/workspace/.git/config')", "of the host"),
+                ("read('/workspace/.git/config')", "# of the host"),
             ],
         );
         assert_eq!(kept(&place), before);

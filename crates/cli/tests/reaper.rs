@@ -105,7 +105,7 @@ fn killed_in_the_middle_of_a_run_its_tree_dies_and_the_rest_is_removed_later() {
     let child = place
         .spawn(&flags, &["/bin/sh", "-c", &format!("trap '' TERM HUP; (setsid sleep {marker} &); sleep {marker}")]);
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
-    assert_eq!(names(&place.workspace()), [".git", ".saggar"]);
+    assert_eq!(names(&place.workspace()), [".git", ".saggar", "commondir", "refs"]);
     kill(child);
     // What was on disk stays there until someone comes by.
     assert_eq!(place.records(), [sandbox.as_str()]);
@@ -161,7 +161,7 @@ fn a_live_sandbox_is_left_alone_by_another_start() {
     assert_eq!(place.run(&["--workspace", &workspace], &["/bin/true"]).code, 0);
     assert_eq!(
         (place.records(), names(&place.workspace())),
-        (vec![sandbox.clone()], vec![".git".to_owned(), ".saggar".to_owned()])
+        (vec![sandbox.clone()], [".git", ".saggar", "commondir", "refs"].map(str::to_owned).to_vec())
     );
     if is_root() {
         assert!(sandboxes_with_cgroups().contains(&sandbox), "its cgroups were removed");

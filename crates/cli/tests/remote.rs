@@ -433,14 +433,15 @@ fn keys_are_made_listed_and_revoked() {
     let server = Scripted::table(vec![
         ("POST /api/v1/keys", value(&made)),
         ("GET /api/v1/keys", value(&json!({"items": [key.clone()]}))),
-        ("DELETE /api/v1/keys/key_aaaaaaaaaaaaaaaaaaaaaaaaaa", value(&key)),
+        ("DELETE /api/v1/keys/key_aaaaaaaaaaaaaaaaaaaaaaaaaa", b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()),
     ]);
     assert_eq!(run(&server, &["key", "create", "ci", "--expires", "30d"]).stdout, "sgr_abcdef\n");
     assert_eq!(server.find("POST /api/v1/keys").json(), json!({"name": "ci", "expires": "30d"}));
     let listed = run(&server, &["key", "list"]).stdout;
     assert!(listed.contains("key_aaaaaaaaaaaaaaaaaaaaaaaaaa  sgr_ab  active") && !listed.contains("cdef"), "{listed}");
     assert_eq!(run(&server, &["key", "list", "--json"]).json()["items"], json!([key]));
-    assert_eq!(run(&server, &["key", "revoke", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"]).code, 0);
+    let revoked = run(&server, &["key", "revoke", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"]);
+    assert_eq!(revoked.stdout, "key_aaaaaaaaaaaaaaaaaaaaaaaaaa revoked\n");
 }
 
 #[test]

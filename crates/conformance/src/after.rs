@@ -46,6 +46,10 @@ impl Before {
         if let Some(pid) = attacker_alive(&bench.attacker()) {
             found.push(format!("the attacker is still alive as process {pid}"));
         }
+        let changes = fs::read_dir(bench.data_path.join("changes")).into_iter().flatten().flatten();
+        for entry in changes.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')) {
+            found.push(format!("half-kept changes were left: {}", entry.file_name().display()));
+        }
         for name in sandboxes {
             let records = bench.data_path.join("sandboxes");
             if fs::read_dir(&records).is_ok_and(|entries| {

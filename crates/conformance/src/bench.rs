@@ -73,11 +73,26 @@ impl Bench {
         self.run_watched(draft, program, &mut |_, _| {})
     }
 
+    /// The same, and what a scratch workspace changed is kept.
+    pub(crate) fn run_keeping(&self, draft: Draft, program: Vec<Vec<u8>>) -> Ran {
+        self.run_as(draft, program, true, &mut |_, _| {})
+    }
+
     /// The same, told of each event as it happens.
     pub(crate) fn run_watched(
         &self,
         draft: Draft,
         program: Vec<Vec<u8>>,
+        watch: &mut dyn FnMut(&SandboxId, &EventBody),
+    ) -> Ran {
+        self.run_as(draft, program, false, watch)
+    }
+
+    fn run_as(
+        &self,
+        draft: Draft,
+        program: Vec<Vec<u8>>,
+        keeps_changes: bool,
         watch: &mut dyn FnMut(&SandboxId, &EventBody),
     ) -> Ran {
         let (start, cpu) = (Instant::now(), cpu_time());
@@ -103,7 +118,7 @@ impl Bench {
                 terminal_name: None,
                 signals: &signals,
                 wants_usage: true,
-                keeps_changes: false,
+                keeps_changes,
             };
             Ok(run(&self.data, &ids, job, &mut |body| {
                 watch(&ids.sandbox, &body);

@@ -1,6 +1,8 @@
 //! Checks on the host: what an attempt left there, or how the runtime treats what it is given. Each is a name in the data.
 
 mod ends;
+mod git;
+mod kept;
 mod records;
 mod starts;
 mod together;
@@ -88,6 +90,18 @@ pub(crate) enum HostCheck {
     SupervisorRests,
     /// Denials have a code, a rule and a remedy, and events carry the boundary.
     DenialsExplain,
+    /// The workspace itself is no repository to git.
+    NoRepositoryAtTop,
+    /// No link is left in a git directory.
+    NoLinksInGit,
+    /// A protected file with a second name is refused.
+    SecondNamesRefused,
+    /// What is protected is not applied.
+    ProtectedNotApplied,
+    /// What is kept is never more than what could be stored, and nothing of it is lost without a word.
+    KeptWithinBounds,
+    /// Changes are applied to the workspace they are of, or not at all.
+    AppliedNowhereElse,
     /// Errors about a spec file show what would act on a terminal.
     SpecErrorsHarmless,
     /// A record that someone else may have written is not acted on.
@@ -149,6 +163,12 @@ impl HostCheck {
             Self::CapabilitiesTold => told::capabilities_told(scene),
             Self::DoctorAgrees => told::doctor_agrees(scene),
             Self::DenialsExplain => told::denials_explain(scene),
+            Self::NoRepositoryAtTop => git::no_repository_at_top(scene),
+            Self::NoLinksInGit => git::no_links_in_git(scene),
+            Self::SecondNamesRefused => git::second_names_refused(scene),
+            Self::ProtectedNotApplied => kept::protected_not_applied(scene),
+            Self::KeptWithinBounds => kept::within_bounds(scene),
+            Self::AppliedNowhereElse => kept::applied_nowhere_else(scene),
             Self::SpecErrorsHarmless => told::spec_errors_harmless(scene),
             Self::ForgedRecords => records::forged_records(scene),
             Self::HeldTogether => together::held_together(scene),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -25,6 +25,8 @@ pub(crate) enum Workspace {
     GitModules,
     /// The same, with hooks and settings where its configuration says.
     GitSettings,
+    /// The same, with hooks, settings, submodules and worktrees in every place that git finds them in.
+    GitEverywhere,
     /// Files, and a repository whose git directory is elsewhere in the workspace.
     GitElsewhere,
 }
@@ -37,6 +39,7 @@ impl Workspace {
             Self::Empty => Ok(()),
             Self::Plain => plain(at),
             Self::Git => plain(at).and_then(|()| git(at)),
+            Self::GitEverywhere => plain(at).and_then(|()| git(at)).and_then(|()| git_everywhere(at)),
             Self::GitModules => plain(at).and_then(|()| git(at)).and_then(|()| put(at, MODULES)),
             Self::GitSettings => plain(at).and_then(|()| git(at)).and_then(|()| put(at, SETTINGS)),
             Self::GitElsewhere => plain(at).and_then(|()| put(at, ELSEWHERE)),
@@ -106,6 +109,63 @@ fn git(at: &Path) -> io::Result<()> {
         fs::write(at.join(name), text)?;
     }
     fs::set_permissions(at.join(".git/hooks/pre-commit"), fs::Permissions::from_mode(0o755))
+}
+
+/// What a repository says, in ways that git understands and that are easily missed.
+fn git_everywhere(at: &Path) -> io::Result<()> {
+    let alias = at.with_file_name("alias");
+    symlink(at, &alias)?;
+    let config = format!(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\thooksPath = .first ; the last one counts\n\
+         [core] hooksPath = \".comm\"ented # ours\n[core]\n\thooksPath = .contin\\\nued\n\thooksPath = {}/.aliased\n\
+         \tfsmonitor = sh tools/monitor\n\
+         [include]\n\tpath = ../shared.cfg\n[includeIf \"gitdir:/nowhere/\"]\n\tpath = ../unlikely.cfg\n",
+        alias.display()
+    );
+    for (name, text) in [
+        (".git/config", config.as_str()),
+        (".git/config.worktree", "[core]\n\thooksPath = .of-worktree\n"),
+        ("shared.cfg", "[include]\n\tpath = more.cfg\n"),
+        ("more.cfg", "[core]\n\thooksPath = .included\n"),
+        ("unlikely.cfg", "[core]\n"),
+        ("tools/monitor", "#!/bin/sh\nexit 1\n"),
+        ("scripts/pre-push", "#!/bin/sh\nexit 0\n"),
+        (".git/modules/lost/config", "[core]\n"),
+        (".git/worktrees/tree/HEAD", "ref: refs/heads/tree\n"),
+        (".git/worktrees/tree/commondir", "../..\n"),
+        (".git/worktrees/tree/gitdir", &format!("{}/tree/.git\n", alias.display())),
+        ("tree/.git", &format!("gitdir: {}/.git/worktrees/tree\n", at.display())),
+        ("sub/.git/HEAD", "ref: refs/heads/main\n"),
+        ("sub/.git/config", "[core]\n"),
+    ] {
+        let path = at.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(at))?;
+        fs::write(path, text)?;
+    }
+    for name in ["sub/.git/objects", "sub/.git/refs", "sub/.git/hooks"] {
+        fs::create_dir(at.join(name))?;
+    }
+    symlink("../../scripts/pre-push", at.join(".git/hooks/pre-push"))?;
+    fs::write(at.join(".git/index"), index_of(&["later", "sub"]))
+}
+
+/// An index with nothing but submodules in it, of version 2. The sum at its end is left out, which git allows as zeroes.
+fn index_of(submodules: &[&str]) -> Vec<u8> {
+    let mut bytes = b"DIRC\0\0\0\x02".to_vec();
+    bytes.extend((submodules.len() as u32).to_be_bytes());
+    for name in submodules {
+        let start = bytes.len();
+        bytes.extend([0; 24]);
+        bytes.extend(0o160_000u32.to_be_bytes());
+        bytes.extend([0; 12]);
+        bytes.extend([1; 20]);
+        bytes.extend((name.len() as u16).to_be_bytes());
+        bytes.extend(name.as_bytes());
+        let length = bytes.len() - start;
+        bytes.extend(vec![0; 8 - length % 8]);
+    }
+    bytes.extend([0; 20]);
+    bytes
 }
 
 /// A private directory with a name nobody can guess, removed with everything in it when dropped.

@@ -25,6 +25,8 @@ pub enum DenialCode {
     LimitReached,
     /// A program tried a syscall from the named list of telling ones.
     SyscallRefused,
+    /// A symbolic link that was made in a git directory was removed.
+    LinkRemoved,
     /// More syscalls were refused than are kept.
     DenialsDropped,
 }

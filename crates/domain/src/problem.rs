@@ -64,6 +64,8 @@ pub enum Code {
     GuestLost,
     /// The data directory can't be used.
     DataDirectory,
+    /// What a scratch workspace changed could not be kept.
+    ChangesLost,
     /// Reading or writing one of the streams failed.
     Stream,
     /// There is no such exec in the sandbox.
@@ -101,6 +103,7 @@ impl Code {
             Self::InvalidCwd => "invalid_cwd",
             Self::GuestLost => "guest_lost",
             Self::DataDirectory => "data_directory",
+            Self::ChangesLost => "changes_lost",
             Self::Stream => "stream",
             Self::NoSuchExec => "no_such_exec",
             Self::SandboxPaused => "sandbox_paused",

@@ -127,7 +127,7 @@ impl Spec {
         Ok(Self {
             tier,
             template: draft.template.unwrap_or(Template::Host),
-            protect: protected(draft.workspace.is_some() && fs == FsMode::WorkspaceWrite, draft.protect)?,
+            protect: protected(fs, draft.workspace.is_some(), draft.protect)?,
             workspace: draft.workspace,
             fs,
             mounts,
@@ -209,12 +209,15 @@ fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
     Ok(())
 }
 
-fn protected(is_writable_workspace: bool, asked: Vec<ProtectedPath>) -> Result<Vec<ProtectedPath>, Problem> {
-    if !is_writable_workspace {
-        return Ok(Vec::new());
-    }
-    let built_in =
-        DEFAULT_PROTECTED.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
+/// A workspace that is written is held to the built-in paths too. A scratch one is a copy: what is protected of it is not applied, and
+/// what is built in is looked for then.
+fn protected(fs: FsMode, has_workspace: bool, asked: Vec<ProtectedPath>) -> Result<Vec<ProtectedPath>, Problem> {
+    let built_in: &[&str] = match fs {
+        FsMode::WorkspaceWrite if has_workspace => DEFAULT_PROTECTED,
+        FsMode::Scratch if has_workspace => &[],
+        FsMode::WorkspaceWrite | FsMode::Scratch | FsMode::ReadOnly => return Ok(Vec::new()),
+    };
+    let built_in = built_in.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
     let mut all: Vec<ProtectedPath> = built_in.chain(asked).collect();
     all.sort();
     all.dedup();
@@ -294,5 +297,7 @@ mod tests {
     fn the_built_in_protected_paths_hold_only_where_a_workspace_is_writable() {
         assert_eq!(resolve(r#"{"workspace": "/w"}"#).unwrap().protect.len(), DEFAULT_PROTECTED.len());
         assert!(resolve(r#"{"workspace": "/w", "fs": "scratch"}"#).unwrap().protect.is_empty());
+        let asked = resolve(r#"{"workspace": "/w", "fs": "scratch", "protect": ["ci.yml"]}"#).unwrap().protect;
+        assert_eq!(asked, [ProtectedPath::parse("ci.yml").unwrap()], "what was asked for holds for what is applied");
     }
 }

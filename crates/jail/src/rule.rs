@@ -75,6 +75,8 @@ rules! {
     HeldAncestors = "protect/ancestors",
     /// So is what the repository itself names: worktrees, submodules, hooks and settings elsewhere.
     FoundPaths = "protect/found",
+    /// Links that were made in git directories are removed.
+    GitLinks = "protect/git-links",
     /// A placeholder stays as long as anyone needs it, by whatever name they know the workspace.
     SharedPlaceholders = "protect/shared",
     /// A record is believed only if nobody else can have written it.

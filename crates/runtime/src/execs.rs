@@ -69,8 +69,13 @@ impl Sandboxes {
         started(reply).map_err(|error| Fault::from_control(error, id))
     }
 
-    /// Starts a program and follows it.
+    /// Starts a program and follows it, without feeding it: a connection that starts and follows a program with a stdin would be the
+    /// one that feeds it, and there can't be two. So such a program is started first and then attached to; what it writes in between is kept.
     pub async fn follow_exec(&self, permit: &Permit, new: NewExec) -> Result<Followed, Fault> {
+        if new.stdin {
+            let started = self.start_exec(permit, new).await?;
+            return self.attach(permit, &started.exec_id, From::Start, false).await;
+        }
         let id = self.may_exec(permit)?;
         let op = op(self.new_exec_id(), new, true);
         let (reply, connection) = self.conversation(permit.project(), id, op).await?;

@@ -198,6 +198,12 @@ impl DataDirectory {
         rustix::fs::renameat(&directory, beside.as_str(), &directory, name.as_str()).map_err(Into::into)
     }
 
+    /// The directory of kept changes, if there is one.
+    pub(crate) fn kept_changes(&self) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        open(self.path.join("changes"), flags, Mode::empty()).ok()
+    }
+
     /// The directory of records.
     pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
         self.sandboxes.as_fd()

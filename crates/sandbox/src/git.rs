@@ -1,243 +1,461 @@
-//! What the host's git would act on in a workspace, besides the fixed names: worktrees, submodules, a git directory elsewhere, hooks elsewhere.
+//! What the host's git would act on in a workspace, besides the fixed names: worktrees, submodules, a git directory elsewhere, hooks
+//! and programs elsewhere, and what would make a repository of the workspace's own top.
 //!
 //! Whoever can write one of these makes the host's git run programs of their choice. The names depend on the repository, so they are
-//! read from it, at the start, without following a link. What can't be read refuses the workspace: it might be hiding something.
+//! read from it, at the start, as git reads them. A link inside the workspace on the way to one is named too: it can't be held, so it
+//! refuses the workspace. What can't be read refuses it likewise: it might be hiding something. Files outside of the workspace (the
+//! user's own settings, a repository around the workspace) are read for what they say of the inside, as far as they can be.
 //! It goes by what is there: a repository that a program makes later, somewhere below, is not covered.
 
-use std::os::fd::{AsFd, OwnedFd};
+mod config;
+mod index;
+mod links;
+mod personal;
+mod reading;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 use saggar_jail::Rule;
 
 use crate::host_tree::HostTree;
+use crate::trail::Trail;
+use config::Setting;
+use personal::Personal;
+use reading::{Reading, path_of};
 
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+pub(crate) use links::remove_new_links;
+
 /// Most paths; each costs a mount or two.
-const FOUND_MAX: usize = 256;
+const FOUND_MAX: usize = 2048;
 /// Deepest nesting of submodules.
 const DEPTH_MAX: usize = 8;
+/// Deepest nesting of included files; git's own limit.
+const INCLUDES_MAX: usize = 10;
 /// Configurations are short.
-const CONFIG_LEN_MAX: usize = 256 * 1024;
+const CONFIG_LEN_MAX: usize = 1 << 20;
+/// An index has about a hundred bytes for each file of the repository.
+const INDEX_LEN_MAX: usize = 256 << 20;
+/// What makes a directory one of git's own, but for its `HEAD`.
+const SIGNS: [&str; 5] = ["HEAD", "config", "objects", "refs", "hooks"];
+/// Directories of a git directory that no submodule's is found in.
+const OWN: &[&[u8]] = &[b"hooks", b"info", b"logs", b"modules", b"objects", b"refs", b"worktrees"];
 
-/// The paths to protect.
-pub(crate) fn protected_paths(workspace: &HostTree) -> Result<Vec<ProtectedPath>, Problem> {
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The paths to protect.
+    pub(crate) paths: Vec<ProtectedPath>,
+    /// Names at the top that have to be something git takes for no part of a repository.
+    pub(crate) stops: Vec<ProtectedPath>,
+    /// The git directories of the workspace, relative to it; empty for the workspace itself.
+    pub(crate) directories: Vec<String>,
+}
+
+/// Looks for everything.
+pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
     if !Rule::FoundPaths.is_on() {
-        return Ok(Vec::new());
+        return Ok(Found::default());
     }
-    let mut finder = Finder { workspace, found: Vec::new() };
-    let outcome = match finder.kind(".git") {
-        Ok(Some(FileType::Directory)) => finder.git_directory(".git", "", 0),
-        // A file that says where the git directory is.
-        Ok(Some(FileType::RegularFile)) => finder.linked(".git", "", 0),
-        // A link is refused elsewhere, where every protected path is looked at.
-        Ok(_) => Ok(()),
-        Err(errno) => Err((".git".to_owned(), errno)),
+    let mut finder = Finder {
+        reading: Reading { workspace },
+        personal: Personal::of(workspace.uid),
+        settings: Vec::new(),
+        seen: BTreeSet::new(),
+        found: Found::default(),
     };
-    outcome.map_err(|(path, errno)| {
-        Problem::new(
-            Code::InvalidProtect,
-            format!("{path:?} of the workspace's repository can't be looked at, so it can't be protected: {errno}"),
-            "mend its permissions, prune what is no longer used, or use --fs read-only or --fs scratch",
-        )
-    })?;
-    Ok(finder.found)
+    match finder.start() {
+        Ok(()) => Ok(finder.found),
+        Err((path, errno)) => {
+            let path = path.strip_prefix(&workspace.path).unwrap_or(&path).display().to_string();
+            Err(Problem::new(
+                Code::InvalidProtect,
+                format!("{path:?} of the workspace's repository can't be looked at, so it can't be protected: {errno}"),
+                "mend it or its permissions, prune what is no longer used, or use --fs read-only or --fs scratch",
+            ))
+        }
+    }
 }
 
 struct Finder<'a> {
-    workspace: &'a HostTree,
-    found: Vec<ProtectedPath>,
+    reading: Reading<'a>,
+    personal: Personal,
+    /// What the user's own settings say, for every repository.
+    settings: Vec<Setting>,
+    /// Git directories that were looked at.
+    seen: BTreeSet<PathBuf>,
+    found: Found,
 }
 
-type Outcome = Result<(), (String, Errno)>;
+type Outcome<T = ()> = Result<T, (PathBuf, Errno)>;
+
+/// A checkout, and what is set for it alone.
+struct Checkout {
+    top: PathBuf,
+    settings: Vec<Setting>,
+}
 
 impl Finder<'_> {
+    fn start(&mut self) -> Outcome {
+        let top = self.reading.workspace.path.clone();
+        let repositories: Vec<&Path> = top
+            .ancestors()
+            .filter(|place| matches!(self.reading.kind(&place.join(".git")), Ok(Some(_)) | Err(_)))
+            .collect();
+        let is_bare = ["HEAD", "objects", "refs"].iter().all(|name| self.counts(&top.join(name)));
+        if is_bare || !repositories.is_empty() {
+            for file in self.personal.files() {
+                let mut settings = Vec::new();
+                self.read_settings(&file, 0, &mut BTreeSet::new(), &mut settings)?;
+                self.settings.extend(settings);
+            }
+        }
+        for place in repositories {
+            self.repository(place, 0)?;
+        }
+        if is_bare { self.git_directory(&top, None, 0) } else { self.stop_bare(&top) }
+    }
+
+    /// A directory with `HEAD`, `objects` and `refs` is a repository to git where `.git` isn't one (any more); `commondir` may lead to
+    /// the other two. As the name that is missing there will be something that git does not take for one.
+    fn stop_bare(&mut self, top: &Path) -> Outcome {
+        let name = ["refs", "objects", "HEAD"].into_iter().find(|name| !self.counts(&top.join(name)));
+        for name in [name.unwrap_or("HEAD"), "commondir"] {
+            let path = ProtectedPath::parse(name).map_err(|_| (top.join(name), Errno::INVAL))?;
+            self.found.stops.push(path);
+        }
+        Ok(())
+    }
+
+    /// Whether git could take it for part of a repository. A socket is what another sandbox put there to stop just that.
+    fn counts(&self, path: &Path) -> bool {
+        !matches!(self.reading.kind(path), Ok(None | Some(FileType::Socket)))
+    }
+
+    /// A directory with something called `.git` in it.
+    fn repository(&mut self, checkout: &Path, depth: usize) -> Outcome {
+        let git = checkout.join(".git");
+        match self.reading.kind(&git).map_err(|errno| (git.clone(), errno))? {
+            Some(FileType::Directory) => self.git_directory(&git, Some(checkout), depth),
+            // A file that says where the git directory is.
+            Some(FileType::RegularFile) => {
+                self.hold(&git)?;
+                self.linked(&git, checkout, depth)
+            }
+            Some(FileType::Symlink) => {
+                let end = self.lead(checkout, Path::new(".git"))?;
+                match self.reading.kind(&end).map_err(|errno| (end.clone(), errno))? {
+                    Some(FileType::Directory) => self.git_directory(&end, Some(checkout), depth),
+                    _ => Ok(()),
+                }
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// A git directory, and the top of the checkout it belongs to.
-    fn git_directory(&mut self, directory: &str, checkout: &str, depth: usize) -> Outcome {
+    fn git_directory(&mut self, directory: &Path, checkout: Option<&Path>, depth: usize) -> Outcome {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
         }
-        for name in ["config", "config.worktree", "commondir", "hooks/"] {
-            self.hold(&format!("{directory}/{name}"))?;
+        if !self.seen.insert(directory.to_owned()) {
+            return Ok(());
         }
-        let config = self.read(&format!("{directory}/config"))?.unwrap_or_default();
-        let settings = settings(&config);
-        let value = |name: &str| settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        let checkout = match value("core.worktree").and_then(|path| self.within(directory, path)) {
-            Some(elsewhere) => elsewhere,
-            None => checkout.to_owned(),
-        };
-        if let Some(hooks) =
-            value("core.hookspath").and_then(|path| self.within(&checkout, path)).filter(|path| !path.is_empty())
-        {
-            self.hold(&format!("{hooks}/"))?;
+        if let Ok(inside) = directory.strip_prefix(&self.reading.workspace.path) {
+            let name = inside.to_str().ok_or_else(|| (directory.to_owned(), Errno::ILSEQ))?.to_owned();
+            self.found.directories.push(name);
         }
-        let included = settings.iter().filter(|(key, _)| key.starts_with("include") && key.ends_with(".path"));
-        for path in included
-            .filter_map(|(_, path)| self.within(directory, path))
-            .filter(|path| !path.is_empty())
-            .collect::<Vec<_>>()
-        {
-            self.hold(&path)?;
+        for name in ["config", "config.worktree", "commondir"] {
+            self.hold(&directory.join(name))?;
         }
-        self.checkout_of(&checkout)?;
-        self.worktrees(directory)?;
-        self.modules(&format!("{directory}/modules"), depth + 1)
+        self.hooks(&directory.join("hooks"))?;
+        let mut settings = self.settings.clone();
+        let mut files = BTreeSet::new();
+        for name in ["config", "config.worktree"] {
+            self.read_settings(&directory.join(name), 0, &mut files, &mut settings)?;
+        }
+        let mut checkouts = Vec::new();
+        if let Some(top) = checkout {
+            checkouts.push(Checkout { top: top.to_owned(), settings: Vec::new() });
+        }
+        for path in values(&settings, "core.worktree") {
+            let top = self.lead(directory, path)?;
+            self.checkout_of(&top)?;
+            checkouts.push(Checkout { top, settings: Vec::new() });
+        }
+        self.worktrees(directory, &mut checkouts)?;
+        // Where hooks of a push to this repository are run.
+        checkouts.push(Checkout { top: directory.to_owned(), settings: Vec::new() });
+        for checkout in &checkouts {
+            self.acted_on(&checkout.top, settings.iter().chain(&checkout.settings))?;
+        }
+        let is_long = values(&settings, "extensions.objectformat").any(|format| format == Path::new("sha256"));
+        let hash_len = if is_long { 32 } else { 20 };
+        if let Some(top) = checkouts.first().filter(|checkout| checkout.top != directory) {
+            self.submodules(directory, &top.top, hash_len, depth)?;
+        }
+        for worktree in self.reading.directories(&directory.join("worktrees"))? {
+            let own = directory.join("worktrees").join(worktree);
+            if let Some(top) = self.checkout_at(&own)? {
+                self.submodules(&own, &top, hash_len, depth)?;
+            }
+        }
+        self.modules(&directory.join("modules"), depth + 1)
+    }
+
+    /// Hooks, and programs by a path, that settings name for one checkout.
+    fn acted_on<'s>(&mut self, checkout: &Path, settings: impl Iterator<Item = &'s Setting>) -> Outcome {
+        for setting in settings {
+            let Some(value) = setting.value.as_deref() else { continue };
+            if setting.is("core.hookspath") {
+                for path in self.personal.expand(value).map_err(|errno| (checkout.to_owned(), errno))? {
+                    let hooks = self.lead(checkout, &path)?;
+                    self.hooks(&hooks)?;
+                }
+            } else if runs_a_program(setting) {
+                self.programs(checkout, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory of hooks, with what links in it lead to.
+    fn hooks(&mut self, directory: &Path) -> Outcome {
+        self.hold_directory(directory)?;
+        // Hooks that husky makes in `.husky/_` run those of the same name in `.husky`.
+        if let Some(above) = directory.parent().filter(|_| directory.ends_with("_")) {
+            self.hold_directory(above)?;
+        }
+        for (name, kind) in self.reading.list(directory)? {
+            if kind == FileType::Symlink {
+                let target = self.reading.read_link(directory, &name)?;
+                let end = self.lead(directory, &target)?;
+                self.hold(&end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files of the workspace that a command line names. They may be scripts that an interpreter is given, so every word counts.
+    fn programs(&mut self, checkout: &Path, command: &[u8]) -> Outcome {
+        let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"\"'`$;|&()<>=!".contains(byte);
+        for word in command.split(is_between).filter(|word| !word.is_empty()) {
+            // Where a name can't be expanded, no program is found by it.
+            for path in self.personal.expand(word).unwrap_or_default() {
+                let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &checkout.join(&path));
+                let is_inside = links.iter().chain([&end]).any(|place| self.reading.is_inside(place));
+                if is_inside && end.is_file() {
+                    links.iter().chain([&end]).try_for_each(|place| self.hold(place))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A file that leads to a git directory.
-    fn linked(&mut self, file: &str, checkout: &str, depth: usize) -> Outcome {
-        let text = self.read(file)?.unwrap_or_default();
-        let Some(target) = text.trim().strip_prefix("gitdir:").and_then(|path| self.within(checkout, path.trim()))
-        else {
+    fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> Outcome {
+        let text = self.reading.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
+        let Some(path) = text.strip_prefix(b"gitdir: ").map(|rest| path_of(rest.trim_ascii_end())) else {
             return Ok(());
         };
-        match self.kind(&target).map_err(|errno| (target.clone(), errno))? {
-            Some(FileType::Directory) => self.git_directory(&target, checkout, depth + 1),
+        let target = self.lead(checkout, path)?;
+        match self.reading.kind(&target).map_err(|errno| (target.clone(), errno))? {
+            Some(FileType::Directory) => self.git_directory(&target, Some(checkout), depth + 1),
             _ => Ok(()),
         }
     }
 
     /// The file `.git` of a checkout whose git directory is elsewhere. Another in its place would lead git astray.
-    fn checkout_of(&mut self, checkout: &str) -> Outcome {
-        if checkout.is_empty() {
-            return Ok(());
-        }
-        let file = format!("{checkout}/.git");
-        match self.kind(&file).map_err(|errno| (file.clone(), errno))? {
+    fn checkout_of(&mut self, checkout: &Path) -> Outcome {
+        let file = checkout.join(".git");
+        match self.reading.kind(&file).map_err(|errno| (file.clone(), errno))? {
             Some(FileType::RegularFile) => self.hold(&file),
             _ => Ok(()),
         }
     }
 
-    fn worktrees(&mut self, directory: &str) -> Outcome {
-        let worktrees = format!("{directory}/worktrees");
-        for name in self.directories(&worktrees)? {
+    fn worktrees(&mut self, directory: &Path, checkouts: &mut Vec<Checkout>) -> Outcome {
+        let worktrees = directory.join("worktrees");
+        for name in self.reading.directories(&worktrees)? {
+            let own = worktrees.join(name);
             for file in ["commondir", "config.worktree", "gitdir"] {
-                self.hold(&format!("{worktrees}/{name}/{file}"))?;
+                self.hold(&own.join(file))?;
             }
-            let leads = self.read(&format!("{worktrees}/{name}/gitdir"))?.unwrap_or_default();
-            if let Some(file) = self.within(&format!("{worktrees}/{name}"), leads.trim()) {
-                self.checkout_of(file.trim_end_matches("/.git"))?;
+            let mut settings = Vec::new();
+            self.read_settings(&own.join("config.worktree"), 0, &mut BTreeSet::new(), &mut settings)?;
+            if let Some(top) = self.checkout_at(&own)? {
+                self.checkout_of(&top)?;
+                checkouts.push(Checkout { top, settings });
             }
         }
         Ok(())
     }
 
-    /// Submodules are named for their paths, so their git directories may be some levels down.
-    fn modules(&mut self, directory: &str, depth: usize) -> Outcome {
+    /// The top of a linked worktree, by what its directory in the repository says.
+    fn checkout_at(&mut self, own: &Path) -> Outcome<Option<PathBuf>> {
+        let leads = self.reading.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
+        let leads = path_of(leads.trim_ascii_end());
+        if leads.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let file = self.lead(own, leads)?;
+        Ok(Some(file.parent().filter(|_| file.ends_with(".git")).map_or(file.clone(), Path::to_owned)))
+    }
+
+    /// Checkouts of other repositories that the index names: git looks into them, whatever `.gitmodules` says, as soon as there is a
+    /// `.git` in one.
+    fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> Outcome {
+        let mut files = vec![directory.join("index")];
+        // Where the index is split, most of it is in another file.
+        let shared = self.reading.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
+        files.extend(shared.map(|(name, _)| directory.join(path_of(&name))));
+        for file in files {
+            let Some(bytes) = self.reading.read(&file, INDEX_LEN_MAX)? else { continue };
+            let links = match index::gitlinks(&bytes, hash_len) {
+                Ok(links) => links,
+                Err(index::Malformed) if bytes.is_empty() || !self.reading.is_inside(&file) => continue,
+                Err(index::Malformed) => return Err((file, Errno::BADMSG)),
+            };
+            for link in links {
+                let place = checkout.join(path_of(&link));
+                if !self.reading.is_inside(&place) {
+                    continue;
+                }
+                match self.reading.kind(&place.join(".git")) {
+                    Ok(Some(_)) => self.repository(&place, depth + 1)?,
+                    Ok(None) => self.hold_directory(&place.join(".git"))?,
+                    // git doesn't look behind a link.
+                    Err(Errno::LOOP) => {}
+                    Err(errno) => return Err((place, errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Submodules are named for their paths, so their git directories may be some levels down, one in another too.
+    fn modules(&mut self, directory: &Path, depth: usize) -> Outcome {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
         }
-        for name in self.directories(directory)? {
-            let path = format!("{directory}/{name}");
-            match self.kind(&format!("{path}/HEAD")).map_err(|errno| (path.clone(), errno))? {
-                Some(_) => self.git_directory(&path, "", depth)?,
-                None => self.modules(&path, depth + 1)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn hold(&mut self, path: &str) -> Outcome {
-        if self.found.len() >= FOUND_MAX {
-            return Err((path.to_owned(), Errno::TOOBIG));
-        }
-        let path = ProtectedPath::parse(path).map_err(|_| (path.to_owned(), Errno::NAMETOOLONG))?;
-        if !self.found.contains(&path) {
-            self.found.push(path);
-        }
-        Ok(())
-    }
-
-    /// A path that git reads relative to `base`, as one relative to the workspace; none when it leads out of it.
-    fn within(&self, base: &str, path: &str) -> Option<String> {
-        let top = self.workspace.path.to_str()?;
-        let whole = if path.starts_with('/') { path.strip_prefix(top)?.to_owned() } else { format!("{base}/{path}") };
-        let mut parts: Vec<&str> = Vec::new();
-        for part in whole.split('/').filter(|part| !matches!(*part, "" | ".")) {
-            if part == ".." {
-                parts.pop()?;
-            } else {
-                parts.push(part);
-            }
-        }
-        Some(parts.join("/"))
-    }
-
-    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        openat2(self.workspace.fd.as_fd(), path, flags | OFlags::CLOEXEC, Mode::empty(), RESOLVE)
-    }
-
-    fn kind(&self, path: &str) -> Result<Option<FileType>, Errno> {
-        let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-        let looked = self
-            .open(parent, OFlags::PATH | OFlags::DIRECTORY)
-            .and_then(|parent| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW));
-        match looked {
-            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn read(&self, path: &str) -> Result<Option<String>, (String, Errno)> {
-        let fail = |errno: Errno| (path.to_owned(), errno);
-        if self.kind(path).map_err(fail)? != Some(FileType::RegularFile) {
-            return Ok(None);
-        }
-        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(fail)?;
-        let mut bytes = vec![0; CONFIG_LEN_MAX];
-        let mut length = 0;
-        loop {
-            match rustix::io::read(&file, &mut bytes[length..]).map_err(fail)? {
-                0 => break,
-                more => length += more,
-            }
-        }
-        if length == CONFIG_LEN_MAX {
-            return Err(fail(Errno::FBIG));
-        }
-        Ok(Some(String::from_utf8_lossy(&bytes[..length]).into_owned()))
-    }
-
-    fn directories(&self, path: &str) -> Result<Vec<String>, (String, Errno)> {
-        let fail = |errno: Errno| (path.to_owned(), errno);
-        let directory = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
-            other => other.map_err(fail)?,
-        };
-        let mut names = Vec::new();
-        for entry in Dir::new(directory).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || entry.file_type() != FileType::Directory {
+        for name in self.reading.directories(directory)? {
+            if OWN.contains(&name.as_os_str().as_encoded_bytes()) {
                 continue;
             }
-            names.push(String::from_utf8(name.to_vec()).map_err(|_| fail(Errno::ILSEQ))?);
-            if names.len() > FOUND_MAX {
-                return Err(fail(Errno::TOOBIG));
+            let path = directory.join(name);
+            // One that lacks something may be made whole again by whoever took it away.
+            let mut signs =
+                SIGNS.iter().map(|sign| self.reading.kind(&path.join(sign)).map_err(|errno| (path.clone(), errno)));
+            if signs.try_fold(false, |any, sign| sign.map(|sign| any || sign.is_some()))? {
+                self.git_directory(&path, None, depth)?;
+            }
+            self.modules(&path, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// All settings of a file and of those it includes, whatever the conditions.
+    fn read_settings(
+        &mut self,
+        file: &Path,
+        depth: usize,
+        seen: &mut BTreeSet<PathBuf>,
+        into: &mut Vec<Setting>,
+    ) -> Outcome {
+        if depth > INCLUDES_MAX {
+            return Err((file.to_owned(), Errno::LOOP));
+        }
+        if !seen.insert(file.to_owned()) {
+            return Ok(());
+        }
+        let Some(bytes) = self.reading.read(file, CONFIG_LEN_MAX)? else { return Ok(()) };
+        let settings = match config::parse(&bytes) {
+            Ok(settings) => settings,
+            // With settings that it can't read git does nothing at all.
+            Err(config::Malformed) if !self.reading.is_inside(file) => return Ok(()),
+            Err(config::Malformed) => return Err((file.to_owned(), Errno::BADMSG)),
+        };
+        for setting in settings {
+            let Some(value) = setting.value.as_deref().filter(|_| setting.is_include()) else {
+                into.push(setting);
+                continue;
+            };
+            for path in self.personal.expand(value).map_err(|errno| (file.to_owned(), errno))? {
+                let included = self.lead(file.parent().unwrap_or(file), &path)?;
+                self.hold(&included)?;
+                self.read_settings(&included, depth + 1, seen, into)?;
             }
         }
-        names.sort();
-        Ok(names)
+        Ok(())
+    }
+
+    /// Where a path leads that git reads relative to `base`. Links of the workspace on the way are among what has to be held.
+    fn lead(&mut self, base: &Path, path: &Path) -> Outcome<PathBuf> {
+        let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &base.join(path));
+        links.iter().try_for_each(|link| self.hold(link))?;
+        Ok(end)
+    }
+
+    fn hold(&mut self, path: &Path) -> Outcome {
+        self.hold_as(path, "")
+    }
+
+    fn hold_directory(&mut self, path: &Path) -> Outcome {
+        self.hold_as(path, "/")
+    }
+
+    fn hold_as(&mut self, path: &Path, tail: &str) -> Outcome {
+        let fail = |errno: Errno| (path.to_owned(), errno);
+        // What is outside, a sandbox doesn't reach.
+        let Ok(inside) = path.strip_prefix(&self.reading.workspace.path) else { return Ok(()) };
+        if self.found.paths.len() >= FOUND_MAX {
+            return Err(fail(Errno::TOOBIG));
+        }
+        let text = inside.to_str().ok_or_else(|| fail(Errno::ILSEQ))?;
+        // The workspace itself can't be held and be written too.
+        let path = ProtectedPath::parse(&format!("{text}{tail}")).map_err(|_| fail(Errno::INVAL))?;
+        if !self.found.paths.contains(&path) {
+            self.found.paths.push(path);
+        }
+        Ok(())
     }
 }
 
-/// The settings of a git configuration, as `section.key` in lower case. Sub-sections are left out of the name.
-fn settings(text: &str) -> Vec<(String, String)> {
-    let mut section = String::new();
-    let mut settings = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(header) = line.strip_prefix('[') {
-            section = header.split([']', ' ', '"']).next().unwrap_or_default().to_lowercase();
-        } else if let Some((key, value)) = line.split_once('=') {
-            settings
-                .push((format!("{section}.{}", key.trim().to_lowercase()), value.trim().trim_matches('"').to_owned()));
-        }
+/// All values of a key: which of them counts depends on who asks.
+fn values<'s>(settings: &'s [Setting], key: &str) -> impl Iterator<Item = &'s Path> {
+    let named = settings.iter().filter(move |setting| setting.is(key));
+    named.filter_map(|setting| setting.value.as_deref()).map(path_of)
+}
+
+/// Whether git runs what the value says. An alias does where it begins with `!`.
+fn runs_a_program(setting: &Setting) -> bool {
+    let value = setting.value.as_deref().unwrap_or_default();
+    match (setting.section(), setting.name()) {
+        (b"alias" | b"submodule", _) => value.starts_with(b"!"),
+        (
+            b"core",
+            b"fsmonitor" | b"sshcommand" | b"editor" | b"pager" | b"askpass" | b"gitproxy" | b"alternaterefscommand",
+        )
+        | (b"sequence", b"editor")
+        | (b"diff", b"external" | b"command" | b"textconv")
+        | (b"filter", b"clean" | b"smudge" | b"process")
+        | (b"merge", b"driver")
+        | (b"interactive", b"difffilter")
+        | (b"credential", b"helper")
+        | (b"gpg", b"program" | b"defaultkeycommand")
+        | (b"trailer", b"command" | b"cmd")
+        | (b"hook", b"command")
+        | (b"remote", b"uploadpack" | b"receivepack")
+        | (b"difftool" | b"mergetool" | b"browser" | b"man", b"cmd" | b"path")
+        | (b"sendemail", b"smtpserver" | b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd")
+        | (b"uploadpack", b"packobjectshook")
+        | (b"tar", b"command")
+        | (b"pager", _) => true,
+        _ => false,
     }
-    settings
 }
 
 #[cfg(test)]
@@ -255,9 +473,9 @@ mod tests {
         let tree =
             HostTree::open(&HostPath::parse(root.to_str().unwrap()).unwrap(), Code::InvalidWorkspace, "workspace")
                 .unwrap();
-        let found = protected_paths(&tree);
+        let found = examine(&tree);
         std::fs::remove_dir_all(root).unwrap();
-        Ok(found?.iter().map(|path| path.as_str().to_owned()).collect())
+        Ok(found?.paths.iter().map(|path| path.as_str().to_owned()).collect())
     }
 
     #[test]
@@ -300,6 +518,6 @@ mod tests {
         for path in [".bare/config", ".bare/hooks/", ".bare/worktrees/w/commondir", "w/.git"] {
             assert!(inside.iter().any(|found| found == path), "{path} in {inside:?}");
         }
-        assert_eq!(found("out", &[(".git", "gitdir: ../../elsewhere\n")]).unwrap(), Vec::<String>::new());
+        assert_eq!(found("out", &[(".git", "gitdir: ../../elsewhere\n")]).unwrap(), [".git"]);
     }
 }

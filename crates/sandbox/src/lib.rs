@@ -23,8 +23,9 @@ mod rules;
 mod run;
 mod supervise;
 mod template;
+mod trail;
 
-pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Kind, Name, Skipped};
+pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Kind, Name, Skipped, is_plain};
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;
@@ -36,3 +37,4 @@ pub use run::{Job, run};
 pub use saggar_guest::TerminalSize;
 pub use saggar_jail::{Rule, Signals};
 pub use supervise::{SUPERVISE, supervise};
+pub use trail::held_for;

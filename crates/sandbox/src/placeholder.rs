@@ -3,13 +3,16 @@
 //! The kernel can only hold a path that exists, so an absent one gets a placeholder on the host while sandboxes use the
 //! workspace. Several may: a placeholder goes when the last record that names it goes, because removing a name that is held
 //! elsewhere would let go of it there. A gate makes "look, record, place" and "look, remove" each one step among our own.
+//!
+//! What is held is a name. A file with a second one could be written by that, so it is refused.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat, openat2, statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, mkdirat, mknodat, openat, openat2,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
@@ -30,9 +33,23 @@ pub(crate) struct Protection {
     pub(crate) held: Vec<Vec<String>>,
     /// Paths to place, parents first.
     pub(crate) absent: Vec<String>,
-    /// Those of them that are files.
-    files: Vec<String>,
+    /// What to place there, in the same order.
+    shapes: Vec<Shape>,
+    /// The git directories of the workspace.
+    pub(crate) git_directories: Vec<String>,
 }
+
+/// What a placeholder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Directory,
+    File,
+    /// A socket that nobody listens on: git takes it for no part of a repository, and lists it as no file of one either.
+    Stop,
+}
+
+/// Most names in protected directories that are looked at for second names elsewhere.
+const NAMES_MAX: usize = 4096;
 
 /// It is held for moments; whoever holds it longer was stopped or hangs.
 const GATE_PATIENCE: Duration = Duration::from_secs(10);
@@ -71,21 +88,38 @@ impl Protection {
             Found::Dead(dead) => Some(dead.holdings),
             Found::Gone => None,
         });
-        let mut protection = Self::default();
-        for path in paths.iter().chain(&git::protected_paths(workspace)?) {
-            protection.look_at(workspace, path, &theirs)?;
+        let found = git::examine(workspace)?;
+        let mut protection = Self { git_directories: found.directories, ..Self::default() };
+        for path in paths.iter().chain(&found.paths) {
+            let shape = if path.is_directory() { Shape::Directory } else { Shape::File };
+            protection.look_at(workspace, path, shape, &theirs)?;
+        }
+        for path in &found.stops {
+            protection.look_at(workspace, path, Shape::Stop, &theirs)?;
         }
         Ok(protection)
     }
 
-    fn look_at(&mut self, workspace: &HostTree, path: &ProtectedPath, theirs: &[String]) -> Result<(), Problem> {
+    fn look_at(
+        &mut self,
+        workspace: &HostTree,
+        path: &ProtectedPath,
+        shape: Shape,
+        theirs: &[String],
+    ) -> Result<(), Problem> {
         let names = path.names();
         let mut so_far = String::new();
         let mut is_missing = false;
         for (index, name) in names.iter().enumerate() {
             so_far = if so_far.is_empty() { (*name).to_owned() } else { format!("{so_far}/{name}") };
             let is_last = index + 1 == names.len();
-            let kind = if is_missing { None } else { kind_of(workspace, &so_far, path)? };
+            let stat = if is_missing { None } else { stat_of(workspace, &so_far, path)? };
+            let kind = stat.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
+            if let Some(FileType::RegularFile) = kind
+                && stat.is_some_and(|stat| stat.st_nlink > 1)
+            {
+                return Err(has_two_names(path, &so_far));
+            }
             match kind {
                 Some(FileType::Symlink) => {
                     return Err(Problem::new(
@@ -106,7 +140,10 @@ impl Protection {
             }
             is_missing |= kind.is_none();
             if is_missing || theirs.contains(&so_far) {
-                self.place(&so_far, is_last && !path.is_directory());
+                self.place(&so_far, if is_last { shape } else { Shape::Directory });
+            }
+            if is_last && kind == Some(FileType::Directory) {
+                check_names_in(workspace, &so_far, path)?;
             }
         }
         self.hold(&names);
@@ -120,20 +157,18 @@ impl Protection {
         }
     }
 
-    fn place(&mut self, path: &str, is_file: bool) {
+    fn place(&mut self, path: &str, shape: Shape) {
         if !self.absent.iter().any(|known| known == path) {
             self.absent.push(path.to_owned());
-            if is_file {
-                self.files.push(path.to_owned());
-            }
+            self.shapes.push(shape);
         }
     }
 
     /// Puts the placeholders there, owned like the workspace. One that appeared meanwhile is as good.
     pub(crate) fn put(&self, workspace: &HostTree, _gate: &Gate) -> Result<(), Problem> {
         let _owner = ActingAs::owner_of(workspace);
-        for path in &self.absent {
-            self.put_one(workspace, path).map_err(|errno| {
+        for (path, shape) in self.absent.iter().zip(&self.shapes) {
+            put_one(workspace, path, *shape).map_err(|errno| {
                 Problem::new(
                     Code::InvalidProtect,
                     format!("protected path {path:?} is absent and no placeholder can be put there: {errno}"),
@@ -143,24 +178,31 @@ impl Protection {
         }
         Ok(())
     }
+}
 
-    fn put_one(&self, workspace: &HostTree, path: &str) -> Result<(), Errno> {
-        let (parent, name) = parent_of(workspace, path)?;
-        let made = if self.files.iter().any(|file| file == path) {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(&parent, name, flags, Mode::from_raw_mode(0o644)).and_then(|file| {
-                if path.ends_with(COMMONDIR.0) {
-                    rustix::io::write(&file, COMMONDIR.1)?;
-                }
-                Ok(())
-            })
-        } else {
-            mkdirat(&parent, name, Mode::from_raw_mode(0o755))
-        };
-        match made {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> {
+    let (parent, name) = parent_of(workspace, path)?;
+    let put_file = || {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&parent, name, flags, Mode::from_raw_mode(0o644))
+    };
+    let made = match shape {
+        Shape::Directory => mkdirat(&parent, name, Mode::from_raw_mode(0o755)),
+        Shape::File => put_file().and_then(|file| {
+            if path.ends_with(COMMONDIR.0) {
+                rustix::io::write(&file, COMMONDIR.1)?;
+            }
+            Ok(())
+        }),
+        Shape::Stop => match mknodat(&parent, name, FileType::Socket, Mode::from_raw_mode(0o644), 0) {
+            // Not every filesystem has sockets. An empty file stops git as well; it only shows as one.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => put_file().map(drop),
+            other => other,
+        },
+    };
+    match made {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -184,6 +226,10 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
         Err(Errno::NOTDIR) => {}
         other => return other,
     }
+    let stat = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
+        return unlinkat(&parent, name, AtFlags::empty());
+    }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&parent, name, flags, Mode::empty())?;
     let mut content = [0u8; 8];
@@ -194,10 +240,49 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-fn kind_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Option<FileType>, Problem> {
+/// Files in a protected directory must have no second name elsewhere. Objects of git are named for what is in them, and
+/// clones share them.
+fn check_names_in(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<(), Problem> {
+    let mut waiting = vec![path.to_owned()];
+    let mut looked_at = 0;
+    while let Some(directory) = waiting.pop() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // What we can't list can't be held either, and that is told of there.
+        let Ok(fd) = openat2(workspace.fd.as_fd(), directory.as_str(), flags, Mode::empty(), RESOLVE) else { continue };
+        let Ok(entries) = Dir::read_from(&fd) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_bytes();
+            looked_at += 1;
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            if looked_at > NAMES_MAX {
+                return Ok(());
+            }
+            let whole = format!("{directory}/{}", String::from_utf8_lossy(name));
+            let Ok(stat) = statat(&fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if !whole.ends_with(".git/objects") => waiting.push(whole),
+                FileType::RegularFile if stat.st_nlink > 1 => return Err(has_two_names(asked, &whole)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn has_two_names(asked: &ProtectedPath, path: &str) -> Problem {
+    Problem::new(
+        Code::InvalidProtect,
+        format!("{path:?}, held as protected path {asked}, has a second name, by which it could be written"),
+        "replace it by a copy of itself (cp, then mv), or use --fs read-only or --fs scratch",
+    )
+}
+
+fn stat_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Option<Stat>, Problem> {
     let looked = parent_of(workspace, path).and_then(|(parent, name)| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW));
     match looked {
-        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(Problem::new(
             Code::InvalidProtect,
@@ -274,9 +359,9 @@ mod tests {
                 .unwrap()
                 .absent
         };
-        assert_eq!(look(), Vec::<String>::new());
+        assert_eq!(look(), ["refs", "commondir"], "what keeps git from taking the top for a repository");
         drop(Record::create(records.as_fd(), &SandboxId::from_random([7; 16]), &holdings).unwrap());
-        assert_eq!(look(), [".saggar"]);
+        assert_eq!(look(), [".saggar", "refs", "commondir"]);
         std::fs::remove_dir_all(root).unwrap();
     }
 }

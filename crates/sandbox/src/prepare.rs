@@ -3,7 +3,7 @@
 //! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
 
 use saggar_domain::{
-    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, SandboxId, Spec, User,
+    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, SandboxId, Spec, User,
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host};
@@ -27,14 +27,25 @@ pub(crate) struct Prepared {
     pub(crate) identity: Identity,
     pub(crate) enforcement: Enforcement,
     pub(crate) placed: Option<Placed>,
-    /// The workspace below a scratch layer, and when the sandbox began to see it.
-    pub(crate) scratch: Option<(HostTree, i128)>,
+    /// What is below a scratch layer.
+    pub(crate) scratch: Option<Scratch>,
 }
 
-/// Placeholders of ours in a workspace.
+/// The workspace below a scratch layer.
+pub(crate) struct Scratch {
+    pub(crate) workspace: HostTree,
+    /// When the sandbox began to see it.
+    pub(crate) started_ns: i128,
+    /// What is not to be applied to it.
+    pub(crate) protect: Vec<ProtectedPath>,
+}
+
+/// Placeholders of ours in a workspace that a sandbox writes, and its git directories.
 pub(crate) struct Placed {
     pub(crate) workspace: HostTree,
     pub(crate) paths: Vec<String>,
+    pub(crate) git_directories: Vec<String>,
+    pub(crate) started_ns: i128,
 }
 
 pub(crate) fn prepare(
@@ -61,7 +72,11 @@ pub(crate) fn prepare(
     let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
     match lay_out(spec, identity, &brought) {
         Ok(layout) => {
-            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|tree| (tree, now_ns()));
+            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
+                workspace,
+                started_ns: now_ns(),
+                protect: spec.protect.clone(),
+            });
             Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed, scratch })
         }
         Err(problem) => {
@@ -156,9 +171,16 @@ fn record(
     brought.held = protection.held.clone();
     holdings.set_workspace(workspace);
     holdings.placeholders = protection.absent.clone();
+    holdings.git_directories = protection.git_directories.clone();
+    holdings.started_ns = now_ns();
     let tree = workspace.try_clone().map_err(|error| failed("holding the workspace", error.kind()))?;
     let record = create(&holdings)?;
-    let placed = Placed { workspace: tree, paths: protection.absent.clone() };
+    let placed = Placed {
+        workspace: tree,
+        paths: protection.absent.clone(),
+        git_directories: holdings.git_directories,
+        started_ns: holdings.started_ns,
+    };
     if let Err(problem) = protection.put(workspace, &gate) {
         drop(gate);
         clean_up(data, sandbox, record, Some(placed));

@@ -13,8 +13,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use saggar_domain::{Code, HostPath, SandboxId};
 
-use crate::changes::forget_pending;
+use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
+use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
 use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
@@ -62,6 +63,10 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
                 .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
         }
     }
+    if let Some(changes) = data.kept_changes() {
+        let lives = |id: &str| rustix::fs::statat(records, id, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        forget_orphans(changes.as_fd(), lives);
+    }
     leftovers
 }
 
@@ -108,16 +113,17 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     let Some(workspace) = workspace_of(dead)? else { return unlink() };
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
+    // What can't be removed now can't be at the next start either.
+    let _ = remove_new_links(&workspace, &dead.holdings.git_directories, dead.holdings.started_ns);
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     // Within the gate: whoever looks next finds either both or neither.
     unlink()
 }
 
-/// The workspace that placeholders are in, unless it is gone and took them along.
+/// The workspace that placeholders and links are in, unless it is gone and took them along.
 fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
-    let Some(path) = dead.holdings.workspace.as_deref().filter(|_| !dead.holdings.placeholders.is_empty()) else {
-        return Ok(None);
-    };
+    let has_any = !dead.holdings.placeholders.is_empty() || !dead.holdings.git_directories.is_empty();
+    let Some(path) = dead.holdings.workspace.as_deref().filter(|_| has_any) else { return Ok(None) };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         _ => {}

@@ -35,6 +35,12 @@ pub(crate) struct Holdings {
     workspace_inode: u64,
     /// Paths in it that stand in for absent protected ones, parents first.
     pub(crate) placeholders: Vec<String>,
+    /// Its git directories, which may have links when the sandbox is dead that weren't there before.
+    #[serde(default)]
+    pub(crate) git_directories: Vec<String>,
+    /// When the sandbox began, by the wall clock.
+    #[serde(default)]
+    pub(crate) started_ns: i128,
 }
 
 /// PID 1 of a sandbox, told from a later process with the same number by when it started.

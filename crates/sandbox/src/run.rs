@@ -9,7 +9,8 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use saggar_domain::{Code, Denial, EventBody, Problem, Spec};
+use rustix::io::Errno;
+use saggar_domain::{Code, Denial, DenialCode, EventBody, Problem, Spec};
 use saggar_guest::{TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Rule, Signals};
@@ -17,14 +18,17 @@ use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Stre
 
 use crate::changes::{Pending, collect};
 use crate::data::DataDirectory;
+use crate::git::{self, remove_new_links};
 use crate::ids::Ids;
-use crate::prepare::{Prepared, Stopped, clean_up, failed, prepare, refused};
+use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
 
 /// The one exec of a sandbox made for it.
 const ONLY_EXEC: u32 = 1;
 /// How much later a deadline is when it is switched off: late enough to be noticed, and an end all the same.
 const OFF_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to collect what a sandbox changed. It is bounded by what the sandbox could store, so this is for disks that hang.
+const COLLECT_PATIENCE: Duration = Duration::from_secs(600);
 
 /// What to run, and in what.
 #[derive(Debug)]
@@ -59,7 +63,7 @@ impl Prepared {
     fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
-        let (keeps_changes, wants_usage) = (job.keeps_changes, job.wants_usage);
+        let (keeps_changes, wants_usage, signals) = (job.keeps_changes, job.wants_usage, job.signals);
         let started = self.start_and_attend(job, &mut group, observe);
         let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
         // Where no tree is killed, its cgroups and its record stay for the reaper.
@@ -70,7 +74,12 @@ impl Prepared {
                 is_dead = outcome.reaped.is_some();
                 let mut report = conclude(outcome, denials, &asked, counters, observe);
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
-                    self.keep_changes(data, ids, &layer, &mut report);
+                    self.keep_changes(data, ids, &layer, signals, &mut report);
+                }
+                // What isn't dead could make more of them: those are the reaper's.
+                if let Some(denial) = self.placed.as_ref().filter(|_| is_dead).and_then(without_links) {
+                    observe(EventBody::Denial(denial.clone()));
+                    report.denials.push(denial);
                 }
                 report
             }
@@ -95,19 +104,33 @@ impl Prepared {
     }
 
     /// Keeps what a scratch workspace changed. That it can't be kept is an error of the exec: someone counts on it.
-    fn keep_changes(&self, data: &DataDirectory, ids: &Ids, layer: &OwnedFd, report: &mut Report) {
-        let Some((workspace, started_ns)) = &self.scratch else { return };
+    fn keep_changes(&self, data: &DataDirectory, ids: &Ids, layer: &OwnedFd, signals: &Signals, report: &mut Report) {
+        let Some(Scratch { workspace, started_ns, protect }) = &self.scratch else { return };
+        let deadline = Instant::now() + COLLECT_PATIENCE;
+        let go_on = || match signals.next() {
+            Ok(Some(signal)) if signal != libc::SIGWINCH => Err(Errno::CANCELED),
+            _ if Instant::now() >= deadline => Err(Errno::TIMEDOUT),
+            _ => Ok(()),
+        };
         let kept = Pending::begin(data, &ids.sandbox).and_then(|mut pending| {
-            collect(layer, workspace, *started_ns, &mut pending)?;
-            pending.finish(&ids.sandbox, workspace)
+            collect(layer, workspace, *started_ns, &mut pending, &go_on)?;
+            // Looked for again when they are applied; what can't be looked at is told of then.
+            let of_git = git::examine(workspace).map(|found| found.paths).unwrap_or_default();
+            let protected = protect.iter().chain(&of_git).map(|path| path.as_str().to_owned()).collect();
+            pending.finish(&ids.sandbox, workspace, protected)
         });
         match kept {
             Ok(count) => report.changes_kept = Some(count),
             Err(error) => {
+                let why = match Errno::from_io_error(&error) {
+                    Some(Errno::CANCELED) => "a signal came while they were collected".to_owned(),
+                    Some(Errno::TIMEDOUT) => format!("collecting them took longer than {COLLECT_PATIENCE:?}"),
+                    _ => error.kind().to_string(),
+                };
                 let problem = Problem::new(
-                    Code::DataDirectory,
-                    format!("what the sandbox changed can't be kept: {}", error.kind()),
-                    "check the space and permissions of the data directory",
+                    Code::ChangesLost,
+                    format!("what the sandbox changed can't be kept: {why}"),
+                    "check the space and permissions of the data directory, and run it again",
                 );
                 report.error.get_or_insert(problem);
             }
@@ -159,6 +182,27 @@ impl Prepared {
         let outcome = outcome.map_err(|error| failed("attending the program", error))?;
         Ok(Seen { outcome, denials: denials.kept, asked, layer })
     }
+}
+
+/// Removes links that were made in git directories, and says so.
+pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
+    if !Rule::GitLinks.is_on() {
+        return None;
+    }
+    let removed = remove_new_links(&placed.workspace, &placed.git_directories, placed.started_ns);
+    let message = if removed.count > 0 {
+        let names = removed.names.join(", ");
+        format!(
+            "{} symbolic links in git directories were removed, {names:?} among them: git would write through them",
+            removed.count
+        )
+    } else if removed.is_incomplete {
+        "a git directory of the workspace can't be looked through for symbolic links; look before you use git on it"
+            .to_owned()
+    } else {
+        return None;
+    };
+    Some(Denial { code: DenialCode::LinkRemoved, rule: "protect/git-links".to_owned(), message })
 }
 
 /// What there is to report on.

@@ -24,6 +24,7 @@ use saggar_supervisor::{Channel, Hold, Holding};
 use crate::data::DataDirectory;
 use crate::ids::policy_hash;
 use crate::prepare::{Prepared, clean_up, failed, prepare};
+use crate::run::without_links;
 use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
 use start::Starter;
@@ -128,7 +129,11 @@ impl Supervised {
         let mut held = hold.run();
         let removed = held.group.take().map_or(Ok(()), Group::remove);
         match removed {
-            Ok(()) if held.reaped.is_some() => clean_up(&data, &sandbox, prepared.record, prepared.placed),
+            Ok(()) if held.reaped.is_some() => {
+                // Nobody reads the last word's denials yet; that the links are gone is what matters.
+                let _ = prepared.placed.as_ref().and_then(without_links);
+                clean_up(&data, &sandbox, prepared.record, prepared.placed);
+            }
             // Something in there doesn't die, which is told already. The record stays, so that the reaper tries again.
             Ok(()) => {}
             Err(error) => {

@@ -67,7 +67,6 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.socket_address();
     let store = Store::open(&config.data_directory)?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
-    let (project, secret) = sandboxes.first_start().await?;
     let tls = config.tls.then(|| tls::acceptor(&config)).transpose()?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
@@ -82,6 +81,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let upkeep = Upkeep::start(&sandboxes);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.
+    let (project, secret) = sandboxes.first_start().await?;
     let everybody = match config.auth {
         Auth::Keys => None,
         Auth::Off => Some(Subject::Anybody { project }),

@@ -5,7 +5,7 @@ use saggar_domain::KeyId;
 
 use super::error::Error;
 use super::send::Client;
-use crate::key::{CreateKey, CreatedKey, Key, KeyList};
+use crate::key::{CreateKey, CreatedKey, KeyList};
 use crate::route;
 
 impl Client {
@@ -20,7 +20,7 @@ impl Client {
     }
 
     /// Makes a key stop working, at once.
-    pub async fn revoke_key(&self, key: &KeyId) -> Result<Key, Error> {
-        self.request(Method::DELETE, &route::KEY.replace("{key}", key.as_str())).value().await
+    pub async fn revoke_key(&self, key: &KeyId) -> Result<(), Error> {
+        self.request(Method::DELETE, &route::KEY.replace("{key}", key.as_str())).done().await
     }
 }

@@ -42,13 +42,13 @@ pub(crate) struct KeyArguments {
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServerArguments {
     /// The server's address, such as http://127.0.0.1:7420
-    #[arg(long, value_name = "URL", global = true)]
+    #[arg(long, value_name = "URL", global = true, help_heading = "Server")]
     pub(crate) url: Option<String>,
     /// The API key; better in SAGGAR_API_KEY, where other users of this machine can't see it
-    #[arg(long, value_name = "KEY", global = true)]
+    #[arg(long, value_name = "KEY", global = true, help_heading = "Server")]
     pub(crate) api_key: Option<String>,
     /// Certificates to trust besides the host's, in a PEM file
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Server")]
     pub(crate) ca: Option<PathBuf>,
     /// Print JSON: one object, or one a line where there is no end
     #[arg(long, global = true)]

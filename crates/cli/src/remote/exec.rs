@@ -248,6 +248,10 @@ pub(crate) fn tell_end(exec: &Exec) {
         note(&line(&error.detail));
     } else if exec.status == ExecState::TimedOut {
         note("the program was ended when its time was up; raise it with --timeout");
+    } else if exec.status == ExecState::OutOfMemory {
+        note(
+            "the kernel killed the program for want of memory; raise the limit of the sandbox, or of this program, with --memory",
+        );
     }
     for denial in &exec.denials {
         note(&format!("{} ({})", line(&denial.message), line(&denial.rule)));

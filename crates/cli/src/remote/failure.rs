@@ -84,6 +84,11 @@ impl From<Error> for Failure {
             Error::Address(_) => {
                 Self::ours("invalid_address", message, "write it as http://HOST:PORT, in --url or SAGGAR_URL")
             }
+            Error::Connect { source, .. } if source.kind() == io::ErrorKind::InvalidData => Self::ours(
+                "no_trust",
+                message,
+                "name the server's certificate, or who vouches for it, with --ca or SAGGAR_CA",
+            ),
             Error::Connect { .. } => Self::ours(
                 "no_connection",
                 message,

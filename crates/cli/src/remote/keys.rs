@@ -35,11 +35,11 @@ pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) ->
             }
         }
         KeyCommand::Revoke { key } => {
-            let key = client.revoke_key(&key).await?;
+            client.revoke_key(&key).await?;
             if is_json {
-                print_json(&key)?;
+                print_json(&serde_json::json!({ "id": key, "state": "revoked" }))?;
             } else {
-                print(format!("{} revoked\n", key.id).as_bytes())?;
+                print(format!("{key} revoked\n").as_bytes())?;
             }
         }
     }

@@ -22,3 +22,4 @@ mod unpack;
 
 pub(crate) use arguments::{KeyArguments, SandboxArguments};
 pub(crate) use dispatch::{key, sandbox};
+pub(crate) use table::{aligned, terminal_width};

@@ -206,6 +206,10 @@ impl Drop for Server {
                 self.delete(&format!("/api/v1/sandboxes/{}", item["id"].as_str().unwrap_or_default()));
             }
             self.stop();
+            // A sandbox that is still held has its socket there: one without an owner, if any.
+            eventually("no sandbox is left", || {
+                std::fs::read_dir(self.data().join("control")).is_ok_and(|sockets| sockets.count() == 0)
+            });
         } else if let Some(mut child) = self.child.take() {
             // The failure that brought us here is what matters.
             let _ = child.kill().and_then(|()| child.wait().map(drop));

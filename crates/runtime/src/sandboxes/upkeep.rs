@@ -42,11 +42,9 @@ impl Upkeep {
         }));
         let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
         tasks.spawn(async move {
-            loop {
-                tokio::select! {
-                    () = this.fill_pool() => {}
-                    _ = stopped.changed() => return,
-                }
+            while !*stopped.borrow() {
+                // Not broken off: a supervisor that nobody waits for would be nobody's.
+                this.fill_pool(&stopped).await;
                 tokio::select! {
                     () = this.inner.pool.changed() => {}
                     () = tokio::time::sleep(POOL_EVERY) => {}
@@ -124,8 +122,8 @@ impl Sandboxes {
     }
 
     /// Brings the pool to its size, one at a time: whoever asks for a sandbox goes first.
-    async fn fill_pool(&self) {
-        loop {
+    async fn fill_pool(&self, stopped: &watch::Receiver<bool>) {
+        while !*stopped.borrow() {
             match self.inner.pool.missing() {
                 0 => return,
                 1.. => {

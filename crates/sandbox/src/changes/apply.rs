@@ -3,13 +3,17 @@
 //! Nothing is followed: parents are opened below the workspace without links, files are written beside their place and renamed
 //! into it, all of it as the workspace's owner. Set-id bits were never kept, protected paths are refused, and whatever is refused stays kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, fchmod, mkdirat, openat, renameat, statat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Stat, fchmod, fstat, linkat, mkdirat, openat, renameat, statat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::compare::{copy, open_directory};
 use super::entry::{Base, Change, Entry, Kind, Name};
+use super::guard::Guard;
 use super::store::Changes;
 use crate::acting::ActingAs;
 use crate::data::DataDirectory;
@@ -39,14 +43,16 @@ impl Changes {
         self,
         data: &DataDirectory,
         workspace: &HostTree,
+        guard: &Guard<'_>,
         wanted: impl Fn(&Entry) -> bool,
     ) -> std::io::Result<Vec<Applied>> {
         let (removals, rest): (Vec<&Entry>, Vec<&Entry>) =
             self.entries().iter().filter(|entry| wanted(entry)).partition(|entry| entry.change == Change::Removed);
         let owner = ActingAs::owner_of(workspace);
+        let mut shared = Shared::of(self.entries());
         let mut results = Vec::new();
         for entry in removals.into_iter().rev().chain(rest) {
-            let outcome = match self.apply_one(workspace, entry) {
+            let outcome = match self.apply_one(workspace, guard, entry, &mut shared) {
                 Ok(()) => Outcome::Done,
                 Err(why) => Outcome::Refused(why),
             };
@@ -59,9 +65,15 @@ impl Changes {
         Ok(results)
     }
 
-    fn apply_one(&self, workspace: &HostTree, entry: &Entry) -> Result<(), String> {
-        if let Some(rule) = protected_by(entry) {
-            return Err(format!("{rule}: the host's own programs act on it"));
+    fn apply_one(
+        &self,
+        workspace: &HostTree,
+        guard: &Guard<'_>,
+        entry: &Entry,
+        shared: &mut Shared,
+    ) -> Result<(), String> {
+        if let Some(rule) = guard.refuses(entry) {
+            return Err(rule.to_owned());
         }
         if entry.changed_on_host {
             return Err("the host changed it while the sandbox ran".to_owned());
@@ -79,29 +91,72 @@ impl Changes {
                     .and_then(|()| change_mode(&parent, name, entry.mode))
             }
             (Change::Added | Change::Modified, Kind::Link) => put_link(&parent, name, entry),
-            (Change::Added | Change::Modified, Kind::File) => self.put_file(&parent, name, entry),
+            (Change::Added | Change::Modified, Kind::File) => match shared.link(workspace, &parent, entry) {
+                Some(()) => put_beside(&parent, name, entry),
+                None => self.put_file(&parent, name, entry).map(|inode| shared.add(entry, inode)),
+            },
         };
         outcome.map_err(|errno| errno.to_string())
     }
 
-    fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+    /// Says which inode the file has.
+    fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<u64, Errno> {
         let content = self.content(entry)?;
         let beside = beside(entry);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(parent, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;
-        let written = copy(&content, &file, entry.size)
+        let written = copy(&content, &file, entry.size, &|| Ok(()))
             .and_then(|()| fchmod(&file, Mode::from_raw_mode(entry.mode)))
-            .and_then(|()| renameat(parent, beside.as_str(), parent, name));
-        written.inspect_err(|_| remove_beside(parent, &beside))
+            .and_then(|()| fstat(&file));
+        let inode = written.inspect_err(|_| remove_beside(parent, &beside))?.st_ino;
+        put_beside(parent, name, entry).map(|()| inode)
     }
+}
+
+/// Files with several names: made once, and linked to the other names, so that applying takes no more room than was kept.
+struct Shared {
+    /// Where the first name of each is, once it is applied, and its inode.
+    placed: BTreeMap<u32, Option<(Name, u64)>>,
+}
+
+impl Shared {
+    fn of(entries: &[Entry]) -> Self {
+        let mut seen = BTreeSet::new();
+        let again = entries.iter().filter_map(|entry| entry.blob).filter(|blob| !seen.insert(*blob));
+        Self { placed: again.map(|blob| (blob, None)).collect() }
+    }
+
+    fn add(&mut self, entry: &Entry, inode: u64) {
+        if let Some(place) = entry.blob.and_then(|blob| self.placed.get_mut(&blob)) {
+            *place = Some((entry.path.clone(), inode));
+        }
+    }
+
+    /// Links the file beside its place, if it has a name already that is still the one. Says whether it did.
+    fn link(&self, workspace: &HostTree, parent: &OwnedFd, entry: &Entry) -> Option<()> {
+        let (first, inode) = self.placed.get(&entry.blob?)?.as_ref()?;
+        let (directory, name) = first.split();
+        let directory = open_directory(workspace.fd.as_fd(), if directory == b"." { b"" } else { directory }).ok()?;
+        let beside = beside(entry);
+        linkat(&directory, name, parent, beside.as_str(), AtFlags::empty()).ok()?;
+        let is_same =
+            statat(parent, beside.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| stat.st_ino == *inode);
+        if !is_same {
+            remove_beside(parent, &beside);
+        }
+        is_same.then_some(())
+    }
+}
+
+fn put_beside(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+    let beside = beside(entry);
+    renameat(parent, beside.as_str(), parent, name).inspect_err(|_| remove_beside(parent, &beside))
 }
 
 fn put_link(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     let target = entry.target.as_ref().ok_or(Errno::INVAL)?;
-    let beside = beside(entry);
-    symlinkat(target.as_bytes(), parent, beside.as_str())?;
-    let put = renameat(parent, beside.as_str(), parent, name);
-    put.inspect_err(|_| remove_beside(parent, &beside))
+    symlinkat(target.as_bytes(), parent, beside(entry).as_str())?;
+    put_beside(parent, name, entry)
 }
 
 /// A name of our own in the same directory, so that the rename is one step.
@@ -135,21 +190,4 @@ fn check_base(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), String
         (Some(_), None) | (None, Some(_)) => false,
     };
     if same { Ok(()) } else { Err("the host has something else there by now".to_owned()) }
-}
-
-/// What the host's own programs act on. Unlike in a workspace that is written directly, here every repository in the tree is covered,
-/// because each path is looked at.
-fn protected_by(entry: &Entry) -> Option<&'static str> {
-    const GIT: &[&[u8]] = &[b"hooks", b"config", b"config.worktree", b"commondir", b"gitdir"];
-    let mut parts = entry.path.as_bytes().split(|byte| *byte == b'/');
-    if entry.path.is_within(b".saggar") {
-        return Some(".saggar is protected");
-    }
-    parts.find(|part| *part == b".git")?;
-    let mut below = parts.peekable();
-    // A file or link called .git leads git to another directory.
-    if below.peek().is_none() && entry.kind != Kind::Directory {
-        return Some("a .git that is not a directory is protected");
-    }
-    below.any(|part| GIT.contains(&part)).then_some("git's configuration and hooks are protected")
 }

@@ -3,19 +3,19 @@
 //! The layer says what was written, not what changed: a file that was only touched is in it whole. So each entry is compared
 //! with what the host has below, and what is the same is left out.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, readlinkat, statat};
+use rustix::io::Errno;
 
-use super::compare::{is_same, open_directory, open_file};
-use super::entry::{Base, Change, Entry, Kind, Name, Skipped};
+use super::compare::{GoOn, is_same, open_directory, open_file};
+use super::entry::{Base, Change, Entry, Kind, Name};
 use super::store::Pending;
 use crate::host_tree::HostTree;
 
 /// Longest path that one call can open.
 const PATH_MAX: usize = 4095;
-/// Most changes of one sandbox.
-const ENTRIES_MAX: usize = 1_000_000;
 /// Set-id and sticky bits never leave a sandbox.
 const MODE_MASK: u32 = 0o777;
 
@@ -25,10 +25,11 @@ pub(crate) fn collect(
     workspace: &HostTree,
     started_ns: i128,
     pending: &mut Pending,
+    go_on: GoOn<'_>,
 ) -> std::io::Result<()> {
     let lower = open_directory(workspace.fd.as_fd(), b"")?;
-    let mut walk =
-        Walk { upper: layer.as_fd(), lower: lower.as_fd(), started_ns, waiting: vec![Name(Vec::new())], pending };
+    let waiting = vec![Name(Vec::new())];
+    let mut walk = Walk { upper: layer.as_fd(), lower: lower.as_fd(), started_ns, waiting, pending, go_on };
     while let Some(directory) = walk.waiting.pop() {
         walk.directory(&directory)?;
     }
@@ -42,6 +43,7 @@ struct Walk<'a> {
     started_ns: i128,
     waiting: Vec<Name>,
     pending: &'a mut Pending,
+    go_on: GoOn<'a>,
 }
 
 impl Walk<'_> {
@@ -51,18 +53,19 @@ impl Walk<'_> {
             Err(errno) => return self.skip(path, &format!("its layer can't be listed: {errno}")),
         };
         let is_opaque = has_mark(&directory, "user.overlay.opaque", b"y");
-        let mut seen = Vec::new();
+        let mut seen = BTreeSet::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
+            (self.go_on)()?;
             let child = path.join(name);
             if is_opaque {
-                seen.push(name.to_vec());
+                seen.insert(name.to_vec());
             }
-            if child.as_bytes().len() > PATH_MAX || self.pending.entries.len() >= ENTRIES_MAX {
+            if child.as_bytes().len() > PATH_MAX || !self.pending.has_room(&child) {
                 self.skip(&child, "its path is too long, or there are too many changes")?;
                 continue;
             }
@@ -120,14 +123,27 @@ impl Walk<'_> {
         let was_file = below.filter(|below| is(below, FileType::RegularFile));
         if let Some(was) = was_file
             && was.st_size == stat.st_size
-            && open_file(self.lower, path.as_bytes()).and_then(|old| is_same(&file, &old)).unwrap_or(false)
+            && self.is_as_below(path, &file)?
         {
             return self.mode_only(path, Kind::File, stat, &was);
         }
-        let blob = self.pending.keep(&file, stat.st_size as u64)?;
+        let blob = match self.pending.keep(&file, stat, self.go_on) {
+            Ok(blob) => blob,
+            // Too long for the filesystem that changes are kept on, for example: no reason to lose the rest.
+            Err(errno) if !is_of_all(errno) => return self.skip(path, &format!("it can't be kept: {errno}")),
+            Err(errno) => return Err(errno.into()),
+        };
         let change = if below.is_some() { Change::Modified } else { Change::Added };
         self.add(path, change, Kind::File, stat, Some(blob), None, below);
         Ok(())
+    }
+
+    fn is_as_below(&self, path: &Name, file: &OwnedFd) -> std::io::Result<bool> {
+        match open_file(self.lower, path.as_bytes()).and_then(|old| is_same(file, &old, self.go_on)) {
+            Ok(is_same) => Ok(is_same),
+            Err(errno @ (Errno::CANCELED | Errno::TIMEDOUT)) => Err(errno.into()),
+            Err(_) => Ok(false),
+        }
     }
 
     fn mode_only(&mut self, path: &Name, kind: Kind, stat: &Stat, below: &Stat) -> std::io::Result<()> {
@@ -147,22 +163,27 @@ impl Walk<'_> {
             other => return self.skip(path, &format!("a special file ({other:?}) of the host's is left alone")),
         };
         self.add(path, Change::Removed, kind, &below, None, None, Some(below));
-        if kind == Kind::Directory { self.removed_below(path, &[]) } else { Ok(()) }
+        if kind == Kind::Directory { self.removed_below(path, &BTreeSet::new()) } else { Ok(()) }
     }
 
     /// What the host has in a directory that the sandbox no longer sees; without recursion, because depth is not ours to choose.
-    fn removed_below(&mut self, path: &Name, kept: &[Vec<u8>]) -> std::io::Result<()> {
+    fn removed_below(&mut self, path: &Name, kept: &BTreeSet<Vec<u8>>) -> std::io::Result<()> {
         let mut waiting = vec![path.clone()];
         while let Some(directory) = waiting.pop() {
             let Ok(fd) = open_directory(self.lower, directory.as_bytes()) else { continue };
             for entry in Dir::read_from(&fd)? {
                 let entry = entry?;
                 let name = entry.file_name().to_bytes();
-                let is_kept = directory == *path && kept.iter().any(|kept| kept == name);
-                if name == b"." || name == b".." || is_kept || self.pending.entries.len() >= ENTRIES_MAX {
+                let is_kept = directory == *path && kept.contains(name);
+                if name == b"." || name == b".." || is_kept {
                     continue;
                 }
+                (self.go_on)()?;
                 let child = directory.join(name);
+                if !self.pending.has_room(&child) {
+                    self.skip(&child, "there are too many changes")?;
+                    continue;
+                }
                 let Some(below) = self.below(&child) else { continue };
                 let kind = match FileType::from_raw_mode(below.st_mode) {
                     FileType::Directory => {
@@ -203,7 +224,7 @@ impl Walk<'_> {
         below: Option<Stat>,
     ) {
         let base = below.as_ref().map(Base::of);
-        self.pending.entries.push(Entry {
+        self.pending.add(Entry {
             path: path.clone(),
             change,
             kind,
@@ -217,11 +238,25 @@ impl Walk<'_> {
     }
 
     fn skip(&mut self, path: &Name, why: &str) -> std::io::Result<()> {
-        if self.pending.skipped.len() < ENTRIES_MAX {
-            self.pending.skipped.push(Skipped { path: path.clone(), why: why.to_owned() });
-        }
+        self.pending.skip(path, why);
         Ok(())
     }
+}
+
+/// Whether a failure to keep one file is one to keep any.
+fn is_of_all(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOSPC
+            | Errno::DQUOT
+            | Errno::ROFS
+            | Errno::IO
+            | Errno::NOMEM
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::CANCELED
+            | Errno::TIMEDOUT
+    )
 }
 
 fn is(stat: &Stat, kind: FileType) -> bool {

@@ -2,12 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, SeekFrom, ftruncate, openat2, seek};
+use rustix::fs::{Mode, OFlags, ResolveFlags, SeekFrom, fstat, ftruncate, openat2, seek};
 use rustix::io::{Errno, pread, pwrite};
 
 /// Never out of the tree, never through a link.
 pub(crate) const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// Asked now and then during long work: an error ends it.
+pub(crate) type GoOn<'a> = &'a dyn Fn() -> Result<(), Errno>;
 /// Read at once.
 const PIECE: usize = 64 * 1024;
 
@@ -22,46 +24,62 @@ pub(crate) fn open_directory(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd
     openat2(top, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), WITHIN)
 }
 
-/// Whether two files hold the same bytes.
-pub(crate) fn is_same(a: &OwnedFd, b: &OwnedFd) -> Result<bool, Errno> {
+/// Whether two files hold the same bytes. Where both have a hole, nothing is read: a sparse file may be longer than anyone can read.
+pub(crate) fn is_same(a: &OwnedFd, b: &OwnedFd, go_on: GoOn<'_>) -> Result<bool, Errno> {
     let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
-    let mut offset = 0;
+    let mut at = 0;
     loop {
-        let length = pread(a, &mut left[..], offset)?;
-        let mut have = 0;
-        while have < length {
-            match pread(b, &mut right[have..length], offset + have as u64)? {
-                0 => return Ok(false),
-                more => have += more,
-            }
-        }
-        if length == 0 {
-            return Ok(pread(b, &mut right[..1], offset)? == 0);
-        }
-        if left[..length] != right[..length] {
+        go_on()?;
+        let next = match (next_data(a, at)?, next_data(b, at)?) {
+            (Some(one), Some(other)) => one.min(other),
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => return Ok(fstat(a)?.st_size == fstat(b)?.st_size),
+        };
+        let (length, other) = (fill(a, &mut left, next)?, fill(b, &mut right, next)?);
+        if left[..length] != right[..other] {
             return Ok(false);
         }
-        offset += length as u64;
+        if length == 0 {
+            return Ok(fstat(a)?.st_size == fstat(b)?.st_size);
+        }
+        at = next + length as u64;
     }
 }
 
+/// Where the next data of a file is; none when there is nothing but a hole up to the end.
+fn next_data(file: &OwnedFd, at: u64) -> Result<Option<u64>, Errno> {
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some(start)),
+        Err(Errno::NXIO) => Ok(None),
+        // A filesystem that doesn't know of holes has none.
+        Err(Errno::INVAL) => Ok(Some(at)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Reads until the space is full or the file ends.
+fn fill(file: &OwnedFd, space: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut have = 0;
+    while have < space.len() {
+        match pread(file, &mut space[have..], at + have as u64)? {
+            0 => break,
+            more => have += more,
+        }
+    }
+    Ok(have)
+}
+
 /// Copies a file's data, not its holes.
-pub(crate) fn copy(from: &OwnedFd, to: &impl AsFd, size: u64) -> Result<(), Errno> {
+pub(crate) fn copy(from: &OwnedFd, to: &impl AsFd, size: u64, go_on: GoOn<'_>) -> Result<(), Errno> {
     ftruncate(to, size)?;
     let mut piece = vec![0; PIECE];
     let mut at = 0;
     while at < size {
-        let start = match seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // Nothing but a hole up to the end.
-            Err(Errno::NXIO) => break,
-            // A filesystem that doesn't know of holes has none.
-            Err(Errno::INVAL) => at,
-            Err(errno) => return Err(errno),
-        };
+        let Some(start) = next_data(from, at)? else { break };
         let end = seek(from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
         at = start;
         while at < end {
+            go_on()?;
             let want = PIECE.min((end - at) as usize);
             let length = pread(from, &mut piece[..want], at)?;
             if length == 0 {
@@ -75,4 +93,36 @@ pub(crate) fn copy(from: &OwnedFd, to: &impl AsFd, size: u64) -> Result<(), Errn
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn long_holes_are_compared_without_reading_them() {
+        let file = |data: &[(&str, u64)], size: u64| {
+            let file = std::fs::File::from(
+                rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd"),
+            );
+            file.set_len(size).unwrap();
+            data.iter().for_each(|(text, at)| file.write_all_at(text.as_bytes(), *at).unwrap());
+            OwnedFd::from(file)
+        };
+        let size = 1 << 50;
+        let one = || file(&[("x", 0), ("y", 1 << 49)], size);
+        for (other, expected) in [
+            (one(), true),
+            (file(&[("x", 0), ("z", 1 << 49)], size), false),
+            (file(&[("x", 0)], size), false),
+            (file(&[("x", 0), ("y", 1 << 49), ("\0", 1 << 40)], size), true),
+            (file(&[("x", 0), ("y", 1 << 49)], size + 1), false),
+            (file(&[], 0), false),
+        ] {
+            assert_eq!(is_same(&one(), &other, &|| Ok(())), Ok(expected));
+            assert_eq!(is_same(&other, &one(), &|| Ok(())), Ok(expected));
+        }
+        assert_eq!(is_same(&one(), &one(), &|| Err(Errno::CANCELED)), Err(Errno::CANCELED));
+    }
 }

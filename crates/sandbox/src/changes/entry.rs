@@ -105,6 +105,11 @@ impl Name {
         self.0 == other || (self.0.starts_with(other) && self.0.get(other.len()) == Some(&b'/'))
     }
 
+    /// What it takes in a manifest, at most: a byte that is escaped there takes five.
+    pub(crate) fn stored_len(&self) -> usize {
+        self.0.iter().map(|byte| if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"') { 1 } else { 5 }).sum()
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut bytes = Vec::new();
         let mut rest = text;
@@ -135,17 +140,26 @@ impl fmt::Display for Name {
                     write!(f, "{character}")?;
                 } else {
                     let mut space = [0; 4];
-                    character.encode_utf8(&mut space).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                    character.encode_utf8(&mut space).bytes().try_for_each(|byte| escape(f, byte))?;
                 }
             }
-            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+            chunk.invalid().iter().try_for_each(|byte| escape(f, *byte))?;
         }
         Ok(())
     }
 }
 
+/// By hand: there may be millions of them.
+fn escape(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
+    use fmt::Write;
+    f.write_str("\\x")?;
+    [byte >> 4, byte & 15]
+        .iter()
+        .try_for_each(|digit| f.write_char(char::from(b"0123456789abcdef"[usize::from(*digit)])))
+}
+
 /// Not a control, and none of the characters that make text read as what it isn't.
-fn is_plain(character: char) -> bool {
+pub fn is_plain(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}')
 }

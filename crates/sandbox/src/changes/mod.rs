@@ -8,10 +8,12 @@ mod apply;
 mod collect;
 mod compare;
 mod entry;
+mod guard;
 mod store;
 
 pub use apply::{Applied, Outcome as ApplyOutcome};
 pub(crate) use collect::collect;
-pub use entry::{Change, Entry, Kind, Name, Skipped};
+pub use entry::{Change, Entry, Kind, Name, Skipped, is_plain};
+pub use guard::Guard;
 pub use store::{Changes, Difference};
-pub(crate) use store::{Pending, forget_pending};
+pub(crate) use store::{Pending, forget_orphans, forget_pending};

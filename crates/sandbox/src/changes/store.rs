@@ -1,13 +1,14 @@
 //! Where changes are kept: a directory for each sandbox, with a manifest and the contents under numbers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::{Code, HostPath, Problem, SandboxId};
 use serde::{Deserialize, Serialize};
 
-use super::compare::{copy, open_file};
+use super::compare::{GoOn, copy, open_file};
 use super::entry::{Change, Entry, Kind, Name, Skipped};
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
@@ -30,6 +31,13 @@ pub struct Changes {
 struct Manifest {
     schema: String,
     workspace: String,
+    /// What that path led to, so that another directory in its place is not taken for it. Devices are numbered anew at each boot, so
+    /// the inode alone has to do; the path is followed through no link.
+    #[serde(default)]
+    workspace_inode: Option<u64>,
+    /// Paths that were protected when the sandbox ran.
+    #[serde(default)]
+    protected: Vec<String>,
     entries: Vec<Entry>,
     skipped: Vec<Skipped>,
 }
@@ -50,9 +58,21 @@ pub(crate) struct Pending {
     name: String,
     directory: OwnedFd,
     next: u32,
+    is_finished: bool,
+    /// What is kept of files that have several names.
+    shared: BTreeMap<(u64, u64), u32>,
+    /// What the names kept so far take in the manifest, at most.
+    names_len: usize,
+    /// How many more paths were passed over, without a name.
+    unnamed: u64,
     pub(crate) entries: Vec<Entry>,
-    pub(crate) skipped: Vec<Skipped>,
+    skipped: Vec<Skipped>,
 }
+
+/// Most bytes of names in a manifest.
+const NAMES_LEN_MAX: usize = 64 << 20;
+/// Most entries, and most that are told of as skipped.
+const ENTRIES_MAX: usize = 1_000_000;
 
 impl Pending {
     pub(crate) fn begin(data: &DataDirectory, id: &SandboxId) -> std::io::Result<Self> {
@@ -60,31 +80,98 @@ impl Pending {
         let name = pending_name(id.as_str());
         mkdirat(&top, name.as_str(), Mode::from_raw_mode(0o700))?;
         let directory = openat(&top, name.as_str(), DIRECTORY, Mode::empty())?;
-        Ok(Self { top, name, directory, next: 0, entries: Vec::new(), skipped: Vec::new() })
+        Ok(Self {
+            top,
+            name,
+            directory,
+            next: 0,
+            is_finished: false,
+            shared: BTreeMap::new(),
+            names_len: 0,
+            unnamed: 0,
+            entries: Vec::new(),
+            skipped: Vec::new(),
+        })
     }
 
-    /// Keeps a file's content under the next number.
-    pub(crate) fn keep(&mut self, file: &OwnedFd, size: u64) -> std::io::Result<u32> {
+    /// Keeps a file's content under the next number. A file with several names is kept once: what is kept of a sandbox is never more
+    /// than what it was allowed to store.
+    pub(crate) fn keep(&mut self, file: &OwnedFd, stat: &Stat, go_on: GoOn<'_>) -> Result<u32, Errno> {
+        let same = (stat.st_dev, stat.st_ino);
+        if let Some(number) = self.shared.get(&same) {
+            return Ok(*number);
+        }
         let number = self.next;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let kept = openat(&self.directory, number.to_string(), flags, Mode::from_raw_mode(0o600))?;
-        copy(file, &kept, size)?;
+        copy(file, &kept, stat.st_size as u64, go_on).inspect_err(|_| {
+            // The first failure is the one to tell; what stays goes with the directory.
+            let _ = unlinkat(&self.directory, number.to_string(), AtFlags::empty());
+        })?;
+        if stat.st_nlink > 1 {
+            self.shared.insert(same, number);
+        }
         self.next += 1;
         Ok(number)
     }
 
+    /// Whether one more path, this one, can be kept.
+    pub(crate) fn has_room(&self, path: &Name) -> bool {
+        self.entries.len() < ENTRIES_MAX && self.names_len + path.stored_len() <= NAMES_LEN_MAX
+    }
+
+    pub(crate) fn add(&mut self, entry: Entry) {
+        self.names_len += entry.path.stored_len() + entry.target.as_ref().map_or(0, Name::stored_len);
+        self.entries.push(entry);
+    }
+
+    /// Passes a path over, with its name if there is room for that.
+    pub(crate) fn skip(&mut self, path: &Name, why: &str) {
+        if self.skipped.len() < ENTRIES_MAX && self.has_room(path) {
+            self.names_len += path.stored_len();
+            self.skipped.push(Skipped { path: path.clone(), why: why.to_owned() });
+        } else {
+            self.unnamed += 1;
+        }
+    }
+
     /// Makes them visible; none at all leaves nothing. Says how many there are.
-    pub(crate) fn finish(self, id: &SandboxId, workspace: &HostTree) -> std::io::Result<u64> {
-        let count = (self.entries.len() + self.skipped.len()) as u64;
+    pub(crate) fn finish(
+        mut self,
+        id: &SandboxId,
+        workspace: &HostTree,
+        protected: Vec<String>,
+    ) -> std::io::Result<u64> {
+        let count = (self.entries.len() + self.skipped.len()) as u64 + self.unnamed;
         if count == 0 {
-            unlinkat(&self.top, self.name.as_str(), AtFlags::REMOVEDIR)?;
             return Ok(0);
         }
-        let workspace = workspace.path.display().to_string();
-        let manifest = Manifest { schema: SCHEMA.to_owned(), workspace, entries: self.entries, skipped: self.skipped };
+        let mut skipped = std::mem::take(&mut self.skipped);
+        if self.unnamed > 0 {
+            let why = format!("{} more paths are too many to be kept, or their names too long", self.unnamed);
+            skipped.push(Skipped { path: Name(b".".to_vec()), why });
+        }
+        let manifest = Manifest {
+            schema: SCHEMA.to_owned(),
+            workspace: workspace.path.display().to_string(),
+            workspace_inode: Some(workspace.inode),
+            protected,
+            entries: std::mem::take(&mut self.entries),
+            skipped,
+        };
         write_manifest(self.directory.as_fd(), &manifest)?;
         renameat(&self.top, self.name.as_str(), &self.top, id.as_str())?;
+        self.is_finished = true;
         Ok(count)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // What can't be removed now is found by the reaper, which goes by the name.
+            let _ = remove(self.top.as_fd(), &self.name);
+        }
     }
 }
 
@@ -133,7 +220,22 @@ impl Changes {
     /// The workspace they are changes of.
     pub fn workspace(&self) -> Result<HostTree, Problem> {
         let path = HostPath::parse(&self.manifest.workspace).map_err(|error| unreadable(&error))?;
-        HostTree::open(&path, Code::InvalidWorkspace, "workspace")
+        let tree = HostTree::open(&path, Code::InvalidWorkspace, "workspace")?;
+        // The path had no link in it when it was kept.
+        let is_same = self.manifest.workspace_inode.is_none_or(|inode| inode == tree.inode);
+        if tree.path.as_os_str() != path.as_str() || !is_same {
+            return Err(Problem::new(
+                Code::InvalidWorkspace,
+                format!("workspace {path} is another directory than the one that the sandbox worked on"),
+                "put that one back in its place; `saggar changes drop SANDBOX` forgets the changes",
+            ));
+        }
+        Ok(tree)
+    }
+
+    /// Paths that were protected when the sandbox ran.
+    pub(crate) fn protected(&self) -> &[String] {
+        &self.manifest.protected
     }
 
     /// Both sides of a changed file.
@@ -171,6 +273,7 @@ impl Changes {
 
     /// Forgets the entries that were applied; all of them when none is left.
     pub(crate) fn forget(mut self, data: &DataDirectory, applied: &[Name]) -> std::io::Result<()> {
+        let applied: BTreeSet<&Name> = applied.iter().collect();
         self.manifest.entries.retain(|entry| !applied.contains(&entry.path));
         if self.manifest.entries.is_empty() {
             return self.drop_all(data);
@@ -188,6 +291,19 @@ impl Changes {
 /// Removes what a killed process had begun to keep for a sandbox.
 pub(crate) fn forget_pending(data_changes: BorrowedFd<'_>, id: &str) -> std::io::Result<()> {
     remove(data_changes, &pending_name(id))
+}
+
+/// Removes what was begun for sandboxes that are no more: `lives` says which still are.
+pub(crate) fn forget_orphans(data_changes: BorrowedFd<'_>, lives: impl Fn(&str) -> bool) {
+    let Ok(entries) = Dir::read_from(data_changes) else { return };
+    let names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned)).collect();
+    for id in names.iter().filter_map(|name| name.strip_prefix('.')?.strip_suffix(".new")) {
+        if SandboxId::parse(id).is_some() && !lives(id) {
+            // Tried again at the next start.
+            let _ = forget_pending(data_changes, id);
+        }
+    }
 }
 
 fn pending_name(id: &str) -> String {

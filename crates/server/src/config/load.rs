@@ -8,7 +8,7 @@ use super::{Config, Origin};
 /// What the name of every variable begins with.
 const PREFIX: &str = "SAGGAR_";
 /// Variables that begin the same and are for other commands, or name the file itself.
-const NOT_OURS: &[&str] = &["SAGGAR_CONFIG", "SAGGAR_URL", "SAGGAR_API_KEY", "SAGGAR_MUTATION_RULES"];
+const NOT_OURS: &[&str] = &["SAGGAR_CONFIG", "SAGGAR_URL", "SAGGAR_API_KEY", "SAGGAR_CA", "SAGGAR_MUTATION_RULES"];
 
 /// Everything that was given, in the order in which later comes before earlier.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +88,7 @@ impl Config {
             return Err(ConfigError::new(what, format!("did you mean {:?}?", setting::nearest(name))));
         };
         (setting.set)(self, value).map_err(|complaint| {
-            ConfigError::new(format!("{name} ({origin}): {complaint}"), format!("{name} is {}", setting.what))
+            ConfigError::new(format!("{name} ({origin}): {complaint}"), format!("{name}: {}", setting.what))
         })?;
         self.origins_of_values.insert(setting.name, origin);
         Ok(())
@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn later_wins_and_every_value_knows_where_it_came_from() {
         let file = "port = 1\ncapacity = 20\norigins = [\"https://a.example\", \"https://b.example\"]\n";
-        let environment = [("SAGGAR_PORT", "3"), ("SAGGAR_POOL_MAX", "4"), ("PATH", "/bin"), ("SAGGAR_URL", "x")];
+        let environment =
+            [("SAGGAR_PORT", "3"), ("SAGGAR_POOL_MAX", "4"), ("PATH", "/bin"), ("SAGGAR_URL", "x"), ("SAGGAR_CA", "y")];
         let config = Config::load(given(file, &environment, &[("port", "5")])).unwrap();
         assert_eq!((config.port, config.capacity, config.pool_max), (5, 20, 4));
         assert_eq!(config.origins, ["https://a.example", "https://b.example"]);

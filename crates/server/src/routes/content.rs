@@ -30,8 +30,8 @@ use crate::signed;
         ("Range" = Option<String>, Header, description = "One range of bytes"),
     ),
     responses(
-        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "A part of it", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "The file", body = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
+        (status = 206, description = "A part of it", body = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
     ),
 )]
 pub(crate) async fn read(
@@ -153,7 +153,7 @@ fn part(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Refusal> {
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files", tag = "files", operation_id = "writeFile",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), WriteQuery),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
     responses((status = 200, description = "It is written", body = WriteReport)),
 )]
 pub(crate) async fn write(

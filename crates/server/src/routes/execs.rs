@@ -118,7 +118,7 @@ pub(crate) async fn get(
         ("exec" = saggar_api::schema::ExecId, Path, description = "The exec"),
         StdinQuery,
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
     responses((status = 204, description = "They were handed over")),
 )]
 pub(crate) async fn stdin(

@@ -31,7 +31,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/tree", tag = "files", operation_id = "downloadTree",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
-    responses((status = 200, description = "The archive; what can't be read is left out", body = Vec<u8>, content_type = "application/x-tar")),
+    responses((status = 200, description = "The archive; what can't be read is left out", body = inline(saggar_api::schema::Octets), content_type = "application/x-tar")),
 )]
 pub(crate) async fn download(
     allowed: Allowed<ReadFiles>,
@@ -135,7 +135,7 @@ fn changed() -> Fault {
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files/tree", tag = "files", operation_id = "uploadTree",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = inline(saggar_api::schema::Octets), content_type = "application/x-tar"),
     responses((status = 200, description = "What was made", body = TreeReport)),
 )]
 pub(crate) async fn upload(

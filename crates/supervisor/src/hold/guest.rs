@@ -133,7 +133,7 @@ impl Hold {
             End::Signal { signal, .. } => signal == SIGKILL,
             End::Code(code) => code == KILLED_BY_SHELLS_ACCOUNT,
         };
-        let was_killed = looks_killed && self.was_out_of_memory(number);
+        let short = if looks_killed { self.ran_short(number) } else { None };
         if end != End::Code(0) {
             self.look_for_refused_processes();
         }
@@ -145,7 +145,7 @@ impl Hold {
             Some(Cause::Cancel) => Ending::Cancelled,
             None => Ending::Ended(end),
         };
-        let (status, exit_code, signal, error) = describe_ending(ending, was_killed, &exec.program, &exec.cwd);
+        let (status, exit_code, signal, error) = describe_ending(ending, short.is_some(), &exec.program, &exec.cwd);
         let is_storage_full = exec.is_storage_full;
         exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code, signal, error });
         let limits = &self.spec.limits;
@@ -153,9 +153,12 @@ impl Hold {
         if status == ExecStatus::TimedOut {
             hit.push(Denial::limit(LimitName::Timeout, "an exec was ended when its time was up"));
         }
-        if was_killed {
-            let message =
-                format!("the kernel killed a process for want of memory; the sandbox has {}", limits.memory.value);
+        if let Some(short) = short {
+            let what = "the kernel killed a process for want of memory";
+            let message = match short {
+                Short::Exec => format!("{what}; its exec has a limit of its own"),
+                Short::Sandbox => format!("{what}; the sandbox has {}", limits.memory.value),
+            };
             hit.push(Denial::limit(LimitName::Memory, message));
         }
         if is_storage_full {
@@ -166,11 +169,13 @@ impl Hold {
         Ok(())
     }
 
-    /// Whether a process of this exec was killed for want of memory: by its own limit, or by the sandbox's since anyone last looked.
-    fn was_out_of_memory(&mut self, number: u32) -> bool {
+    /// Whose limit of memory cost a process of this exec its life: its own, or the sandbox's since anyone last looked.
+    fn ran_short(&mut self, number: u32) -> Option<Short> {
         let portion = self.execs.get(number).and_then(|exec| exec.portion.as_ref());
         let own = portion.and_then(|portion| portion.counters(false).out_of_memory_kills).unwrap_or(0);
-        self.count_memory_kills() || own > 0
+        // Counted in either case: a kill that is this exec's is not the next one's.
+        let is_sandbox = self.count_memory_kills();
+        if own > 0 { Some(Short::Exec) } else { is_sandbox.then_some(Short::Sandbox) }
     }
 
     /// Whether the sandbox's memory has cost a process its life since anyone last looked.
@@ -191,4 +196,10 @@ impl Hold {
             self.tell(EventBody::Limit { denial: Denial::limit(LimitName::Pids, message) });
         }
     }
+}
+
+/// Whose memory was used up.
+enum Short {
+    Exec,
+    Sandbox,
 }

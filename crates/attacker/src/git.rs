@@ -1,0 +1,57 @@
+//! Attempts to lead the host's git astray without touching its configuration: by another repository in the same place, by links among
+//! its own files, by work that was never begun.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::Attempt;
+use crate::out::Out;
+use crate::sys::unheeded;
+
+pub const ATTEMPTS: &[Attempt] =
+    &[("bare-at-top", bare_at_top), ("plant-git-links", plant_git_links), ("begin-rebase", begin_rebase)];
+
+const TOP: &str = "/workspace";
+const HEAD: &str = "ref: refs/heads/main\n";
+
+/// Without a HEAD `.git` is no repository to git, and the directory it is in is tried as a bare one.
+fn bare_at_top(out: &Out, _: &[String]) {
+    let at = |name: &str| format!("{TOP}/{name}");
+    out.tried("take HEAD away", fs::rename(at(".git/HEAD"), at(".git/was-HEAD")));
+    out.tried("HEAD", fs::write(at("HEAD"), HEAD));
+    out.tried(
+        "config",
+        fs::write(
+            at("config"),
+            "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch evil\n",
+        ),
+    );
+    out.tried("objects", fs::create_dir(at("objects")));
+    out.tried("refs", fs::create_dir(at("refs")));
+    out.tried("refs as a link", symlink(".git/refs", at("refs")));
+    out.tried("refs removed", fs::remove_file(at("refs")).and_then(|()| fs::create_dir(at("refs"))));
+    out.tried("refs renamed", fs::rename(at("refs"), at("was-refs")).and_then(|()| fs::create_dir(at("refs"))));
+    out.tried("refs replaced", fs::create_dir(at("made")).and_then(|()| fs::rename(at("made"), at("refs"))));
+    out.tried("commondir", fs::write(at("commondir"), ".git\n"));
+    out.tried("commondir removed", fs::remove_file(at("commondir")));
+    unheeded(fs::remove_dir(at("made")));
+}
+
+fn plant_git_links(out: &Out, _: &[String]) {
+    let at = |name: &str| format!("{TOP}/.git/{name}");
+    // There may be no log yet.
+    unheeded(fs::create_dir(at("logs")));
+    unheeded(fs::remove_file(at("logs/HEAD")));
+    for name in ["logs/HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "refs/heads/evil", "objects/aa"] {
+        out.tried(name, symlink("/tmp/saggar-probe-ran", at(name)));
+    }
+    let closed = fs::create_dir(at("closed")).and_then(|()| symlink("/tmp", at("closed/link")));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o111);
+    out.tried("in a closed directory", closed.and_then(|()| fs::set_permissions(at("closed"), mode)));
+}
+
+fn begin_rebase(out: &Out, _: &[String]) {
+    let directory = format!("{TOP}/.git/rebase-merge");
+    let list = format!("{directory}/git-rebase-todo");
+    out.tried("a list of commands", fs::create_dir(&directory).and_then(|()| fs::write(list, "exec touch evil\n")));
+}

@@ -1,0 +1,144 @@
+//! What is never applied: paths that are protected, and what the host's git would act on.
+//!
+//! Unlike in a workspace that is written directly, each path is looked at here, so every repository in the tree is covered, those
+//! that the changes would make included. A change may be one half of a repository whose other half was applied earlier, or will be
+//! later: what counts is what the host and all of these changes have together.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, statat};
+use saggar_domain::Problem;
+
+use super::compare::open_directory;
+use super::entry::{Change, Entry, Kind, Name};
+use super::store::Changes;
+use crate::git;
+use crate::host_tree::HostTree;
+
+/// What git obeys in a git directory, or finds others by.
+const OBEYED: &[&[u8]] = &[b"hooks", b"config", b"config.worktree", b"commondir", b"gitdir"];
+/// Lists of commands that are run when the operator goes on with what seems to have been begun.
+const BEGUN: &[&[u8]] = &[b"rebase-merge", b"rebase-apply"];
+/// What makes a directory a git directory, and what else it has.
+const MAKES: &[&[u8]] = &[b"HEAD", b"objects", b"refs", b"commondir"];
+const HAS: &[&[u8]] = &[b"info", b"logs", b"modules", b"worktrees"];
+
+/// What stands between changes and a workspace.
+#[derive(Debug)]
+pub struct Guard<'a> {
+    workspace: &'a HostTree,
+    protected: BTreeSet<Vec<u8>>,
+    /// What the changes put there.
+    put: BTreeSet<Vec<u8>>,
+    /// Directories looked at: whether each is a git directory, and whether it would be.
+    known: RefCell<BTreeMap<Vec<u8>, (bool, bool)>>,
+}
+
+impl Changes {
+    /// What must not be applied of these changes: what was protected when the sandbox ran, and what is by now.
+    pub fn guard<'a>(&self, workspace: &'a HostTree) -> Result<Guard<'a>, Problem> {
+        let unclear =
+            |problem: Problem| Problem { help: "mend it by hand; the changes stay kept".to_owned(), ..problem };
+        let now = git::examine(workspace).map_err(unclear)?.paths;
+        let protected = self.protected().iter().map(String::as_str).chain(now.iter().map(|path| path.as_str()));
+        let put = self.entries().iter().filter(|entry| entry.change != Change::Removed);
+        Ok(Guard {
+            workspace,
+            protected: protected.map(|path| path.trim_end_matches('/').as_bytes().to_vec()).collect(),
+            put: put.map(|entry| entry.path.as_bytes().to_vec()).collect(),
+            known: RefCell::default(),
+        })
+    }
+}
+
+impl Guard<'_> {
+    /// Why an entry is not applied, if it isn't.
+    pub fn refuses(&self, entry: &Entry) -> Option<&'static str> {
+        if entry.path.is_within(b".saggar") {
+            return Some(".saggar is protected: the host's own programs act on it");
+        }
+        if self.is_protected(entry) {
+            return Some("it is among the protected paths");
+        }
+        let parts: Vec<&[u8]> = entry.path.as_bytes().split(|byte| *byte == b'/').collect();
+        match parts.iter().position(|part| part.eq_ignore_ascii_case(b".git")) {
+            Some(at) => in_git_directory(entry, &parts[at + 1..]),
+            None => self.makes_repository(entry, &parts),
+        }
+    }
+
+    /// Whether it is one, lies in one, or would take away a directory that one is in.
+    fn is_protected(&self, entry: &Entry) -> bool {
+        let path = entry.path.as_bytes();
+        let is_within = (1..=path.len())
+            .filter(|end| path.get(*end).is_none_or(|byte| *byte == b'/'))
+            .any(|end| self.protected.contains(&path[..end]));
+        let is_above = || {
+            let below = [path, b"/"].concat();
+            self.protected.range(below.clone()..).next().is_some_and(|protected| protected.starts_with(&below))
+        };
+        let stays_directory = entry.kind == Kind::Directory && entry.change != Change::Removed;
+        is_within || (!stays_directory && is_above())
+    }
+
+    /// A repository without a `.git`: what git obeys in one, and whatever would make one.
+    fn makes_repository(&self, entry: &Entry, parts: &[&[u8]]) -> Option<&'static str> {
+        for (at, part) in parts.iter().enumerate() {
+            let is_obeyed = OBEYED.contains(part) || *part == b"HEAD";
+            let is_part = is_obeyed || MAKES.contains(part) || HAS.contains(part);
+            if !is_part {
+                continue;
+            }
+            let (is_one, would_be_one) = self.is_repository(&parts[..at].join(&b'/'));
+            if is_one && is_obeyed {
+                return Some("the configuration, hooks and HEAD of a bare repository are protected");
+            }
+            if is_one && entry.kind == Kind::Link {
+                return Some("git makes no links in a repository, and would write through one");
+            }
+            if would_be_one && !is_one && (is_obeyed || MAKES.contains(part)) {
+                return Some("it would make the directory it is in a bare repository");
+            }
+        }
+        None
+    }
+
+    fn is_repository(&self, directory: &[u8]) -> (bool, bool) {
+        if let Some(known) = self.known.borrow().get(directory) {
+            return *known;
+        }
+        let directory_fd = open_directory(self.workspace.fd.as_fd(), directory).ok();
+        let is_there =
+            |name: &[u8]| directory_fd.as_ref().is_some_and(|fd| statat(fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok());
+        let is_put = |name: &[u8]| self.put.contains(Name(directory.to_vec()).join(name).as_bytes());
+        let is_one =
+            |has: &dyn Fn(&[u8]) -> bool| has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")));
+        let found = (is_one(&is_there), is_one(&|name| is_there(name) || is_put(name)));
+        self.known.borrow_mut().insert(directory.to_vec(), found);
+        found
+    }
+}
+
+/// An entry at or below something called `.git`.
+fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
+    if below.is_empty() {
+        // A file or link leads git to another directory.
+        let is_other = entry.kind != Kind::Directory;
+        return is_other.then_some("a .git that is not a directory is protected: the host's own programs act on it");
+    }
+    if below.iter().any(|part| OBEYED.contains(part)) {
+        return Some("git's configuration and hooks are protected: the host's own programs act on it");
+    }
+    if below.iter().any(|part| BEGUN.contains(part)) {
+        return Some("a rebase that was begun is protected: git would run its commands");
+    }
+    if entry.kind == Kind::Link && entry.change != Change::Removed {
+        return Some("git makes no links in a repository, and would write through one");
+    }
+    let is_head =
+        below.last() == Some(&&b"HEAD"[..]) && !below.contains(&&b"logs"[..]) && !below.contains(&&b"refs"[..]);
+    (is_head && entry.change == Change::Removed)
+        .then_some("without HEAD git would take another directory for the repository")
+}

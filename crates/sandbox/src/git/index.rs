@@ -1,0 +1,102 @@
+//! git's index, read for one thing only: which paths are checkouts of other repositories. git looks into those by itself.
+
+/// An index that can't be read; git would not read it either.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+const GITLINK: u32 = 0o160_000;
+const KIND: u32 = 0o170_000;
+/// Times, device, inode, mode, owner and size, before the object's name.
+const STAT_LEN: usize = 40;
+const MODE_AT: usize = 24;
+const EXTENDED: u16 = 0x4000;
+
+/// The paths of submodules. `hash_len` is 20 or, where the repository says so, 32.
+pub(crate) fn gitlinks(bytes: &[u8], hash_len: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+    let number = |at: usize| bytes.get(at..at + 4)?.first_chunk().map(|four| u32::from_be_bytes(*four));
+    let (version, count) = (number(4).ok_or(Malformed)?, number(8).ok_or(Malformed)?);
+    if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return Err(Malformed);
+    }
+    let mut found = Vec::new();
+    let mut at = 12;
+    let mut name: Vec<u8> = Vec::new();
+    for _ in 0..count {
+        let mode = number(at + MODE_AT).ok_or(Malformed)?;
+        let flags_at = at + STAT_LEN + hash_len;
+        let flags: &[u8; 2] = bytes.get(flags_at..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
+        let is_extended = u16::from_be_bytes(*flags) & EXTENDED != 0;
+        let mut name_at = flags_at + if is_extended { 4 } else { 2 };
+        let kept = if version == 4 {
+            let (cut, length) = varint(bytes.get(name_at..).ok_or(Malformed)?).ok_or(Malformed)?;
+            name_at += length;
+            name.len().checked_sub(cut).ok_or(Malformed)?
+        } else {
+            0
+        };
+        let rest = bytes.get(name_at..).ok_or(Malformed)?;
+        let length = rest.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+        name.truncate(kept);
+        name.extend_from_slice(&rest[..length]);
+        // Entries are padded to eight bytes, with one NUL at least.
+        at = if version == 4 { name_at + length + 1 } else { at + ((name_at - at + length + 8) & !7) };
+        if mode & KIND == GITLINK {
+            found.push(name.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// git's numbers of variable length, and how many bytes one took.
+fn varint(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut value = 0usize;
+    for (index, byte) in bytes.iter().enumerate().take(5) {
+        value = (value << 7) + usize::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            return Some((value, index + 1));
+        }
+        value += 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn submodules_are_found_in_every_version_that_git_writes() {
+        for (version, format) in [(2, "sha1"), (3, "sha1"), (4, "sha1"), (2, "sha256"), (4, "sha256")] {
+            let top = std::env::temp_dir().join(format!("saggar-index-{}-{version}-{format}", std::process::id()));
+            std::fs::create_dir_all(&top).unwrap();
+            let git = |arguments: &[&str]| {
+                let mut command = Command::new("git");
+                command.arg("-C").arg(&top).args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
+                assert!(command.env("GIT_CONFIG_NOSYSTEM", "1").status().unwrap().success(), "{arguments:?}");
+            };
+            git(&["init", "--quiet", "--template=", &format!("--object-format={format}")]);
+            git(&["config", "index.version", &version.to_string()]);
+            let hash_len = if format == "sha1" { 20 } else { 32 };
+            let id = "1".repeat(hash_len * 2);
+            let names = ["a", "aa/b", "aa/bc", "deep/er/module", "z"];
+            for (index, name) in names.iter().enumerate() {
+                let mode = if index % 2 == 0 { "160000" } else { "100644" };
+                git(&["update-index", "--add", "--info-only", "--cacheinfo", &format!("{mode},{id},{name}")]);
+            }
+            if version == 3 {
+                git(&["update-index", "--skip-worktree", "aa/b"]);
+            }
+            let bytes = std::fs::read(top.join(".git/index")).unwrap();
+            assert_eq!(bytes[7], version);
+            let found = gitlinks(&bytes, hash_len).unwrap();
+            assert_eq!(found, ["a", "aa/bc", "z"].map(|name| name.as_bytes().to_vec()), "{version} {format}");
+            for length in 0..bytes.len() - hash_len {
+                // Cut short it is malformed or, past the last entry, the same.
+                let _ = gitlinks(&bytes[..length], hash_len);
+            }
+            std::fs::remove_dir_all(top).unwrap();
+        }
+        assert_eq!(gitlinks(b"DIRC\0\0\0\x09\0\0\0\0", 20), Err(Malformed));
+    }
+}

@@ -1,0 +1,148 @@
+//! Links in git directories: git makes none there, and writes through those it finds, out of the workspace.
+//!
+//! The kernel can't keep a program from making one beside files that it may make. So when a sandbox is dead, links that are younger
+//! than it are removed from the git directories it could write, before anyone is told that it ended.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::acting::ActingAs;
+use crate::host_tree::HostTree;
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// Clocks of filesystems lag.
+const SLACK_NS: i128 = 1_000_000_000;
+/// Most directories that are looked into.
+const DIRECTORIES_MAX: usize = 1 << 20;
+/// Where a workspace is a git directory itself, it may be more than that: only what git writes is looked at.
+const AT_TOP: &[&[u8]] = &[
+    b"COMMIT_EDITMSG",
+    b"FETCH_HEAD",
+    b"HEAD",
+    b"ORIG_HEAD",
+    b"index",
+    b"info",
+    b"logs",
+    b"modules",
+    b"objects",
+    b"packed-refs",
+    b"refs",
+    b"worktrees",
+];
+/// Names kept to be told.
+const NAMED_MAX: usize = 8;
+
+/// What was removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removed {
+    pub(crate) count: usize,
+    /// The first of them, relative to the workspace, as text.
+    pub(crate) names: Vec<String>,
+    /// Whether everything could be looked at and removed.
+    pub(crate) is_incomplete: bool,
+}
+
+impl Removed {
+    fn remove(&mut self, directory: &OwnedFd, name: &CStr, whole: &[u8], since_ns: i128) -> Result<(), Errno> {
+        if changed_ns(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?) < since_ns {
+            return Ok(());
+        }
+        unlinkat(directory, name, AtFlags::empty())?;
+        self.count += 1;
+        if self.names.len() < NAMED_MAX {
+            self.names.push(String::from_utf8_lossy(whole).into_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Removes links made since then, by the wall clock, from git directories of a workspace.
+pub(crate) fn remove_new_links(workspace: &HostTree, directories: &[String], since_ns: i128) -> Removed {
+    let _owner = ActingAs::owner_of(workspace);
+    let mut removed = Removed::default();
+    let is_in_another = |name: &String| {
+        let holds = |other: &String| other.is_empty() || name.starts_with(&format!("{other}/"));
+        directories.iter().any(|other| other != name && holds(other))
+    };
+    let mut waiting: Vec<Vec<u8>> =
+        directories.iter().filter(|name| !is_in_another(name)).map(|name| name.clone().into_bytes()).collect();
+    // Hooks were held: a link in there is not the sandbox's.
+    let held: Vec<Vec<u8>> = directories.iter().map(|name| format!("{name}/hooks").into_bytes()).collect();
+    let mut looked_into = 0;
+    while let Some(path) = waiting.pop() {
+        if held.contains(&path) {
+            continue;
+        }
+        looked_into += 1;
+        if looked_into > DIRECTORIES_MAX {
+            removed.is_incomplete = true;
+            break;
+        }
+        match open(workspace, &path) {
+            Ok((directory, stat)) => {
+                let walked = walk(&directory, &stat, &path, since_ns - SLACK_NS, &mut waiting, &mut removed);
+                removed.is_incomplete |= walked.is_err();
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(_) => removed.is_incomplete = true,
+        }
+    }
+    removed
+}
+
+fn walk(
+    directory: &OwnedFd,
+    stat: &Stat,
+    path: &[u8],
+    since_ns: i128,
+    waiting: &mut Vec<Vec<u8>>,
+    removed: &mut Removed,
+) -> Result<(), Errno> {
+    // Nothing was made in it, and it has no directories that something could have been made in.
+    if changed_ns(stat) < since_ns && stat.st_nlink == 2 {
+        return Ok(());
+    }
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if path.is_empty() && !AT_TOP.contains(&name.to_bytes()) {
+            continue;
+        }
+        let whole = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
+        let kind = match entry.file_type() {
+            FileType::Unknown => FileType::from_raw_mode(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode),
+            told => told,
+        };
+        match kind {
+            FileType::Directory => waiting.push(whole),
+            FileType::Symlink => removed.is_incomplete |= removed.remove(directory, name, &whole, since_ns).is_err(),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Opens a directory for listing and removing, which the sandbox may have closed to us by its mode.
+fn open(workspace: &HostTree, path: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+    let path = if path.is_empty() { &b"."[..] } else { path };
+    let open = |flags: OFlags| {
+        openat2(workspace.fd.as_fd(), path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)
+    };
+    let stat = fstat(&open(OFlags::PATH)?)?;
+    if stat.st_mode & 0o700 != 0o700 {
+        let place = open(OFlags::PATH)?;
+        let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
+        rustix::fs::chmod(own.as_str(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
+    }
+    Ok((open(OFlags::RDONLY)?, stat))
+}
+
+fn changed_ns(stat: &Stat) -> i128 {
+    i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec as i64)
+}
