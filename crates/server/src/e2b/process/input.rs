@@ -1,7 +1,7 @@
 //! Input for programs, from calls that are not the one that follows them.
 //!
-//! One connection at a time feeds a program. Where that is the one that a client follows it over, through this server, what comes by other
-//! calls goes the same way; otherwise a call connects for itself, and leaves the way open for a moment for the next.
+//! One connection at a time feeds a program, and it isn't the one that follows it. The first call that brings input connects, and leaves the
+//! way open for a moment, so that the next goes the same way and what is still under way is not lost with its connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,7 @@ const LINGER_TICKS: u32 = 10;
 /// The way to a program's input.
 type Feeder = Arc<tokio::sync::Mutex<Feeding>>;
 
-/// The ways that are open because somebody follows, or fed a moment ago. One for an exec at most.
+/// The ways that are open because somebody feeds, or did a moment ago. One for an exec at most.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     open: Mutex<HashMap<ExecId, Feeder>>,
@@ -49,7 +49,7 @@ impl Inputs {
 }
 
 /// Keeps a way open, and its connection, until dropped.
-pub(super) struct Lease {
+struct Lease {
     server: Shared,
     id: ExecId,
     feeder: Feeder,
@@ -57,16 +57,15 @@ pub(super) struct Lease {
 
 impl Lease {
     /// Lets others feed the program over this connection.
-    pub(super) fn open(server: &Shared, id: ExecId, feeding: Feeding) -> Self {
+    fn open(server: &Shared, id: ExecId, feeding: Feeding) -> Self {
         let feeder = Arc::new(tokio::sync::Mutex::new(feeding));
         let open = &server.inputs.open;
         open.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), Arc::clone(&feeder));
         Self { server: server.clone(), id, feeder }
     }
 
-    /// Goes on for a while after whoever followed is gone: what was sent just now is still on its way to the program, and would be lost
-    /// with the connection. What the program prints meanwhile is for nobody here.
-    pub(super) fn linger(self, mut following: Following) {
+    /// Stays open until it wasn't used for a while. What the program prints meanwhile is for nobody here.
+    fn linger(self, mut following: Following) {
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(LINGER_TICK);
             let mut unused = 0;

@@ -15,7 +15,6 @@ use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewEx
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::input::Lease;
 use super::message::{Selected, StartRequest};
 use super::{no_process, select};
 use crate::e2b::connect::{self, Source};
@@ -66,12 +65,7 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
         Err(fault) => return Err(fault.into()),
     };
     let Followed { state, following, feeding } = followed;
-    let input = if has_stdin {
-        Input::Leased(Lease::open(&server, state.exec_id.clone(), feeding))
-    } else {
-        Input::Kept { _feeding: feeding }
-    };
-    let events = Events { connection: Some((following, input)), facts: Facts::of(insider, &state, timeout) };
+    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
     Ok(connect::answer(server, &parts.headers, events))
 }
 
@@ -94,33 +88,16 @@ pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, bo
         Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(&process)),
         other => other?,
     };
-    let input = Input::Kept { _feeding: feeding };
-    let events = Events { connection: Some((following, input)), facts: Facts::of(insider, &state, timeout) };
+    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
     Ok(connect::answer(server, &parts.headers, events))
-}
-
-/// The other half of the connection, without which the one that is read would end.
-enum Input {
-    Kept { _feeding: Feeding },
-    Leased(Lease),
 }
 
 /// What a program does, as it does it.
 struct Events {
-    /// Both halves, until this is dropped.
-    connection: Option<(Following, Input)>,
+    following: Following,
+    // Half of the connection: dropped, the other half would end.
+    _feeding: Feeding,
     facts: Facts,
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        if let Some((following, Input::Leased(lease))) = self.connection.take()
-            && !self.facts.is_over
-            && tokio::runtime::Handle::try_current().is_ok()
-        {
-            lease.linger(following);
-        }
-    }
 }
 
 struct Facts {
@@ -160,11 +137,10 @@ impl Source for Events {
         if let Some(started) = self.facts.started.take() {
             return Some(connect::envelope(&started));
         }
-        let (following, _) = self.connection.as_mut()?;
         loop {
             let message = match self.facts.deadline {
-                None => following.next().await,
-                Some(deadline) => match tokio::time::timeout_at(deadline, following.next()).await {
+                None => self.following.next().await,
+                Some(deadline) => match tokio::time::timeout_at(deadline, self.following.next()).await {
                     Ok(message) => message,
                     Err(_) => return self.facts.last(&too_long()),
                 },
