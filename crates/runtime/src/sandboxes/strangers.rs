@@ -59,8 +59,8 @@ mod tests {
         let strangers = Strangers::default();
         let set = |ids: &[&SandboxId]| ids.iter().map(|id| (*id).clone()).collect::<BTreeSet<_>>();
         assert_eq!(strangers.seen_again(set(&[&first])), []);
-        assert_eq!(strangers.seen_again(set(&[&first, &second])), [first.clone()]);
-        assert_eq!(strangers.seen_again(set(&[&first])), [first.clone()]);
+        assert_eq!(strangers.seen_again(set(&[&first, &second])), std::slice::from_ref(&first));
+        assert_eq!(strangers.seen_again(set(&[&first])), std::slice::from_ref(&first));
         assert_eq!(strangers.seen_again(set(&[])), []);
         assert_eq!(strangers.seen_again(set(&[&first])), []);
     }
