@@ -69,13 +69,8 @@ impl Sandboxes {
         started(reply).map_err(|error| Fault::from_control(error, id))
     }
 
-    /// Starts a program and follows it, without feeding it: a connection that starts and follows a program with a stdin would be the
-    /// one that feeds it, and there can't be two. So such a program is started first and then attached to; what it writes in between is kept.
+    /// Starts a program and follows it from its first byte, without feeding it: whoever feeds it attaches for that.
     pub async fn follow_exec(&self, permit: &Permit, new: NewExec) -> Result<Followed, Fault> {
-        if new.stdin {
-            let started = self.start_exec(permit, new).await?;
-            return self.attach(permit, &started.exec_id, From::Start, false).await;
-        }
         self.follow_exec_as(permit, self.new_exec_id(), new).await
     }
 
@@ -162,6 +157,20 @@ impl Followed {
 
 fn op(exec_id: ExecId, new: NewExec, follow: bool) -> Op {
     let NewExec { argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes, tag } = new;
-    let start = StartExec { exec_id, argv, env, cwd, user, stdin, tty, timeout_ms, limits, output_bytes, tag, follow };
+    let start = StartExec {
+        exec_id,
+        argv,
+        env,
+        cwd,
+        user,
+        stdin,
+        tty,
+        timeout_ms,
+        limits,
+        output_bytes,
+        tag,
+        follow,
+        is_fed_apart: true,
+    };
     Op::Exec(Box::new(start))
 }

@@ -82,6 +82,7 @@ pub fn program(argv: &[&str]) -> StartExec {
         output_bytes: None,
         tag: None,
         follow: true,
+        is_fed_apart: false,
     }
 }
 

@@ -168,6 +168,9 @@ pub struct StartExec {
     /// Whether this connection goes on to follow it.
     #[serde(default)]
     pub follow: bool,
+    /// Whether another connection will feed its stdin; else this one does, if it follows.
+    #[serde(default)]
+    pub is_fed_apart: bool,
 }
 
 /// Limits of one exec, within the sandbox's.

@@ -220,7 +220,10 @@ impl Hold {
             is_one_shot: false,
         };
         let frame = ToGuest::Exec(request.into_request(&self.spec));
-        self.become_stream(token, Role::Starting { exec: number, follows: start.follow, feeds: start.stdin })?;
+        self.become_stream(
+            token,
+            Role::Starting { exec: number, follows: start.follow, feeds: start.stdin && !start.is_fed_apart },
+        )?;
         if let Err(error) = self.channel.send_with(&frame, joins) {
             if let Some(connection) = self.connections.get_mut(&token) {
                 connection.role = Role::Asking;

@@ -113,6 +113,7 @@ impl Fake {
             output_bytes: Some(1000),
             tag: None,
             follow: true,
+            is_fed_apart: false,
         };
         self.ask(client, Op::Exec(Box::new(start)));
     }
