@@ -49,6 +49,25 @@ fn stdin_arrives_whole_and_ends() {
 }
 
 #[test]
+fn who_follows_from_the_first_byte_may_leave_the_feeding_to_another() {
+    let place = Place::new();
+    let supervisor = held(&place);
+    // More than is kept of it: a follower that came later would have lost its beginning.
+    let mut start = program(&["/bin/sh", "-c", "head -c 3000000 /dev/zero; read word; echo $word"]);
+    (start.stdin, start.is_fed_apart) = (true, true);
+    let (mut follower, state) = supervisor.exec(start);
+    let mut feeder = supervisor.client();
+    feeder.ask(attach(&state.exec_id, From::Now, true)).unwrap();
+    assert!(matches!(feeder.receive().unwrap(), Received::Reply(Reply::Started(_))));
+    feeder.feed(b"apart\n").unwrap();
+    // It reads nothing, and must not hold the other up.
+    drop(feeder);
+    let seen = follow(&mut follower);
+    assert_eq!((seen.stdout.len(), seen.gaps), (3_000_006, [0, 0]));
+    assert!(seen.stdout.ends_with(b"apart\n"));
+}
+
+#[test]
 fn a_follower_that_goes_away_kills_nothing_and_another_goes_on() {
     let place = Place::new();
     let supervisor = held(&place);

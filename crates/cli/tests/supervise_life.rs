@@ -134,9 +134,10 @@ fn it_pauses_by_itself_and_a_resume_gives_it_time_again() {
 #[test]
 fn what_is_made_ahead_waits_for_its_owner() {
     let place = Place::new();
-    let brief = Terms { ttl_ms: Some(60_000), then: Then::Kill, idle_ms: Some(1) };
+    let brief = Terms { ttl_ms: Some(60_000), then: Then::Pause, idle_ms: Some(1) };
     let supervisor = start(&place, serde_json::json!({}), brief, true).unwrap();
     assert!(!supervisor.ready.is_claimed);
+    assert!(supervisor.ready.ttl_left_ms.is_some_and(|left| (1..=60_000).contains(&left)));
     assert_eq!(supervisor.sh("echo ${WHOSE-nobody}").stdout, b"nobody\n");
     let claim = || Op::Claim { terms: FOR_EVER, env: [("WHOSE".to_owned(), "mine".to_owned())].into() };
     assert!(described(supervisor.request(claim())).is_claimed);
@@ -145,6 +146,19 @@ fn what_is_made_ahead_waits_for_its_owner() {
     drop(supervisor);
     let unwanted = start(&place, serde_json::json!({}), brief, true).unwrap();
     assert_eq!(unwanted.kill().reason, EndReason::Unclaimed);
+}
+
+#[test]
+fn what_nobody_comes_for_ends_by_itself_and_leaves_nothing() {
+    let place = Place::new();
+    // Paused it would wait for ever: for one without an owner there is only an end.
+    let brief = Terms { ttl_ms: Some(200), then: Then::Pause, idle_ms: None };
+    let mut forgotten = start(&place, serde_json::json!({}), brief, true).unwrap();
+    forgotten.wait();
+    let last_word = ended(&place, &forgotten.sandbox);
+    assert_eq!((last_word.reason, last_word.is_claimed), (EndReason::Unclaimed, false));
+    assert_eq!(place.records(), Vec::<String>::new());
+    assert_eq!(cgroups_of(forgotten.sandbox.as_str()), 0);
 }
 
 #[test]

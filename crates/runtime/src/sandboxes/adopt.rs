@@ -20,8 +20,7 @@ use saggar_supervisor::control::{Description, Op, Reply, State};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
-use super::pool::Ready;
-use super::upkeep::fresh_until;
+use super::pool::{Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::Connection;
@@ -30,9 +29,6 @@ use crate::supervisor::Connection;
 const ASKED_AT_ONCE: usize = 64;
 /// How long a supervisor may take to say what it holds: it has nothing else to do.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// However long one without an owner says that it lives.
-const PATIENCE_UNOWNED: Duration = Duration::from_secs(60 * 60);
 
 /// What a start found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,9 +160,8 @@ impl Sandboxes {
     pub(super) async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {
         let slot = self.inner.slots.take_anyway();
         if !description.is_claimed && description.state == State::Running {
-            let left = description.ttl_left_ms.map_or(Duration::MAX, Duration::from_millis).min(PATIENCE_UNOWNED);
-            let ready = Ready { id: id.clone(), slot, fresh_until: fresh_until(left) };
-            self.inner.pool.put(ready);
+            let left = description.ttl_left_ms.map_or(UNOWNED_MAX, Duration::from_millis);
+            self.inner.pool.put(Ready::new(id.clone(), slot, left));
             found.ready += 1;
             return;
         }

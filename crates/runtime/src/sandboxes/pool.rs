@@ -16,13 +16,26 @@ use tokio::sync::Notify;
 use super::admission::Slot;
 use super::sizing::{Demand, PoolSize};
 
+/// How long a sandbox waits for an owner; then it ends by itself, whether or not a server is there.
+pub(crate) const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
+/// So long before its end it is given to nobody any more.
+const STALE_BEFORE: Duration = Duration::from_secs(60);
+
 /// A sandbox without an owner.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) id: SandboxId,
     pub(crate) slot: Slot,
     /// It ends by itself soon after: then it is given to nobody any more.
-    pub(crate) fresh_until: Instant,
+    fresh_until: Instant,
+}
+
+impl Ready {
+    /// One that ends by itself in `left`.
+    pub(crate) fn new(id: SandboxId, slot: Slot, left: Duration) -> Self {
+        let fresh_until = Instant::now() + left.min(UNOWNED_MAX).saturating_sub(STALE_BEFORE);
+        Self { id, slot, fresh_until }
+    }
 }
 
 /// The sandboxes without an owner.

@@ -1,14 +1,14 @@
 //! What goes on for ever in the background: the reaper, the pool, retention.
 
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use saggar_store::{Life, PageLimit, Retention, SandboxQuery, Scope};
 use saggar_supervisor::control::{Op, Terms, Then};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::pool::Ready;
+use super::pool::{Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
 
@@ -24,16 +24,6 @@ const REFILL_AFTER: Duration = Duration::from_millis(20);
 const REFILL_AFTER_MAX: Duration = Duration::from_millis(200);
 /// How often the pool is looked at when nobody takes from it.
 const POOL_EVERY: Duration = Duration::from_secs(2);
-
-/// How long a sandbox waits for an owner.
-const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
-/// So long before its end it is given to nobody any more.
-const STALE_BEFORE: Duration = Duration::from_secs(60);
-
-/// Until when a sandbox that ends in `left` is given away.
-pub(super) fn fresh_until(left: Duration) -> Instant {
-    Instant::now() + left.saturating_sub(STALE_BEFORE)
-}
 
 /// The background of a server. Dropped, it stops.
 #[derive(Debug)]
@@ -173,7 +163,7 @@ impl Sandboxes {
         let terms = Terms { ttl_ms: Some(ttl_ms), then: Then::Kill, idle_ms: None };
         match self.start_supervisor(&id, Self::ordinary_spec(), terms, true).await {
             Ok(_) => {
-                self.inner.pool.put(Ready { id, slot, fresh_until: fresh_until(UNOWNED_MAX) });
+                self.inner.pool.put(Ready::new(id, slot, UNOWNED_MAX));
                 true
             }
             Err(error) => {
