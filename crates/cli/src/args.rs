@@ -30,27 +30,27 @@ pub(crate) enum Command {
     /// Run one program in a fresh sandbox, and remove it
     Run(Box<RunArguments>),
     /// Say what this host can really guarantee, by trying it
-    Doctor(DoctorArguments),
+    Doctor(Later<DoctorArguments>),
     /// Attack sandboxes made here, and say which attempts held
-    Probe(ProbeArguments),
+    Probe(Later<ProbeArguments>),
     /// Show, apply or drop what a scratch sandbox changed
-    Changes(ChangesArguments),
+    Changes(Later<ChangesArguments>),
     /// Give sandboxes to many, over the network
-    Serve(Box<ServeArguments>),
+    Serve(Later<ServeArguments>),
     /// Show the server's settings
-    Config(Box<ConfigArguments>),
+    Config(Later<ConfigArguments>),
     /// Copy a server's store to a file, while it runs or not
-    Backup(Box<CopyArguments>),
+    Backup(Later<CopyArguments>),
     /// Make a backup the store of a data directory that has none
-    Restore(Box<CopyArguments>),
+    Restore(Later<CopyArguments>),
     /// Make, use and end sandboxes of a server
     Sandbox(Later<SandboxArguments>),
     /// Begin, follow, steer and fork runs of agents on a server
     Runs(Later<RunsArguments>),
     /// Derive fixtures of runs again, and say which have changed
-    Test(TestArguments),
+    Test(Later<TestArguments>),
     /// Drive runs beside a server, as another process
-    Worker(Box<ServeArguments>),
+    Worker(Later<ServeArguments>),
     /// Make, list and revoke API keys of a server
     Key(Later<KeyArguments>),
 }
@@ -216,7 +216,7 @@ pub(crate) struct ProbeArguments {
 
 /// Arguments that are described to clap only when their command is the one: there are many, and `saggar run` would pay for them at every start.
 #[derive(Debug)]
-pub(crate) struct Later<T>(pub(crate) T);
+pub(crate) struct Later<T>(pub(crate) Box<T>);
 
 impl<T: Args> Args for Later<T> {
     fn augment_args(command: clap::Command) -> clap::Command {
@@ -230,7 +230,7 @@ impl<T: Args> Args for Later<T> {
 
 impl<T: FromArgMatches> FromArgMatches for Later<T> {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        T::from_arg_matches(matches).map(Self)
+        T::from_arg_matches(matches).map(|arguments| Self(Box::new(arguments)))
     }
 
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {

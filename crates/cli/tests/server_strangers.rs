@@ -1,13 +1,15 @@
-//! Sandboxes that a server doesn't know of: those that got ready when whoever asked for them was dead and its successor had looked around.
+//! Sandboxes without an owner: those that a server keeps ready, and those it doesn't know of, which got ready when whoever asked for them was
+//! dead and its successor had looked around.
 
 mod harness;
 mod http;
 
 use harness::PATIENCE;
 use harness::held::{FOR_EVER, Supervisor, start_in};
-use http::Server;
+use http::{Server, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use saggar_supervisor::control::{Client, Description, Op, Reply};
 
 /// Whether its supervisor ends by itself in time.
 fn ends(stranger: &Supervisor) -> bool {
@@ -28,4 +30,59 @@ fn what_gets_ready_when_nobody_waits_for_it_is_found_and_ended() {
     let left: Vec<_> = std::fs::read_dir(server.data().join("ended")).expect("ours").collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(server.get(&ours).expect(200)["state"], "running");
+}
+
+/// The supervisors that are kept ready, once there is one.
+fn ready(server: &Server) -> Vec<Description> {
+    let mut found = Vec::new();
+    eventually("a sandbox is kept ready", || {
+        let sockets = std::fs::read_dir(server.data().join("control")).expect("ours");
+        let describe = |socket: std::fs::DirEntry| match Client::connect(&socket.path()).ok()?.request(Op::Describe) {
+            Ok(Reply::Described(description)) => Some(*description),
+            _ => None,
+        };
+        found = sockets.filter_map(|socket| describe(socket.ok()?)).filter(|ready| !ready.is_claimed).collect();
+        !found.is_empty()
+    });
+    found
+}
+
+#[test]
+fn one_that_died_while_it_waited_is_not_given_to_anybody() {
+    let server = Server::start_with(&["--pool-min", "1", "--pool-max", "1"]);
+    for supervisor in ready(&server) {
+        let pid = Pid::from_raw(supervisor.pid.cast_signed()).expect("a process");
+        kill_process(pid, Signal::KILL).expect("it lives");
+    }
+    let sandbox = server.sandbox();
+    assert_eq!(server.sh(&sandbox, "echo alive")["stdout"], "alive\n");
+}
+
+#[test]
+fn one_that_was_kept_ready_is_its_owners_alone_and_has_what_was_asked_for() {
+    let mut server = Server::start_with(&["--pool-min", "1", "--pool-max", "1"]);
+    let kept = ready(&server).remove(0).sandbox_id.to_string();
+    let body = serde_json::json!({ "env": { "OWNER": "me" }, "ttl": "1h" });
+    let created = server.request(
+        "POST",
+        "/api/v1/sandboxes",
+        &["Idempotency-Key: k", "Content-Type: application/json"],
+        body.to_string().as_bytes(),
+    );
+    let sandbox = created.expect(201);
+    assert_eq!(sandbox["id"], kept.as_str(), "it was made anew though one was ready");
+    let path = format!("/api/v1/sandboxes/{kept}");
+    // Written with its start in one step, it is whole after any death of the server.
+    server.kill();
+    server.begin();
+    assert_eq!(server.get(&path).expect(200)["state"], "running");
+    assert_eq!(server.sh(&path, "echo $OWNER")["stdout"], "me\n");
+    let again = server.request(
+        "POST",
+        "/api/v1/sandboxes",
+        &["Idempotency-Key: k", "Content-Type: application/json"],
+        body.to_string().as_bytes(),
+    );
+    assert_eq!(again.expect(201)["id"], kept.as_str());
+    assert!(ready(&server).iter().all(|other| other.sandbox_id.to_string() != kept));
 }

@@ -78,7 +78,7 @@ impl Store {
     }
 }
 
-fn append(connection: &Connection, sandbox: &SandboxId, events: &[StoredEvent]) -> Result<(), Error> {
+pub(crate) fn append(connection: &Connection, sandbox: &SandboxId, events: &[StoredEvent]) -> Result<(), Error> {
     for event in events {
         let params = (sandbox.as_str(), column::count(event.seq), column::millis(event.at), event.body.as_str());
         column::execute(connection, INSERT, params).map_err(|error| error.naming("the sandbox"))?;

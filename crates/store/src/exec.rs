@@ -8,7 +8,8 @@ mod record;
 
 use saggar_domain::{ExecId, ExecStatus, GuestPath, SandboxId, Timestamp, User};
 
-pub(crate) use record::lose_running;
+pub use record::ExecRecord;
+pub(crate) use record::{lose_running, record};
 
 /// Most finished execs kept of one sandbox.
 pub const EXECS_PER_SANDBOX_MAX: u32 = 1_000;

@@ -32,7 +32,7 @@ pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
 pub use error::Error;
 pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
 pub use exec::{
-    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, NewExec, OUTPUTS_PER_SANDBOX_MAX, Tail,
+    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, NewExec, OUTPUTS_PER_SANDBOX_MAX, Tail,
 };
 pub use hash::{RequestHash, TokenHash};
 pub use json_text::JsonText;
@@ -46,8 +46,8 @@ pub use run::{
     JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, RunInsertion, RunQuery, RunRow, Summary, Taking,
 };
 pub use sandbox::{
-    Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life, Lifetime, NewSandbox,
-    Sandbox, SandboxPatch, SandboxQuery, Scope,
+    Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,
+    NewSandbox, Sandbox, SandboxPatch, SandboxQuery, Scope,
 };
 pub use store::Store;
 pub use sweep::{Retention, Swept};

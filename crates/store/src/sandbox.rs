@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::hash::TokenHash;
 use crate::json_text::JsonText;
 
-pub use change::{Change, Changed};
+pub use change::{Change, Changed, LastWords};
 pub use insert::{IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion};
 pub use list::{SandboxQuery, Scope};
 pub use patch::SandboxPatch;

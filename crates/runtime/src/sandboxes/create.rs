@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use saggar_domain::{
     Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
-    Spec, TemplateName, User,
+    Spec, TemplateName, Timestamp, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, Life, NewSandbox as NewRow, Sandbox, TokenHash};
-use saggar_supervisor::control::{CONTROL, Description, Op, Start, Terms};
+use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
 use serde_json::{Map, Value, json};
 
 use super::changes::NewTerms;
@@ -97,7 +97,8 @@ impl Sandboxes {
         };
         let id = self.new_sandbox_id();
         let row = self.row(&id, &project, &new, &plan);
-        if let Some(earlier) = self.insert(row.clone(), idempotency).await? {
+        let inserted = self.store().insert_sandbox(row.clone(), idempotency).await?;
+        if let Some(earlier) = self.instead(&project, inserted).await? {
             return Ok(earlier);
         }
         let terms = plan.terms;
@@ -117,6 +118,8 @@ impl Sandboxes {
         self.acknowledge(live, row, &description).await
     }
 
+    /// Gives one that is ready to its owner. The owner comes first and the row second: dead in between, it is one that nobody knows of, and
+    /// is ended; and the row needs no second step.
     async fn claim(
         &self,
         project: ProjectId,
@@ -125,48 +128,48 @@ impl Sandboxes {
         idempotency: Option<Idempotency>,
         ready: Ready,
     ) -> Result<Created, Fault> {
-        let id = ready.id.clone();
-        let row = self.row(&id, &project, &new, &plan);
-        match self.insert(row.clone(), idempotency).await {
+        let earlier = match &idempotency {
+            Some(idempotency) => self.earlier(&project, idempotency.clone()).await,
+            None => Ok(None),
+        };
+        match earlier {
             Ok(None) => {}
             other => {
                 self.inner.pool.put(ready);
                 return other.map(|earlier| earlier.expect("the other case is matched above"));
             }
         }
+        let id = ready.id.clone();
         let facts = self.facts(&id, &project, &new, plan.terms);
-        let socket = facts.socket.clone();
-        let live = Arc::new(Live::new(facts, ready.slot));
-        let claim = Op::Claim { terms: plan.terms, env: new.env };
-        match Connection::question(&socket, claim).await {
-            Ok(saggar_supervisor::control::Reply::Described(description)) => {
-                self.acknowledge(live, row, &description).await
-            }
+        let claim = Op::Claim { terms: plan.terms, env: new.env.clone() };
+        let description = match Connection::question(&facts.socket, claim).await {
+            Ok(Reply::Described(description)) => description,
+            // One that died while it waited: the client gets one that is made for it.
             outcome => {
-                // One that died while it waited. Its row says so, and the client gets one that is made for it.
-                let fault = match outcome {
-                    Err(error) => Fault::from_control(error, &id),
-                    Ok(_) => {
-                        Fault::internal("claiming a sandbox", std::io::Error::from(std::io::ErrorKind::InvalidData))
-                    }
-                };
-                self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
-                Err(Fault::Capacity {
-                    what: "a sandbox that was kept ready is gone".to_owned(),
-                    retry_after: RETRY_AFTER,
-                })
+                tracing::warn!(sandbox = %id, outcome = ?outcome.err(), "a sandbox that was kept ready can't be given away");
+                self.end_ready(ready).await;
+                return self.make(project, new, plan, idempotency).await;
+            }
+        };
+        let row = self.row(&id, &project, &new, &plan);
+        let live = Arc::new(Live::new(facts, ready.slot));
+        let started_at = now();
+        let inserted = self.store().insert_started_sandbox(row.clone(), idempotency, started_at, description.pid).await;
+        match inserted {
+            Ok(Insertion::Inserted) => Ok(self.welcome(live, row, &description, started_at)),
+            other => {
+                self.abandon(&live).await;
+                Ok(self.instead(&project, other?).await?.expect("an insertion is matched above"))
             }
         }
     }
 
     /// Nothing is made without room; but a request that was made before has its answer all the same.
     async fn without_room(&self, project: ProjectId, idempotency: Option<Idempotency>) -> Result<Created, Fault> {
-        if let Some(idempotency) = idempotency {
-            match self.store().earlier_request(project.clone(), idempotency, now()).await? {
-                Some(Insertion::Replayed(id)) => return self.replay(project, id).await,
-                Some(Insertion::Mismatch) => return Err(Fault::IdempotencyMismatch),
-                Some(Insertion::Inserted) | None => {}
-            }
+        if let Some(idempotency) = idempotency
+            && let Some(earlier) = self.earlier(&project, idempotency).await?
+        {
+            return Ok(earlier);
         }
         let (taken, most) = self.occupancy();
         Err(Fault::Capacity {
@@ -175,12 +178,19 @@ impl Sandboxes {
         })
     }
 
-    /// Writes the row. `Some` is the answer to the same request before.
-    async fn insert(&self, row: NewRow, idempotency: Option<Idempotency>) -> Result<Option<Created>, Fault> {
-        let project = row.project.clone();
-        match self.store().insert_sandbox(row, idempotency).await? {
+    /// The answer to the same request before.
+    async fn earlier(&self, project: &ProjectId, idempotency: Idempotency) -> Result<Option<Created>, Fault> {
+        match self.store().earlier_request(project.clone(), idempotency, now()).await? {
+            Some(insertion) => self.instead(project, insertion).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What is answered where nothing was to be made; `None` where something is.
+    async fn instead(&self, project: &ProjectId, insertion: Insertion) -> Result<Option<Created>, Fault> {
+        match insertion {
             Insertion::Inserted => Ok(None),
-            Insertion::Replayed(id) => self.replay(project, id).await.map(Some),
+            Insertion::Replayed(id) => self.replay(project.clone(), id).await.map(Some),
             Insertion::Mismatch => Err(Fault::IdempotencyMismatch),
         }
     }
@@ -198,25 +208,25 @@ impl Sandboxes {
     async fn acknowledge(&self, live: Arc<Live>, row: NewRow, description: &Description) -> Result<Created, Fault> {
         let (id, started_at) = (live.id.clone(), now());
         let change = Change::Started { at: started_at, supervisor_pid: description.pid };
-        let changed = self.store().change_sandbox(id.clone(), change).await;
-        self.inner.register.add(Arc::clone(&live));
-        self.watch(Arc::clone(&live), 0);
-        match changed {
-            Ok(Changed::Done) => {}
+        match self.store().change_sandbox(id.clone(), change).await {
+            Ok(Changed::Done) => Ok(self.welcome(live, row, description, started_at)),
             other => {
                 // It can't be acknowledged, so it must not be.
                 self.abandon(&live).await;
-                return match other {
-                    Err(error) => Err(error.into()),
-                    Ok(_) => Err(Fault::Ended { id, reason: None }),
-                };
+                Err(other.map_or_else(Fault::from, |_| Fault::Ended { id, reason: None }))
             }
         }
+    }
+
+    /// It is among the living.
+    fn welcome(&self, live: Arc<Live>, row: NewRow, description: &Description, started_at: Timestamp) -> Created {
+        self.inner.register.add(Arc::clone(&live));
+        self.watch(Arc::clone(&live), 0);
         // As it was written; reading it back would only take time.
         let life = Life::Running { started_at, since: started_at };
         let sandbox = Sandbox { asked: row, life, supervisor_pid: Some(description.pid) };
         let unenforced = description.unenforced.clone();
-        Ok(Created { sandbox, unenforced, access_token: self.access_token(&id), is_replay: false })
+        Created { sandbox, unenforced, access_token: self.access_token(&live.id), is_replay: false }
     }
 
     /// A supervisor with its sandbox, no more at once than the machine has use for.

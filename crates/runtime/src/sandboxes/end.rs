@@ -7,7 +7,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use saggar_domain::{EndReason, ProjectId, SandboxId, Timestamp};
-use saggar_store::{Changed, Ending, ExecEnd, ExecOutput, JsonText, Life, NewExec, Sandbox, StoredEvent, Tail};
+use saggar_store::{
+    Changed, Ending, ExecEnd, ExecOutput, ExecRecord, JsonText, LastWords, Life, NewExec, Sandbox, StoredEvent, Tail,
+};
 use saggar_supervisor::control::{Event, ExecState, Final, FinishedExec, Op, Reply};
 
 use super::live::Live;
@@ -76,18 +78,12 @@ impl Sandboxes {
         let id = &last.sandbox_id;
         let has_row = self.inner.register.get(id).is_some() || self.store().sandbox_of_any(id.clone()).await?.is_some();
         if last.is_claimed && has_row {
-            // Asked for together, they share a commit. The end comes after, for it ends every exec that has none yet.
-            let execs = async {
-                for finished in &last.execs {
-                    self.write_exec(id, finished).await?;
-                }
-                Ok(())
-            };
-            tokio::try_join!(self.write_events(id, &last.events), execs)?;
             let detail = serde_json::json!({ "usage": last.usage, "error": last.error });
             let at = Timestamp::from_millis(last.ended_ms);
             let ending = Ending { at, reason: last.reason, detail: JsonText::of(&detail) };
-            self.store().end_sandbox(id.clone(), ending).await?;
+            let execs = last.execs.iter().map(|finished| exec_record(id, finished)).collect();
+            let events = last.events.iter().filter_map(stored).collect();
+            self.store().write_last_words(id.clone(), LastWords { events, execs, ending }).await?;
         }
         self.forget(id, last.reason);
         self.inner.places.remove_final(id);
@@ -115,17 +111,6 @@ impl Sandboxes {
         }
     }
 
-    async fn write_exec(&self, id: &SandboxId, finished: &FinishedExec) -> Result<(), Fault> {
-        let state = &finished.state;
-        let Some(end) = end_of(state) else { return self.write_exec_started(id, state).await };
-        let decode = |text: &str| STANDARD.decode(text).unwrap_or_default();
-        let output = ExecOutput {
-            stdout: Tail::new(decode(&finished.stdout), state.stdout_dropped),
-            stderr: Tail::new(decode(&finished.stderr), state.stderr_dropped),
-        };
-        self.write_exec_ended(id, state, end, output).await
-    }
-
     /// Writes that an exec ended, and that it began unless that is written.
     pub(super) async fn write_exec_ended(
         &self,
@@ -145,14 +130,7 @@ impl Sandboxes {
 
     /// Writes that an exec began, unless that is written.
     pub(super) async fn write_exec_started(&self, id: &SandboxId, state: &ExecState) -> Result<(), Fault> {
-        let exec = NewExec {
-            id: state.exec_id.clone(),
-            sandbox: id.clone(),
-            argv: state.argv.clone(),
-            cwd: None,
-            user: saggar_domain::User::User,
-            started_at: Timestamp::from_millis(state.started_ms),
-        };
+        let exec = new_exec(id, state);
         match self.store().record_exec_started(exec).await {
             Ok(()) | Err(saggar_store::Error::Taken { .. }) => Ok(()),
             Err(error) => Err(error.into()),
@@ -204,6 +182,27 @@ impl Sandboxes {
 pub(super) fn stored(event: &Event) -> Option<StoredEvent> {
     let body = JsonText::of(&event.body)?;
     Some(StoredEvent { seq: event.seq, at: Timestamp::from_millis(event.at_ms), body })
+}
+
+fn new_exec(id: &SandboxId, state: &ExecState) -> NewExec {
+    NewExec {
+        id: state.exec_id.clone(),
+        sandbox: id.clone(),
+        argv: state.argv.clone(),
+        cwd: None,
+        user: saggar_domain::User::User,
+        started_at: Timestamp::from_millis(state.started_ms),
+    }
+}
+
+fn exec_record(id: &SandboxId, finished: &FinishedExec) -> ExecRecord {
+    let state = &finished.state;
+    let decode = |text: &str| STANDARD.decode(text).unwrap_or_default();
+    let output = ExecOutput {
+        stdout: Tail::new(decode(&finished.stdout), state.stdout_dropped),
+        stderr: Tail::new(decode(&finished.stderr), state.stderr_dropped),
+    };
+    ExecRecord { exec: new_exec(id, state), end: end_of(state).map(|end| (end, output)) }
 }
 
 pub(super) fn end_of(state: &ExecState) -> Option<ExecEnd> {

@@ -174,7 +174,8 @@ impl Sandboxes {
         }
     }
 
-    async fn end_ready(&self, ready: Ready) {
+    /// Ends one that has no owner.
+    pub(super) async fn end_ready(&self, ready: Ready) {
         let socket = self.inner.places.socket(&ready.id);
         if let Err(error) = Connection::question(&socket, Op::Kill).await {
             tracing::warn!(sandbox = %ready.id, error = %error, "a sandbox without an owner can't be ended");

@@ -17,6 +17,9 @@ use crate::supervisor::{Connection, ControlError, Message};
 
 /// Events stored at once.
 const BATCH: usize = 256;
+/// How long what happens is gathered before it is stored: who uses a sandbox goes first, and one that lives for a moment only is written once,
+/// by its last words.
+const GATHER: Duration = Duration::from_millis(10);
 /// How long to wait before asking again after a fault that is not an end.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -26,6 +29,7 @@ impl Sandboxes {
         let this = self.clone();
         tokio::spawn(async move {
             let mut after = after;
+            tokio::time::sleep(GATHER).await;
             loop {
                 match this.follow_events(&live, &mut after).await {
                     // The connection's end is the supervisor's; or it refuses because it is ending.
@@ -61,6 +65,7 @@ impl Sandboxes {
         while let Some(message) = connection.next().await? {
             let mut batch = Vec::new();
             take(message, &mut batch)?;
+            tokio::time::sleep(GATHER).await;
             // What has come meanwhile goes into the same commit.
             while batch.len() < BATCH
                 && let Some(message) = connection.next_now()?

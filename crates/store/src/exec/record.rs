@@ -33,22 +33,7 @@ const DROP_EXECS: &str = "
 impl Store {
     /// Writes down that an exec started. [`Error::Missing`] when there is no such sandbox.
     pub async fn record_exec_started(&self, exec: NewExec) -> Result<(), Error> {
-        let work = move |connection: &Connection| {
-            let params = (
-                exec.id.as_str(),
-                exec.sandbox.as_str(),
-                column::millis(exec.started_at),
-                exec.user.as_str(),
-                exec.cwd.as_ref().map(|cwd| cwd.as_str()),
-                column::to_json(&exec.argv),
-            );
-            column::execute(connection, INSERT, params).map_err(|error| match error {
-                Error::Taken { .. } => error.naming("an exec of that id"),
-                other => other.naming("the sandbox"),
-            })?;
-            Ok(())
-        };
-        self.write(Durability::Process, work).await
+        self.write(Durability::Process, move |connection| record_start(connection, &exec)).await
     }
 
     /// Writes down how an exec ended. The first end stands; an exec that isn't there (any more) is left at that.
@@ -61,6 +46,41 @@ impl Store {
     ) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| record_end(connection, &sandbox, &id, &end, &output)).await
     }
+}
+
+/// All that is known of an exec whose sandbox has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecRecord {
+    /// What was run.
+    pub exec: NewExec,
+    /// How it ended and what it wrote.
+    pub end: Option<(ExecEnd, ExecOutput)>,
+}
+
+/// Writes down an exec, whatever of it was written before.
+pub(crate) fn record(connection: &Connection, record: &ExecRecord) -> Result<(), Error> {
+    let ExecRecord { exec, end } = record;
+    match record_start(connection, exec) {
+        Ok(()) | Err(Error::Taken { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    end.as_ref().map_or(Ok(()), |(end, output)| record_end(connection, &exec.sandbox, &exec.id, end, output))
+}
+
+fn record_start(connection: &Connection, exec: &NewExec) -> Result<(), Error> {
+    let params = (
+        exec.id.as_str(),
+        exec.sandbox.as_str(),
+        column::millis(exec.started_at),
+        exec.user.as_str(),
+        exec.cwd.as_ref().map(|cwd| cwd.as_str()),
+        column::to_json(&exec.argv),
+    );
+    column::execute(connection, INSERT, params).map_err(|error| match error {
+        Error::Taken { .. } => error.naming("an exec of that id"),
+        other => other.naming("the sandbox"),
+    })?;
+    Ok(())
 }
 
 /// What still runs in a sandbox that ended.

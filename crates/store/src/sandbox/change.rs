@@ -15,7 +15,8 @@ use saggar_domain::{SandboxId, SandboxState, Timestamp};
 use super::Ending;
 use crate::column;
 use crate::error::Error;
-use crate::exec;
+use crate::event::{self, StoredEvent};
+use crate::exec::{self, ExecRecord};
 use crate::store::Store;
 use crate::writer::Durability;
 
@@ -53,6 +54,17 @@ pub enum Change {
     Ended(Ending),
 }
 
+/// What a sandbox that is over leaves to be known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastWords {
+    /// What happened in it.
+    pub events: Vec<StoredEvent>,
+    /// What was run in it.
+    pub execs: Vec<ExecRecord>,
+    /// How it ended.
+    pub ending: Ending,
+}
+
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
@@ -74,9 +86,22 @@ impl Store {
     pub async fn end_sandbox(&self, id: SandboxId, ending: Ending) -> Result<Changed, Error> {
         self.change_sandbox(id, Change::Ended(ending)).await
     }
+
+    /// Writes all that a sandbox left to be known, in one commit: its events, its execs, its end. Any of it may be written already.
+    pub async fn write_last_words(&self, id: SandboxId, last: LastWords) -> Result<Changed, Error> {
+        let work = move |connection: &Connection| {
+            event::append(connection, &id, &last.events)?;
+            for record in &last.execs {
+                exec::record(connection, record)?;
+            }
+            // Last, for it gives up every exec that has no end yet.
+            apply(connection, &id, &Change::Ended(last.ending.clone()))
+        };
+        self.write(Durability::Process, work).await
+    }
 }
 
-fn apply(connection: &Connection, id: &SandboxId, change: &Change) -> Result<Changed, Error> {
+pub(super) fn apply(connection: &Connection, id: &SandboxId, change: &Change) -> Result<Changed, Error> {
     let touched = match change {
         Change::Started { at, supervisor_pid } => {
             column::execute(connection, STARTED, (id.as_str(), column::millis(*at), supervisor_pid))?

@@ -1,4 +1,4 @@
-//! Writing down a sandbox before it is made, once for each request that names a key.
+//! Writing down a sandbox before it is made, or given to its owner, once for each request that names a key.
 //!
 //! The same key with the same request gives the sandbox of the first time, whatever became of it, for a day; but where there never was one,
 //! because it could not be made, the request is made again. The same key with another request is a mistake of the client's. Keys of different projects have nothing to do with each other.
@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use saggar_domain::{ProjectId, SandboxId, Timestamp};
 
 use super::NewSandbox;
+use super::change::{Change, apply};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
@@ -73,6 +74,26 @@ pub enum Insertion {
 impl Store {
     /// Writes down a sandbox, in state `creating`. [`Error::Missing`] when there is no such project.
     pub async fn insert_sandbox(&self, new: NewSandbox, idempotency: Option<Idempotency>) -> Result<Insertion, Error> {
+        self.insert_changed(new, idempotency, None).await
+    }
+
+    /// Writes down a sandbox that is there already, in one commit with its start.
+    pub async fn insert_started_sandbox(
+        &self,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+        at: Timestamp,
+        supervisor_pid: u32,
+    ) -> Result<Insertion, Error> {
+        self.insert_changed(new, idempotency, Some(Change::Started { at, supervisor_pid })).await
+    }
+
+    async fn insert_changed(
+        &self,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+        change: Option<Change>,
+    ) -> Result<Insertion, Error> {
         let work = move |connection: &Connection| {
             if let Some(idempotency) = &idempotency
                 && let Some(earlier) = find_earlier(connection, &new.project, new.created_at, idempotency)?
@@ -82,6 +103,9 @@ impl Store {
             insert(connection, &new)?;
             if let Some(idempotency) = &idempotency {
                 remember(connection, &new, idempotency)?;
+            }
+            if let Some(change) = &change {
+                apply(connection, &new.id, change)?;
             }
             Ok(Insertion::Inserted)
         };

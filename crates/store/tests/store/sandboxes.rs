@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, EndReason, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp};
+use saggar_domain::{
+    DeadlineAction, EndReason, ExecStatus, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp,
+};
 use saggar_store::{
-    Change, Changed, Ending, Error, ExecProgress, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, Life,
-    Lifetime, NewSandbox, PageLimit, RequestHash, Sandbox, SandboxCursor, SandboxPatch, SandboxQuery, Scope, Store,
+    Change, Changed, Ending, Error, ExecEnd, ExecOutput, ExecProgress, ExecRecord, IDEMPOTENCY_RETENTION, Idempotency,
+    IdempotencyKey, Insertion, LastWords, Life, Lifetime, NewExec, NewSandbox, PageLimit, RequestHash, Sandbox,
+    SandboxCursor, SandboxPatch, SandboxQuery, Scope, Store, Tail,
 };
 
 use crate::fixture::{
-    NOW, Scratch, ending, exec, insert, labels, project, random, sandbox, sandbox_with, store_with_project,
+    NOW, Scratch, ending, event, exec, insert, labels, project, random, sandbox, sandbox_with, store_with_project,
 };
 
 fn idempotency(key: &str, request: &str) -> Option<Idempotency> {
@@ -187,6 +190,54 @@ async fn what_still_runs_when_a_sandbox_ends_is_lost_and_the_first_end_stands() 
     assert_eq!(ending.reason, EndReason::Killed);
     let exec = store.exec(new.id, running.id).await.unwrap().unwrap();
     assert_eq!(exec.progress, ExecProgress::Lost { at: later(2) });
+}
+
+#[tokio::test]
+async fn one_that_is_there_already_is_written_with_its_start() {
+    let scratch = Scratch::new();
+    let (store, project_id) = store_with_project(&scratch).await;
+    let new = sandbox(&project_id);
+    let insert = |new: NewSandbox| store.insert_started_sandbox(new, idempotency("k", "a"), later(1), 7);
+    assert_eq!(insert(new.clone()).await, Ok(Insertion::Inserted));
+    let life = Life::Running { started_at: later(1), since: later(1) };
+    let written = Sandbox { asked: new.clone(), life, supervisor_pid: Some(7) };
+    assert_eq!(store.sandbox_of_any(new.id.clone()).await, Ok(Some(written)));
+    let second = sandbox(&project_id);
+    assert_eq!(insert(second.clone()).await, Ok(Insertion::Replayed(new.id)));
+    assert_eq!(store.sandbox_of_any(second.id).await, Ok(None));
+}
+
+#[tokio::test]
+async fn last_words_are_written_whole_and_may_come_again() {
+    let scratch = Scratch::new();
+    let (store, project_id) = store_with_project(&scratch).await;
+    let new = sandbox(&project_id);
+    insert(&store, &new).await;
+    let [known, unknown, running] = [1, 2, 3].map(|seconds| exec(&new.id, later(seconds)));
+    store.record_exec_started(known.clone()).await.unwrap();
+    let end = ExecEnd { at: later(4), status: ExecStatus::Exited, exit_code: Some(0), signal: None };
+    let output = ExecOutput { stdout: Tail::new(b"out".to_vec(), 0), stderr: Tail::default() };
+    let record = |exec: &NewExec, end| ExecRecord { exec: exec.clone(), end };
+    let last = LastWords {
+        events: vec![event(1), event(2)],
+        execs: vec![
+            record(&known, Some((end, output.clone()))),
+            record(&unknown, Some((end, output))),
+            record(&running, None),
+        ],
+        ending: ending(later(5)),
+    };
+    assert_eq!(store.write_last_words(new.id.clone(), last.clone()).await, Ok(Changed::Done));
+    assert_eq!(store.write_last_words(new.id.clone(), last).await, Ok(Changed::Otherwise(SandboxState::Ended)));
+    let sandbox = store.sandbox_of_any(new.id.clone()).await.unwrap().unwrap();
+    assert!(matches!(sandbox.life, Life::Ended { .. }), "{:?}", sandbox.life);
+    assert_eq!(store.last_event(new.id.clone()).await, Ok(Some(2)));
+    for exec in [known, unknown] {
+        let exec = store.exec(new.id.clone(), exec.id).await.unwrap().unwrap();
+        assert_eq!(exec.progress, ExecProgress::Ended(end));
+    }
+    let lost = store.exec(new.id.clone(), running.id).await.unwrap().unwrap();
+    assert_eq!(lost.progress, ExecProgress::Lost { at: later(5) });
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use saggar_domain::{Code, EndReason, ExecId, Problem, User};
 use saggar_guest::{OpenRequest, OpenTarget, SignalScope, TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Group, Wanted};
@@ -26,6 +26,8 @@ const OUTPUT_DEFAULT: u64 = 1024 * 1024;
 const OUTPUT_MOST: u64 = 16 * 1024 * 1024;
 /// Bytes that wait for an agent that doesn't read before it is asked for nothing more.
 const BACKLOG_MAX: usize = 4 * 1024 * 1024;
+/// Bytes that a stream holds on their way: the less, the more often whoever writes and whoever reads take turns.
+const STREAM_BUFFER: usize = 1024 * 1024;
 /// What a terminal is said to be, unless the request says.
 const TERMINAL: &str = "xterm-256color";
 
@@ -328,6 +330,10 @@ impl Hold {
         }
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| failed(&errno))?;
+        for end in [&ours, &theirs] {
+            // Where the host allows less it is only slower.
+            let _ = sockopt::set_socket_send_buffer_size(end, STREAM_BUFFER);
+        }
         let request = OpenRequest {
             stream: self.execs.next_number(),
             uid: user.id(),
