@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::body::Download;
 use super::error::Error;
-use super::retry;
+use super::resuming::Resuming;
 use super::sandboxes::SandboxHandle;
 use super::send::Call;
 use crate::event::{EventsQuery, SandboxEvent, SandboxEventBody};
@@ -18,8 +18,6 @@ use crate::sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder};
 
 /// Silence after which a connection is taken for dead. Servers send something, a comment at least, far more often.
 const SILENCE_MAX: Duration = Duration::from_secs(90);
-/// How often in a row a stream is taken up again without hearing anything.
-pub(crate) const RESUMES_MAX: u32 = 10;
 
 /// One connection's worth of events.
 pub(crate) struct Events {
@@ -63,67 +61,42 @@ pub(crate) fn parse<T: DeserializeOwned>(event: &ServerSentEvent) -> Result<T, E
 pub struct SandboxEvents {
     sandbox: SandboxHandle,
     query: EventsQuery,
-    events: Option<Events>,
-    failures: u32,
+    stream: Resuming,
     is_ending: bool,
     has_ended: bool,
 }
 
 impl SandboxEvents {
     pub(crate) async fn open(sandbox: SandboxHandle, query: EventsQuery) -> Result<Self, Error> {
-        let mut stream = Self { sandbox, query, events: None, failures: 0, is_ending: false, has_ended: false };
-        stream.events = Some(stream.connect().await?);
-        Ok(stream)
+        let stream = Resuming::from(connect(&sandbox, &query).await?, "following events");
+        Ok(Self { sandbox, query, stream, is_ending: false, has_ended: false })
     }
 
     /// The next event; `None` after the sandbox's last one.
     pub async fn next(&mut self) -> Result<Option<SandboxEvent>, Error> {
         while !self.has_ended {
-            let outcome = match &mut self.events {
-                Some(events) => events.next().await,
-                None => match self.connect().await {
-                    Ok(events) => {
-                        self.events = Some(events);
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                },
-            };
-            match outcome {
-                Ok(Some(event)) => {
+            match self.stream.next(Some(async || connect(&self.sandbox, &self.query).await)).await? {
+                Some(event) => {
                     let event: SandboxEvent = parse(&event)?;
-                    self.failures = 0;
                     self.query.after = Some(event.seq);
                     self.is_ending |= matches!(event.body, SandboxEventBody::Ending { .. });
                     self.has_ended = matches!(event.body, SandboxEventBody::Ended { .. });
                     return Ok(Some(event));
                 }
-                Ok(None) if self.is_ending => self.has_ended = true,
-                Ok(None) => self.lost(Error::broken("following events", "the server closed the stream")).await?,
-                Err(error) => self.lost(error).await?,
+                None => self.has_ended = self.is_ending,
             }
         }
         Ok(None)
     }
+}
 
-    async fn connect(&self) -> Result<Events, Error> {
-        let call = self.sandbox.call(Method::GET, route::EVENTS).query(&self.query);
-        let call = match self.query.after {
-            Some(seq) => call.header(route::header::LAST_EVENT_ID, &seq.to_string()),
-            None => call,
-        };
-        Events::open(call).await
-    }
-
-    async fn lost(&mut self, error: Error) -> Result<(), Error> {
-        self.events = None;
-        self.failures += 1;
-        if !error.is_lost_connection() || self.failures > RESUMES_MAX {
-            return Err(error);
-        }
-        tokio::time::sleep(retry::delay(self.failures)).await;
-        Ok(())
-    }
+async fn connect(sandbox: &SandboxHandle, query: &EventsQuery) -> Result<Events, Error> {
+    let call = sandbox.call(Method::GET, route::EVENTS).query(query);
+    let call = match query.after {
+        Some(seq) => call.header(route::header::LAST_EVENT_ID, &seq.to_string()),
+        None => call,
+    };
+    Events::open(call).await
 }
 
 /// What happens to watched files. Not taken up again when it breaks: what happened meanwhile nobody knows.

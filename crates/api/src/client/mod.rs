@@ -14,6 +14,7 @@ mod files;
 mod follow;
 mod keys;
 mod options;
+mod resuming;
 mod retry;
 mod runs;
 mod sandboxes;

@@ -5,8 +5,9 @@ use saggar_domain::RunId;
 use serde_json::Value;
 
 use super::error::Error;
-use super::events::{Events, RESUMES_MAX, parse};
-use super::retry::{self, fresh_key};
+use super::events::{Events, parse};
+use super::resuming::Resuming;
+use super::retry::fresh_key;
 use super::send::{Call, Client};
 use crate::route;
 use crate::run::{
@@ -115,66 +116,38 @@ impl RunHandle {
 pub struct RunEntries {
     run: RunHandle,
     after: u64,
-    events: Option<Events>,
-    failures: u32,
+    stream: Resuming,
     has_ended: bool,
 }
 
 impl RunEntries {
     async fn open(run: RunHandle, after: u64) -> Result<Self, Error> {
-        let mut stream = Self { run, after, events: None, failures: 0, has_ended: false };
-        stream.events = Some(stream.connect().await?);
-        Ok(stream)
+        let stream = Resuming::from(connect(&run, after).await?, "following a run");
+        Ok(Self { run, after, stream, has_ended: false })
     }
 
     /// The next entry; `None` after the run's last one.
     pub async fn next(&mut self) -> Result<Option<Value>, Error> {
         while !self.has_ended {
-            let outcome = match &mut self.events {
-                Some(events) => events.next().await,
-                None => match self.connect().await {
-                    Ok(events) => {
-                        self.events = Some(events);
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                },
-            };
-            match outcome {
-                Ok(Some(event)) => {
+            match self.stream.next(Some(async || connect(&self.run, self.after).await)).await? {
+                Some(event) => {
                     let entry: Value = parse(&event)?;
-                    self.failures = 0;
                     self.after = entry["seq"].as_u64().unwrap_or(self.after);
                     self.has_ended = entry["event"] == "run_finished";
                     return Ok(Some(entry));
                 }
-                Ok(None) => self.lost(Error::broken("following a run", "the server closed the stream")).await?,
-                Err(error) => self.lost(error).await?,
+                // It may have ended while nobody listened, after the last entry that we have.
+                None => {
+                    let run = self.run.get().await;
+                    self.has_ended = run.is_ok_and(|run| run.outcome.is_some() && run.entries <= self.after);
+                }
             }
         }
         Ok(None)
     }
+}
 
-    async fn connect(&self) -> Result<Events, Error> {
-        let call = self.run.call(Method::GET, route::RUN_JOURNAL);
-        Events::open(call.header(route::header::LAST_EVENT_ID, &self.after.to_string())).await
-    }
-
-    async fn lost(&mut self, error: Error) -> Result<(), Error> {
-        self.events = None;
-        self.failures += 1;
-        if !error.is_lost_connection() || self.failures > RESUMES_MAX {
-            return Err(error);
-        }
-        // It may have ended while nobody listened, after the last entry that we have.
-        if let Ok(run) = self.run.get().await
-            && run.outcome.is_some()
-            && run.entries <= self.after
-        {
-            self.has_ended = true;
-            return Ok(());
-        }
-        tokio::time::sleep(retry::delay(self.failures)).await;
-        Ok(())
-    }
+async fn connect(run: &RunHandle, after: u64) -> Result<Events, Error> {
+    let call = run.call(Method::GET, route::RUN_JOURNAL);
+    Events::open(call.header(route::header::LAST_EVENT_ID, &after.to_string())).await
 }
