@@ -1,4 +1,5 @@
-//! H07: every row of the README's table of flags has a test, by name. A flag without one here, or a test that is gone, fails.
+//! H07: every row of the README's table of flags has a test, by name, and so has every attempt on the server that the threat model names. A flag
+//! without one, or a test that is gone, fails.
 
 mod harness;
 
@@ -86,18 +87,52 @@ fn every_flag_of_the_table_has_a_test_and_every_test_named_is_there() {
         SHOWN_BY.iter().map(|(flag, _)| flag.split(' ').next().expect("a flag").to_owned()).collect();
     assert_eq!(promised(&readme), shown, "the table of the README, and what is shown here");
 
-    let sources: Vec<String> = std::fs::read_dir(repository().join("crates/cli/tests"))
-        .expect("this directory")
-        .map(|entry| entry.expect("ours").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("readme.rs"))
-        .map(|path| read(&path))
-        .collect();
+    let sources = sources(&repository().join("crates/cli/tests"));
     let cases: BTreeSet<String> =
         saggar_conformance::cases().expect("the cases are read").into_iter().map(|case| case.id).collect();
     for (flag, names) in SHOWN_BY {
         for name in *names {
-            let is_test = || sources.iter().any(|source| source.contains(&format!("#[test]\nfn {name}() {{")));
+            let is_test = || has_test(&sources, name);
             assert!(cases.contains(*name) || is_test(), "{flag}: there is no test or case {name:?}");
+        }
+    }
+}
+
+/// All sources of tests in a directory, but this one.
+fn sources(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    entries
+        .map(|entry| entry.expect("ours").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("readme.rs"))
+        .map(|path| read(&path))
+        .collect()
+}
+
+/// Whether there is such a function, with the mark of a test in the line before it.
+fn has_test(sources: &[String], name: &str) -> bool {
+    let is_head = |line: &str| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        line.strip_prefix("fn ").and_then(|line| line.strip_prefix(name)).is_some_and(|line| line.starts_with("()"))
+    };
+    let is_mark = |line: &str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+    sources
+        .iter()
+        .any(|source| source.lines().zip(source.lines().skip(1)).any(|(mark, head)| is_mark(mark) && is_head(head)))
+}
+
+#[test]
+fn every_test_that_the_threat_model_names_is_there() {
+    let page = read(&repository().join("THREAT_MODEL.md"));
+    let (_, table) = page.split_once("| attempts | tests |\n").expect("the page has a table of tests");
+    let rows = table.lines().take_while(|line| line.starts_with('|')).filter(|line| !line.starts_with("|---"));
+    let directories = ["crates/cli/tests", "crates/store/tests/store", "crates/runtime/tests/runs"];
+    let sources: Vec<String> = directories.iter().flat_map(|place| sources(&repository().join(place))).collect();
+    for row in rows {
+        let cell = row.rsplit(" | ").next().expect("a cell");
+        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test is named: {row}");
+        for name in names {
+            assert!(has_test(&sources, name), "there is no test {name:?}");
         }
     }
 }

@@ -129,6 +129,20 @@ fn pausing_freezes_and_resuming_goes_on() {
 }
 
 #[test]
+fn what_was_answered_is_what_is_read_however_often_it_changes() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    for round in 0..20 {
+        for (verb, state) in [("pause", "paused"), ("resume", "running")] {
+            assert_eq!(server.post(&format!("{sandbox}/{verb}"), &json!({})).expect(200)["state"], state);
+            for _ in 0..5 {
+                assert_eq!(server.get(&sandbox).expect(200)["state"], state, "round {round}, after {verb}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_lifetime_can_be_changed_and_holds() {
     let server = Server::start_with(&["--ttl-max", "1h"]);
     let sandbox = server.sandbox_with(&json!({ "ttl": "30s", "labels": { "a": "1" } }));

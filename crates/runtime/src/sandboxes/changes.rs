@@ -92,8 +92,11 @@ impl Sandboxes {
     /// Freezes a sandbox. One that is frozen already stays so.
     pub async fn pause(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
-        self.described(&live, Op::Pause).await?;
+        let mut accounted = live.accounted.lock().await;
+        let description = self.described(&live, Op::Pause).await?;
         self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
+        *accounted = description.last_event;
+        drop(accounted);
         self.row_of(&live.project, &live.id).await
     }
 
@@ -101,18 +104,18 @@ impl Sandboxes {
     pub async fn resume(&self, permit: &Permit, terms: Option<NewTerms>) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let checked = terms.map(|terms| terms.check(self.settings())).transpose()?;
-        let description = self.described(&live, Op::Resume { terms: checked }).await?;
-        self.note_resumed(&live, &description).await?;
+        self.go_on(&live, checked).await?;
         self.row_of(&live.project, &live.id).await
     }
 
     /// Lets a paused sandbox go on because somebody uses it.
     pub(super) async fn wake(&self, live: &Live, terms: Terms) -> Result<(), Fault> {
-        let description = self.described(live, Op::Resume { terms: Some(terms) }).await?;
-        self.note_resumed(live, &description).await
+        self.go_on(live, Some(terms)).await
     }
 
-    async fn note_resumed(&self, live: &Live, description: &Description) -> Result<(), Fault> {
+    async fn go_on(&self, live: &Live, terms: Option<Terms>) -> Result<(), Fault> {
+        let mut accounted = live.accounted.lock().await;
+        let description = self.described(live, Op::Resume { terms }).await?;
         self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
         let lifetime = Lifetime {
             deadline: description.ttl_left_ms.map(|left| now().after(Duration::from_millis(left))),
@@ -124,6 +127,7 @@ impl Sandboxes {
         };
         let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };
         self.store().patch_sandbox(live.id.clone(), patch).await?;
+        *accounted = description.last_event;
         Ok(())
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Live {
     pub(crate) user: User,
     /// Ports that anybody may use.
     public_ports: RwLock<PublicPorts>,
+    /// Held by whoever writes down whether it is paused; the number of the last event that what is written accounts for.
+    pub(crate) accounted: tokio::sync::Mutex<u64>,
     /// The number of the last event that is stored.
     pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
@@ -56,6 +58,7 @@ impl Live {
             wake: RwLock::new(wake),
             user,
             public_ports,
+            accounted: tokio::sync::Mutex::new(0),
             stored,
             ended,
             slot: Mutex::new(Some(slot)),

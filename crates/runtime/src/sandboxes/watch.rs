@@ -88,7 +88,7 @@ impl Sandboxes {
     async fn write_batch(&self, live: &Live, batch: &[Event]) -> Result<(), Fault> {
         let steps = async {
             for event in batch {
-                self.write_step(live, &event.body).await?;
+                self.write_step(live, event).await?;
             }
             Ok(())
         };
@@ -97,19 +97,15 @@ impl Sandboxes {
     }
 
     /// What an event changes in the rows.
-    async fn write_step(&self, live: &Live, body: &EventBody) -> Result<(), Fault> {
-        match body {
+    async fn write_step(&self, live: &Live, event: &Event) -> Result<(), Fault> {
+        match &event.body {
             EventBody::ExecEnded(state) => match end_of(state) {
                 // The output stays with the supervisor until the sandbox ends.
                 Some(end) => self.write_exec_ended(&live.id, state, end, ExecOutput::default()).await?,
                 None => self.write_exec_started(&live.id, state).await?,
             },
-            EventBody::Paused { .. } => {
-                self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
-            }
-            EventBody::Resumed => {
-                self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
-            }
+            EventBody::Paused { .. } => self.write_state(live, event.seq, Change::Paused { at: now() }).await?,
+            EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
             EventBody::Started { .. }
             | EventBody::Claimed
             | EventBody::ExecStarted { .. }
@@ -117,6 +113,15 @@ impl Sandboxes {
             | EventBody::Limit { .. }
             | EventBody::Ending { .. }
             | EventBody::Unknown => {}
+        }
+        Ok(())
+    }
+
+    /// Writes that it was paused or went on, by itself. What somebody asked for is written by who was asked, and may be past by now.
+    async fn write_state(&self, live: &Live, seq: u64, change: Change) -> Result<(), Fault> {
+        let accounted = live.accounted.lock().await;
+        if seq > *accounted {
+            self.store().change_sandbox(live.id.clone(), change).await?;
         }
         Ok(())
     }

@@ -1,0 +1,106 @@
+//! Very many at once: each gets its answer, nothing is half made, and the server goes on.
+
+mod http;
+
+use std::io::BufReader;
+
+use http::{Server, eventually, read_head, send};
+use serde_json::{Value, json};
+
+/// How many ask for a sandbox at the same time.
+const BURST: usize = 200;
+const ROOM: usize = 8;
+/// How many listen to one sandbox.
+const LISTENERS: usize = 500;
+
+fn live(server: &Server) -> Vec<Value> {
+    server.get("/api/v1/sandboxes?state=creating,running,paused").expect(200)["items"].as_array().unwrap().clone()
+}
+
+#[test]
+fn of_a_burst_as_many_get_a_sandbox_as_there_is_room_for_and_the_rest_is_told_when_to_come_again() {
+    let server = Server::start_with(&["--capacity", &ROOM.to_string(), "--pool-max", "0"]);
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let ask = || server.post("/api/v1/sandboxes", &json!({}));
+        let asked: Vec<_> = (0..BURST).map(|_| scope.spawn(ask)).collect();
+        asked.into_iter().map(|answer| answer.join().unwrap()).collect()
+    });
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 201);
+    assert_eq!(made.len(), ROOM);
+    for answer in &refused {
+        answer.problem(429, "capacity");
+        assert!(answer.header("retry-after").is_some());
+    }
+    let ids = |items: &[Value]| {
+        let mut ids: Vec<String> = items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let made: Vec<Value> = made.iter().map(|answer| answer.expect(201)).collect();
+    assert_eq!(ids(&live(&server)), ids(&made));
+    assert_eq!(std::fs::read_dir(server.data().join("control")).unwrap().count(), ROOM, "supervisors");
+    for sandbox in &made {
+        server.delete(&format!("/api/v1/sandboxes/{}", sandbox["id"].as_str().unwrap())).expect(200);
+    }
+    assert_eq!(live(&server), [] as [Value; 0]);
+    assert_eq!(std::fs::read_dir(server.data().join("control")).unwrap().count(), 0);
+    server.sandbox();
+}
+
+#[test]
+fn many_may_listen_to_one_sandbox_and_who_does_not_read_holds_nobody_up() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    let mut listening: Vec<_> = (0..LISTENERS)
+        .map(|_| {
+            let mut connection = server.connect();
+            let headers = [&server.authorization(), "Accept: text/event-stream"];
+            send(&mut connection, "GET", &format!("{sandbox}/events"), &headers, b"");
+            BufReader::new(connection)
+        })
+        .collect();
+    for reader in &mut listening {
+        assert_eq!(read_head(reader).0, 200);
+    }
+    // Half of them never read anything.
+    assert_eq!(server.sh(&sandbox, "echo heard")["stdout"], "heard\n");
+    let mut one = server.follow("GET", &format!("{sandbox}/events"), &[], b"");
+    one.until("exec_ended");
+    server.delete(&sandbox).expect(200);
+    one.until("ended");
+    drop(listening);
+    eventually("everybody is let go", || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
+        open < LISTENERS
+    });
+    server.get("/health").expect(200);
+}
+
+#[test]
+fn a_storm_of_every_request_on_one_sandbox_leaves_it_in_one_state() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    std::thread::scope(|scope| {
+        for round in 0..48 {
+            let (server, sandbox) = (&server, &sandbox);
+            scope.spawn(move || {
+                let answer = match round % 4 {
+                    0 => server.post(&format!("{sandbox}/pause"), &json!({})),
+                    1 => server.post(&format!("{sandbox}/resume"), &json!({})),
+                    2 => server.post(&format!("{sandbox}/execs"), &json!({ "command": ["true"], "wait": false })),
+                    _ => server.get(sandbox),
+                };
+                assert!([200, 201, 202, 204, 409].contains(&answer.status), "{}: {}", answer.status, answer.text());
+            });
+        }
+    });
+    server.post(&format!("{sandbox}/resume"), &json!({})).expect(200);
+    assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
+    assert_eq!(server.sh(&sandbox, "echo still")["stdout"], "still\n");
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| server.delete(&sandbox).expect(200));
+        }
+    });
+    assert_eq!(server.get(&sandbox).expect(200)["ended"]["reason"], "killed");
+}
