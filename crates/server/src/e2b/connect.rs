@@ -57,16 +57,7 @@ pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
 }
 
 fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
-    let message = message.trim_ascii();
-    // A list would be taken for the fields of a message, in their order.
-    if !message.is_empty() && message[0] != b'{' {
-        return Err(Failure::invalid("the message can't be read: it is no object"));
-    }
-    let message = if message.is_empty() { b"{}" } else { message };
-    serde_json::from_slice(message).map_err(|error| {
-        let text: String = error.to_string().chars().take(400).collect();
-        Failure::invalid(format!("the message can't be read: {text}"))
-    })
+    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message can't be read: {why}")))
 }
 
 fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {
