@@ -45,38 +45,6 @@ def test_create_takes_all_that_can_be_kept(server):
         Sandbox.connect(sandbox.sandbox_id)
 
 
-def test_what_is_not_built_is_refused_and_makes_nothing(server):
-    before = len(Sandbox.list().next_items())
-    for wrong in [
-        {"template": "nextjs"},
-        {"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}},
-        {"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}},
-        {"volume_mounts": {"/mnt": "a-volume"}},
-        {"mcp": {"browserbase": {}}},
-        {"timeout": 10**9},
-        {"metadata": {"a": "b\n"}},
-    ]:
-        with pytest.raises(SandboxException) as refused:
-            Sandbox.create(**wrong)
-        assert any(word in str(refused.value) for word in ["not supported", "not found", "enforced", "longer", "label"]), wrong
-    assert len(Sandbox.list().next_items()) == before
-
-
-def test_snapshots_forks_templates_and_volumes_say_that_they_are_not_there(sandbox):
-    with pytest.raises(SandboxException, match="not supported yet"):
-        sandbox.create_snapshot()
-    with pytest.raises(SandboxException, match="not supported yet"):
-        Sandbox.list_snapshots().next_items()
-    assert e2b.Template.exists("base") and not e2b.Template.exists("name/space:tag")
-    with pytest.raises(Exception, match="not supported yet"):
-        e2b.Template.build(e2b.Template().from_image("debian:12"), "mine")
-    with pytest.raises(Exception, match="not supported yet"):
-        e2b.Volume.create("v")
-    if IS_NEW:
-        with pytest.raises(SandboxException, match="not supported yet"):
-            sandbox.fork()
-
-
 def test_a_wrong_key_is_told(server, sandbox):
     for key in ["e2b_00", "e2b_" + "0" * 64]:
         with pytest.raises(AuthenticationException):
