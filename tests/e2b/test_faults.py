@@ -1,15 +1,16 @@
 """What no client sends, sent by hand: the right status, and never a hang."""
 
-import base64
 import http.client
 import json
 import os
 import socket
 import struct
+import threading
 import time
 
 import pytest
 from conftest import until
+from e2b import InvalidArgumentException
 
 PATIENCE = 15
 JSON = {"Content-Type": "application/json", "Connect-Protocol-Version": "1"}
@@ -309,23 +310,29 @@ def test_input_that_breaks_off_leaves_the_way_to_others(server, sandbox):
 
 
 def test_input_that_nobody_reads_is_not_kept_for_clients_that_have_gone(server, sandbox):
-    handle = sandbox.commands.run("sleep 0.5; sleep 977", background=True, stdin=True, timeout=0)
-    piece = json.dumps({"process": {"pid": handle.pid}, "input": {"stdin": base64.b64encode(b"x" * (4 << 20)).decode()}}).encode()
-    headers = {**inside(sandbox), **JSON, "Content-Length": str(len(piece))}
+    from e2b import TimeoutException
 
-    def held():
-        with open(f"/proc/{server.process.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    waits = "until [ -e /tmp/go ]; do sleep 0.1; done; wc -c > /tmp/count"
+    handle = sandbox.commands.run(waits, background=True, stdin=True, timeout=0)
+    length, outcomes = 2 << 20, []
 
-    before = held()
-    for _ in range(24):
-        connection = raw(server, ("POST /process.Process/SendInput", headers), then=piece)
-        connection.shutdown(socket.SHUT_WR)
-        rest(connection)
-        connection.close()
-    # All of them together were 96 MiB, and more than that in their messages.
-    until(lambda: held() - before < 48 << 20, f"what was sent is let go: {held() - before} bytes more")
-    sandbox.commands.kill(handle.pid)
+    def send():
+        try:
+            sandbox.commands.send_stdin(handle.pid, "x" * length, request_timeout=2)
+        except TimeoutException as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(30) for thread in threads]
+    assert len(outcomes) == 4
+    sandbox.commands.run("touch /tmp/go")
+    sandbox.commands.close_stdin(handle.pid)
+    assert handle.wait().exit_code == 0
+    # The first of them got some of it through. The others, who were waiting for it, nothing.
+    assert int(sandbox.files.read("/tmp/count")) < length
+    with pytest.raises(InvalidArgumentException, match="larger than"):
+        sandbox.commands.send_stdin(handle.pid, "x" * (4 << 20))
 
 
 def test_clients_that_vanish_leave_the_program_running(server, sandbox):

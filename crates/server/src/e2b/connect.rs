@@ -24,8 +24,8 @@ use super::failure::{Code, Failure};
 use crate::extract;
 use crate::server::Shared;
 
-/// Largest message of a unary call, and of a stream.
-const MESSAGE_MAX: usize = 16 << 20;
+/// Largest message of a unary call, and of a stream: each connection may have one of them in memory.
+const MESSAGE_MAX: usize = 4 << 20;
 /// What an envelope has before its message.
 const HEADER_LEN: usize = 5;
 const COMPRESSED: u8 = 1;

@@ -154,10 +154,12 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
 }
 
 pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
-    let request: InputRequest = connect::unary(parts, body).await?;
-    let exec = select::running(server, insider, &request.process).await?;
-    let bytes = bytes(&request.input, &exec)?;
-    pass(server, insider, &exec, &request.process, Some(&bytes)).await?;
+    let InputRequest { process, input } = connect::unary(parts, body).await?;
+    let exec = select::running(server, insider, &process).await?;
+    let bytes = bytes(&input, &exec)?;
+    // The program may take its time: until then, this is all that is kept.
+    drop(input);
+    pass(server, insider, &exec, &process, Some(&bytes)).await?;
     Ok(json!({}))
 }
 
