@@ -124,6 +124,13 @@ test('files', patience, async () => {
   await assert.rejects(sandbox.files.read('absent'), e2b.NotFoundError)
   const url = await sandbox.downloadUrl('deep/a b ü.txt')
   assert.equal(await (await fetch(url)).text(), 'hello')
+  const brief = await sandbox.downloadUrl('deep/a b ü.txt', { useSignatureExpiration: 60 })
+  assert.equal(await (await fetch(brief)).text(), 'hello')
+  const upload = await sandbox.uploadUrl('posted', { useSignatureExpiration: 60 })
+  const form = new FormData()
+  form.append('file', new Blob(['by form']), 'posted')
+  assert.equal((await fetch(upload, { method: 'POST', body: form })).status, 200)
+  assert.equal(await sandbox.files.read('posted'), 'by form')
   assert.equal((await fetch(url.replace('signature=v1_', 'signature=v1_x'))).status, 401)
 })
 

@@ -76,6 +76,13 @@ def test_calls_say_that_they_are_not_there(sandbox, call):
     assert sandbox.is_running()
 
 
+def test_there_is_no_gateway_for_mcp(sandbox):
+    try:
+        assert sandbox.get_mcp_token() is None
+    except SandboxException as error:
+        assert "not found" in str(error)
+
+
 def test_the_template_that_is_there_exists(server):
     assert Template.exists("base") and not Template.exists("name/space:tag")
 

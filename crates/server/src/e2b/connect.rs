@@ -30,6 +30,8 @@ const MESSAGE_MAX: usize = 4 << 20;
 const HEADER_LEN: usize = 5;
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
+/// How long the message of a call may take to come.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a stream in may bring nothing: somebody may be thinking at a terminal.
 const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a silent stream says that it is there, unless the client asks for another time.
@@ -43,17 +45,23 @@ pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
     {
         return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
     }
-    let body = extract::whole(body, MESSAGE_MAX).await?;
+    let body = in_time(async { Ok(extract::whole(body, MESSAGE_MAX).await?) }).await?;
     read(&body)
 }
 
 /// Reads the one message that asks for a stream.
 pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
     let mut envelopes = Envelopes::over(parts, body)?;
-    match envelopes.next().await? {
+    match in_time(envelopes.next()).await? {
         Some(message) => read(&message),
         None => Err(Failure::invalid("the request has no message")),
     }
+}
+
+/// What a message brings, if it comes in time: a piece of it now and then could last for days.
+async fn in_time<T>(message: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not come in time");
+    tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
 }
 
 fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {

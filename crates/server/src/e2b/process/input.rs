@@ -33,6 +33,8 @@ const TURN_PATIENCE: Duration = Duration::from_secs(10);
 const TURN_POLL: Duration = Duration::from_millis(20);
 /// How long a call waits for the program to read.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
+/// Most calls that wait at once to feed one program: each has its input in memory.
+const WAITING_MAX: usize = 64;
 /// How long a way that nobody uses stays open: so many times so long.
 const LINGER_TICK: Duration = Duration::from_millis(500);
 const LINGER_TICKS: u32 = 4;
@@ -228,6 +230,9 @@ async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Se
     let until = Instant::now() + TURN_PATIENCE;
     loop {
         if let Some(way) = server.inputs.get(&exec.exec_id) {
+            if Arc::strong_count(&way) > WAITING_MAX {
+                return Err(Failure::new(Code::ResourceExhausted, "too many calls wait to feed this process"));
+            }
             return Ok(way);
         }
         match server.sandboxes.attach(&permit, &exec.exec_id, From::Now, true).await {
