@@ -268,6 +268,22 @@ def rest(connection):
     return received
 
 
+def test_a_connection_that_ends_with_a_refusal_is_said_to(server, sandbox):
+    wrong = {"X-API-KEY": "e2b_00", "Content-Type": "application/json", "Content-Length": "2"}
+    for path, headers in [("/v2/sandboxes", wrong), ("/process.Process/List", {**inside(sandbox), "X-Access-Token": "x", **JSON, "Content-Length": "2"})]:
+        # Refused before its body has come, and after: then it goes on.
+        connection = raw(server, (f"POST {path}", headers))
+        assert b"connection: close" in read_until(connection, b"\r\n\r\n").lower()
+        connection.close()
+    key = {**wrong, "X-API-KEY": os.environ["E2B_API_KEY"]}
+    connection = raw(server, ("POST /v2/sandboxes", key), then=b"[]")
+    for _ in range(2):
+        head = read_until(connection, b"}")
+        assert b" 400 " in head and b"connection: close" not in head.lower(), head
+        connection.sendall(b"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\n" + "".join(f"{name}: {value}\r\n" for name, value in key.items()).encode() + b"\r\n[]")
+    connection.close()
+
+
 def test_a_body_that_breaks_off_leaves_nothing(server, sandbox):
     headers = {**inside(sandbox), "Content-Type": "application/octet-stream", "Content-Length": "1000"}
     connection = raw(server, ("POST /files?path=/tmp/half", headers), then=b"only some")

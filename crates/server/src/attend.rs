@@ -19,6 +19,7 @@ use crate::e2b;
 use crate::ports;
 use crate::refusal::Refusal;
 use crate::server::Shared;
+use crate::unread::Unread;
 
 /// Most bytes of headers, names and values together.
 const HEADERS_MAX: usize = 64 * 1024;
@@ -32,6 +33,7 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     let method = request.method().clone();
     // The route and not the path: paths hold ids, and queries hold signatures.
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let (unread, request) = Unread::watch(request);
     let answer = AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind().await;
     let mut response = answer.unwrap_or_else(|_| {
         tracing::error!(request = id, "a handler panicked");
@@ -40,6 +42,7 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
         response = problem(refusal, &id, response.headers());
     }
+    unread.tell(&mut response);
     let status = response.status();
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(route::header::REQUEST_ID, value);
