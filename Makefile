@@ -84,9 +84,8 @@ test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an em
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=
 
-bench: setup-bench build ## measure one-shot sandboxes and a server, side by side with bubblewrap and runc
+bench: setup-bench build ## measure one-shot sandboxes, a server and E2B's client on it, side by side with bubblewrap and runc
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
-	@tests/e2b/run.sh "$(SAGGAR)" bench
 
 # Minutes, not for CI. Fewer cycles, `--write` and the like: make soak SOAK_FLAGS="--cycles 1000". All of them: cargo xtask soak --help.
 SOAK_FLAGS ?=

@@ -17,7 +17,7 @@ main() {
     build) install_packages ;;
     # The venv of Debian's python3 is a package of its own.
     test) install_packages "$(venv_of_python)" ;;
-    bench) install_packages bwrap:bubblewrap runc:runc ;;
+    bench) install_packages bwrap:bubblewrap runc:runc "$(venv_of_python)" ;;
     compare)
         install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux
         fetch_seccomp_profile

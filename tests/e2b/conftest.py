@@ -2,10 +2,13 @@
 
 The client is configured by what the server prints at its start, and by nothing else."""
 
+import http.client
+import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -19,7 +22,9 @@ class Server:
     """`saggar serve` on a free port, with a data directory of its own."""
 
     def __init__(self, *flags):
-        self.data = tempfile.mkdtemp(prefix="saggar-e2b-")
+        self.place = tempfile.mkdtemp(prefix="saggar-e2b-")
+        self.data = os.path.join(self.place, "data")
+        self.log = os.path.join(self.place, "log")
         self.flags = flags
         self.port = 0
         self.environment = {}
@@ -28,25 +33,28 @@ class Server:
     def start(self):
         command = [os.environ["SAGGAR"], "serve", "--port", str(self.port), "--data-dir", self.data, *self.flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "SAGGAR"))}
-        log = open(os.path.join(self.data, "..", os.path.basename(self.data) + ".log"), "a")
-        self.log = log.name
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
-        printed = []
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
+        self.printed = []
         deadline = time.monotonic() + START_PATIENCE
         while time.monotonic() < deadline:
             line = self.process.stdout.readline()
-            printed.append(line)
+            self.printed.append(line)
             if line.startswith("listening on "):
                 break
-            assert line, f"the server did not start: {open(self.log).read()}"
-        self.url = printed[-1].split()[-1]
+            assert line, f"the server did not start: {self.logged()}"
+        self.url = self.printed[-1].split()[-1]
         self.port = int(self.url.rsplit(":", 1)[1])
-        for line in printed:
+        for line in self.printed:
             if line.strip().startswith("export "):
                 for name, value in re.findall(r"(\w+)=(\S+)", line):
                     # The key is shown once, at the first start.
                     if value != "YOUR_KEY":
                         self.environment[name] = value
+
+    def logged(self):
+        with open(self.log) as log:
+            return log.read()
 
     def restart(self):
         """Kills it without a word, and starts it again on the same data and port."""
@@ -54,16 +62,34 @@ class Server:
         self.process.wait()
         self.start()
 
+    def ask(self, method, path):
+        """By hand, so that whatever the clients did wrong can be put right."""
+        kind = http.client.HTTPConnection
+        more = {}
+        if self.url.startswith("https:"):
+            kind, more = http.client.HTTPSConnection, {"context": ssl._create_unverified_context()}
+        connection = kind("127.0.0.1", self.port, timeout=60, **more)
+        connection.request(method, path, headers={"X-API-KEY": self.environment["E2B_API_KEY"]})
+        body = connection.getresponse().read()
+        connection.close()
+        return json.loads(body or b"null")
+
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
+        """Ends it, and what sandboxes there are, and fails if anything of them is left."""
         try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
+            if self.process.poll() is None:
+                for sandbox in self.ask("GET", "/v2/sandboxes?limit=1000"):
+                    self.ask("DELETE", f"/sandboxes/{sandbox['sandboxID']}")
+                self.process.send_signal(signal.SIGTERM)
+                self.process.wait(60)
+            # A supervisor's socket goes with its sandbox, and so does the record of what there is of it.
+            left = [os.path.join(kind, name) for kind in ["control", "sandboxes"] for name in os.listdir(os.path.join(self.data, kind))]
+            assert not left, f"these are left: {left}\n{self.logged()}"
+        finally:
             self.process.kill()
             self.process.wait()
-        shutil.rmtree(self.data, ignore_errors=True)
-        if os.path.exists(self.log):
-            os.unlink(self.log)
+            self.process.stdout.close()
+            shutil.rmtree(self.place)
 
 
 @pytest.fixture(scope="session")
@@ -71,17 +97,7 @@ def server():
     server = Server()
     os.environ.update(server.environment)
     yield server
-    kill_all()
     server.stop()
-
-
-def kill_all():
-    from e2b import Sandbox
-
-    pages = Sandbox.list()
-    while pages.has_next:
-        for info in pages.next_items():
-            Sandbox.kill(info.sandbox_id)
 
 
 @pytest.fixture

@@ -71,10 +71,10 @@ node_client() {
     (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 surface.test.mjs)
 }
 
+# Does and times what it is told on its standard input; `cargo xtask bench --only e2b` does that.
 bench() {
-    environment 2.63
-    echo "==> the cost of the E2B wire"
-    (cd "$HERE" && timeout "$PATIENCE" "$PLACE/2.63/bin/python" serve.py "$PLACE/2.63/bin/python" bench.py)
+    environment 2.63 >&2
+    (cd "$HERE" && timeout "$PATIENCE" "$PLACE/2.63/bin/python" bench.py)
 }
 
 node_on_path() {

@@ -146,3 +146,18 @@ def test_many_sandboxes_at_once(server):
         assert all(await asyncio.gather(*(sandbox.kill() for sandbox in sandboxes)))
 
     run(test)
+
+
+def test_what_is_not_built(server):
+    async def test(sandbox):
+        calls = [sandbox.create_snapshot, lambda: AsyncSandbox.create("nextjs"), lambda: e2b.AsyncVolume.create("v")]
+        calls += [lambda: e2b.AsyncTemplate.build(e2b.AsyncTemplate().from_image("debian:12"), "mine")]
+        if IS_NEW:
+            calls += [sandbox.fork, lambda: e2b.AsyncSecret.create("name", "value")]
+        for call in calls:
+            with pytest.raises(Exception, match="not supported yet") as refused:
+                await call()
+            assert type(refused.value).__module__ == "e2b.exceptions", repr(refused.value)
+        assert await e2b.AsyncTemplate.exists("base")
+
+    run(test)

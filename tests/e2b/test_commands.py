@@ -2,7 +2,6 @@
 
 import base64
 import threading
-import time
 
 import e2b
 import pytest
@@ -55,6 +54,7 @@ def processes(sandbox, words):
 def test_background_connect_list_and_kill(sandbox):
     handle = sandbox.commands.run("echo started; sleep 985", background=True, timeout=0)
     listed = sandbox.commands.list()
+    assert [found.envs for found in listed] == [{}]
     assert [(found.pid, found.cmd, found.args[-1], found.cwd) for found in listed] == [
         (handle.pid, "/bin/bash", "echo started; sleep 985", "/home/user")
     ]
@@ -80,6 +80,13 @@ def test_stdin(sandbox):
         sandbox.commands.send_stdin(handle.pid, line)
     sandbox.commands.close_stdin(handle.pid)
     assert handle.wait().stdout == "one\ntwo\n" + "é" * 100_000 + "\n"
+    handle = sandbox.commands.run("cat", background=True, stdin=True, timeout=30)
+    handle.send_stdin(b"by its handle\n")
+    handle.close_stdin()
+    assert handle.wait().stdout == "by its handle\n"
+    handle = sandbox.commands.run("sleep 980 & sleep 979", background=True, timeout=0)
+    assert handle.kill() is True
+    until(lambda: not processes(sandbox, "sleep 9"), "all that it started is gone")
     # None is given to who didn't ask for it.
     assert sandbox.commands.run("cat", timeout=10).stdout == ""
     silent = sandbox.commands.run("sleep 984", background=True, timeout=0)
@@ -129,10 +136,7 @@ def test_a_silent_program_is_waited_for(sandbox, monkeypatch):
 def test_a_terminal(sandbox):
     output = []
     arguments = {"size": PtySize(rows=24, cols=80), "timeout": 60}
-    if not IS_NEW:
-        terminal = sandbox.pty.create(**arguments)
-    else:
-        terminal = sandbox.pty.create(**arguments)
+    terminal = sandbox.pty.create(**arguments)
     reader = threading.Thread(target=lambda: terminal_wait(terminal, output))
     reader.start()
     sandbox.pty.send_stdin(terminal.pid, b"tty; stty size; echo $TERM\n")
@@ -143,8 +147,20 @@ def test_a_terminal(sandbox):
     sandbox.pty.send_stdin(terminal.pid, b"exit 4\n")
     reader.join(30)
     assert not reader.is_alive() and output[-1] == "exit 4"
-    another = sandbox.pty.create(**arguments)
+    another = sandbox.pty.create(**arguments, cwd="/tmp", user="root", envs={"WHO": "me"})
+    another.disconnect()
+    output.clear()
+    again = sandbox.pty.connect(another.pid)
+    reader = threading.Thread(target=lambda: terminal_wait(again, output))
+    reader.start()
+    if IS_NEW:
+        sandbox.pty.stream_input(another.pid, ["echo $WHO; ", b"pwd; id", b" -un\n"])
+    else:
+        sandbox.pty.send_stdin(another.pid, b"echo $WHO; pwd; id -un\n")
+    until(lambda: "me\r\n/tmp\r\nroot" in "".join(output), "it answers who came later")
     assert sandbox.pty.kill(another.pid) is True
+    reader.join(30)
+    assert not reader.is_alive()
     until(lambda: sandbox.pty.kill(another.pid) is False, "it is gone")
 
 
@@ -176,10 +192,33 @@ def test_git(sandbox):
     git.create_branch("/home/user/repo", "other")
     assert set(git.branches("/home/user/repo").branches) == {"main", "other"}
     assert git.status("/home/user/repo").is_clean
+    git.checkout_branch("/home/user/repo", "main")
+    git.delete_branch("/home/user/repo", "other")
+    assert git.branches("/home/user/repo").branches == ["main"]
+    sandbox.files.write("/home/user/repo/a.txt", "b\n")
+    assert not git.status("/home/user/repo").is_clean
+    git.restore("/home/user/repo", ["a.txt"])
+    assert sandbox.files.read("/home/user/repo/a.txt") == "a\n"
+    git.set_config("core.pager", "cat", scope="local", path="/home/user/repo")
+    assert git.get_config("core.pager", scope="local", path="/home/user/repo") == "cat"
+    # A remote that needs no network.
+    git.init("/home/user/bare.git", bare=True, initial_branch="main")
+    git.remote_add("/home/user/repo", "origin", "/home/user/bare.git")
+    assert git.remote_get("/home/user/repo", "origin") == "/home/user/bare.git"
+    git.push("/home/user/repo", remote="origin", branch="main")
+    git.clone("/home/user/bare.git", path="/home/user/copy")
+    assert sandbox.files.read("/home/user/copy/a.txt") == "a\n"
+    sandbox.files.write("/home/user/repo/b.txt", "more\n")
+    git.add("/home/user/repo", files=["b.txt"])
+    git.commit("/home/user/repo", "second", author_name="A", author_email="a@example.com")
+    git.push("/home/user/repo", remote="origin", branch="main")
+    git.pull("/home/user/copy", remote="origin", branch="main")
+    assert sandbox.files.read("/home/user/copy/b.txt") == "more\n"
+    git.reset("/home/user/repo", mode="hard", target="HEAD~1")
+    assert not sandbox.files.exists("/home/user/repo/b.txt")
 
 
 def test_what_is_printed_is_bytes(sandbox):
     data = bytes(range(256)) * 50
     sandbox.files.write("/tmp/bytes", data)
     assert base64.b64decode(sandbox.commands.run("base64 /tmp/bytes").stdout) == data
-    assert time.monotonic() > 0

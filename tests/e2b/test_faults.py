@@ -5,10 +5,12 @@ import json
 import os
 import socket
 import struct
+import threading
 import time
 
 import pytest
 from conftest import until
+from e2b import InvalidArgumentException
 
 PATIENCE = 15
 JSON = {"Content-Type": "application/json", "Connect-Protocol-Version": "1"}
@@ -155,6 +157,80 @@ def test_content_types_calls_and_methods_that_are_not_known(server, sandbox):
         assert status == 400 and json.loads(answer)["code"] == 400, (body, answer)
 
 
+def test_lists_where_objects_belong(server, sandbox):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"], "Content-Type": "application/json"}
+    place, before = f"/sandboxes/{sandbox.sandbox_id}", sandbox.get_info()
+    for method, path in [
+        ("POST", "/v2/sandboxes"),
+        ("POST", "/sandboxes"),
+        ("POST", f"/v2{place}/connect"),
+        ("POST", f"{place}/connect"),
+        ("POST", f"{place}/timeout"),
+        ("POST", f"{place}/refreshes"),
+        ("POST", f"{place}/resume"),
+        ("POST", f"{place}/pause"),
+        ("PUT", f"{place}/network"),
+    ]:
+        for body in [b"[]", b"[5]", b' [5, 5, true, false]', b"null", b"7", b'"base"', b"\xef\xbb\xbf{}", b"{}x", b"[" * 100_000]:
+            status, _, answer = ask(server, method, path, key, body)
+            assert status == 400 and json.loads(answer)["code"] == 400, (method, path, body[:20], answer)
+    for field in [{"network": [["8.8.8.8"]]}, {"network": [None, ["0.0.0.0/0"], True]}, {"autoResume": [True]}]:
+        status, _, answer = ask(server, "POST", "/v2/sandboxes", key, json.dumps({"templateID": "base", **field}))
+        assert status == 400 and json.loads(answer)["code"] == 400, (field, answer)
+    after = sandbox.get_info()
+    # Its end is told by what is left, and so not to the millisecond.
+    assert after.state == before.state and abs((after.end_at - before.end_at).total_seconds()) < 1
+    headers = inside(sandbox)
+    for rpc, message in [
+        ("SendSignal", {"process": [1], "signal": "SIGNAL_SIGKILL"}),
+        ("SendInput", {"process": {"pid": 1}, "input": ["eA=="]}),
+        ("Update", {"process": {"pid": 1}, "pty": [[1, 1]]}),
+        ("Update", {"process": {"pid": 1}, "pty": {"size": [1, 1]}}),
+    ]:
+        status, _, answer = ask(server, "POST", f"/process.Process/{rpc}", {**headers, **JSON}, json.dumps(message))
+        assert status == 400 and json.loads(answer)["code"] == "invalid_argument", (message, answer)
+    for rpc, message in [("Start", {"process": ["/bin/sh", ["-c", "true"]]}), ("Connect", {"process": [1]}), ("StreamInput", {"start": [{"pid": 1}]}), ("StreamInput", {"data": [{}]})]:
+        _, _, answer = ask(server, "POST", f"/process.Process/{rpc}", {**headers, **STREAM}, envelope(message))
+        assert envelopes(answer)[-1][1]["error"]["code"] == "invalid_argument", (message, answer)
+
+
+def test_bodies_of_the_control_plane_that_are_none(server, sandbox):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=X", "application/jsonx", ""]:
+        for path in ["/v2/sandboxes", f"/sandboxes/{sandbox.sandbox_id}/timeout"]:
+            status, _, answer = ask(server, "POST", path, {**key, "Content-Type": kind}, b'{"templateID": "base", "timeout": 5}')
+            assert status == 400 and "application/json" in json.loads(answer)["message"], (kind, answer)
+    key["Content-Type"] = "application/json; charset=utf-8"
+    for body in [b'{"timeout": 1e400}', b'{"timeout": 1.5}', b'{"timeout": 18446744073709551616}', b'{"timeout": NaN}', b'{"timeout": "5"}', b'{"timeout": 5, "timeout": 6}']:
+        status, _, answer = ask(server, "POST", f"/sandboxes/{sandbox.sandbox_id}/timeout", key, body)
+        assert status == 400 and json.loads(answer)["code"] == 400, (body, answer)
+    status, _, answer = ask(server, "POST", "/v2/sandboxes", key, b'{"templateID": "base", "x": "' + b"y" * (1 << 20) + b'"}')
+    assert status == 413 and json.loads(answer)["code"] == 413
+
+
+def test_pages_that_are_none(server):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+    for query in ["limit=-1", "limit=0", "limit=1000000000", "limit=x", "nextToken=forged", "nextToken=%27%20OR%201%3D1", "order=asc&nextToken=-1", "order=up", "state=ended", "startedAfter=never"]:
+        status, _, answer = ask(server, "GET", f"/v2/sandboxes?{query}", key)
+        assert status == 400 and json.loads(answer)["code"] == 400, (query, answer)
+
+
+def test_addresses_that_are_bent(server, sandbox):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+    place = f"/sandboxes/{sandbox.sandbox_id}"
+    for path in [f"/{place}", f"{place}/", f"{place};x=1", f"/Sandboxes/{sandbox.sandbox_id}", f"/sandboxes/./{sandbox.sandbox_id}", f"/sandboxes/x/../{sandbox.sandbox_id}", f"/sandboxes/{sandbox.sandbox_id}%2Fpause", f"/sandboxes/%2e%2e%2fsandboxes%2f{sandbox.sandbox_id}", f"/sandboxes/{sandbox.sandbox_id.upper()}"]:
+        for method in ["DELETE", "GET"]:
+            assert ask(server, method, path, key)[0] == 404, (method, path)
+    for method in ["PATCH", "PUT", "POST", "OPTIONS", "TRACE"]:
+        assert ask(server, method, place, key)[0] == 405, method
+    assert sandbox.is_running()
+    # Inside, a path is what it says, and where there is nothing there is nothing.
+    headers = inside(sandbox)
+    assert ask(server, "GET", "/files?path=a%00b", headers)[0] == 400
+    for path in ["..%2F..%2F..%2Fnot-there", "%252e%252e%252fx", "....%2F%2Fx", "%EF%BC%8E%EF%BC%8E%2Fx", "..%5Cx"]:
+        assert ask(server, "GET", f"/files?path={path}", headers)[0] == 404, path
+
+
 def test_names_in_one_segment(server):
     key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
     assert ask(server, "GET", "/templates/aliases/base", key)[0] == 200
@@ -171,6 +247,13 @@ def test_headers_without_end(server, sandbox):
     assert ask(server, "POST", "/files?path=x", {**inside(sandbox), **many}, b"x")[0] in (400, 431)
 
 
+def test_a_client_with_headers_without_end_is_told(server):
+    from e2b import Sandbox, SandboxException
+
+    with pytest.raises(SandboxException, match="431"):
+        Sandbox.create(headers={"X-Much": "x" * 100_000})
+
+
 def raw(server, head, *, then=b""):
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
     lines = "".join(f"{name}: {value}\r\n" for name, value in head[1].items())
@@ -183,6 +266,22 @@ def rest(connection):
     while piece := connection.recv(65536):
         received += piece
     return received
+
+
+def test_a_connection_that_ends_with_a_refusal_is_said_to(server, sandbox):
+    wrong = {"X-API-KEY": "e2b_00", "Content-Type": "application/json", "Content-Length": "2"}
+    for path, headers in [("/v2/sandboxes", wrong), ("/process.Process/List", {**inside(sandbox), "X-Access-Token": "x", **JSON, "Content-Length": "2"})]:
+        # Refused before its body has come, and after: then it goes on.
+        connection = raw(server, (f"POST {path}", headers))
+        assert b"connection: close" in read_until(connection, b"\r\n\r\n").lower()
+        connection.close()
+    key = {**wrong, "X-API-KEY": os.environ["E2B_API_KEY"]}
+    connection = raw(server, ("POST /v2/sandboxes", key), then=b"[]")
+    for _ in range(2):
+        head = read_until(connection, b"}")
+        assert b" 400 " in head and b"connection: close" not in head.lower(), head
+        connection.sendall(b"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\n" + "".join(f"{name}: {value}\r\n" for name, value in key.items()).encode() + b"\r\n[]")
+    connection.close()
 
 
 def test_a_body_that_breaks_off_leaves_nothing(server, sandbox):
@@ -200,6 +299,56 @@ def test_a_body_that_breaks_off_leaves_nothing(server, sandbox):
     assert b" 400 " in connection.recv(65536)
     connection.close()
     assert not sandbox.files.exists("/tmp/half")
+
+
+def test_input_that_breaks_off_leaves_the_way_to_others(server, sandbox):
+    handle = sandbox.commands.run("cat > /tmp/fed", background=True, stdin=True, timeout=0)
+    begin = envelope({"start": {"process": {"pid": handle.pid}}}) + envelope({"data": {"input": {"stdin": "b25lCg=="}}})
+    headers = {**inside(sandbox), **STREAM, "Transfer-Encoding": "chunked"}
+    for cut, ended in [(b"", False), (b"\x00\x00", False), (b"\x00\x00\x00\x00\x07{", True)]:
+        body = begin + cut
+        connection = raw(server, ("POST /process.Process/StreamInput", headers), then=b"%x\r\n" % len(body) + body + b"\r\n")
+        until(lambda: sandbox.files.exists("/tmp/fed") and sandbox.files.read("/tmp/fed").endswith("one\n"), "it is fed")
+        if ended:
+            # Said to be over within a message: refused, and not waited for.
+            connection.sendall(b"0\r\n\r\n")
+            assert b"invalid_argument" in read_until(connection, b"}}")
+        connection.close()
+        sandbox.commands.send_stdin(handle.pid, "two\n")
+        until(lambda: sandbox.files.read("/tmp/fed").endswith("two\n"), "others feed it")
+    # Our own API too, at once.
+    execs = json.loads(ask(server, "GET", f"/api/v1/sandboxes/sbx_{sandbox.sandbox_id}/execs", {"X-API-KEY": os.environ["E2B_API_KEY"]})[2])
+    exec_id = next(item["id"] for item in execs["items"] if item["pid"] == handle.pid)
+    path = f"/api/v1/sandboxes/sbx_{sandbox.sandbox_id}/execs/{exec_id}/stdin?end=true"
+    status, _, answer = ask(server, "POST", path, {"X-API-KEY": os.environ["E2B_API_KEY"], "Content-Type": "application/octet-stream"}, b"three\n")
+    assert status == 204, answer
+    assert handle.wait().exit_code == 0 and sandbox.files.read("/tmp/fed") == "one\ntwo\n" * 3 + "three\n"
+
+
+def test_input_that_nobody_reads_is_not_kept_for_clients_that_have_gone(server, sandbox):
+    from e2b import TimeoutException
+
+    waits = "until [ -e /tmp/go ]; do sleep 0.1; done; wc -c > /tmp/count"
+    handle = sandbox.commands.run(waits, background=True, stdin=True, timeout=0)
+    length, outcomes = 2 << 20, []
+
+    def send():
+        try:
+            sandbox.commands.send_stdin(handle.pid, "x" * length, request_timeout=2)
+        except TimeoutException as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(30) for thread in threads]
+    assert len(outcomes) == 4
+    sandbox.commands.run("touch /tmp/go")
+    sandbox.commands.close_stdin(handle.pid)
+    assert handle.wait().exit_code == 0
+    # The first of them got some of it through. The others, who were waiting for it, nothing.
+    assert int(sandbox.files.read("/tmp/count")) < length
+    with pytest.raises(InvalidArgumentException, match="larger than"):
+        sandbox.commands.send_stdin(handle.pid, "x" * (4 << 20))
 
 
 def test_clients_that_vanish_leave_the_program_running(server, sandbox):

@@ -3,6 +3,7 @@
 import datetime
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from conftest import Server, until
 from e2b import AuthenticationException, Sandbox, SandboxException, SandboxQuery, SandboxState
 from packaging.version import Version
+from test_faults import ask
 
 IS_NEW = Version(__import__("importlib.metadata").metadata.version("e2b")) >= Version("2.60")
 GONE = e2b.NotFoundException
@@ -43,38 +45,6 @@ def test_create_takes_all_that_can_be_kept(server):
         sandbox.get_info()
     with pytest.raises(GONE):
         Sandbox.connect(sandbox.sandbox_id)
-
-
-def test_what_is_not_built_is_refused_and_makes_nothing(server):
-    before = len(Sandbox.list().next_items())
-    for wrong in [
-        {"template": "nextjs"},
-        {"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}},
-        {"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}},
-        {"volume_mounts": {"/mnt": "a-volume"}},
-        {"mcp": {"browserbase": {}}},
-        {"timeout": 10**9},
-        {"metadata": {"a": "b\n"}},
-    ]:
-        with pytest.raises(SandboxException) as refused:
-            Sandbox.create(**wrong)
-        assert any(word in str(refused.value) for word in ["not supported", "not found", "enforced", "longer", "label"]), wrong
-    assert len(Sandbox.list().next_items()) == before
-
-
-def test_snapshots_forks_templates_and_volumes_say_that_they_are_not_there(sandbox):
-    with pytest.raises(SandboxException, match="not supported yet"):
-        sandbox.create_snapshot()
-    with pytest.raises(SandboxException, match="not supported yet"):
-        Sandbox.list_snapshots().next_items()
-    assert e2b.Template.exists("base") and not e2b.Template.exists("name/space:tag")
-    with pytest.raises(Exception, match="not supported yet"):
-        e2b.Template.build(e2b.Template().from_image("debian:12"), "mine")
-    with pytest.raises(Exception, match="not supported yet"):
-        e2b.Volume.create("v")
-    if IS_NEW:
-        with pytest.raises(SandboxException, match="not supported yet"):
-            sandbox.fork()
 
 
 def test_a_wrong_key_is_told(server, sandbox):
@@ -170,10 +140,89 @@ def test_a_paused_sandbox_can_be_killed(server):
     assert sandbox.kill() is True
 
 
+def test_a_pause_by_its_older_name_and_the_older_addresses(server, sandbox):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"], "Content-Type": "application/json"}
+    place = f"/sandboxes/{sandbox.sandbox_id}"
+
+    def post(path, body):
+        status, _, answer = ask(server, "POST", place + path, key, body)
+        return status, answer
+
+    assert sandbox.beta_pause() in (True, None) and sandbox.get_info().state == SandboxState.PAUSED
+    status, answer = post("/resume", b'{"timeout": 300, "autoPause": true}')
+    assert status == 201 and sandbox.sandbox_id.encode() in answer
+    assert post("/resume", b"{}")[0] == 409
+    assert post("/refreshes", b'{"duration": 500}')[0] == 204
+    assert post("/connect", b'{"timeout": 10}')[0] == 200
+    info = sandbox.get_info()
+    assert 440 < (info.end_at - datetime.datetime.now(datetime.timezone.utc)).total_seconds() <= 500
+    status, _, answer = ask(server, "GET", "/sandboxes", key)
+    assert status == 200 and sandbox.sandbox_id.encode() in answer
+
+
+@pytest.mark.skipif(not IS_NEW, reason="this generation has no such option")
+def test_the_same_key_makes_one_sandbox(server):
+    name = os.urandom(8).hex()
+    one = Sandbox.create(timeout=60, idempotency_key=name)
+    try:
+        assert Sandbox.create(timeout=60, idempotency_key=name).sandbox_id == one.sandbox_id
+        with pytest.raises(SandboxException, match="409"):
+            Sandbox.create(timeout=61, idempotency_key=name)
+    finally:
+        one.kill()
+
+
+def test_every_sandbox_is_secure(server):
+    sandbox = Sandbox.create(timeout=60, secure=False)
+    try:
+        assert sandbox.commands.run("echo yes").stdout == "yes\n"
+        headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "Content-Type": "application/json"}
+        assert ask(server, "POST", "/process.Process/List", headers, b"{}")[0] == 401
+    finally:
+        sandbox.kill()
+
+
+def test_the_network_is_what_the_operator_and_the_client_both_allow():
+    server = Server("--e2b-network", "host", "--allow-host-network", "true")
+    # Something on the host's loopback, which only who shares its network can reach.
+    listener = socket.create_server(("127.0.0.1", 0))
+    reach = f"exec 3<>/dev/tcp/127.0.0.1/{listener.getsockname()[1]} && echo reached || echo not"
+    opts = {"api_url": server.url, "sandbox_url": server.url, "api_key": server.environment["E2B_API_KEY"]}
+    try:
+        for options, reached in [
+            ({}, "reached\n"),
+            ({"allow_internet_access": True}, "reached\n"),
+            ({"allow_internet_access": False}, "not\n"),
+            ({"network": {"deny_out": ["0.0.0.0/0"]}}, "not\n"),
+        ]:
+            sandbox = Sandbox.create(timeout=60, **options, **opts)
+            assert sandbox.commands.run(reach).stdout == reached, options
+            sandbox.kill()
+    finally:
+        listener.close()
+        server.stop()
+
+
+def test_more_than_fit_are_told_to_come_back():
+    server = Server("--capacity", "1", "--pool-max", "0")
+    opts = {"api_url": server.url, "sandbox_url": server.url, "api_key": server.environment["E2B_API_KEY"]}
+    try:
+        first = Sandbox.create(timeout=60, **opts)
+        with pytest.raises(e2b.RateLimitException):
+            Sandbox.create(timeout=60, **opts)
+        assert first.kill() is True
+        assert Sandbox.create(timeout=60, **opts).kill() is True
+    finally:
+        server.stop()
+
+
 def test_metrics_and_logs(sandbox):
     sandbox.commands.run("true")
     metrics = until(sandbox.get_metrics, "metrics")
     assert metrics[-1].mem_total > 0 and metrics[-1].cpu_count >= 1 and metrics[-1].disk_total > 0
+    hour = datetime.timedelta(hours=1)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    assert sandbox.get_metrics(start=now - hour, end=now + hour) and not sandbox.get_metrics(start=now + hour)
     import httpx
 
     headers = {"X-API-KEY": os.environ["E2B_API_KEY"]}
@@ -200,6 +249,28 @@ def test_a_restart_of_the_server_changes_nothing(server):
         handle.wait()
     assert ended.value.exit_code == 7 and ended.value.stdout == "got through\n"
     assert again.kill() is True
+
+
+def pasted(server):
+    """What is printed between where a shell's lines begin and where they end, as somebody would mark and paste it."""
+    printed = "".join(server.printed)
+    return printed[printed.index("export E2B_API_URL=") : printed.index("\nEND\n") + len("\nEND\n")]
+
+
+@pytest.mark.parametrize("flags", [[], ["--tls", "true"]], ids=["plain", "tls"])
+def test_what_serve_prints_works_as_it_is_pasted(flags):
+    server = Server(*flags)
+    try:
+        # In a shell that knows nothing but where this client's Python is.
+        environment = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "HOME": server.place}
+        run = subprocess.run(["bash", "-eu"], input=pasted(server), env=environment, capture_output=True, text=True, timeout=80)
+        assert (run.returncode, run.stdout) == (0, "hello\n\n"), run.stderr
+        assert server.ask("GET", "/v2/sandboxes") == []
+        with open(os.path.join(os.path.dirname(__file__), "../../docs/coming-from-e2b.md")) as page:
+            example = pasted(server).split("<<'END'\n")[1].removesuffix("END\n")
+            assert example in page.read() and len(example.splitlines()) == 4
+    finally:
+        server.stop()
 
 
 OVER_TLS = """

@@ -19,6 +19,7 @@ use target::{Target, Verdict};
 
 mod bundle;
 mod contender;
+mod e2b;
 mod idle;
 mod options;
 pub mod report;
@@ -58,6 +59,11 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     if options.wants(Part::Server) {
         let report = server::measure(&options, &saggar).context("measuring a server")?;
         publish(&options, root, "bench --only server", &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::E2b) {
+        let report = e2b::measure(&options, &saggar, root).context("measuring E2B's client")?;
+        publish(&options, root, "bench --only e2b", &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

@@ -182,6 +182,22 @@ enum Body {
     Chunked,
 }
 
+impl Body {
+    /// As the headers say, which are read up to their end.
+    fn of_headers(reader: &mut impl BufRead) -> io::Result<Self> {
+        let mut body = Self::Length(0);
+        loop {
+            let line = read_line(reader)?;
+            let Some((name, value)) = line.split_once(':') else { return Ok(body) };
+            if name.eq_ignore_ascii_case("content-length") {
+                body = Self::Length(value.trim().parse().map_err(|_| nonsense(&line))?);
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                body = Self::Chunked;
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -193,22 +209,24 @@ impl Head {
         loop {
             let first = read_line(reader)?;
             let status = first.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| nonsense(&first))?;
-            let mut body = Body::Length(0);
-            loop {
-                let line = read_line(reader)?;
-                let Some((name, value)) = line.split_once(':') else { break };
-                if name.eq_ignore_ascii_case("content-length") {
-                    body = Body::Length(value.trim().parse().map_err(|_| nonsense(&line))?);
-                } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                    body = Body::Chunked;
-                }
-            }
+            let body = Body::of_headers(reader)?;
             // What goes before the answer proper is of no interest here.
             if status >= 200 {
                 return Ok(Self { status, body });
             }
         }
     }
+}
+
+/// The first line of the next request, for who stands in for a server; all of it is read. `None` when no more come.
+pub fn read_request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
+    if reader.fill_buf()?.is_empty() {
+        return Ok(None);
+    }
+    let first = read_line(reader)?;
+    let body = Body::of_headers(reader)?;
+    read_body(reader, body, |_| Ok(()))?;
+    Ok(Some(first))
 }
 
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {

@@ -75,6 +75,16 @@ impl Serving {
         Client::new(self.address, &self.key)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The key that it made at its first start.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The server's process.
     pub fn pid(&self) -> u32 {
         self.child.id()

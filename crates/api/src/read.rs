@@ -10,13 +10,22 @@ const ECHO_CHARS_MAX: usize = 400;
 
 /// Reads a JSON body. An empty body is an empty object, so that a request that needs nothing can say nothing.
 pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| {
-        Problem::invalid(
-            format!("the body can't be read: {}", short(&error.to_string())),
-            "see the request's schema in /api/v1/openapi.json",
-        )
+    object(body).map_err(|why| {
+        Problem::invalid(format!("the body can't be read: {why}"), "see the request's schema in /api/v1/openapi.json")
     })
+}
+
+/// Reads an object from JSON; nothing at all is an empty one. Why not, is said in words that may be told.
+pub fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let text = match text.trim_ascii() {
+        b"" => b"{}",
+        text => text,
+    };
+    // A list would be taken for the values of an object's fields, in their order.
+    if !text.starts_with(b"{") {
+        return Err("it is no object".to_owned());
+    }
+    serde_json::from_slice(text).map_err(|error| short(&error.to_string()))
 }
 
 /// Reads the query of a URL, without its question mark.

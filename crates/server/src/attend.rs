@@ -11,7 +11,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, route};
 
@@ -19,6 +19,7 @@ use crate::e2b;
 use crate::ports;
 use crate::refusal::Refusal;
 use crate::server::Shared;
+use crate::unread::Unread;
 
 /// Most bytes of headers, names and values together.
 const HEADERS_MAX: usize = 64 * 1024;
@@ -32,6 +33,7 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     let method = request.method().clone();
     // The route and not the path: paths hold ids, and queries hold signatures.
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let (unread, request) = Unread::watch(request);
     let answer = AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind().await;
     let mut response = answer.unwrap_or_else(|_| {
         tracing::error!(request = id, "a handler panicked");
@@ -40,6 +42,7 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
         response = problem(refusal, &id, response.headers());
     }
+    unread.tell(&mut response);
     let status = response.status();
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(route::header::REQUEST_ID, value);
@@ -54,7 +57,8 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     response
 }
 
-async fn route_or_proxy(server: Shared, request: Request, next: Next) -> Response {
+async fn route_or_proxy(server: Shared, mut request: Request, next: Next) -> Response {
+    name_host(&mut request);
     if size(request.headers()) > HEADERS_MAX {
         let what = format!("the headers are larger than {HEADERS_MAX} bytes");
         return Refusal::new(Code::HeadersTooLarge, what, "send less in headers").into_response();
@@ -66,6 +70,15 @@ async fn route_or_proxy(server: Shared, request: Request, next: Next) -> Respons
         Ok(Some(destination)) => ports::forward(server, request, destination).await,
         Ok(None) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Has `Host` say what the client calls us: HTTP/2 says that elsewhere, and where both are said it is the other that counts.
+fn name_host(request: &mut Request) {
+    let authority =
+        request.uri().authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
+    if let Some(Ok(host)) = authority.map(HeaderValue::from_str) {
+        request.headers_mut().insert(HOST, host);
     }
 }
 

@@ -13,6 +13,7 @@ mod form;
 mod id;
 mod key;
 mod metrics;
+mod object;
 mod process;
 mod routing;
 mod token;

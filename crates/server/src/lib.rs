@@ -24,6 +24,7 @@ mod server;
 mod signed;
 mod sse;
 mod tls;
+mod unread;
 mod wire;
 mod wire_run;
 mod work;

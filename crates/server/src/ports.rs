@@ -84,8 +84,7 @@ pub(crate) fn named_by_headers(server: &Shared, request: &Request) -> Result<Opt
             ));
         }
     }
-    let host = request.uri().authority().map(|authority| authority.as_str().to_owned());
-    let host = host.or_else(|| text(HOST.as_str())).unwrap_or_default().to_ascii_lowercase();
+    let host = text(HOST.as_str()).unwrap_or_default().to_ascii_lowercase();
     let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
     let label = name.strip_suffix(&server.config.domain).and_then(|name| name.strip_suffix('.'));
     let Some((port, id)) = label.and_then(|label| label.split_once('-')) else { return Ok(None) };

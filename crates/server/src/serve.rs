@@ -152,6 +152,15 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     }
 }
 
+/// What E2B's users know as the first thing to do, for a shell.
+const E2B_EXAMPLE: &str = r#"python3 <<'END'
+from e2b import Sandbox
+sandbox = Sandbox.create()
+print(sandbox.commands.run("echo hello").stdout)
+sandbox.kill()
+END
+"#;
+
 /// Says where the server is, and how to talk to it. Programs wait for the line that begins with `listening`.
 fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -166,13 +175,14 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
         (None, Auth::Off) => "e2b_00".to_owned(),
         (None, Auth::Keys) => "YOUR_KEY".to_owned(),
     };
-    writeln!(out, "With E2B's clients, unchanged:\n")?;
-    writeln!(out, "  export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
+    // From the first column on, so that it can be pasted as it is.
+    writeln!(out, "With E2B's clients, unchanged (pip install e2b):\n")?;
+    writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
     if let Some(certificate) = tls::self_made_certificate(config) {
         let path = certificate.display();
-        writeln!(out, "  export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
+        writeln!(out, "export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
     }
-    writeln!(out)?;
+    writeln!(out, "{E2B_EXAMPLE}")?;
     if let Some(fingerprint) = fingerprint {
         writeln!(out, "certificate SHA-256 {fingerprint}")?;
     }

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo xtask bench [options]
 
-  --only PART       only `run` (one-shot sandboxes) or only `server` (sandboxes over HTTP); both without it
+  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP) or `e2b` (the same by E2B's client);
+                    all without it
   --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -34,19 +35,21 @@ pub enum Asked {
     Run(Options),
 }
 
-/// Half of the benchmark.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// One-shot sandboxes.
     Run,
     /// Sandboxes over HTTP.
     Server,
+    /// Sandboxes through E2B's own client.
+    E2b,
 }
 
 /// How to measure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which half, if not both.
+    /// Which part, if not all.
     pub only: Option<Part>,
     /// Rounds of timing.
     pub rounds: usize,
@@ -128,7 +131,7 @@ impl Options {
         Ok(Asked::Run(options))
     }
 
-    /// Whether this half is wanted.
+    /// Whether this part is wanted.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }
@@ -138,7 +141,8 @@ fn part(name: &str) -> Result<Part> {
     match name {
         "run" => Ok(Part::Run),
         "server" => Ok(Part::Server),
-        _ => bail!("--only takes run or server, and \"{name}\" is neither"),
+        "e2b" => Ok(Part::E2b),
+        _ => bail!("--only takes run, server or e2b, and \"{name}\" is none of them"),
     }
 }
 
@@ -171,7 +175,7 @@ mod tests {
             (&["--rounds"][..], "takes a value"),
             (&["--runs", "many"], "is none"),
             (&["--runs", "0"], "no median"),
-            (&["--only", "client"], "is neither"),
+            (&["--only", "client"], "none of them"),
             (&["--fast"], "no option \"--fast\""),
         ] {
             let error = format!("{:#}", Options::parse(given).unwrap_err());

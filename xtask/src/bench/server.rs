@@ -13,7 +13,7 @@ use crate::machine::{Load, Machine};
 use crate::workplace::Workplace;
 use report::Report;
 
-mod life;
+pub mod life;
 mod many;
 mod report;
 mod transfer;

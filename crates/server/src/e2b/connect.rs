@@ -24,12 +24,14 @@ use super::failure::{Code, Failure};
 use crate::extract;
 use crate::server::Shared;
 
-/// Largest message of a unary call, and of a stream.
-const MESSAGE_MAX: usize = 16 << 20;
+/// Largest message of a unary call, and of a stream: each connection may have one of them in memory.
+const MESSAGE_MAX: usize = 4 << 20;
 /// What an envelope has before its message.
 const HEADER_LEN: usize = 5;
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
+/// How long the message of a call may take to come.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a stream in may bring nothing: somebody may be thinking at a terminal.
 const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a silent stream says that it is there, unless the client asks for another time.
@@ -43,30 +45,27 @@ pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
     {
         return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
     }
-    let body = extract::whole(body, MESSAGE_MAX).await?;
+    let body = in_time(async { Ok(extract::whole(body, MESSAGE_MAX).await?) }).await?;
     read(&body)
 }
 
 /// Reads the one message that asks for a stream.
 pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
     let mut envelopes = Envelopes::over(parts, body)?;
-    match envelopes.next().await? {
+    match in_time(envelopes.next()).await? {
         Some(message) => read(&message),
         None => Err(Failure::invalid("the request has no message")),
     }
 }
 
+/// What a message brings, if it comes in time: a piece of it now and then could last for days.
+async fn in_time<T>(message: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not come in time");
+    tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
+}
+
 fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
-    let message = message.trim_ascii();
-    // A list would be taken for the fields of a message, in their order.
-    if !message.is_empty() && message[0] != b'{' {
-        return Err(Failure::invalid("the message can't be read: it is no object"));
-    }
-    let message = if message.is_empty() { b"{}" } else { message };
-    serde_json::from_slice(message).map_err(|error| {
-        let text: String = error.to_string().chars().take(400).collect();
-        Failure::invalid(format!("the message can't be read: {text}"))
-    })
+    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message can't be read: {why}")))
 }
 
 fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {

@@ -52,6 +52,8 @@ pub(crate) fn router() -> Router<Shared> {
         .route("/secrets/{*rest}", any(not_yet::secrets))
         .route("/teams", get(not_yet::teams))
         .route("/teams/{*rest}", any(not_yet::teams))
+        .route("/api-keys", any(not_yet::teams))
+        .route("/api-keys/{*rest}", any(not_yet::teams))
         .route_layer(from_fn(attend::within_bounds))
         .route_layer(from_fn(words::translate));
     control

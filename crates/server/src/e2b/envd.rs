@@ -107,7 +107,7 @@ pub(super) async fn unnamed(State(server): State<Shared>, request: Request) -> R
         _ => return Failure::gone("").plain(),
     };
     let query = transfer::query(request.uri());
-    match query.map(|query| token::signed_sandbox(&server, operation, &query)) {
+    match query.and_then(|query| token::signed_sandbox(&server, operation, &query)) {
         Ok(Some(id)) => serve(server, request, id).await,
         Ok(None) => Failure::new(Code::Unauthenticated, "invalid signature").plain(),
         Err(failure) => failure.plain(),

@@ -71,6 +71,9 @@ impl Code {
     }
 }
 
+/// Longest message: some tell back what was sent.
+const MESSAGE_CHARS_MAX: usize = 1000;
+
 /// Why something was not done.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
@@ -89,7 +92,8 @@ pub(super) enum Failure {
 
 impl Failure {
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self::Said { code, message: message.into() }
+        let message: String = message.into();
+        Self::Said { code, message: message.chars().take(MESSAGE_CHARS_MAX).collect() }
     }
 
     pub(super) fn invalid(message: impl Into<String>) -> Self {

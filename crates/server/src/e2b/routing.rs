@@ -34,7 +34,7 @@ pub(crate) enum Aim {
 /// What a request is for by E2B's conventions; `None` when it doesn't follow them.
 pub(crate) fn aim(server: &Shared, request: &Request) -> Option<Aim> {
     let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
-    let host = request.uri().authority().map(|authority| authority.as_str().to_owned()).or_else(|| text(HOST.as_str()));
+    let host = text(HOST.as_str());
     let (port, id, named_by) = match host.as_deref().and_then(|host| in_host(host, &server.config.domain)) {
         Some((port, id)) => (port, id, NamedBy::Host),
         None => (text(PORT).unwrap_or_else(|| ENVD_PORT.to_string()), text(SANDBOX)?, NamedBy::Headers),

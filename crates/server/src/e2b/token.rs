@@ -70,45 +70,68 @@ pub(super) fn file_insider(
         return inside.by_token(server, token).ok_or_else(|| unauthenticated(wrong));
     }
     let signature = query.signature.as_ref().ok_or_else(|| unauthenticated("missing signature query parameter"))?;
-    let insider = inside.by_fit(server, |token| is_same(signature, &signed(operation, query, token)));
+    let signing = Signing::of(operation, query)?;
+    let insider = inside.by_fit(server, |token| is_same(signature, &signing.with(token)));
     let insider = insider.ok_or_else(|| unauthenticated("invalid signature"))?;
-    check_time(query)?;
+    signing.check_time()?;
     Ok(insider)
 }
 
 /// The sandbox whose token fits the signature of an address that names none.
-pub(super) fn signed_sandbox(server: &Shared, operation: Operation, query: &FileQuery) -> Option<SandboxId> {
-    let signature = query.signature.as_ref()?;
-    // One hash for each that lives, of which there are as many as the operator allows.
-    server.sandboxes.live_ids().into_iter().find(|id| {
+pub(super) fn signed_sandbox(
+    server: &Shared,
+    operation: Operation,
+    query: &FileQuery,
+) -> Result<Option<SandboxId>, Failure> {
+    let Some(signature) = &query.signature else { return Ok(None) };
+    let signing = Signing::of(operation, query)?;
+    // A short hash for each that lives, of which there are as many as the operator allows.
+    Ok(server.sandboxes.live_ids().into_iter().find(|id| {
         let inside = permitted::inside(server, id);
-        inside.is_some_and(|inside| {
-            inside.by_fit(server, |token| is_same(signature, &signed(operation, query, token))).is_some()
-        })
-    })
+        inside.is_some_and(|inside| inside.by_fit(server, |token| is_same(signature, &signing.with(token))).is_some())
+    }))
 }
 
-fn signed(operation: Operation, query: &FileQuery, token: &str) -> String {
-    let path = query.path.as_deref().unwrap_or_default();
-    let user = query.username.as_deref().unwrap_or_default();
-    let mut text = format!("{path}:{}:{user}:{token}", operation.as_str());
-    if let Some(expiration) = &query.signature_expiration {
-        text.push(':');
-        text.push_str(expiration);
+/// A signature that lacks only the token. Whatever in it may be long is hashed once, however many tokens are tried.
+struct Signing {
+    begun: Sha256,
+    /// When it ends, in seconds since 1970.
+    until: Option<u64>,
+}
+
+impl Signing {
+    fn of(operation: Operation, query: &FileQuery) -> Result<Self, Failure> {
+        let path = query.path.as_deref().unwrap_or_default();
+        let user = query.username.as_deref().unwrap_or_default();
+        let begun = Sha256::new_with_prefix(format!("{path}:{}:{user}:", operation.as_str()));
+        let seconds = |text: &String| match text.parse::<u64>() {
+            // As clients write it: what is written otherwise was not signed by one.
+            Ok(seconds) if seconds.to_string() == *text => Ok(seconds),
+            Ok(_) | Err(_) => Err(Failure::invalid("signature_expiration is not a number of seconds")),
+        };
+        Ok(Self { begun, until: query.signature_expiration.as_ref().map(seconds).transpose()? })
     }
-    format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())))
+
+    fn with(&self, token: &str) -> String {
+        let mut hash = self.begun.clone().chain_update(token);
+        if let Some(until) = self.until {
+            hash.update(format!(":{until}"));
+        }
+        format!("v1_{}", STANDARD_NO_PAD.encode(hash.finalize()))
+    }
+
+    fn check_time(&self) -> Result<(), Failure> {
+        let now = Timestamp::from(SystemTime::now()).as_millis() / 1000;
+        match self.until {
+            Some(until) if until < now => Err(unauthenticated("signature is already expired")),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 /// By their hashes, so that the time it takes says nothing about how much is the same.
 fn is_same(one: &str, other: &str) -> bool {
     Sha256::digest(one.as_bytes()) == Sha256::digest(other.as_bytes())
-}
-
-fn check_time(query: &FileQuery) -> Result<(), Failure> {
-    let Some(text) = &query.signature_expiration else { return Ok(()) };
-    let until: u64 = text.parse().map_err(|_| Failure::invalid("signature_expiration is not a number of seconds"))?;
-    let now = Timestamp::from(SystemTime::now()).as_millis() / 1000;
-    if until < now { Err(unauthenticated("signature is already expired")) } else { Ok(()) }
 }
 
 fn unauthenticated(message: &str) -> Failure {
@@ -123,10 +146,15 @@ mod tests {
     fn signatures_are_those_that_clients_make() {
         let mut query = FileQuery { path: Some("/a b".to_owned()), ..FileQuery::default() };
         // By Python: base64.b64encode(hashlib.sha256(b"/a b:read::tok").digest()).rstrip(b"=")
-        assert_eq!(signed(Operation::Read, &query, "tok"), "v1_dgCJhR1eFbOEacKLrakWIrQZDgxJ2zP38eGtFIbZ9+8");
+        let signed = |operation, query: &FileQuery| Signing::of(operation, query).unwrap().with("tok");
+        assert_eq!(signed(Operation::Read, &query), "v1_dgCJhR1eFbOEacKLrakWIrQZDgxJ2zP38eGtFIbZ9+8");
         query.username = Some("root".to_owned());
         query.signature_expiration = Some("1700000000".to_owned());
-        assert_eq!(signed(Operation::Write, &query, "tok"), "v1_tC83G8efN7yvUhXuVLO0B/U2AbCagAHB+FbkCO1LcEE");
-        assert!(check_time(&query).is_err());
+        assert_eq!(signed(Operation::Write, &query), "v1_tC83G8efN7yvUhXuVLO0B/U2AbCagAHB+FbkCO1LcEE");
+        assert!(Signing::of(Operation::Write, &query).unwrap().check_time().is_err());
+        for wrong in ["", "-1", "+1", "01", "1e9", "1700000000\u{80}", "18446744073709551616"] {
+            query.signature_expiration = Some(wrong.to_owned());
+            assert!(Signing::of(Operation::Write, &query).is_err(), "{wrong}");
+        }
     }
 }

@@ -116,8 +116,7 @@ fn inside(
     destination: &Destination,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Request, Refusal> {
-    let host = request.uri().authority().map(|authority| authority.as_str().to_owned());
-    let host = host.or_else(|| Some(request.headers().get(HOST)?.to_str().ok()?.to_owned()));
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let path = token::without(&destination.path);
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;

@@ -142,6 +142,7 @@ pub(crate) async fn stdin(
 impl Server {
     /// Attaches to feed a program. Whoever fed it last may have left a moment ago, so that is waited for.
     pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
+        self.inputs.yield_way(exec);
         let mut tries = FEED_TRIES;
         loop {
             match self.sandboxes.attach(permit, exec, from, true).await {

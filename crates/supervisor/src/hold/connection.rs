@@ -29,6 +29,8 @@ pub(crate) struct Connection {
     pub(crate) moved: Moment,
     out: Vec<u8>,
     sent: usize,
+    /// Whether the other side takes nothing any more, and is only heard out.
+    is_deaf: bool,
     /// Whether the other side will say no more.
     pub(crate) is_over: bool,
 }
@@ -72,7 +74,30 @@ pub(crate) enum Read {
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd, now: Moment) -> Self {
-        Self { fd, decoder: Decoder::new(), role: Role::Asking, moved: now, out: Vec::new(), sent: 0, is_over: false }
+        Self {
+            fd,
+            decoder: Decoder::new(),
+            role: Role::Asking,
+            moved: now,
+            out: Vec::new(),
+            sent: 0,
+            is_deaf: false,
+            is_over: false,
+        }
+    }
+
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.is_deaf
+    }
+
+    /// The other side takes nothing any more. What it sent before may still be stdin that a program is to get: then the connection is
+    /// kept, for that alone, until it is all taken. Says whether it is.
+    pub(crate) fn is_heard_out(&mut self) -> bool {
+        let Role::Following(following) = &mut self.role else { return false };
+        // Nobody waits for it to read.
+        following.is_lossy = true;
+        (self.out, self.sent, self.is_deaf) = (Vec::new(), 0, true);
+        following.feeds && !self.is_over
     }
 
     /// Queues a reply; it goes out with [`Connection::flush`].

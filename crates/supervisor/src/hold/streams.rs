@@ -32,7 +32,7 @@ impl Hold {
                 fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
                 let is_moving = connection.has_unsent();
                 if connection.flush(now).is_err() {
-                    return false;
+                    return connection.is_heard_out();
                 }
                 if !is_moving || connection.has_unsent() {
                     break;
@@ -100,7 +100,7 @@ impl Hold {
     /// Whether a live connection feeds this exec.
     pub(super) fn has_feeder(&self, number: u32) -> bool {
         self.connections.values().any(|connection| match &connection.role {
-            Role::Following(following) => following.exec == number && following.feeds,
+            Role::Following(following) => following.exec == number && following.feeds && !connection.is_over,
             Role::Starting { exec, feeds, .. } => *exec == number && *feeds,
             Role::Asking | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
         })
@@ -205,7 +205,7 @@ pub(super) fn fill<'a>(
             connection.moved = now;
         }
     }
-    while connection.has_room() {
+    while connection.has_room() && !connection.is_deaf() {
         match &mut connection.role {
             Role::Following(following) => {
                 let Some(exec) = exec else {

@@ -244,37 +244,62 @@ fn a_reader_that_takes_nothing_is_waited_for_and_then_not() {
     assert_eq!(received + missed, sent);
 }
 
-#[test]
-fn stdin_is_passed_on_as_the_program_takes_it() {
+/// Feeds a program so many bytes and `then` does something with who fed it; gives what gets to the agent by the time that `is_done`.
+fn fed(
+    count: usize,
+    then: impl FnOnce(&mut Fake, Client) -> Option<Client>,
+    is_done: impl Fn(usize, bool) -> bool,
+) -> usize {
     let mut fake = Fake::new();
     let mut client = fake.connect();
     fake.exec(&mut client);
     fake.say(&[HELLO, STARTED]);
     fake.hold.pump(Moment::now());
     fake.heard();
-    let stdin = |frames: Vec<ToGuest>| -> (usize, bool) {
-        frames.into_iter().fold((0, false), |(length, is_over), frame| match frame {
-            ToGuest::Stdin { bytes, .. } => (length + bytes.len(), is_over),
-            ToGuest::StdinEnd { .. } => (length, true),
-            _ => (length, is_over),
-        })
-    };
-    client.feed(&[b'x'; 100_000]).unwrap();
+    client.feed(&vec![b'x'; count]).unwrap();
+    let _client = then(&mut fake, client);
     let (mut passed, mut is_over, mut taken) = (0, false, 0);
-    fake.ask(&mut client, Op::StdinEnd { exec_id: None });
-    while !is_over {
+    for _ in 0..1000 {
         fake.hold.listen(1, Moment::now());
         fake.hold.revisit(Moment::now());
         fake.hold.pump(Moment::now());
-        let (length, ended) = stdin(fake.heard());
-        (passed, is_over) = (passed + length, ended);
+        for frame in fake.heard() {
+            match frame {
+                ToGuest::Stdin { bytes, .. } => passed += bytes.len(),
+                ToGuest::StdinEnd { .. } => is_over = true,
+                _ => {}
+            }
+        }
         assert!(passed - taken <= saggar_guest::STDIN_WINDOW);
+        if is_done(passed, is_over) {
+            break;
+        }
         if passed > taken {
             fake.say(&[FromGuest::StdinTaken { exec: 1, bytes: (passed - taken) as u32 }]);
             taken = passed;
         }
     }
-    assert_eq!(passed, 100_000);
+    passed
+}
+
+#[test]
+fn stdin_is_passed_on_as_the_program_takes_it() {
+    let end = |fake: &mut Fake, mut client: Client| {
+        fake.ask(&mut client, Op::StdinEnd { exec_id: None });
+        Some(client)
+    };
+    assert_eq!(fed(100_000, end, |_, is_over| is_over), 100_000);
+}
+
+#[test]
+fn what_somebody_fed_gets_there_though_they_are_gone_and_the_program_prints() {
+    let leave = |fake: &mut Fake, client: Client| {
+        drop(client);
+        fake.say(&[output(1, 1000)]);
+        fake.hold.pump(Moment::now());
+        None
+    };
+    assert_eq!(fed(100_000, leave, |passed, _| passed == 100_000), 100_000);
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub fn measure(saggar: &Path, options: &Options, field: &Field, workplace: &Path
             }
             Way::Cold => live_once(&mut cold_client, &mut parts[0]),
             Way::Warm => live_once(&mut warm_client, &mut parts[1]),
-            Way::Exec => timed(|| exec(&mut cold_client, &running)).map(|((), time)| time),
+            Way::Exec => timed(|| exec(&mut cold_client, &running, &[PROGRAM])).map(|((), time)| time),
         }
     })
     .with_context(|| format!("the servers said:\n{}\n{}", cold.last_words(), warm.last_words()))?;
@@ -117,7 +117,7 @@ pub fn measure(saggar: &Path, options: &Options, field: &Field, workplace: &Path
 fn live_once(client: &mut Client, parts: &mut Vec<[f64; 3]>) -> Result<f64> {
     let start = Instant::now();
     let (id, create_ms) = timed(|| create(client, CREATE))?;
-    let ((), exec_ms) = timed(|| exec(client, &id))?;
+    let ((), exec_ms) = timed(|| exec(client, &id, &[PROGRAM]))?;
     let ((), kill_ms) = timed(|| kill(client, &id))?;
     let all = milliseconds(start);
     parts.push([create_ms, exec_ms, kill_ms]);
@@ -133,10 +133,10 @@ pub fn create(client: &mut Client, wishes: &str) -> Result<String> {
     id.filter(|id| id.starts_with("sbx_")).with_context(|| format!("a sandbox without an id: {text}"))
 }
 
-/// Runs the program there and waits for its end.
-pub fn exec(client: &mut Client, id: &str) -> Result<()> {
+/// Runs a program there and waits for its end.
+pub fn exec(client: &mut Client, id: &str, command: &[&str]) -> Result<()> {
     let path = format!("{SANDBOXES}/{id}/execs");
-    let command = format!(r#"{{"command":["{PROGRAM}"]}}"#);
+    let command = format!(r#"{{"command":["{}"]}}"#, command.join(r#"",""#));
     let answer = client.ask(Ask::post(&path, &command)).context("running the program")?.expect(200)?;
     let text = String::from_utf8_lossy(&answer.body);
     ensure!(text.contains(r#""status":"exited","#) && text.contains(r#""exit_code":0,"#), "the program failed: {text}");

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use super::info::{self, Name};
 use super::network::{self, Network};
 use super::words::unsupported;
+use crate::e2b::object::Object;
 use crate::extract::JsonText;
 use crate::permitted::{Allowed, Create};
 use crate::refusal::Refusal;
@@ -41,10 +42,10 @@ struct Asked {
     env_vars: Option<BTreeMap<String, String>>,
     auto_pause: Option<bool>,
     auto_pause_memory: Option<bool>,
-    auto_resume: Option<AutoResume>,
+    auto_resume: Option<Object<AutoResume>>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
-    network: Option<Network>,
+    network: Option<Object<Network>>,
     // Every sandbox is: the token is always asked for.
     #[serde(rename = "secure")]
     _secure: Option<bool>,
@@ -109,7 +110,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
             idle_timeout: None,
         },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
-        network: network::mode(&server.config, asked.allow_internet_access, asked.network.as_ref())?,
+        network: network::mode(&server.config, asked.allow_internet_access, asked.network.as_deref())?,
         user: None,
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
     })

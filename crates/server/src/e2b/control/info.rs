@@ -36,16 +36,14 @@ pub(super) fn opened(server: &Server, name: &Name, sandbox: &Sandbox) -> Value {
     shown
 }
 
-/// What a request calls this server, which HTTP/2 says elsewhere than HTTP/1.
+/// What a request calls this server.
 pub(super) struct Name(String);
 
 impl<S: Sync> FromRequestParts<S> for Name {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
-        let authority = parts.uri.authority().map(|authority| authority.as_str().to_owned());
-        let host = || parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
-        Ok(Self(authority.unwrap_or_else(host)))
+        Ok(Self(parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned()))
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn secrets(_known: Known) -> Refusal {
 }
 
 pub(super) async fn teams(_known: Known) -> Refusal {
-    unsupported("there are no teams here", "use `saggar key` for keys")
+    unsupported("teams and their keys are not kept here", "use `saggar key` for keys")
 }
 
 /// Whether there is a template of this name: of the built-in one, yes.

@@ -21,8 +21,9 @@ use crate::server::Shared;
 /// Most watchers of one sandbox, and of all.
 const OF_ONE_MAX: usize = 64;
 const OF_ALL_MAX: usize = 4096;
-/// Most events that one keeps.
+/// Most events that one keeps, and most bytes of them as they are told.
 const EVENTS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 1 << 19;
 /// One that nobody asks for this long is forgotten.
 const UNASKED_MAX: Duration = Duration::from_secs(3600);
 
@@ -50,8 +51,27 @@ impl Drop for Watcher {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Value>,
+    bytes: usize,
     /// Why there will be no more, once that is so.
     end: Option<Failure>,
+}
+
+impl Kept {
+    /// Keeps more, if it fits; else nothing more is kept, and it is noted why.
+    fn add(&mut self, events: Vec<Value>) -> bool {
+        self.bytes += events.iter().map(|event| event.to_string().len()).sum::<usize>();
+        self.events.extend(events);
+        if self.events.len() <= EVENTS_MAX && self.bytes <= BYTES_MAX {
+            return true;
+        }
+        self.end = Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
+        false
+    }
+
+    fn take(&mut self) -> Vec<Value> {
+        self.bytes = 0;
+        Vec::from(std::mem::take(&mut self.events))
+    }
 }
 
 impl Watchers {
@@ -98,11 +118,10 @@ async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>) {
         };
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match told {
-            Ok(events) if kept.events.len() + events.len() <= EVENTS_MAX => kept.events.extend(events),
-            Ok(_) => {
-                kept.end =
-                    Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
-                return;
+            Ok(events) => {
+                if !kept.add(events) {
+                    return;
+                }
             }
             Err(failure) => {
                 kept.end = Some(failure);
@@ -119,7 +138,7 @@ pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, bo
     let watcher = watcher.ok_or_else(|| not_found(&watcher_id))?;
     watcher.asked_at = Instant::now();
     let mut kept = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner);
-    let events: Vec<Value> = kept.events.drain(..).collect();
+    let events = kept.take();
     match &kept.end {
         // What was heard is told before why there is no more.
         Some(failure) if events.is_empty() => Err(failure.clone()),
@@ -140,4 +159,26 @@ pub(super) async fn remove(server: &Shared, insider: &Insider, parts: &Parts, bo
 fn not_found(id: &str) -> Failure {
     let id: String = id.chars().take(64).collect();
     Failure::new(Code::NotFound, format!("watcher with id {id} not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_asks_for_is_kept_within_bounds() {
+        for (name, most) in [("x".repeat(4000), BYTES_MAX / 4000), ("x".to_owned(), EVENTS_MAX)] {
+            let mut kept = Kept::default();
+            let event = json!({ "name": name });
+            let mut count = 0;
+            while kept.add(vec![event.clone()]) {
+                count += 1;
+            }
+            assert!(count <= most && count > most / 2, "{count}");
+            assert!(kept.end.is_some() && kept.take().len() == count + 1);
+            // Whoever asks in time can go on for ever.
+            let mut asked = Kept::default();
+            assert!((0..3 * most).all(|_| asked.add(vec![event.clone()]) && asked.take().len() == 1));
+        }
+    }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::e2b::object::Object;
+
 /// A message that says nothing.
 #[derive(Debug, Deserialize)]
 pub(super) struct Nothing {}
@@ -13,8 +15,8 @@ pub(super) struct Nothing {}
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StartRequest {
-    pub(super) process: ProcessConfig,
-    pub(super) pty: Option<Pty>,
+    pub(super) process: Object<ProcessConfig>,
+    pub(super) pty: Option<Object<Pty>>,
     pub(super) tag: Option<String>,
     /// Absent from old clients, which mean yes.
     pub(super) stdin: Option<bool>,
@@ -32,7 +34,7 @@ pub(super) struct ProcessConfig {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pty {
-    pub(super) size: Option<Size>,
+    pub(super) size: Option<Object<Size>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -64,28 +66,28 @@ impl fmt::Display for Selector {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Selected {
-    pub(super) process: Selector,
+    pub(super) process: Object<Selector>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct UpdateRequest {
-    pub(super) process: Selector,
-    pub(super) pty: Option<Pty>,
+    pub(super) process: Object<Selector>,
+    pub(super) pty: Option<Object<Pty>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SignalRequest {
-    pub(super) process: Selector,
+    pub(super) process: Object<Selector>,
     pub(super) signal: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct InputRequest {
-    pub(super) process: Selector,
-    pub(super) input: Input,
+    pub(super) process: Object<Selector>,
+    pub(super) input: Object<Input>,
 }
 
 /// Bytes for a process, in base64; what has a terminal gets them there.
@@ -100,12 +102,12 @@ pub(super) struct Input {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamedInput {
-    pub(super) start: Option<Selected>,
-    pub(super) data: Option<StreamedData>,
+    pub(super) start: Option<Object<Selected>>,
+    pub(super) data: Option<Object<StreamedData>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamedData {
-    pub(super) input: Input,
+    pub(super) input: Object<Input>,
 }

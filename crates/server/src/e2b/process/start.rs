@@ -28,17 +28,18 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
     let request: StartRequest = connect::asked(parts, body).await?;
     let user = connect::user(&parts.headers)?;
     let timeout = connect::timeout(&parts.headers)?;
-    if request.process.cmd.is_empty() {
+    let process = request.process.0;
+    if process.cmd.is_empty() {
         return Err(Failure::invalid("the request names no command"));
     }
     let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
-    if !request.process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
+    if !process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
         return Err(Failure::invalid("a variable of the environment has a name or a value that can't be one"));
     }
     let permit = insider.may(Action::Exec)?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
     let has_stdin = tty.is_some() || request.stdin.unwrap_or(true);
-    let cwd = match request.process.cwd.filter(|cwd| !cwd.is_empty()) {
+    let cwd = match process.cwd.filter(|cwd| !cwd.is_empty()) {
         None => None,
         Some(cwd) => {
             let user = user.unwrap_or_else(|| server.sandboxes.default_user(&permit));
@@ -46,8 +47,8 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
         }
     };
     let new = NewExec {
-        argv: std::iter::once(request.process.cmd).chain(request.process.args).collect(),
-        env: environment(insider.id(), request.process.envs),
+        argv: std::iter::once(process.cmd).chain(process.args).collect(),
+        env: environment(insider.id(), process.envs),
         cwd: cwd.clone(),
         user,
         stdin: has_stdin,

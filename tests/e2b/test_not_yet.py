@@ -1,0 +1,132 @@
+"""What is not built: each call of the client ends with the exception it has for that, in words that say so, and makes nothing."""
+
+import os
+
+import e2b
+import pytest
+from e2b import BuildException, Sandbox, SandboxException, Template, Volume
+from test_faults import ask
+from test_sandbox import IS_NEW
+
+NOT_YET = "not supported yet"
+if IS_NEW:
+    from e2b import Secret, SecretException, TemplateException, VolumeException
+    from e2b_code_interpreter import Sandbox as Interpreter
+else:
+    # What this generation has for them.
+    TemplateException, VolumeException = e2b.TemplateException, Exception
+
+OPTIONS = {
+    "template": ({"template": "nextjs"}, "'nextjs' not found"),
+    "rules": ({"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}}, "enforced"),
+    "pause without memory": ({"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}}, NOT_YET),
+    "volumes": ({"volume_mounts": {"/mnt": "a-volume"}}, NOT_YET),
+    "mcp": ({"mcp": {"browserbase": {}}}, "'mcp-gateway' not found"),
+    "timeout": ({"timeout": 10**9}, "longer"),
+    "metadata": ({"metadata": {"a": "b\n"}}, "label"),
+}
+if IS_NEW:
+    OPTIONS |= {
+        "iam": ({"iam": {"tokens": {"aws": Secret.iam_token(audience="a", token_type="JWT-SVID")}}}, f"iam is {NOT_YET}"),
+        "request headers": ({"network": {"rules": {"example.com": [{"transform": {"headers": {"a": "b"}}}]}}}, "enforced"),
+        "proxy": ({"network": {"egress_proxy": {"address": "proxy:1080"}}}, "enforced"),
+    }
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_that_cannot_be_kept_are_refused_and_make_nothing(server, option):
+    wrong, words = OPTIONS[option]
+    before = len(Sandbox.list().next_items())
+    with pytest.raises(SandboxException, match=words):
+        Sandbox.create(**wrong)
+    assert len(Sandbox.list().next_items()) == before
+
+
+CALLS = {
+    "create_snapshot": (SandboxException, lambda sandbox: sandbox.create_snapshot()),
+    "list_snapshots": (SandboxException, lambda sandbox: Sandbox.list_snapshots().next_items()),
+    "delete_snapshot": (SandboxException, lambda sandbox: Sandbox.delete_snapshot("name/space:tag")),
+    "Template.build": (BuildException, lambda sandbox: Template.build(Template().from_image("debian:12"), "mine")),
+    "Template.assign_tags": (TemplateException, lambda sandbox: Template.assign_tags("base", "stable")),
+    "Template.remove_tags": (TemplateException, lambda sandbox: Template.remove_tags("base", "stable")),
+    "Template.get_tags": (TemplateException, lambda sandbox: Template.get_tags("name/space")),
+    "Volume.create": (VolumeException, lambda sandbox: Volume.create("v")),
+    "Volume.connect": (VolumeException, lambda sandbox: Volume.connect("v")),
+    "Volume.list": (VolumeException, lambda sandbox: Volume.list()),
+    "Volume.destroy": (VolumeException, lambda sandbox: Volume.destroy("v")),
+}
+if IS_NEW:
+    CALLS |= {
+        "fork": (SandboxException, lambda sandbox: sandbox.fork()),
+        "Template.build_in_background": (BuildException, lambda sandbox: Template.build_in_background(Template().from_image("debian:12"), "mine")),
+        "Secret.create": (SecretException, lambda sandbox: Secret.create("name", "value")),
+        "Secret.update": (SecretException, lambda sandbox: Secret.update("name", "value")),
+        "Secret.get_info": (SecretException, lambda sandbox: Secret.get_info("name")),
+        "Secret.list": (SecretException, lambda sandbox: Secret.list().next_items()),
+        "Secret.exists": (SecretException, lambda sandbox: Secret.exists("name")),
+        "Secret.destroy": (SecretException, lambda sandbox: Secret.destroy("name")),
+    }
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_say_that_they_are_not_there(sandbox, call):
+    exception, act = CALLS[call]
+    with pytest.raises(exception, match=NOT_YET):
+        act(sandbox)
+    assert sandbox.is_running()
+
+
+def test_there_is_no_gateway_for_mcp(sandbox):
+    try:
+        assert sandbox.get_mcp_token() is None
+    except SandboxException as error:
+        assert "not found" in str(error)
+
+
+def test_the_template_that_is_there_exists(server):
+    assert Template.exists("base") and not Template.exists("name/space:tag")
+
+
+@pytest.mark.skipif(not IS_NEW, reason="it is tried with the newest client")
+def test_the_code_interpreter_is_not_there(server):
+    with pytest.raises(SandboxException, match="'code-interpreter-v1' not found"):
+        Interpreter.create()
+    # In a sandbox that is there, nothing listens for it; and that is said at once.
+    sandbox = Interpreter.create("base", timeout=60)
+    try:
+        with pytest.raises(SandboxException, match="port is not open"):
+            sandbox.run_code("1 + 1")
+    finally:
+        sandbox.kill()
+
+
+@pytest.mark.skipif(not IS_NEW, reason="addresses are the same for every client")
+def test_every_other_address_of_the_control_plane_says_so_to_who_may_ask(server):
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"], "Content-Type": "application/json"}
+    for method, path in [
+        ("GET", "/sandboxes/metrics?sandbox_ids=a"),
+        ("GET", "/default-templates"),
+        ("GET", "/templates"),
+        ("GET", "/v2/templates"),
+        ("GET", "/templates/base"),
+        ("PATCH", "/templates/base"),
+        ("PATCH", "/v2/templates/base"),
+        ("DELETE", "/templates/name%2Fspace%3Atag"),
+        ("GET", "/templates/base/tags/groups"),
+        ("GET", "/templates/base/tags/stable/assignments"),
+        ("GET", "/templates/base/builds/b/status"),
+        ("GET", "/templates/base/builds/b/logs"),
+        ("GET", "/templates/base/files/" + "0" * 64),
+        ("POST", "/v2/templates/base/builds/b"),
+        ("POST", "/v3/templates"),
+        ("GET", "/volumecontent/v/dir?path=%2F"),
+        ("PUT", "/volumecontent/v/file?path=a%2Fb"),
+        ("DELETE", "/volumecontent/v/path?path=a"),
+        ("GET", "/teams"),
+        ("GET", "/api-keys"),
+        ("POST", "/api-keys"),
+    ]:
+        status, _, answer = ask(server, method, path, key, b"{}" if method in ("POST", "PUT", "PATCH") else None)
+        assert status == 501 and b'"code":501' in answer and b"not " in answer, (method, path, status, answer)
+        status, _, answer = ask(server, method, path)
+        assert status == 401 and b'"code":401' in answer, (method, path, status, answer)
