@@ -5,6 +5,7 @@ use std::time::Duration;
 use saggar_domain::{Code, KeyId, Problem, ProjectId};
 use saggar_store::{ApiKey, KeyName, KeySecret, NewKey, Permissions, Revoked};
 
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{Sandboxes, now, random};
@@ -27,6 +28,7 @@ impl Sandboxes {
     /// The keys of a project, newest first.
     pub async fn keys(&self, permit: &Permit) -> Result<Vec<ApiKey>, Fault> {
         permit.check(|action| *action == Action::ManageKeys)?;
+        pass("keys/list");
         Ok(self.store().keys(permit.project().clone()).await?)
     }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod execs;
+mod fail_point;
 mod fault;
 mod files;
 mod host;

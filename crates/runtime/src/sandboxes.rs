@@ -7,8 +7,9 @@
 //! ```
 //! The supervisor owns the truth about a live sandbox; the store has the index, the history and what was acknowledged. What
 //! can come between two steps: a death of this process after any of them. A row is there before its supervisor, so [`adopt`] finds
-//! every supervisor that should be, and whatever else is found belongs to nobody and is ended. A supervisor that died leaves its
-//! record to the reaper, and its last words, if it had any, to whoever looks next.
+//! every supervisor that should be, and whatever else is found belongs to nobody and is ended. Where it was a worker that died, this is
+//! done for its row alone ([`making`] tells which). A supervisor that died leaves its record to the reaper, and its last words, if it had
+//! any, to whoever looks next.
 
 mod admission;
 mod adopt;
@@ -17,6 +18,7 @@ mod create;
 mod end;
 mod live;
 mod look;
+mod making;
 mod pool;
 mod reach;
 mod sizing;
@@ -44,6 +46,7 @@ use crate::signing::SigningKey;
 use crate::supervisor::Places;
 use admission::Slots;
 use live::Register;
+use making::Makers;
 use pool::Pool;
 use strangers::Strangers;
 
@@ -67,6 +70,7 @@ struct Inner {
     places: Places,
     slots: Slots,
     making: Semaphore,
+    makers: Makers,
     register: Register,
     pool: Pool,
     strangers: Strangers,
@@ -86,6 +90,8 @@ impl Sandboxes {
             places,
             slots: Slots::new(settings.capacity),
             making: Semaphore::new(MAKING_MAX),
+            makers: Makers::open(&settings.data_directory)
+                .map_err(|error| Fault::internal("opening the data directory", error))?,
             register: Register::default(),
             pool: Pool::new(settings.pool),
             strangers: Strangers::default(),

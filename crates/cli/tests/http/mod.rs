@@ -26,6 +26,8 @@ pub struct Server {
     child: Option<Child>,
     stdout: Option<BufReader<ChildStdout>>,
     flags: Vec<String>,
+    /// What happens to it where, in the words of a fail point; nothing if it is empty.
+    pub fails_at: String,
     /// What it printed until it listened.
     pub printed: String,
     /// `127.0.0.1:PORT`.
@@ -59,6 +61,7 @@ impl Server {
             child: None,
             stdout: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            fails_at: String::new(),
             printed: String::new(),
             address: String::new(),
             key: String::new(),
@@ -73,6 +76,7 @@ impl Server {
             .arg("--data-dir")
             .arg(self.data())
             .args(&self.flags)
+            .env("FAIL_AT", &self.fails_at)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -113,12 +117,18 @@ impl Server {
     }
 
     fn signal(&mut self, signal: Signal) -> Option<i32> {
+        let child = self.child.as_ref().expect("it runs");
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("our own child");
+        self.ended().code()
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
         let mut child = self.child.take().expect("it runs");
-        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).expect("our own child");
         let begin = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("our own child") {
-                return status.code();
+                return status;
             }
             if begin.elapsed() > PATIENCE {
                 child.kill().expect("our own child");

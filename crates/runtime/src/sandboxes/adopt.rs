@@ -5,6 +5,7 @@
 //! | row | supervisor answers | then |
 //! |---|---|---|
 //! | running, paused | yes | adopted |
+//! | creating, and its maker lives | | left to its maker, a worker |
 //! | creating | yes | acknowledged by now, or ended if nobody can ask for it again |
 //! | alive | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool |
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, ProjectId, SandboxId, User};
+use saggar_domain::{EndReason, ProjectId, SandboxId, SandboxState, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply, State};
 
@@ -51,6 +52,9 @@ impl Sandboxes {
         let list = |error| Fault::internal("reading the data directory", error);
         for (id, description) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
             let row = rows.remove(&id);
+            if row.as_ref().is_some_and(|row| self.is_being_made(row)) {
+                continue;
+            }
             match (row, description) {
                 (Some(row), Some(description)) => self.adopt_one(row, description, &mut found).await?,
                 (None, Some(description)) => self.adopt_without_row(&id, description, &mut found).await,
@@ -58,14 +62,49 @@ impl Sandboxes {
                 (None, None) => self.inner.places.remove_socket(&id),
             }
         }
-        for row in rows.into_values() {
+        for row in rows.into_values().filter(|row| !self.is_being_made(row)) {
             self.bury(&row, &mut found).await?;
         }
         for id in self.inner.places.finals().map_err(list)? {
             self.find_end(&id, EndReason::SupervisorLost).await?;
         }
+        self.inner.makers.sweep().map_err(list)?;
         self.reap().await;
         Ok(found)
+    }
+
+    fn is_being_made(&self, row: &Sandbox) -> bool {
+        row.life == Life::Creating && self.inner.makers.has(&row.asked.id)
+    }
+
+    /// What became of a sandbox whose maker died over it, as a start would find out. Whether there was anything to find out.
+    pub(super) async fn settle(&self, id: &SandboxId) -> Result<bool, Fault> {
+        // In this order: the lock is let go of after the row has changed.
+        if self.inner.makers.has(id) {
+            return Ok(false);
+        }
+        let Some(row) = self.store().sandbox_of_any(id.clone()).await?.filter(|row| row.life == Life::Creating) else {
+            return Ok(false);
+        };
+        let mut found = Adopted::default();
+        match self.ask_all(vec![id.clone()]).await.pop() {
+            Some((_, Some(description))) => self.adopt_one(row, description, &mut found).await?,
+            Some((_, None)) | None => self.bury(&row, &mut found).await?,
+        }
+        tracing::info!(sandbox = %id, live = found.live, "a sandbox whose maker died was settled");
+        Ok(true)
+    }
+
+    /// The same for all of them.
+    pub(super) async fn settle_all(&self) -> Result<(), Fault> {
+        let mut query = SandboxQuery::new(Scope::All);
+        query.states = [SandboxState::Creating].into();
+        query.limit = PageLimit::MAX;
+        // More than a page of them are for the next round.
+        for row in self.store().sandboxes(query).await?.items {
+            self.settle(&row.asked.id).await?;
+        }
+        self.inner.makers.sweep().map_err(|error| Fault::internal("reading the data directory", error))
     }
 
     async fn live_rows(&self) -> Result<HashMap<SandboxId, Sandbox>, Fault> {

@@ -8,6 +8,7 @@ use saggar_supervisor::control::{Description, Op, Reply, State, Terms, Then};
 
 use super::live::Live;
 use super::{Sandboxes, now};
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::settings::Settings;
@@ -94,7 +95,9 @@ impl Sandboxes {
         let live = self.changeable(permit).await?;
         let mut accounted = live.accounted.lock().await;
         let description = self.described(&live, Op::Pause).await?;
+        pass("pause/frozen");
         self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
+        pass("pause/row");
         *accounted = description.last_event;
         drop(accounted);
         self.row_of(&live.project, &live.id).await
@@ -116,7 +119,9 @@ impl Sandboxes {
     async fn go_on(&self, live: &Live, terms: Option<Terms>) -> Result<(), Fault> {
         let mut accounted = live.accounted.lock().await;
         let description = self.described(live, Op::Resume { terms }).await?;
+        pass("resume/thawed");
         self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
+        pass("resume/row");
         let lifetime = Lifetime {
             deadline: description.ttl_left_ms.map(|left| now().after(Duration::from_millis(left))),
             on_deadline: match description.then {
@@ -127,6 +132,7 @@ impl Sandboxes {
         };
         let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };
         self.store().patch_sandbox(live.id.clone(), patch).await?;
+        pass("resume/terms");
         *accounted = description.last_event;
         Ok(())
     }

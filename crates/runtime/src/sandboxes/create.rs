@@ -17,8 +17,10 @@ use serde_json::{Map, Value, json};
 
 use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
+use super::making::Making;
 use super::pool::Ready;
 use super::{Sandboxes, now};
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, StartError, start};
@@ -96,11 +98,14 @@ impl Sandboxes {
             return self.without_room(project, idempotency).await;
         };
         let id = self.new_sandbox_id();
+        let _making = self.begin(&id)?;
         let row = self.row(&id, &project, &new, &plan);
-        let inserted = self.store().insert_sandbox(row.clone(), idempotency).await?;
+        pass("create/admitted");
+        let inserted = self.insert(&row, idempotency).await?;
         if let Some(earlier) = self.instead(&project, inserted).await? {
             return Ok(earlier);
         }
+        pass("create/row");
         let terms = plan.terms;
         let facts = self.facts(&id, &project, &new, terms);
         let started = self.start_supervisor(&id, plan.spec, terms, false).await;
@@ -114,6 +119,7 @@ impl Sandboxes {
                 return Err(fault);
             }
         };
+        pass("create/ready");
         let live = Arc::new(Live::new(facts, slot));
         self.acknowledge(live, row, &description).await
     }
@@ -140,6 +146,7 @@ impl Sandboxes {
             }
         }
         let id = ready.id.clone();
+        pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
         let claim = Op::Claim { terms: plan.terms, env: new.env.clone() };
         let description = match Connection::question(&facts.socket, claim).await {
@@ -151,10 +158,12 @@ impl Sandboxes {
                 return self.make(project, new, plan, idempotency).await;
             }
         };
+        pass("claim/claimed");
         let row = self.row(&id, &project, &new, &plan);
         let live = Arc::new(Live::new(facts, ready.slot));
         let started_at = now();
         let inserted = self.store().insert_started_sandbox(row.clone(), idempotency, started_at, description.pid).await;
+        pass("claim/row");
         match inserted {
             Ok(Insertion::Inserted) => Ok(self.welcome(live, row, &description, started_at)),
             other => {
@@ -178,9 +187,35 @@ impl Sandboxes {
         })
     }
 
+    /// From now on this process makes a sandbox, as others can tell.
+    fn begin(&self, id: &SandboxId) -> Result<Making, Fault> {
+        self.inner.makers.begin(id).map_err(|error| match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Fault::StoreFull,
+            _ => Fault::internal("writing to the data directory", error),
+        })
+    }
+
+    /// Writes the row of a sandbox that is to be made.
+    async fn insert(&self, row: &NewRow, idempotency: Option<Idempotency>) -> Result<Insertion, Fault> {
+        let insert = || self.store().insert_sandbox(row.clone(), idempotency.clone());
+        let inserted = insert().await?;
+        match &inserted {
+            // Whoever made it died over it. It is there all the same, or the request is made again.
+            Insertion::Replayed(id) if self.settle(id).await? => Ok(insert().await?),
+            Insertion::Inserted | Insertion::Replayed(_) | Insertion::Mismatch => Ok(inserted),
+        }
+    }
+
     /// The answer to the same request before.
     async fn earlier(&self, project: &ProjectId, idempotency: Idempotency) -> Result<Option<Created>, Fault> {
-        match self.store().earlier_request(project.clone(), idempotency, now()).await? {
+        let ask = || self.store().earlier_request(project.clone(), idempotency.clone(), now());
+        let mut earlier = ask().await?;
+        if let Some(Insertion::Replayed(id)) = &earlier
+            && self.settle(id).await?
+        {
+            earlier = ask().await?;
+        }
+        match earlier {
             Some(insertion) => self.instead(project, insertion).await,
             None => Ok(None),
         }
@@ -208,7 +243,9 @@ impl Sandboxes {
     async fn acknowledge(&self, live: Arc<Live>, row: NewRow, description: &Description) -> Result<Created, Fault> {
         let (id, started_at) = (live.id.clone(), now());
         let change = Change::Started { at: started_at, supervisor_pid: description.pid };
-        match self.store().change_sandbox(id.clone(), change).await {
+        let changed = self.store().change_sandbox(id.clone(), change).await;
+        pass("create/running");
+        match changed {
             Ok(Changed::Done) => Ok(self.welcome(live, row, description, started_at)),
             other => {
                 // It can't be acknowledged, so it must not be.

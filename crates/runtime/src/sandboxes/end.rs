@@ -14,6 +14,7 @@ use saggar_supervisor::control::{Event, ExecState, Final, FinishedExec, Op, Repl
 
 use super::live::Live;
 use super::{Sandboxes, now};
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError};
@@ -37,8 +38,12 @@ impl Sandboxes {
     }
 
     pub(super) async fn end_live(&self, live: &Live) -> Result<(), Fault> {
+        pass("kill/begun");
         match Connection::question(&live.socket, Op::Kill).await {
-            Ok(Reply::Killed(last)) => self.write_final(&last).await,
+            Ok(Reply::Killed(last)) => {
+                pass("kill/dead");
+                self.write_final(&last).await
+            }
             Ok(_) => {
                 Err(Fault::from_control(ControlError::Protocol("another answer than `killed`".to_owned()), &live.id))
             }
@@ -84,9 +89,11 @@ impl Sandboxes {
             let execs = last.execs.iter().map(|finished| exec_record(id, finished)).collect();
             let events = last.events.iter().filter_map(stored).collect();
             self.store().write_last_words(id.clone(), LastWords { events, execs, ending }).await?;
+            pass("end/row");
         }
         self.forget(id, last.reason);
         self.inner.places.remove_final(id);
+        pass("end/forgotten");
         Ok(())
     }
 

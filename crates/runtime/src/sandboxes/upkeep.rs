@@ -40,6 +40,9 @@ impl Upkeep {
         tasks.spawn(every(REAP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.reap().await;
             sandboxes.meet_strangers().await;
+            if let Err(fault) = sandboxes.settle_all().await {
+                tracing::error!(error = %fault, "what became of sandboxes whose maker died can't be told");
+            }
             sandboxes.end_long_paused().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
@@ -179,6 +182,11 @@ impl Sandboxes {
         let socket = self.inner.places.socket(&ready.id);
         if let Err(error) = Connection::question(&socket, Op::Kill).await {
             tracing::warn!(sandbox = %ready.id, error = %error, "a sandbox without an owner can't be ended");
+            if error.is_gone() {
+                // Killed while it waited. What it left behind goes now: the server may be on its way out.
+                self.inner.places.remove_socket(&ready.id);
+                self.reap().await;
+            }
         }
         self.inner.places.remove_final(&ready.id);
     }

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use super::connection::{Connection, ControlError, Message};
+use crate::fail_point::pass;
 
 /// The helper mode of the binary.
 const MODE: &str = "__supervise";
@@ -47,6 +48,7 @@ pub(crate) async fn start(program: &Path, request: &Start) -> Result<Description
         .stderr(Stdio::null())
         .spawn()
         .map_err(StartError::Spawn)?;
+    pass("create/spawned");
     let stream = UnixStream::from_std(ours).map_err(StartError::Spawn)?;
     let outcome = tokio::time::timeout(START_TIMEOUT, get_ready(Connection::over(stream), request)).await;
     let outcome = outcome.unwrap_or(Err(StartError::Lost(ControlError::Timeout)));
@@ -59,6 +61,7 @@ pub(crate) async fn start(program: &Path, request: &Start) -> Result<Description
 
 async fn get_ready(mut connection: Connection, request: &Start) -> Result<Description, StartError> {
     connection.send(request).await.map_err(StartError::Lost)?;
+    pass("create/asked");
     match connection.next().await.map_err(StartError::Lost)? {
         Some(Message::Reply(Reply::Ready(description))) => Ok(*description),
         Some(Message::Reply(Reply::Error(problem))) => Err(StartError::Refused(problem)),

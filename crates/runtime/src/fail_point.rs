@@ -1,0 +1,34 @@
+//! Fail points: named places between two steps, where a test lets this process die or panic.
+//!
+//! A build for use has none of them. In a debug build the variable `FAIL_AT` names one and says what happens there: `kill create/row` ends
+//! the process as the kernel would, `stop create/row` has it stand still, `panic keys/list` panics each time.
+
+/// A place between two steps.
+#[inline]
+pub(crate) fn pass(point: &str) {
+    #[cfg(debug_assertions)]
+    injected::pass(point);
+    #[cfg(not(debug_assertions))]
+    let _ = point; // Nothing is to happen, so nobody needs its name.
+}
+
+#[cfg(debug_assertions)]
+mod injected {
+    use std::sync::OnceLock;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    pub(super) fn pass(point: &str) {
+        static WHAT: OnceLock<String> = OnceLock::new();
+        match WHAT.get_or_init(|| std::env::var("FAIL_AT").unwrap_or_default()).split_once(' ') {
+            Some(("kill", at)) if at == point => loop {
+                // Nothing runs after it: no destructor, no other thread.
+                let _ = kill_process(getpid(), Signal::KILL);
+            },
+            // It stands still until it is told to go on.
+            Some(("stop", at)) if at == point => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
+            Some(("panic", at)) if at == point => panic!("a test wants a panic at {point}"),
+            Some(_) | None => {}
+        }
+    }
+}
