@@ -37,6 +37,7 @@ pub(crate) fn main(arguments: &ServeArguments) -> ExitCode {
         Err(error) => return refused(&error),
     };
     saggar_server::start_logs(&config);
+    saggar_server::contain_panics();
     match run(config, saggar_server::serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => failed(&problem),

@@ -164,6 +164,7 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     };
     let (pid, pidfd) = match cloned.map_err(SpawnError::Clone)? {
         Cloned::Child => {
+            let _here = NoWayBack;
             drop(ours);
             child::run(plan, theirs)
         }
@@ -179,6 +180,15 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
             let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()); // Reaping our own child can't fail usefully.
             Err(error)
         }
+    }
+}
+
+/// Ends the child if a panic would take it back into frames that are its parent's: there it would clean up what is not its own.
+struct NoWayBack;
+
+impl Drop for NoWayBack {
+    fn drop(&mut self) {
+        sys::exit_now(125);
     }
 }
 
@@ -268,5 +278,31 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
 impl From<Failure> for SpawnError {
     fn from(failure: Failure) -> Self {
         Self::Step { step: failure.step, index: failure.index.into(), errno: failure.errno }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_panics_never_gets_back_to_its_parents_frames() {
+        std::panic::set_hook(Box::new(|_| {}));
+        // SAFETY: the child touches nothing but its own stack before it exits.
+        match unsafe { libc::fork() } {
+            0 => {
+                let caught = std::panic::catch_unwind(|| {
+                    let _here = NoWayBack;
+                    panic!("in the child");
+                });
+                sys::exit_now(if caught.is_err() { 1 } else { 2 })
+            }
+            child => {
+                let child = Pid::from_raw(child).expect("fork works");
+                let status = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+                let (_, status) = status.expect("our own child").expect("it has ended");
+                assert_eq!(status.exit_status(), Some(125));
+            }
+        }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     let (unread, request) = Unread::watch(request);
     let answer = AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind().await;
     let mut response = answer.unwrap_or_else(|_| {
-        tracing::error!(request = id, "a handler panicked");
+        tracing::error!(request = id, "the request panicked; what, is in the line before");
         Refusal::internal().into_response()
     });
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {

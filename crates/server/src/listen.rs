@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::panics::{ContainedExecutor, contained};
 use crate::patience::Patient;
 
 /// How long a client may take to say what it speaks, to finish a handshake, and to send the headers of its next request.
@@ -76,13 +77,13 @@ pub(crate) async fn listen(
         // Small answers should not wait for more to come.
         let _ = stream.set_nodelay(true);
         let (router, tls, stopping) = (router.clone(), tls.clone(), stopping.clone());
-        tokio::spawn(async move {
+        tokio::spawn(contained(async move {
             let _slot = slot;
             match tls {
                 Some(tls) => serve_tls(stream, tls, router, stopping).await,
                 None => serve_plain(stream, router, stopping).await,
             }
-        });
+        }));
     }
     drop(listener);
     // All slots are free again when the last connection is gone.
@@ -178,8 +179,8 @@ fn http1() -> http1::Builder {
     builder
 }
 
-fn http2() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+fn http2() -> http2::Builder<ContainedExecutor> {
+    let mut builder = http2::Builder::new(ContainedExecutor);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)

@@ -122,6 +122,11 @@ impl Server {
         self.ended().code()
     }
 
+    /// How it ended, if it has.
+    pub fn ended_now(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.as_mut().expect("it was started").try_wait().expect("our own child")
+    }
+
     /// Waits for its end.
     pub fn ended(&mut self) -> std::process::ExitStatus {
         let mut child = self.child.take().expect("it runs");
