@@ -94,7 +94,7 @@ fn probe(saggar: &Path, peer: &Peer, root: &Path) -> Result<Vec<u8>> {
     let line = peer.command.replace("{repository}", &root.display().to_string());
     if peer.as_root {
         let mut command = Command::new(saggar);
-        command.args(["probe", "--json", "--via", &line]).env("TMPDIR", &place.0);
+        command.args(["probe", "--json", "--as-root", "--via", &line]).env("TMPDIR", &place.0);
         return output(command);
     }
     // The build directory may be closed to others.

@@ -56,7 +56,8 @@ fn host_sockets(out: &Out, _: &[String]) {
         "/tmp/.X11-unix",
         "/dev/log",
         "/run/saggar",
-        "/var/lib/saggar",
+        "/var/lib/saggar/control",
+        "/var/lib/saggar/saggar.db",
         "/run/utmp",
         "/run/secrets",
     ] {

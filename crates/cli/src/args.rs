@@ -209,6 +209,9 @@ pub(crate) struct ProbeArguments {
     /// Make the attempts through another runtime: words with {} for the attempt, {workspace} and {probe} for directories
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["tier", "data_dir"])]
     pub(crate) via: Option<String>,
+    /// Make them as root even so: what the other runtime doesn't hold back is done to this host
+    #[arg(long, requires = "via")]
+    pub(crate) as_root: bool,
     /// Where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

@@ -36,6 +36,13 @@ fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
         }
     };
     let results = if let Some(command) = &arguments.via {
+        if rustix::process::geteuid().is_root() && !arguments.as_root {
+            return Err(Problem::new(
+                Code::InvalidValue,
+                "through another runtime as root, whatever that doesn't hold back is done to this host by root",
+                "run it as an ordinary user; or, on a host that may be harmed, add --as-root",
+            ));
+        }
         let via = Via { command: command.clone(), cases: arguments.cases.clone() };
         let results = probe_via(&via, &mut tell)?;
         if !arguments.json {

@@ -93,7 +93,17 @@ fn raise_descriptors() {
 
 /// Copies the store of a data directory to a file, whether or not a server runs.
 pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
-    copy(arguments, |config, file| saggar_server::backup(&config.data_directory, file))
+    copy(arguments, |config, file| {
+        saggar_server::backup(&config.data_directory, file)?;
+        let beside = saggar_server::files_beside_the_store(&config.data_directory);
+        if !beside.is_empty() {
+            eprintln!(
+                "saggar: the backup does not hold {}: copy them beside it with mode 0600, or signed addresses, access tokens and the pinned certificate are worth nothing after a restore",
+                beside.join(", ")
+            );
+        }
+        Ok(())
+    })
 }
 
 /// Makes a backup the store of a data directory that has none.

@@ -2,11 +2,8 @@
 
 mod http;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use http::Server;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const UNKNOWN: &str = "/api/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 
@@ -70,46 +67,114 @@ fn a_revoked_key_stops_at_once_and_an_expired_one_by_itself() {
     });
 }
 
-/// Makes a second project with a key, in the store of a server that runs.
-fn other_project(server: &Server) -> String {
-    let secret = format!("sgr_{}", "B".repeat(43));
-    let script = format!(
-        "import hashlib, sqlite3, sys\n\
-         secret = {secret:?}\n\
-         db = sqlite3.connect(sys.argv[1], timeout=30)\n\
-         db.execute(\"INSERT INTO project (id, name, created_at) VALUES ('prj_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'other', 1)\")\n\
-         digest = hashlib.sha256(b'saggar.key/v1\\0' + secret.encode()).digest()\n\
-         db.execute(\"INSERT INTO api_key (id, project_id, name, prefix, hash, permissions, created_at) VALUES ('key_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'prj_bbbbbbbbbbbbbbbbbbbbbbbbbb', 'k', 'sgr_BBBBBBBB', ?, 'full', 1)\", (digest,))\n\
-         db.commit()\n"
-    );
-    let mut python = Command::new("python3")
-        .arg("-")
-        .arg(server.data().join("saggar.db"))
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("python3 is there");
-    python.stdin.take().expect("it is there").write_all(script.as_bytes()).expect("it is there");
-    assert!(python.wait().expect("it is there").success());
-    format!("Authorization: Bearer {secret}")
+/// Makes a second project with a key, as an operator does.
+fn other_project(server: &mut Server) -> String {
+    assert_eq!(server.stop(), Some(0));
+    let made = http::command(&["key", "create", "theirs", "--project", "other", "--data-dir"])
+        .arg(server.data())
+        .output()
+        .expect("the binary was built");
+    assert!(made.status.success(), "{made:?}");
+    server.begin();
+    format!("Authorization: Bearer {}", String::from_utf8(made.stdout).expect("it prints text").trim())
+}
+
+/// What an answer tells of an object that isn't there for who asks: everything but the id that was asked with.
+fn told(answer: &http::Answer) -> (String, Value, Value) {
+    let problem = answer.problem(404, "not_found");
+    let detail = problem["detail"].as_str().and_then(|detail| detail.split('"').next()).expect("it has one").to_owned();
+    (detail, problem["help"].clone(), problem["title"].clone())
+}
+
+/// Every operation of the API that names an object: on another project's it is the same as on none.
+#[test]
+fn nothing_of_another_project_is_there_for_any_operation() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let other = other_project(&mut server);
+    let sandbox = server.sandbox();
+    let exec = server.sh(&sandbox, "true")["id"].as_str().unwrap().to_owned();
+    let agent = json!({ "agent": {
+        "name": "tester",
+        "task": "test",
+        "model": { "provider": "scripted", "script": { "turns": [{ "text": "finished" }] } },
+    } });
+    let run = server.post("/api/v1/runs", &agent).expect(201)["id"].as_str().unwrap().to_owned();
+    let key = server.get("/api/v1/keys").expect(200)["items"][0]["id"].as_str().unwrap().to_owned();
+    let sandbox_id = sandbox.rsplit('/').next().unwrap();
+    let theirs = [sandbox_id, &run, &exec, &key];
+    let nobodys = ["sbx_", "run_", "exec_", "key_"].map(|prefix| format!("{prefix}{}", "a".repeat(26)));
+    let nobodys = [nobodys[0].as_str(), nobodys[1].as_str(), nobodys[2].as_str(), nobodys[3].as_str()];
+    let document = server.get("/api/v1/openapi.json").expect(200);
+    let mut count = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        if !["{id}", "{key}"].iter().any(|name| path.contains(name)) {
+            continue;
+        }
+        for method in item.as_object().unwrap().keys() {
+            let ask = |[sandbox, run, exec, key]: [&str; 4]| {
+                let id = if path.starts_with("/api/v1/runs") { run } else { sandbox };
+                let path = path.replace("{id}", id).replace("{exec}", exec).replace("{key}", key);
+                let path = path.replace("{port}", "80").replace("{step}", "1").replace("{path}", "x");
+                let query =
+                    if path.contains("/files") && !["/move", "/mkdir", "/sign"].iter().any(|end| path.ends_with(end)) {
+                        "?path=/tmp/x"
+                    } else {
+                        ""
+                    };
+                let mut headers = vec![other.as_str(), "Content-Type: application/json"];
+                if path.ends_with("/attach") {
+                    headers.extend(["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]);
+                    headers.push("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==");
+                }
+                let body = body_of(&path).to_string();
+                server.request_without_key(&method.to_uppercase(), &format!("{path}{query}"), &headers, body.as_bytes())
+            };
+            let (foreign, unknown) = (ask(theirs), ask(nobodys));
+            assert_eq!((foreign.status, unknown.status), (404, 404), "{method} {path}: {}", foreign.text());
+            assert_eq!(told(&foreign), told(&unknown), "{method} {path}");
+            count += 1;
+        }
+    }
+    assert!(count > 25, "{count}");
+    // Nothing of this did anything.
+    assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
+    server.get(&format!("/api/v1/runs/{run}")).expect(200);
+    for list in ["sandboxes?state=creating,running,paused,ended", "runs"] {
+        let theirs = server.request_without_key("GET", &format!("/api/v1/{list}"), &[&other], b"").expect(200);
+        assert_eq!(theirs["items"], json!([]), "{list}");
+    }
+    let keys = server.request_without_key("GET", "/api/v1/keys", &[&other], b"").expect(200);
+    assert_eq!(keys["items"].as_array().unwrap().iter().map(|key| &key["name"]).collect::<Vec<_>>(), ["theirs"]);
+}
+
+/// A body that an operation would take, so that what is refused is the object.
+fn body_of(path: &str) -> Value {
+    match path.rsplit('/').next().unwrap_or_default() {
+        "execs" => json!({ "command": "true" }),
+        "timeout" => json!({ "ttl": "1m" }),
+        "signal" if path.contains("/runs/") => json!({ "name": "answer", "body": "x" }),
+        "signal" => json!({ "signal": "TERM" }),
+        "resize" => json!({ "rows": 24, "cols": 80 }),
+        "move" => json!({ "from": "/tmp/a", "to": "/tmp/b" }),
+        "mkdir" => json!({ "path": "/tmp/x" }),
+        "sign" => json!({ "path": "/tmp/x", "method": "get" }),
+        "metadata" => json!({ "metadata": {} }),
+        "decide" => json!({ "decision": "retry" }),
+        "fork" => json!({ "at_step": 1 }),
+        _ => json!({}),
+    }
 }
 
 #[test]
 fn unknown_foreign_and_malformed_ids_answer_alike() {
-    let server = Server::start();
-    let other = other_project(&server);
+    let mut server = Server::start();
+    let other = other_project(&mut server);
     let live = server.sandbox();
     let ended = server.sandbox();
     let exec = server.sh(&live, "true")["id"].as_str().unwrap().to_owned();
     server.delete(&ended).expect(200);
     let told = |path: &str, method: &str| {
-        let answer = server.request_without_key(method, path, &[&other, "Content-Type: application/json"], b"{}");
-        let problem = answer.problem(404, "not_found");
-        // The id is what was asked with; everything else must be the same.
-        (
-            problem["detail"].as_str().unwrap().split('"').next().unwrap().to_owned(),
-            problem["help"].clone(),
-            problem["title"].clone(),
-        )
+        told(&server.request_without_key(method, path, &[&other, "Content-Type: application/json"], b"{}"))
     };
     for (suffix, method) in [
         ("", "GET"),

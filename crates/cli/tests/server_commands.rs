@@ -53,6 +53,15 @@ fn a_key_is_made_used_and_revoked() {
 }
 
 #[test]
+fn without_room_it_is_said_once_when_to_ask_again() {
+    let server = Server::start_with(&["--capacity", "0", "--pool-max", "0"]);
+    let (code, _, stderr) = run(&server, &["sandbox", "create"], b"");
+    assert_eq!(code, 1, "{stderr}");
+    assert_eq!(stderr.matches("try again").count(), 1, "{stderr}");
+    assert!(stderr.contains("try again in 1 s"), "{stderr}");
+}
+
+#[test]
 fn a_program_without_memory_says_what_to_raise() {
     let server = Server::start();
     let (_, id, _) = run(&server, &["sandbox", "create"], b"");

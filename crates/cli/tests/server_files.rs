@@ -140,14 +140,24 @@ fn links_mean_what_they_mean_inside() {
 
 #[test]
 fn a_directory_that_keeps_becoming_a_link_never_leads_outside() {
+    const FLIPS: u32 = 100_000;
+    const ROUNDS: u32 = 300;
     let server = Server::start();
     let sandbox = server.sandbox();
     let canary = canary();
     let directory = canary.parent().unwrap().to_str().unwrap().to_owned();
-    let flip = format!("cd /home/user; while :; do rm -rf d; mkdir d; rm -rf d; ln -s {directory} d; done");
-    server.post(&format!("{sandbox}/execs"), &json!({ "command": flip, "wait": false })).expect(201);
+    // Swapped by one call each, a hundred thousand times: a directory on one side, a link to the host's on the other.
+    let flip = format!(
+        "import ctypes, os\nos.chdir('/home/user')\nlibc = ctypes.CDLL(None)\n\
+         for _ in range({FLIPS}):\n  assert libc.renameat2(-100, b'd', -100, b'other', 2) == 0"
+    );
+    server.sh(&sandbox, &format!("mkdir d && ln -s {directory} other"));
+    let flipping = json!({ "command": ["python3", "-c", flip], "wait": false });
+    let flipping = server.post(&format!("{sandbox}/execs"), &flipping).expect(201);
+    let flipping = format!("{sandbox}/execs/{}", flipping["id"].as_str().unwrap());
+    let mut flipped = server.get(&flipping);
     let tree = [entry("d/", b'5', b"", ""), file("d/planted", b"x"), end()].concat();
-    for index in 0..300 {
+    for index in 0.. {
         let answers = [
             server.put(&format!("{sandbox}/files?path=d/{index}&parents=true"), b"x"),
             server.put(&format!("{sandbox}/files/tree?path=."), &tree),
@@ -157,7 +167,12 @@ fn a_directory_that_keeps_becoming_a_link_never_leads_outside() {
         for answer in answers {
             assert!(answer.status < 500 && !answer.text().contains("host only"), "{}", answer.text());
         }
+        if index >= ROUNDS && flipped.expect(200)["status"] != "running" {
+            break;
+        }
+        flipped = server.get(&flipping);
     }
+    assert_eq!(flipped.expect(200)["exit_code"], 0, "{}", flipped.text());
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -223,3 +223,34 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 200 * 1024, "{peak} KiB");
 }
+
+/// One frame of HTTP/2: type, flags, payload.
+fn read_frame(connection: &mut std::net::TcpStream) -> (u8, u8, Vec<u8>) {
+    let mut head = [0; 9];
+    connection.read_exact(&mut head).expect("a frame");
+    let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+    connection.read_exact(&mut payload).expect("all of it");
+    (head[3], head[4], payload)
+}
+
+#[test]
+fn an_http2_client_that_is_there_and_asks_nothing_is_sent_away() {
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GO_AWAY: u8 = 7;
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let mut connection = server.connect();
+    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("it listens");
+    loop {
+        match read_frame(&mut connection) {
+            // It is told so twice, and then it is over: between the two it may still have asked something.
+            (GO_AWAY, ..) => break,
+            (PING, 0, payload) => {
+                let answer = [&[0, 0, 8, PING, 1, 0, 0, 0, 0][..], &payload].concat();
+                connection.write_all(&answer).expect("it listens");
+            }
+            (SETTINGS, 0, _) => connection.write_all(&[0, 0, 0, SETTINGS, 1, 0, 0, 0, 0]).expect("it listens"),
+            _ => {}
+        }
+    }
+}

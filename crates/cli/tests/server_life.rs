@@ -143,6 +143,26 @@ fn what_was_answered_is_what_is_read_however_often_it_changes() {
 }
 
 #[test]
+fn no_time_at_all_is_no_lifetime() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox();
+    for (method, path, body) in [
+        ("POST", "/api/v1/sandboxes".to_owned(), json!({ "ttl": "0s" })),
+        ("POST", "/api/v1/sandboxes".to_owned(), json!({ "idle_timeout": "0ms" })),
+        ("POST", format!("{sandbox}/timeout"), json!({ "ttl": "0s" })),
+        ("POST", format!("{sandbox}/resume"), json!({ "ttl": "0s" })),
+        ("PATCH", sandbox.clone(), json!({ "ttl": "0s" })),
+        ("PATCH", sandbox.clone(), json!({ "idle_timeout": "0s" })),
+    ] {
+        let answer = server.request(method, &path, &["Content-Type: application/json"], body.to_string().as_bytes());
+        let problem = answer.problem(400, "invalid_value");
+        assert!(problem["help"].as_str().is_some_and(|help| help.contains("5m")), "{problem}");
+    }
+    assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
+    assert_eq!(server.get("/api/v1/sandboxes").expect(200)["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_lifetime_can_be_changed_and_holds() {
     let server = Server::start_with(&["--ttl-max", "1h"]);
     let sandbox = server.sandbox_with(&json!({ "ttl": "30s", "labels": { "a": "1" } }));

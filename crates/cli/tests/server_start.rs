@@ -142,6 +142,65 @@ fn a_backup_made_while_the_server_runs_brings_everything_back() {
 }
 
 #[test]
+fn a_backup_says_what_it_does_not_hold() {
+    let mut server = Server::start_with(&["--tls", "true", "--pool-max", "0"]);
+    let (root, data) = (new_directory(), server.data());
+    let (code, _, stderr) =
+        run(&["backup", root.join("copy.db").to_str().unwrap(), "--data-dir", data.to_str().unwrap()], &[]);
+    assert_eq!(code, 0, "{stderr}");
+    for name in ["signing.key", "tls-certificate.pem", "tls-key.pem"] {
+        assert!(stderr.contains(name) && data.join(name).exists(), "{name}: {stderr}");
+    }
+    assert!(stderr.contains("0600"), "{stderr}");
+    server.stop();
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn without_keys_none_is_made_until_they_are_asked_for() {
+    let root = new_directory();
+    let mut open = Server::start_in(root.clone(), &["--auth", "off", "--pool-max", "0"]);
+    assert!(!open.printed.contains("sgr_"), "{}", open.printed);
+    let curl = open.printed.lines().find(|line| line.contains("curl")).expect("a line to paste").trim().to_owned();
+    let pasted = std::process::Command::new("sh").args(["-c", &curl]).output().expect("sh");
+    let created: Value = serde_json::from_slice(&pasted.stdout).unwrap_or_else(|_| panic!("{pasted:?}"));
+    open.delete(&format!("/api/v1/sandboxes/{}", created["id"].as_str().unwrap())).expect(200);
+    assert_eq!(open.stop(), Some(0));
+    let closed = Server::start_in(root, &["--pool-max", "0"]);
+    assert!(closed.key.starts_with("sgr_"), "{}", closed.printed);
+    closed.get("/api/v1/sandboxes").expect(200);
+}
+
+#[test]
+fn a_key_is_made_without_one_only_where_no_server_runs() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox();
+    let data = server.data();
+    let make = |more: &[&str]| {
+        let fixed = ["key", "create", "mine", "--data-dir", data.to_str().unwrap()];
+        run(&fixed.iter().chain(more).copied().collect::<Vec<_>>(), &[])
+    };
+    let (code, stdout, stderr) = make(&[]);
+    assert_eq!((code, stdout.as_str()), (125, ""), "{stderr}");
+    assert!(stderr.contains("in use by process") && stderr.contains("help:"), "{stderr}");
+    assert_eq!(server.stop(), Some(0));
+    let (code, stdout, stderr) = make(&[]);
+    assert_eq!(code, 0, "{stderr}");
+    let expired = make(&["--expires", "1ms", "--json"]);
+    let expired: Value = serde_json::from_str(&expired.1).unwrap_or_else(|_| panic!("{expired:?}"));
+    server.begin();
+    stdout.trim().clone_into(&mut server.key);
+    assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
+    let old = format!("Authorization: Bearer {}", expired["secret"].as_str().unwrap());
+    server.request_without_key("GET", &sandbox, &[&old], b"").problem(401, "unauthorized");
+    let nowhere = new_directory();
+    let (code, _, stderr) = run(&["key", "create", "x", "--data-dir", nowhere.to_str().unwrap()], &[]);
+    assert!(code == 125 && stderr.contains("no store"), "{stderr}");
+    assert_eq!(std::fs::read_dir(&nowhere).unwrap().count(), 0);
+    std::fs::remove_dir_all(nowhere).unwrap();
+}
+
+#[test]
 fn tls_is_spoken_with_a_certificate_made_here() {
     let mut server = Server::start_with(&["--tls", "true"]);
     let fingerprint =

@@ -16,7 +16,7 @@ use sha2::Sha256;
 use crate::sandboxes::random;
 
 /// Where the key is, in the data directory.
-const FILE: &str = "signing.key";
+pub const SIGNING_KEY: &str = "signing.key";
 const KEY_LEN: usize = 32;
 
 /// The key of a server.
@@ -35,7 +35,7 @@ pub struct Signature(pub String);
 impl SigningKey {
     /// Reads the key, making it at the first start.
     pub fn open(data_directory: &Path) -> io::Result<Self> {
-        let path = data_directory.join(FILE);
+        let path = data_directory.join(SIGNING_KEY);
         match std::fs::read(&path) {
             Ok(bytes) => {
                 let key = bytes.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
@@ -104,7 +104,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("saggar-signing-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let keys = [SigningKey::open(&directory).unwrap().0, SigningKey::open(&directory).unwrap().0];
-        let mode = std::fs::metadata(directory.join(FILE)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(directory.join(SIGNING_KEY)).unwrap().permissions().mode();
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!((keys[0], mode & 0o777), (keys[1], 0o600));
     }

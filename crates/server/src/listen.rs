@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::idle::{Counted, Load};
 use crate::panics::{ContainedExecutor, contained};
 use crate::patience::Patient;
 
@@ -40,6 +41,8 @@ const HEADER_LIST_MAX: u32 = 64 * 1024;
 /// How often a silent HTTP/2 client is asked whether it is there, and how long it may take to say so.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an HTTP/2 connection may carry no request. HTTP/1 has the patience for headers.
+const IDLE_PATIENCE: Duration = Duration::from_secs(15);
 /// What an HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Takes connections until told to stop, then lets those that are there finish what they began, within `grace`.
@@ -150,9 +153,12 @@ where
     let service = TowerToHyperService::new(router);
     // How a connection ends is the client's affair: it went away, spoke nonsense, or took too long.
     if is_http2 {
+        let load = Load::default();
+        let service = Counted { service, load: load.clone() };
         let mut connection = pin!(http2().serve_connection(stream, service));
         tokio::select! {
             _ = connection.as_mut() => return,
+            () = load.idle(IDLE_PATIENCE) => connection.as_mut().graceful_shutdown(),
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
         // As above.

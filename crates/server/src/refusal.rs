@@ -80,7 +80,7 @@ impl From<Fault> for Refusal {
                 let problem = Problem::new(
                     Code::Capacity,
                     what,
-                    "try again after Retry-After, or end sandboxes that are not needed",
+                    "end sandboxes that are not needed, or try again after Retry-After",
                 );
                 Self(Box::new(problem.retry_after(u32::try_from(retry_after.as_secs().max(1)).unwrap_or(u32::MAX))))
             }

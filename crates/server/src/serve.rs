@@ -87,10 +87,10 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.
-    let (project, secret) = sandboxes.first_start().await?;
-    let everybody = match config.auth {
-        Auth::Keys => None,
-        Auth::Off => Some(Subject::Anybody { project }),
+    let (everybody, secret) = match config.auth {
+        Auth::Keys => (None, sandboxes.first_start().await?.1),
+        // Nobody would be asked for it. The first start that asks for keys makes one.
+        Auth::Off => (Some(Subject::Anybody { project: sandboxes.first_project().await? }), None),
     };
     let scheme = if config.tls { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
@@ -164,10 +164,14 @@ END
 /// Says where the server is, and how to talk to it. Programs wait for the line that begins with `listening`.
 fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    if let Some(secret) = secret {
-        let (key, insecure) = (secret.expose(), if fingerprint.is_some() { "-k " } else { "" });
-        writeln!(out, "API key (shown this once): {key}\n\nTry it:\n")?;
-        writeln!(out, "  curl -s {insecure}-X POST {url}/api/v1/sandboxes -H 'Authorization: Bearer {key}'\n")?;
+    let curl = format!("  curl -s {}-X POST {url}/api/v1/sandboxes", if fingerprint.is_some() { "-k " } else { "" });
+    match (secret, config.auth) {
+        (Some(secret), _) => {
+            let key = secret.expose();
+            writeln!(out, "API key (shown this once): {key}\n\nTry it:\n\n{curl} -H 'Authorization: Bearer {key}'\n")?;
+        }
+        (None, Auth::Off) => writeln!(out, "No key is asked for. Try it:\n\n{curl}\n")?,
+        (None, Auth::Keys) => {}
     }
     let key = match (secret.and_then(|secret| e2b::spelled_key(secret.expose())), config.auth) {
         (Some(key), _) => key,

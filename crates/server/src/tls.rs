@@ -21,6 +21,12 @@ use crate::config::Config;
 const CERTIFICATE: &str = "tls-certificate.pem";
 const KEY: &str = "tls-key.pem";
 
+/// What a data directory has beside its store that a backup of that does not hold.
+pub fn files_beside_the_store(data_directory: &Path) -> Vec<&'static str> {
+    let files = [saggar_runtime::SIGNING_KEY, CERTIFICATE, KEY];
+    files.into_iter().filter(|name| data_directory.join(name).exists()).collect()
+}
+
 /// Why TLS can't be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

@@ -142,6 +142,15 @@ fn shown_labels(labels: &Labels) -> api::Labels {
     shown
 }
 
+/// How long something lives, or may be left alone: for a while, or it would be over before anybody could use it.
+pub(crate) fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
+    if span.as_millis() == 0 {
+        let help = "give it some time, such as \"5m\"; to end a sandbox now, delete it";
+        return Err(Refusal::new(api::Code::InvalidValue, format!("{name} is no time at all"), help));
+    }
+    Ok(span.duration())
+}
+
 /// A sandbox to be made.
 pub(crate) fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
     let template = TemplateName::parse(create.template.as_str())
@@ -152,9 +161,9 @@ pub(crate) fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> 
         env: create.env.into_map(),
         limits: DraftLimits::from(create.limits),
         terms: NewTerms {
-            ttl: create.ttl.map_or(default_ttl, Timeout::duration),
+            ttl: create.ttl.map_or(Ok(default_ttl), |ttl| lifetime("ttl", ttl))?,
             then: deadline_action(create.on_timeout),
-            idle_timeout: create.idle_timeout.map(Timeout::duration),
+            idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
         },
         auto_resume: create.auto_resume,
         network: create.network.0,

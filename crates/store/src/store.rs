@@ -27,6 +27,11 @@ impl Store {
         Self::open_with(data_directory, Settings::default())
     }
 
+    /// Whether a data directory has a store.
+    pub fn is_in(data_directory: &Path) -> bool {
+        open::database_in(data_directory).exists()
+    }
+
     /// Opens the store of a data directory beside the process that has it, as a worker does: it must be there, and of our version.
     /// SQLite keeps the writers apart, and what is appended to a run is fenced by its epoch.
     pub fn join(data_directory: &Path) -> Result<Self, OpenError> {

@@ -177,9 +177,10 @@ impl Page<'_> {
     fn commands(&self) -> String {
         let mut text = String::from("\n### Commands\n\n");
         for peer in &self.peers.peer {
-            let user = if peer.as_root { "root" } else { "an ordinary user" };
+            let (user, flag) = if peer.as_root { ("root", "--as-root ") } else { ("an ordinary user", "") };
             let command = peer.command.replace("{repository}/", "");
-            text.push_str(&format!("{}, by {user}:\n\n```\nsaggar probe --json --via '{command}'\n```\n\n", peer.name));
+            let line = format!("saggar probe --json {flag}--via '{command}'");
+            text.push_str(&format!("{}, by {user}:\n\n```\n{line}\n```\n\n", peer.name));
         }
         text.push_str("Members that judge a choice of Saggar's own, and no other runtime:\n\n");
         for ours in &self.peers.ours {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, FilePath, KeyName, Label, OnTimeout, SandboxState, TemplateName};
-use saggar_domain::{ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, NetworkMode, SandboxId, Timeout, User};
+use saggar_domain::{
+    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, NetworkMode, ProjectName, SandboxId, Timeout, User,
+};
 
 use super::place::Place;
 use crate::args::{env_entry, network_mode, user};
@@ -301,7 +303,9 @@ pub(crate) struct ShellArguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeyCommand {
     /// Make a key, and print its secret: it is shown this once
-    #[command(after_help = "Example:\n  saggar key create ci --expires 30d")]
+    #[command(
+        after_help = "Examples:\n  saggar key create ci --expires 30d\n  saggar key create mine --data-dir /var/lib/saggar\n  saggar key create theirs --data-dir /var/lib/saggar --project other"
+    )]
     Create {
         /// What it is called
         #[arg(value_name = "NAME", value_parser = KeyName::parse)]
@@ -309,6 +313,12 @@ pub(crate) enum KeyCommand {
         /// How long it works [default: until it is revoked]
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         expires: Option<Timeout>,
+        /// Make it in this data directory, without a key, while no server runs there
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+        /// The project it belongs to, which is made if it isn't there [default: the server's first]
+        #[arg(long, value_name = "NAME", value_parser = project_name, requires = "data_dir")]
+        project: Option<ProjectName>,
     },
     /// List keys, without their secrets
     #[command(visible_alias = "ls")]
@@ -332,6 +342,10 @@ fn exec_id(text: &str) -> Result<ExecId, String> {
 
 fn key_id(text: &str) -> Result<KeyId, String> {
     KeyId::parse(text).ok_or_else(|| "not an id of the form key_…; `saggar key list` shows them".to_owned())
+}
+
+fn project_name(text: &str) -> Result<ProjectName, String> {
+    ProjectName::parse(text).ok_or_else(|| "not a project's name: use lower-case letters, digits and dashes".to_owned())
 }
 
 fn state(text: &str) -> Result<SandboxState, String> {

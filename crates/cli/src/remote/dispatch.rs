@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use saggar_api::client::Client;
 use serde::Serialize;
 
-use super::arguments::{KeyArguments, SandboxArguments, SandboxCommand, ServerArguments};
+use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::Failure;
 use super::run_arguments::RunsArguments;
 use super::{copy, exec, keys, lifecycle, logs, run_commands, settings, shell};
@@ -43,16 +43,25 @@ pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
 /// `saggar key`.
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
     let is_json = arguments.server.json;
-    start(&arguments.server, async |client| keys::main(&client, arguments.command, is_json).await)
+    match arguments.command {
+        KeyCommand::Create { name, expires, data_dir: Some(data), project } => {
+            finish(is_json, async || keys::create_offline(&data, project, &name, expires, is_json).await)
+        }
+        command => start(&arguments.server, async |client| keys::main(&client, command, is_json).await),
+    }
 }
 
 /// What a command says at its end: an exit status, 0 for most.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> Outcome) -> ExitCode {
+    finish(server.json, async || command(settings::client(server)?).await)
+}
+
+fn finish(is_json: bool, command: impl AsyncFnOnce() -> Outcome) -> ExitCode {
     let outcome =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::from).and_then(|runtime| {
-            let outcome = runtime.block_on(async { command(settings::client(server)?).await });
+            let outcome = runtime.block_on(command());
             // A thread may still be waiting for our stdin, and has nothing left to do.
             runtime.shutdown_background();
             outcome
@@ -61,7 +70,7 @@ fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> Outcome)
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             // The exit status says it too, should nobody read this.
-            let _ = match server.json {
+            let _ = match is_json {
                 true => std::io::stdout().write_all(failure.json().as_bytes()),
                 false => std::io::stderr().write_all(failure.text().as_bytes()),
             };

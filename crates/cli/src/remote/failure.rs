@@ -12,6 +12,9 @@ use crate::outcome::{OUR_FAILURE, visible};
 /// The server refused.
 const REFUSED_BY_SERVER: u8 = 1;
 
+/// How the server says when to ask again.
+const RETRY: &str = "try again after Retry-After";
+
 /// Why a command was not done.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -63,6 +66,8 @@ impl Failure {
         };
         let help = match problem.retry_after_seconds {
             Some(seconds) if help.is_empty() => format!("try again in {seconds} s"),
+            // The header's name says nothing to who reads this; what is in it does.
+            Some(seconds) if help.contains(RETRY) => help.replace(RETRY, &format!("try again in {seconds} s")),
             Some(seconds) => format!("{help}; or try again in {seconds} s"),
             None => help,
         };

@@ -1,27 +1,22 @@
-//! `saggar key create|list|revoke`.
+//! `saggar key create|list|revoke`, over the API; and `create` without a server, for who has no key to ask one with.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use saggar_api::client::Client;
-use saggar_api::{CreateKey, Key, Timestamp};
+use saggar_api::{CreateKey, CreatedKey, Key, KeyName, Timestamp};
+use saggar_domain::{ProjectName, Timeout};
 
 use super::arguments::KeyCommand;
 use super::dispatch::{Outcome, note, print, print_json};
+use super::failure::Failure;
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
 
 pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) -> Outcome {
     match command {
-        KeyCommand::Create { name, expires } => {
-            let made = client.create_key(&CreateKey { name, expires }).await?;
-            if is_json {
-                print_json(&made)?;
-            } else {
-                print(format!("{}\n", made.secret.reveal()).as_bytes())?;
-                if std::io::stderr().is_terminal() {
-                    note(&format!("this is shown once; revoke it with: saggar key revoke {}", made.key.id));
-                }
-            }
+        KeyCommand::Create { name, expires, data_dir: _, project: _ } => {
+            show_made(&client.create_key(&CreateKey { name, expires }).await?, is_json)?;
         }
         KeyCommand::List => {
             let keys = client.list_keys().await?;
@@ -44,6 +39,31 @@ pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) ->
         }
     }
     Ok(0)
+}
+
+/// Makes a key where no server runs: for who has lost theirs, or never saw it.
+pub(crate) async fn create_offline(
+    data: &Path,
+    project: Option<ProjectName>,
+    name: &KeyName,
+    expires: Option<Timeout>,
+    is_json: bool,
+) -> Outcome {
+    let made = saggar_server::create_key(data, project, name, expires.map(Timeout::duration)).await;
+    let made = made.map_err(|error| Failure::ours("data_directory", error.to_string(), error.help()))?;
+    show_made(&made, is_json)?;
+    Ok(0)
+}
+
+fn show_made(made: &CreatedKey, is_json: bool) -> Result<(), Failure> {
+    if is_json {
+        return print_json(made);
+    }
+    print(format!("{}\n", made.secret.reveal()).as_bytes())?;
+    if std::io::stderr().is_terminal() {
+        note(&format!("this is shown once; revoke it with: saggar key revoke {}", made.key.id));
+    }
+    Ok(())
 }
 
 fn row(key: &Key, now: Timestamp) -> Vec<String> {

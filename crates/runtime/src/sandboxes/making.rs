@@ -50,7 +50,9 @@ impl Makers {
     /// Removes what makers that died have left.
     pub(super) fn sweep(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.0)? {
-            entry?.file_name().to_str().and_then(SandboxId::parse).is_some_and(|id| self.has(&id));
+            if let Some(id) = entry?.file_name().to_str().and_then(SandboxId::parse) {
+                self.has(&id);
+            }
         }
         Ok(())
     }

@@ -65,7 +65,8 @@ pub(crate) async fn set_timeout(
 /// What holds now, with another time to live.
 async fn same_terms(server: &Shared, allowed: &Allowed<Change>, ttl: Timeout) -> Result<NewTerms, Refusal> {
     let lifetime = server.sandboxes.current(&allowed.permit).await?.asked.lifetime;
-    Ok(NewTerms { ttl: ttl.duration(), then: lifetime.on_deadline, idle_timeout: lifetime.idle_timeout })
+    let ttl = wire::lifetime("ttl", ttl)?;
+    Ok(NewTerms { ttl, then: lifetime.on_deadline, idle_timeout: lifetime.idle_timeout })
 }
 
 /// What a sandbox uses, now and over the last half hour

@@ -6,7 +6,7 @@ use http::{HeaderMap, StatusCode};
 use saggar_api::{
     Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox, route,
 };
-use saggar_domain::{SandboxState, Timeout};
+use saggar_domain::SandboxState;
 use saggar_runtime::store::{
     self, Idempotency, IdempotencyKey, PageLimit, RequestHash, SandboxCursor, SandboxQuery, Scope,
 };
@@ -138,7 +138,7 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
                 "give one of them",
             ));
         }
-        (Some(ttl), None) => Some(ttl.duration()),
+        (Some(ttl), None) => Some(wire::lifetime("ttl", ttl)?),
         (None, Some(deadline)) => Some(left(deadline.as_millis())),
         (None, None) => None,
     };
@@ -151,7 +151,7 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
         idle_timeout: match update.idle_timeout {
             Field::Keep => lifetime.idle_timeout,
             Field::Clear => None,
-            Field::Set(span) => Some(Timeout::duration(span)),
+            Field::Set(span) => Some(wire::lifetime("idle_timeout", span)?),
         },
     }))
 }

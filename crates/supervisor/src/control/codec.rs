@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-/// The longest payload. A description with 256 execs of long command lines is the largest there is.
+/// The longest payload. A description with 512 execs of long command lines is the largest there is.
 pub const JSON_MAX: usize = 4 * 1024 * 1024;
 /// The longest piece of a program's bytes.
 const DATA_MAX: usize = 256 * 1024;

@@ -22,9 +22,9 @@ use super::ring::Ring;
 pub(crate) const OUTPUT_WINDOW: u32 = 256 * 1024;
 /// Credit is given back in portions, not byte by byte.
 const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
-/// Bytes of a command line that are remembered: of 256 execs they fit into one description, whatever JSON makes of them.
+/// Bytes of a command line that are remembered, as JSON has it: of all execs they fit into one description.
 const ARGV_LEN_MAX: usize = 2048;
-/// Bytes of a tag and of a working directory that are remembered.
+/// Bytes of a tag, a working directory and a program's name that are remembered, as JSON has it.
 const TAG_LEN_MAX: usize = 256;
 /// What is alive this long after a program's end was left behind; until then it may be on its way out.
 const LINGER: Duration = Duration::from_millis(50);
@@ -102,7 +102,7 @@ impl Exec {
         Self {
             id: new.id,
             number: new.number,
-            program: shortened(new.argv.first().map_or("", String::as_str), ARGV_LEN_MAX),
+            program: shortened(new.argv.first().map_or("", String::as_str), TAG_LEN_MAX),
             cwd: shortened(new.cwd, TAG_LEN_MAX),
             ring: Ring::new(new.output_max),
             stdin: Stdin { is_open: new.has_stdin, outstanding: 0, pending: VecDeque::new(), wants_end: false },
@@ -335,39 +335,62 @@ fn remembered(argv: &[String]) -> Vec<String> {
             break;
         }
         let argument = shortened(argument, left);
-        left = left.saturating_sub(argument.len() + 1);
+        // With its quotes and the comma.
+        left = left.saturating_sub(argument.chars().map(written_len).sum::<usize>() + 3);
         kept.push(argument);
     }
     kept
 }
 
-/// The beginning of a text, with a mark if that isn't all of it.
+/// The beginning of a text, with a mark if that isn't all of it. `most` is as it is written in JSON: what is told of all execs is one frame,
+/// and a line of control characters is six times as long there.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
-    if text.len() <= most {
-        return text.to_owned();
+    let mut length = 0;
+    let cut = text.char_indices().find(|(_, character)| {
+        length += written_len(*character);
+        length > most
+    });
+    match cut {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}…", &text[..at]),
     }
-    let cut = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    format!("{}…", &text[..cut])
+}
+
+/// Bytes of a character in JSON.
+fn written_len(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..='\u{1f}' => 6,
+        _ => character.len_utf8(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attend::Ending;
+    use crate::control::JSON_MAX;
+    use crate::ending::describe_ending;
+    use crate::hold::execs::EXECS_MAX;
 
-    fn exec(has_stdin: bool) -> Exec {
-        Exec::new(NewExec {
+    fn new_exec(argv: &[String]) -> NewExec<'_> {
+        NewExec {
             id: ExecId::from_random([1; 16]),
             number: 1,
-            argv: &["true".to_owned()],
+            argv,
             cwd: "/",
             tag: None,
             has_terminal: false,
-            has_stdin,
+            has_stdin: false,
             output_max: 1024,
             deadline: None,
             portion: None,
             now_ms: 0,
-        })
+        }
+    }
+
+    fn exec(has_stdin: bool) -> Exec {
+        Exec::new(NewExec { has_stdin, ..new_exec(&["true".to_owned()]) })
     }
 
     fn ended() -> Ended {
@@ -421,5 +444,22 @@ mod tests {
         let kept = remembered(&["é".repeat(5000), "more".to_owned()]);
         assert!(kept.iter().map(String::len).sum::<usize>() <= ARGV_LEN_MAX + 10, "{kept:?}");
         assert_eq!(remembered(&["a".to_owned(), String::new()]), ["a", ""]);
+    }
+
+    /// As many as there can be at once, each as long as it can be made: what is told of them all must fit a frame.
+    #[test]
+    fn all_execs_fit_one_frame_whatever_they_are_called() {
+        for (argument, count) in [("\u{1}", 10_000), ("\"", 10_000), ("", 65_536), ("é", 10_000)] {
+            let long = argument.repeat(count);
+            for argv in [vec![long.clone()], vec![argument.to_owned(); count]] {
+                let mut exec = Exec::new(NewExec { cwd: &long, tag: Some(&long), ..new_exec(&argv) });
+                exec.hear_started(1, 0).unwrap();
+                let missing = Ending::NotStarted { stage: saggar_guest::FailStage::Program, errno: 2 };
+                let (status, exit_code, signal, error) = describe_ending(missing, false, &exec.program, &exec.cwd);
+                exec.end(Ended { status, exit_code, signal, error, ..ended() });
+                let told = serde_json::to_vec(&exec.state(Moment::at(0))).unwrap().len();
+                assert!(told * EXECS_MAX < JSON_MAX * 3 / 4, "{argument:?} {}: {told} bytes each", argv.len());
+            }
+        }
     }
 }

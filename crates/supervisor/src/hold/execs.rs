@@ -8,6 +8,9 @@ use super::exec::Exec;
 const LIVE_MAX: usize = 256;
 /// Finished execs that are remembered.
 const FINISHED_MAX: usize = 256;
+/// Execs that there can be.
+#[cfg(test)]
+pub(super) const EXECS_MAX: usize = LIVE_MAX + FINISHED_MAX;
 /// Bytes of output kept for all execs together.
 const KEPT_MAX: usize = 16 * 1024 * 1024;
 
