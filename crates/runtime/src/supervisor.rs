@@ -6,5 +6,5 @@ mod start;
 
 pub(crate) use connection::{Connection, started};
 pub use connection::{ControlError, Feeding, Following, Message};
-pub(crate) use place::Places;
+pub(crate) use place::{Making, Places};
 pub(crate) use start::{StartError, start};

@@ -6,6 +6,7 @@
 #[path = "../../../runtime/tests/runs/ledger.rs"]
 #[allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 pub mod ledger;
+pub mod rounds;
 
 use rustix::process::{Pid, Signal, kill_process};
 use saggar_supervisor::control::{Client, Op, Reply};

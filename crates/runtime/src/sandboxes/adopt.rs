@@ -17,6 +17,7 @@ use std::time::Duration;
 use saggar_domain::{EndReason, ProjectId, SandboxId, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply, State};
+use tokio::time::{Instant, sleep};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
@@ -29,6 +30,10 @@ use crate::supervisor::Connection;
 const ASKED_AT_ONCE: usize = 64;
 /// How long a supervisor may take to say what it holds: it has nothing else to do.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a supervisor whose starter is dead is waited for, and how often it is looked at. One that gets ready later is a stranger.
+const GETS_READY_MAX: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What a start found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +54,11 @@ impl Sandboxes {
         let mut found = Adopted::default();
         let mut rows = self.live_rows().await?;
         let list = |error| Fault::internal("reading the data directory", error);
-        for (id, description) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
+        let mut sockets = self.inner.places.sockets().map_err(list)?;
+        // A worker beside this server makes it, and goes on with that.
+        sockets.retain(|id| !self.inner.places.is_being_made(id));
+        rows.retain(|id, _| !self.inner.places.is_being_made(id));
+        for (id, description) in self.ask_all(sockets).await {
             let row = rows.remove(&id);
             match (row, description) {
                 (Some(row), Some(description)) => self.adopt_one(row, description, &mut found).await?,
@@ -64,6 +73,7 @@ impl Sandboxes {
         for id in self.inner.places.finals().map_err(list)? {
             self.find_end(&id, EndReason::SupervisorLost).await?;
         }
+        self.inner.places.remove_dead_makers().map_err(list)?;
         self.reap().await;
         Ok(found)
     }
@@ -171,6 +181,21 @@ impl Sandboxes {
         }
         self.inner.places.remove_final(id);
         found.strangers += 1;
+    }
+
+    /// Goes on with a sandbox whose maker died over it, for whoever asks for it again. Its supervisor may be getting ready all the same.
+    pub(super) async fn adopt_half_made(&self, row: Sandbox) -> Result<(), Fault> {
+        let (begun, mut found) = (Instant::now(), Adopted::default());
+        loop {
+            let mut asked = self.ask_all(vec![row.asked.id.clone()]).await;
+            if let Some((_, Some(description))) = asked.pop() {
+                return self.adopt_one(row, description, &mut found).await;
+            }
+            if begun.elapsed() > GETS_READY_MAX {
+                return self.bury(&row, &mut found).await;
+            }
+            sleep(LOOK_EVERY).await;
+        }
     }
 
     /// A row without a supervisor.

@@ -21,7 +21,7 @@ use super::pool::Ready;
 use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
-use crate::supervisor::{Connection, StartError, start};
+use crate::supervisor::{Connection, Making, StartError, start};
 
 /// When to try again if there is no room: most sandboxes live for minutes, so some place is free soon.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -96,6 +96,7 @@ impl Sandboxes {
             return self.without_room(project, idempotency).await;
         };
         let id = self.new_sandbox_id();
+        let _making = self.making(&id, idempotency.as_ref())?;
         let row = self.row(&id, &project, &new, &plan);
         let inserted = self.store().insert_sandbox(row.clone(), idempotency).await?;
         if let Some(earlier) = self.instead(&project, inserted).await? {
@@ -178,6 +179,12 @@ impl Sandboxes {
         })
     }
 
+    /// Shows that a sandbox is being made, where others may ask for the same.
+    fn making(&self, id: &SandboxId, idempotency: Option<&Idempotency>) -> Result<Option<Making>, Fault> {
+        let making = idempotency.map(|_| self.inner.places.make(id)).transpose();
+        making.map_err(|error| Fault::internal("showing that a sandbox is being made", error))
+    }
+
     /// The answer to the same request before.
     async fn earlier(&self, project: &ProjectId, idempotency: Idempotency) -> Result<Option<Created>, Fault> {
         match self.store().earlier_request(project.clone(), idempotency, now()).await? {
@@ -196,9 +203,25 @@ impl Sandboxes {
     }
 
     async fn replay(&self, project: ProjectId, id: SandboxId) -> Result<Created, Fault> {
-        let sandbox = self.store().sandbox(project, id.clone()).await?.ok_or_else(|| Fault::no_sandbox(&id))?;
+        let find = || async {
+            let row = self.store().sandbox(project.clone(), id.clone()).await?;
+            row.ok_or_else(|| Fault::no_sandbox(&id))
+        };
+        let mut sandbox = find().await?;
         if sandbox.life == Life::Creating {
-            return Err(Fault::InProgress);
+            if self.inner.places.is_being_made(&id) {
+                return Err(Fault::InProgress);
+            }
+            // Its maker writes the row before it lets go of its lock: where that still says so, the maker is dead.
+            sandbox = find().await?;
+            if sandbox.life == Life::Creating {
+                // Either it is there by now, or it never was; then the next who asks has it made again.
+                self.adopt_half_made(sandbox).await?;
+                sandbox = find().await?;
+            }
+            if !matches!(sandbox.life, Life::Running { .. } | Life::Paused { .. }) {
+                return Err(Fault::InProgress);
+            }
         }
         let access_token = self.access_token(&id);
         Ok(Created { sandbox, unenforced: Vec::new(), access_token, is_replay: true })

@@ -4,11 +4,13 @@
 //! directory, by a path that is short wherever it is.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use saggar_domain::SandboxId;
 use saggar_supervisor::control::Final;
 
@@ -16,6 +18,8 @@ use saggar_supervisor::control::Final;
 const CONTROL: &str = "control";
 /// Where last words are.
 const ENDED: &str = "ended";
+/// Where those who make a sandbox that somebody may ask for again show that they are alive.
+const MAKERS: &str = "makers";
 /// The longest that last words can be: what is kept of 256 execs, in base64, with room.
 const FINAL_MAX: u64 = 64 * 1024 * 1024;
 
@@ -30,7 +34,7 @@ pub(crate) struct Places {
 impl Places {
     /// Opens them, making those that aren't there.
     pub(crate) fn open(data: &Path) -> io::Result<Self> {
-        for name in [CONTROL, ENDED] {
+        for name in [CONTROL, ENDED, MAKERS] {
             match rustix::fs::mkdir(data.join(name), Mode::from_raw_mode(0o700)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
@@ -86,10 +90,55 @@ impl Places {
         let _ = std::fs::remove_file(self.ended.join(format!("{id}.json")));
     }
 
+    /// Shows that a sandbox is being made, for as long as this lives; to be had before its row is written. The file has its name only once
+    /// it is locked: nobody takes a beginner for dead.
+    pub(crate) fn make(&self, id: &SandboxId) -> io::Result<Making> {
+        let (path, unfinished) = (self.maker(id), self.data.join(MAKERS).join(format!(".{id}")));
+        let locked = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        flock(&locked, FlockOperation::NonBlockingLockExclusive)?;
+        std::fs::rename(&unfinished, &path)?;
+        Ok(Making { path, _locked: locked })
+    }
+
+    /// Whether whoever makes a sandbox is alive: the kernel lets go of the lock when they die.
+    pub(crate) fn is_being_made(&self, id: &SandboxId) -> bool {
+        let Ok(file) = File::options().write(true).open(self.maker(id)) else { return false };
+        flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    }
+
+    /// Forgets the makers that are dead.
+    pub(crate) fn remove_dead_makers(&self) -> io::Result<()> {
+        for id in ids(&self.data.join(MAKERS), "lock")? {
+            if !self.is_being_made(&id) {
+                // As above.
+                let _ = std::fs::remove_file(self.maker(&id));
+            }
+        }
+        Ok(())
+    }
+
+    fn maker(&self, id: &SandboxId) -> PathBuf {
+        self.data.join(MAKERS).join(format!("{id}.lock"))
+    }
+
     /// Forgets the socket of a supervisor that is dead.
     pub(crate) fn remove_socket(&self, id: &SandboxId) {
         // As above.
         let _ = std::fs::remove_file(self.data.join(CONTROL).join(format!("{id}.sock")));
+    }
+}
+
+/// A sandbox is being made.
+#[derive(Debug)]
+pub(crate) struct Making {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        // One that stays is nobody's: its lock goes with us.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
