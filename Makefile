@@ -39,7 +39,7 @@ build: setup ## build the static release binary and print its path
 	@cargo build --locked --release --package saggar
 	@echo "$(SAGGAR)"
 
-demo: build ## build, then see the sandbox hold, step by step
+demo: build ## build, then see sandbox, server and a durable run hold, step by step
 	@scripts/demo.sh "$(SAGGAR)"
 
 lint: setup-test ## house rules, formatting and clippy

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A tour of the sandbox and of the server that checks itself: each step prints its command, runs it, and compares what came of it with
-# what should have. Ends with a non-zero status if any step differs. The server is its own: a free port, a directory that is removed.
+# A tour of the sandbox, of the server and of durable runs that checks itself: each step prints its command, runs it, and compares what
+# came of it with what should have. Ends with a non-zero status if any step differs. The server is its own: a free port, a directory that is
+# removed. The agent is in demo/, with a script for a model: no account, no network.
 #
 # usage: demo.sh [PATH_OF_SAGGAR]
 set -uo pipefail
@@ -20,6 +21,8 @@ server=
 output=
 failures=0
 steps=0
+# Seconds that something may take which goes on by itself.
+patience=60
 
 cleanup() {
     [[ -z $listener ]] || kill "$listener" 2>/dev/null
@@ -109,13 +112,31 @@ serve() {
     exit 1
 }
 
-# kept FILE PATTERN: within ten seconds, what a program in the background prints to FILE has the pattern.
-kept() {
-    for _ in {1..200}; do
-        grep -q -- "$2" "$1" && return 0
+# soon COMMAND…: within twenty seconds the command succeeds.
+soon() {
+    for _ in {1..400}; do
+        "$@" && return 0
         sleep 0.05
     done
     return 1
+}
+
+# kept FILE PATTERN: what a program in the background prints to FILE has the pattern, soon.
+kept() { soon grep -q -- "$2" "$1"; }
+
+# kill_server: as a kernel does, without the shell's own word about it.
+kill_server() {
+    show kill -9 "$server"
+    { kill -9 "$server" && wait "$server"; } 2>/dev/null
+}
+
+# ended_run COMMAND…: run a command that follows a run to its end, with a bound; what it said is in $output.
+ended_run() {
+    show "$@"
+    output=$(timeout "$patience" "$@" 2>&1 </dev/null)
+    local status=$?
+    cut -c1-120 <<<"$output" | sed "s/^/   ${dim}| /; s/\$/${plain}/"
+    check "the run is completed" test "$status" -eq 0
 }
 
 tell "What can this host enforce? Asked before anything runs."
@@ -216,12 +237,10 @@ tell "The server is killed, and no sandbox with it. The next one finds them all;
 # shellcheck disable=SC2016 # the sandbox's shell expands it.
 lines='for i in 1 2 3 4 5 6 7 8; do echo "line $i"; sleep 0.5; done'
 show saggar sandbox exec "$id" -- sh -c "$lines" '&'
-saggar sandbox exec "$id" -- sh -c "$lines" >"$data/lines" 2>&1 &
+timeout "$patience" saggar sandbox exec "$id" -- sh -c "$lines" >"$data/lines" 2>&1 &
 following=$!
 check "it has begun" kept "$data/lines" 'line 2'
-show kill -9 "$server"
-# Without the shell's own word about it.
-{ kill -9 "$server" && wait "$server"; } 2>/dev/null
+kill_server
 serve "$port"
 try 0 saggar sandbox list --label purpose=demo
 check "the sandbox runs" said "^$id  running"
@@ -233,6 +252,52 @@ tell "Over: everything in it dies, and how it ended can be asked for afterwards.
 try 0 saggar sandbox kill "$id"
 try 0 saggar sandbox show "$id"
 check "it says why" said '^ended .*killed'
+
+tell "An agent works: it mends a small program, and tests it. Every step is in its journal before it is done."
+agent=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/demo/mender.toml
+try 0 saggar runs start "$agent"
+run=$output
+check "that is its id" said '^run_[a-z2-7]{26}$'
+timeout "$patience" saggar runs follow "$run" >"$data/followed" 2>&1 &
+following=$!
+sandbox_of() { saggar runs show "$run" | sed -n 's/^  sandbox  //p'; }
+test_has_begun() { saggar sandbox exec "$(sandbox_of)" -- cat runs.log 2>/dev/null | grep -q 'the test began'; }
+check "it is in the middle of its test" soon test_has_begun
+try 0 saggar runs show "$run"
+check "it runs" said '^  state +running'
+
+tell "The server is killed in the middle of that. The next one goes on with the run, by itself, where it was."
+kill_server
+serve "$port"
+check "who follows it has followed it to its end" wait "$following"
+output=$(cut -c1-120 "$data/followed")
+sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
+check "another worker took over" test "$(grep -c ' claimed' <<<"$output")" -eq 2
+check "and asked whether the test was run, instead of running it again" said 'step_probed 7'
+try 0 saggar runs show "$run"
+check "it is finished" said '^  state +finished'
+check "the test was run once" said 'its test was run once'
+
+tell "The run can be derived again from its journal, with nothing executed, here and in a test."
+try 0 saggar runs replay "$run"
+check "all of it agrees" said "^([0-9]+) of \\1 entries agree"
+echo "   \$ saggar runs export $run > fixture.json"
+saggar runs export "$run" >"$data/fixture.json"
+try 0 saggar test "$data/fixture.json"
+
+tell "It is forked after its fourth step, with something said to it, and the fork goes its own way in a sandbox of its own."
+try 0 saggar runs fork "$run" --at 4 --with 'Take care of the year 2000.'
+fork=$output
+ended_run saggar runs follow "$fork"
+check "it has its parent's past" said 'step_settled 3'
+check "the test was run for it too" said 'step_settled 7 .*"exit_code":0'
+output=$(timeout "$patience" saggar runs follow "$fork" --json)
+check "it heard what was said" said 'Take care of the year 2000\.'
+try 0 saggar runs show "$fork"
+check "it says whose fork it is" said "^  fork of +$run"
+try 0 saggar runs list
+check "both are over" test "$(grep -c '  finished  .*completed' <<<"$output")" -eq 2
+
 show kill "$server"
 kill "$server"
 check "the server stops when it is told to" wait "$server"

@@ -122,8 +122,6 @@ codes! {
     Internal = "internal", 500, "Something went wrong in the server";
     /// The kernel refused a step of making the sandbox.
     SetupFailed = "setup_failed", 500, "The sandbox could not be made";
-    /// The data directory can't be used.
-    DataDirectory = "data_directory", 500, "The server's data directory can't be used";
     /// Reading or writing one of the streams failed.
     Stream = "stream", 500, "A stream broke off";
     /// The agent inside the sandbox went away or spoke nonsense.
@@ -136,6 +134,8 @@ codes! {
     SandboxTimeout = "sandbox_timeout", 504, "The sandbox took too long to answer";
     /// The sandbox's storage is used up.
     DiskFull = "disk_full", 507, "The sandbox's storage is full";
+    /// The data directory has no room, or takes no writes: nothing was done. It goes on by itself when that is mended.
+    DataDirectory = "data_directory", 507, "The server's data directory can't be written";
 }
 
 impl Code {

@@ -1,91 +1,27 @@
 //! Runs over HTTP: begun once for each request, followed, told things, forked, replayed, and not harmed by the server's death.
 
 mod http;
+mod runs;
 
 use http::{Server, command, eventually};
+use runs::{agent, gated, results, said, shell, start, until_completed, until_gated, until_state};
 use serde_json::{Value, json};
-
-fn agent(turns: Value) -> Value {
-    json!({ "agent": {
-        "name": "tester",
-        "task": "test",
-        "model": { "provider": "scripted", "script": { "turns": turns } },
-        "tools": { "shell": {}, "files": {}, "wait": {}, "ask_human": {} },
-    } })
-}
-
-fn shell(line: &str) -> Value {
-    json!({ "tool": "shell", "arguments": { "command": line } })
-}
-
-fn start(server: &Server, turns: Value) -> String {
-    let run = server.post("/api/v1/runs", &agent(turns)).expect(201);
-    run["id"].as_str().expect("it has an id").to_owned()
-}
-
-fn show(server: &Server, run: &str) -> Value {
-    server.get(&format!("/api/v1/runs/{run}")).expect(200)
-}
-
-fn until_state(server: &Server, run: &str, state: &str) -> Value {
-    let mut shown = Value::Null;
-    eventually(&format!("the run is {state}"), || {
-        shown = show(server, run);
-        shown["state"] == state
-    });
-    shown
-}
-
-/// What tools gave, in order. A page may be short (a fork's first ones are its parent's), and the last is empty.
-fn results(server: &Server, run: &str) -> Vec<String> {
-    let (mut given, mut after) = (Vec::new(), 0);
-    loop {
-        let page = server.get(&format!("/api/v1/runs/{run}/journal?after={after}")).expect(200);
-        let entries = page["items"].as_array().expect("a list");
-        if entries.is_empty() {
-            return given;
-        }
-        after = page["last_seq"].as_u64().expect("a number");
-        let texts = entries.iter().filter_map(|entry| entry["result"]["returned"]["content"]["text"].as_str());
-        given.extend(texts.map(str::to_owned));
-    }
-}
 
 #[test]
 fn a_program_under_way_when_the_server_is_killed_is_found_again_and_not_run_twice() {
     let mut server = Server::start_with(&["--pool-max", "0"]);
-    let run = start(
-        &server,
-        json!([
-            { "calls": [
-                shell("echo once >> /tmp/ledger; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went"),
-                shell("cat /tmp/ledger"),
-            ] },
-            { "text": "finished" },
-        ]),
-    );
-    let mut sandbox = String::new();
-    eventually("the program runs", || {
-        // The sandbox is in the list before the run's row names it.
-        let list = server.get("/api/v1/sandboxes").expect(200);
-        sandbox = list["items"][0]["id"].as_str().unwrap_or_default().to_owned();
-        list["items"][0]["state"] == "running"
-            && server.sh(&format!("/api/v1/sandboxes/{sandbox}"), "cat /tmp/ledger")["exit_code"] == 0
-    });
+    let run = start(&server, json!([{ "calls": [gated(), shell("cat /tmp/ledger")] }, { "text": "finished" }]));
+    let sandbox = until_gated(&server);
     server.kill();
     server.begin();
-    server.sh(&format!("/api/v1/sandboxes/{sandbox}"), "touch /tmp/go");
-    let finished = until_state(&server, &run, "finished");
-    assert_eq!(finished["outcome"]["outcome"], "completed", "{finished}");
-    assert_eq!(finished["sandbox_id"], sandbox);
+    server.sh(&sandbox, "touch /tmp/go");
+    let finished = until_completed(&server, &run);
+    assert!(sandbox.ends_with(finished["sandbox_id"].as_str().expect("it has one")));
     let given = results(&server, &run);
-    let said: Vec<Value> = given.iter().map(|text| serde_json::from_str(text).expect("JSON")).collect();
-    assert_eq!((&said[0]["stdout"], &said[1]["stdout"]), (&json!("went\n"), &json!("once\n")));
+    assert_eq!((&said(&given[0])["stdout"], &said(&given[1])["stdout"]), (&json!("went\n"), &json!("begun\n")));
     let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
     assert_eq!((&report["agreed"], &report["divergence"]), (&report["entries"], &Value::Null));
-    eventually("its sandbox ends with it", || {
-        server.get(&format!("/api/v1/sandboxes/{sandbox}")).expect(200)["state"] == "ended"
-    });
+    eventually("its sandbox ends with it", || server.get(&sandbox).expect(200)["state"] == "ended");
 }
 
 #[test]

@@ -72,9 +72,14 @@ pub enum Fault {
     /// The permit is for something else: a mistake of ours.
     #[error("a permit for something else was shown")]
     WrongPermit,
-    /// The store is full.
-    #[error("the disk of the data directory is full")]
-    StoreFull,
+    /// The store has no room, or takes no writes: nothing was done.
+    #[error("{what}")]
+    StoreUnwritable {
+        /// Which of the two.
+        what: String,
+        /// What to do next.
+        help: &'static str,
+    },
     /// Something broke on our side.
     #[error("{what}")]
     Internal {
@@ -128,7 +133,9 @@ impl Fault {
 impl From<saggar_store::Error> for Fault {
     fn from(error: saggar_store::Error) -> Self {
         match error {
-            saggar_store::Error::Full => Self::StoreFull,
+            error @ (saggar_store::Error::Full | saggar_store::Error::ReadOnly) => {
+                Self::StoreUnwritable { what: error.to_string(), help: error.help() }
+            }
             other => Self::internal("the store", other),
         }
     }

@@ -91,8 +91,8 @@ impl From<Fault> for Refusal {
                 what,
                 "start something that listens there, on 127.0.0.1 or 0.0.0.0, and try again",
             ),
-            Fault::StoreFull => {
-                Self::new(Code::DataDirectory, what, "tell the operator to make room; nothing was lost")
+            Fault::StoreUnwritable { help, .. } => {
+                Self::new(Code::DataDirectory, what, format!("tell the operator: {help}"))
             }
             Fault::Conflict { help, .. } => Self::new(Code::Conflict, what, help),
             Fault::WrongPermit => {

@@ -21,10 +21,24 @@ pub struct FaultPlan {
     pub effect_ms: u64,
     /// How often something happens to the workers, the store or the clock.
     pub disturbances: u32,
+    /// To which of them.
+    pub disturbs: Disturbs,
+    /// The furthest that the clock is ever off, in milliseconds, either way.
+    pub clock_ms: u64,
     /// The longest time between two of them, in milliseconds.
     pub disturb_ms: u64,
     /// What happens at one call of the store, counted over all workers from 1.
     pub at_call: Option<(u64, AtCall)>,
+}
+
+/// What something happens to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disturbs {
+    /// Workers are killed, stopped and woken, the store fails, the clock is set, people speak.
+    #[default]
+    Everything,
+    /// The clock is set, and nothing else goes wrong.
+    TheClock,
 }
 
 /// What happens at one call of the store.
@@ -46,6 +60,17 @@ impl AtCall {
 }
 
 impl FaultPlan {
+    /// Of the ten disturbances, the one that is of the clock.
+    pub(crate) const CLOCK: u64 = 8;
+
+    /// Which disturbance comes, where `any` draws one of all.
+    pub(crate) fn disturbed(&self, any: impl FnOnce() -> u64) -> u64 {
+        match self.disturbs {
+            Disturbs::Everything => any(),
+            Disturbs::TheClock => Self::CLOCK,
+        }
+    }
+
     /// Nothing goes wrong.
     pub fn none() -> Self {
         Self { store_ms: 2, effect_ms: 20, ..Self::default() }
@@ -62,9 +87,16 @@ impl FaultPlan {
             effect_hangs: 5,
             effect_ms: 300,
             disturbances: 40,
+            disturbs: Disturbs::Everything,
+            clock_ms: 10_000,
             disturb_ms: 500,
             at_call: None,
         }
+    }
+
+    /// Somebody sets the clock, forward and back, by far more than a lease or a wait takes.
+    pub fn clock() -> Self {
+        Self { disturbances: 40, disturbs: Disturbs::TheClock, clock_ms: 60 * 1000, disturb_ms: 500, ..Self::none() }
     }
 
     /// Only this, at this call.

@@ -12,7 +12,7 @@ use saggar_store::{
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::faults::AtCall;
+use crate::faults::{AtCall, StoreFate};
 use crate::memory::Memory;
 use crate::world::World;
 
@@ -35,6 +35,14 @@ impl FaultyJournal {
         F: Fn(&Memory) -> T + Send + 'static,
     {
         let fate = self.world.store_fate();
+        self.send(name, fate, work).await
+    }
+
+    async fn send<T, F>(&self, name: &'static str, fate: StoreFate, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Fn(&Memory) -> T + Send + 'static,
+    {
         sleep(fate.there).await;
         match fate.at_call {
             Some(AtCall::FailBefore) => return Err(Error::Busy),
@@ -75,7 +83,8 @@ impl FaultyJournal {
 impl Journal for FaultyJournal {
     async fn claim(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
         // Done twice, it takes what nobody asked for; no store of ours does that.
-        self.call("claim", move |memory| memory.claim(&holder, lease, taking)).await
+        let fate = StoreFate { again_after: None, ..self.world.store_fate() };
+        self.send("claim", fate, move |memory| memory.claim(&holder, lease, taking)).await
     }
 
     async fn held(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {

@@ -19,7 +19,7 @@ mod scenario;
 mod world;
 
 pub use chance::Chance;
-pub use faults::{AtCall, FaultPlan};
+pub use faults::{AtCall, Disturbs, FaultPlan};
 pub use journal::FaultyJournal;
 pub use memory::Memory;
 pub use scenario::{Outcome, Scenario, simulate};

@@ -163,7 +163,8 @@ impl Simulation {
             self.pass(span).await;
             self.attend();
             let worker = self.world.chance(|chance| chance.below(self.scenario.workers as u64)) as usize;
-            match self.world.chance(|chance| chance.below(10)) {
+            let what = self.scenario.plan.disturbed(|| self.world.chance(|chance| chance.below(10)));
+            match what {
                 0..=2 => self.kill(worker),
                 3 | 4 => {
                     if let Some(life) = &self.workers[worker] {
@@ -176,9 +177,10 @@ impl Simulation {
                     let span = self.world.chance(|chance| chance.span(2 * LEASE.as_millis() as u64));
                     self.world.fail_store(span);
                 }
-                8 => {
-                    let by = self.world.chance(|chance| chance.below(20_000)) as i64 - 10_000;
-                    self.world.set_clock(by);
+                FaultPlan::CLOCK => {
+                    let furthest = self.scenario.plan.clock_ms;
+                    let off = self.world.chance(|chance| chance.below(2 * furthest)) as i64 - furthest as i64;
+                    self.world.set_clock(off);
                 }
                 _ => self.speak(),
             }

@@ -77,9 +77,11 @@ impl World {
         Timestamp::from_millis(EPOCH_MS.saturating_add_signed(moved))
     }
 
-    pub(crate) fn set_clock(&self, by_ms: i64) {
-        self.lock().clock_ms += by_ms;
-        self.note(format!("the clock is set by {by_ms} ms"));
+    /// Sets the clock to what is off by this much.
+    pub(crate) fn set_clock(&self, off_ms: i64) {
+        let before = std::mem::replace(&mut self.lock().clock_ms, off_ms);
+        let direction = if off_ms < before { "back" } else { "forward" };
+        self.note(format!("the clock is set {direction} by {} ms", off_ms.abs_diff(before)));
     }
 
     pub(crate) fn fail_store(&self, span: Duration) {

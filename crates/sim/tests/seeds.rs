@@ -69,6 +69,26 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(run(Scenario { seed: 1, ..other }).trace, run(other).trace);
 }
 
+/// Seeds where only the clock is set: what has to wait for it takes long.
+const CLOCK_SEEDS: u64 = 12;
+
+/// Waits are durable timers by that clock: they come early or late, and nothing else changes. Leases are judged by it too: they seem to have
+/// run out, or to have been given for ever, while their workers live.
+#[test]
+fn a_clock_that_is_set_forward_and_back_changes_no_end() {
+    let mut waits = 0;
+    for seed in 0..CLOCK_SEEDS {
+        let scenario = Scenario { seed, runs: 5, workers: 3, plan: FaultPlan::clock() };
+        let outcome = check(scenario, &peaceful(scenario));
+        for direction in ["forward", "back"] {
+            let is_far = |line: &&String| line.contains(&format!("the clock is set {direction} by"));
+            assert!(outcome.trace.iter().filter(is_far).count() > 5, "{direction}, seed {seed}");
+        }
+        waits += outcome.ends.values().flatten().filter(|line| line.contains("the time has passed")).count();
+    }
+    assert!(waits > 20, "{waits} waits came to their end");
+}
+
 /// One fault at every call of the store changes nothing.
 fn check_every_call(what: AtCall) {
     let scenario = Scenario { seed: 5, runs: 1, workers: 2, plan: FaultPlan::none() };

@@ -108,6 +108,11 @@ impl From<rusqlite::Error> for Error {
         match failure.extended_code {
             ffi::SQLITE_CONSTRAINT_UNIQUE | ffi::SQLITE_CONSTRAINT_PRIMARYKEY => return Self::Taken { what: "a row" },
             ffi::SQLITE_CONSTRAINT_FOREIGNKEY => return Self::Missing { what: "what it belongs to" },
+            // What SQLite has open when a file system is made read-only fails like this, and not as read-only.
+            ffi::SQLITE_IOERR_WRITE
+            | ffi::SQLITE_IOERR_FSYNC
+            | ffi::SQLITE_IOERR_DIR_FSYNC
+            | ffi::SQLITE_IOERR_TRUNCATE => return Self::ReadOnly,
             _ => {}
         }
         match failure.code {
@@ -118,5 +123,31 @@ impl From<rusqlite::Error> for Error {
             // SQLite's own words, without the statement: that could hold values.
             _ => Self::Failed { message: failure.to_string() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_takes_no_writes_is_told_as_such_however_it_is_met() {
+        let cases = [
+            (ffi::SQLITE_FULL, Error::Full),
+            (ffi::SQLITE_READONLY, Error::ReadOnly),
+            // By a file that was open when its disk was made read-only.
+            (ffi::SQLITE_IOERR_WRITE, Error::ReadOnly),
+            (ffi::SQLITE_IOERR_FSYNC, Error::ReadOnly),
+            (ffi::SQLITE_IOERR_TRUNCATE, Error::ReadOnly),
+            (ffi::SQLITE_BUSY, Error::Busy),
+        ];
+        for (code, expected) in cases {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(Error::from(error), expected, "{code}");
+        }
+        let read = rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_READ), None);
+        assert!(matches!(Error::from(read), Error::Failed { .. }));
     }
 }

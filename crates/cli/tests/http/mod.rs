@@ -23,6 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A running server in a directory of its own.
 pub struct Server {
     root: PathBuf,
+    /// The process whose mount namespace it is in, if not in ours.
+    within: Option<u32>,
     child: Option<Child>,
     stdout: Option<BufReader<ChildStdout>>,
     flags: Vec<String>,
@@ -56,8 +58,18 @@ impl Server {
 
     /// In a directory that is there, and is removed at the end.
     pub fn start_in(root: PathBuf, flags: &[&str]) -> Self {
+        Self::start_at(root, None, flags)
+    }
+
+    /// The same in the mount namespace of a process.
+    pub fn start_within(process: u32, root: PathBuf, flags: &[&str]) -> Self {
+        Self::start_at(root, Some(process), flags)
+    }
+
+    fn start_at(root: PathBuf, within: Option<u32>, flags: &[&str]) -> Self {
         let mut server = Self {
             root,
+            within,
             child: None,
             stdout: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -70,17 +82,21 @@ impl Server {
         server
     }
 
+    /// What it is started with.
+    pub fn command(&self) -> Command {
+        let mut command = match self.within {
+            None => command(&[]),
+            Some(process) => within(process, env!("CARGO_BIN_EXE_saggar")),
+        };
+        command.args(["serve", "--port", "0", "--default-ttl", "60s"]);
+        command.arg("--data-dir").arg(self.root.join("data")).args(&self.flags).env("FAIL_AT", &self.fails_at);
+        command
+    }
+
     /// Starts on what is there.
     pub fn begin(&mut self) {
-        let mut child = command(&["serve", "--port", "0", "--default-ttl", "60s"])
-            .arg("--data-dir")
-            .arg(self.data())
-            .args(&self.flags)
-            .env("FAIL_AT", &self.fails_at)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("the binary was built");
+        let spawned = self.command().stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let mut child = spawned.expect("the binary was built");
         let mut stdout = BufReader::new(child.stdout.take().expect("it has a pipe"));
         self.printed.clear();
         loop {
@@ -98,8 +114,13 @@ impl Server {
         (self.child, self.stdout) = (Some(child), Some(stdout));
     }
 
+    /// Its data directory, as it is seen from here.
     pub fn data(&self) -> PathBuf {
-        self.root.join("data")
+        let data = self.root.join("data");
+        match self.within {
+            None => data,
+            Some(process) => PathBuf::from(format!("/proc/{process}/root{}", data.display())),
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -229,7 +250,7 @@ impl Drop for Server {
             // The failure that brought us here is what matters.
             let _ = child.kill().and_then(|()| child.wait().map(drop));
         }
-        // As above.
+        // As above. Of one in another namespace this is what is below its disk.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -391,20 +412,41 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets others run between two looks: waits on nothing for a moment.
+/// Lets others run between two looks.
 fn pause() {
-    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    pause_for(Duration::from_millis(5));
+}
+
+/// Waits on nothing for a while: for whoever strikes at a moment that nobody chose.
+pub fn pause_for(span: Duration) {
+    let span = rustix::event::Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) };
     // Interrupted, it is a shorter moment.
-    let _ = rustix::event::poll(&mut [], Some(&moment));
+    let _ = rustix::event::poll(&mut [], Some(&span));
 }
 
 /// A `saggar` with nothing of our environment that would be its own.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_saggar")));
+    command.args(arguments);
+    command
+}
+
+/// A program in the mount namespace of a process.
+pub fn within(process: u32, program: &str) -> Command {
+    let mut command = without_settings(Command::new("nsenter"));
+    command.arg(format!("--target={process}"));
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.args(["--mount", program]);
+    command
+}
+
+fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SAGGAR_")) {
         command.env_remove(name);
     }
-    command.args(arguments).stdin(Stdio::null());
+    command.stdin(Stdio::null());
     command
 }
 

@@ -134,6 +134,17 @@ fn returned(content: impl Into<String>, is_error: bool) -> Report {
     Report::Returned { result: ToolResult { content: Body::text(content), is_error }, snapshot: None }
 }
 
+/// The first of what a tool gave, and a word where there is more.
+fn cut(mut bytes: Vec<u8>, most: usize) -> String {
+    let is_longer = bytes.len() > most;
+    bytes.truncate(most);
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    if is_longer {
+        text.push_str(&format!("\n(cut: there is more than {most} bytes)"));
+    }
+    text
+}
+
 fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
     let failure = Failure { code: code.to_owned(), message: message.into(), is_passing };
     Report::Failed { failure, usage: Usage::default() }
@@ -142,7 +153,7 @@ fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
 /// What a fault means that came before anything was begun.
 fn not_begun(fault: &Fault) -> Report {
     match fault {
-        Fault::InProgress | Fault::Capacity { .. } | Fault::Internal { .. } | Fault::StoreFull => {
+        Fault::InProgress | Fault::Capacity { .. } | Fault::Internal { .. } | Fault::StoreUnwritable { .. } => {
             failed("sandbox_unavailable", fault.to_string(), true)
         }
         Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),

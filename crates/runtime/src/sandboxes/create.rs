@@ -190,7 +190,8 @@ impl Sandboxes {
     /// From now on this process makes a sandbox, as others can tell.
     fn begin(&self, id: &SandboxId) -> Result<Making, Fault> {
         self.inner.makers.begin(id).map_err(|error| match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Fault::StoreFull,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => saggar_store::Error::Full.into(),
+            std::io::ErrorKind::ReadOnlyFilesystem => saggar_store::Error::ReadOnly.into(),
             _ => Fault::internal("writing to the data directory", error),
         })
     }

@@ -1,4 +1,6 @@
 //! The outside ledger: an HTTP service that does what it is asked once for each key, and remembers everybody who asked.
+//!
+//! At `/do` it answers; at `/hang` it never does; at `/flood` its answer has no end.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,6 +10,7 @@ use std::thread;
 
 /// A service on a port of this machine.
 pub struct Ledger {
+    /// Where it answers.
     pub url: String,
     state: Arc<(Mutex<State>, Condvar)>,
 }
@@ -32,6 +35,11 @@ impl Ledger {
             }
         });
         Self { url, state }
+    }
+
+    /// Another address of it.
+    pub fn at(&self, path: &str) -> String {
+        self.url.replace("/do", path)
     }
 
     /// How often each key came.
@@ -60,11 +68,17 @@ fn answer_all(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     // A worker that was killed leaves a connection that ends anywhere.
-    while let Some(key) = read_request(&mut reader) {
+    while let Some((path, key)) = read_request(&mut reader) {
         let (lock, changed) = shared;
         let mut state = lock.lock().unwrap();
         *state.asked.entry(key.clone()).or_default() += 1;
         drop(changed.wait_while(state, |state| state.is_holding).unwrap());
+        match path.as_str() {
+            // Until the other side has had enough.
+            "/hang" => return drop(reader.read(&mut [0])),
+            "/flood" => return flood(&mut writer),
+            _ => {}
+        }
         let body = result(&key);
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         if writer.write_all(head.as_bytes()).is_err() {
@@ -73,8 +87,20 @@ fn answer_all(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
+fn flood(writer: &mut TcpStream) {
+    let line = format!("{}\n", "z".repeat(64 * 1024 - 1));
+    let mut sent = writer.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+    while sent.is_ok() {
+        sent = writer.write_all(line.as_bytes());
+    }
+}
+
+/// The path and the key of the next request.
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     let (mut key, mut length) = (None, 0);
+    let mut first = String::new();
+    reader.read_line(&mut first).ok()?;
+    let path = first.split(' ').nth(1)?.to_owned();
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).ok()? == 0 {
@@ -93,5 +119,5 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    key
+    Some((path, key?))
 }

@@ -4,6 +4,8 @@
 
 mod end;
 mod kills;
+// Tests of the binary link it too, and each uses a part of it.
+#[allow(dead_code)]
 mod ledger;
 mod place;
 mod stale;

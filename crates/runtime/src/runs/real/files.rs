@@ -6,13 +6,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::sandbox::RunSandbox;
-use super::{failed, not_begun, returned};
+use super::{cut, failed, not_begun, returned};
 use crate::fault::{Fault, FileFaultKind};
 use crate::files::{FilePath, Files, WriteOptions};
 use crate::permit::Action;
 
 /// Most bytes of a file that the agent is given.
-const READ_MAX: u64 = 256 * 1024;
+const READ_MAX: usize = 256 * 1024;
 /// Most entries of a directory.
 const LIST_MAX: u32 = 1000;
 
@@ -55,15 +55,15 @@ pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
 async fn read(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String, Fault> {
     let path = FilePath::parse(path, User::User)?;
     let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
-    let mut reading = files.read(&path, 0, Some(READ_MAX)).await?;
+    // One more than is given shows that there is more.
+    let mut reading = files.read(&path, 0, Some(READ_MAX as u64 + 1)).await?;
     let mut bytes = Vec::new();
-    while let Some(some) = reading.next().await? {
+    while bytes.len() <= READ_MAX
+        && let Some(some) = reading.next().await?
+    {
         bytes.extend_from_slice(&some);
-        if bytes.len() as u64 > READ_MAX {
-            break;
-        }
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(cut(bytes, READ_MAX))
 }
 
 async fn write(sandbox: &RunSandbox, action: Action, path: &str, content: &str) -> Result<String, Fault> {

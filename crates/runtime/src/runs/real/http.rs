@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::http::{Method, Request, StatusCode, Uri};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use saggar_engine::Report;
@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::super::effects::Task;
-use super::{RunSettings, failed, returned};
+use super::{RunSettings, cut, failed, returned};
 
 /// Most bytes of an answer.
 const ANSWER_MAX: usize = 256 * 1024;
@@ -106,11 +106,20 @@ impl HttpTool {
             Err(error) => return Report::Unknown { reason: format!("the answer was lost: {error}") },
         };
         let status = response.status();
-        let body = match Limited::new(response.into_body(), ANSWER_MAX).collect().await {
-            Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-            Err(error) => return Report::Unknown { reason: format!("the answer was lost: {error}") },
-        };
-        *kept = Some(connection);
+        let mut answer = response.into_body();
+        let mut bytes = Vec::new();
+        while bytes.len() <= ANSWER_MAX
+            && let Some(frame) = answer.frame().await
+        {
+            match frame {
+                Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                Err(error) => return Report::Unknown { reason: format!("the answer was lost: {error}") },
+            }
+        }
+        if bytes.len() <= ANSWER_MAX {
+            *kept = Some(connection);
+        }
+        let body = cut(bytes, ANSWER_MAX);
         match status {
             status if status.is_success() => returned(body, false),
             StatusCode::TOO_MANY_REQUESTS => failed("too_many_requests", body, true),

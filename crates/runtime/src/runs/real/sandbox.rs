@@ -4,16 +4,22 @@
 //! was lost is replaced, and the agent is told: its files are gone, and that is not for us to hide.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use saggar_domain::{DeadlineAction, DraftLimits, Labels, NetworkMode, SandboxId, TemplateName};
 use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, RequestHash};
+use tokio::time::{Instant, sleep};
 
 use super::super::effects::About;
 use super::{not_begun, returned};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes};
+
+/// How long a sandbox that another worker makes is waited for, and how often it is looked at.
+const MADE_ELSEWHERE_MAX: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A run's sandbox.
 #[derive(Debug)]
@@ -93,7 +99,14 @@ impl RunSandbox {
         let request_hash = RequestHash::of(key.as_bytes());
         let idempotency = IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash });
         let permit = self.permit(Action::CreateSandbox)?;
-        let created = self.sandboxes.create(&permit, new, idempotency).await?;
+        let begun = Instant::now();
+        let created = loop {
+            match self.sandboxes.create(&permit, new.clone(), idempotency.clone()).await {
+                // By the holder before, who may be dead by the next look.
+                Err(Fault::InProgress) if begun.elapsed() < MADE_ELSEWHERE_MAX => sleep(LOOK_EVERY).await,
+                other => break other?,
+            }
+        };
         let id = created.sandbox.asked.id;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
         Ok(id)

@@ -5,10 +5,11 @@
 //! workers that start the same step get one program between them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use saggar_domain::{Code, ExecId, ExecStatus, SandboxId};
+use saggar_domain::{Code, EndReason, ExecId, ExecStatus, SandboxId};
 use saggar_engine::Report;
-use saggar_store::ExecProgress;
+use saggar_store::{ExecProgress, Life};
 use saggar_supervisor::control::From;
 use serde::Deserialize;
 use serde_json::json;
@@ -21,6 +22,8 @@ use crate::fault::Fault;
 use crate::permit::Action;
 use crate::sandboxes::ExecView;
 
+/// How long the last words of a sandbox that has ended are waited for.
+const WORDS_MAX: Duration = Duration::from_secs(20);
 /// Bytes of each stream that the agent is given, the last ones.
 const OUTPUT_MAX: usize = 64 * 1024;
 
@@ -102,12 +105,12 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
 
 /// What an ended sandbox has left of an exec.
 async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> Report {
-    let view = match sandbox.permit(Action::ReadSandbox(id.clone())) {
-        Ok(permit) => sandbox.sandboxes().exec(&permit, exec_id).await,
-        Err(fault) => Err(fault),
-    };
     let lost = || Report::Unknown { reason: format!("sandbox {id} ended meanwhile, and left no word of it") };
-    match view {
+    let Ok(permit) = sandbox.permit(Action::ReadSandbox(id.clone())) else { return lost() };
+    let sandboxes = sandbox.sandboxes();
+    // Its supervisor goes before its words are stored. Where they aren't in time, there are none.
+    let _ = tokio::time::timeout(WORDS_MAX, sandboxes.ended(&permit)).await;
+    match sandboxes.exec(&permit, exec_id).await {
         Ok(ExecView::Stored(stored)) => match stored.0.progress {
             ExecProgress::Ended(end) => {
                 let (stdout, stderr) = (stored.1.stdout.bytes(), stored.1.stderr.bytes());
@@ -116,7 +119,26 @@ async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> R
             }
             ExecProgress::Running | ExecProgress::Lost { .. } => lost(),
         },
+        // Last words name every program that was begun.
+        Err(Fault::NotFound { what: "exec", .. }) => match sandboxes.get(&permit).await.map(|row| row.life) {
+            Ok(Life::Ended { ending, .. }) if has_last_words(ending.reason) => Report::NeverDone,
+            Ok(_) | Err(_) => lost(),
+        },
         Ok(ExecView::Live(_)) | Err(_) => lost(),
+    }
+}
+
+/// Whether a sandbox that ended so has said what became of its programs.
+fn has_last_words(reason: EndReason) -> bool {
+    match reason {
+        EndReason::Killed
+        | EndReason::TimedOut
+        | EndReason::Idle
+        | EndReason::OutOfMemory
+        | EndReason::AgentLost
+        | EndReason::StartFailed
+        | EndReason::Unclaimed => true,
+        EndReason::SupervisorLost | EndReason::HostRebooted | EndReason::Unknown => false,
     }
 }
 

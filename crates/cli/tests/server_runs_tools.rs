@@ -1,0 +1,123 @@
+//! Tools that misbehave: one never returns, one never ends what it says. Each has a bound, the bound is seen, and the run goes on.
+
+mod http;
+mod runs;
+
+use http::Server;
+use runs::ledger::Ledger;
+use runs::{
+    agent_with, begin, decide, events, http, journal, results, said, shell, start, until_completed, until_state,
+};
+use serde_json::{Value, json};
+
+/// The most memory that a server may have had, in KiB: what floods it is many times as much.
+const MEMORY_KIB_MAX: u64 = 96 << 10;
+/// What a program prints to each of its streams: so many lines of two bytes, and as many of six.
+const LINES: u64 = 50_000_000;
+
+fn server(ledger: &Ledger) -> Server {
+    Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.at("/")])
+}
+
+/// The most memory that a process has had until now, in KiB.
+fn memory_most(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("every process has one");
+    most.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn a_tool_that_never_returns_has_a_deadline_and_so_many_tries() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let tools = json!({ "http": { "timeout": "200ms", "attempts_max": 2 }, "shell": { "timeout": "1s" } });
+    let calls = [
+        http(&ledger.at("/hang"), 1),
+        shell("echo begun >> /tmp/ledger; sleep infinity"),
+        shell("cat /tmp/ledger"),
+        http(&ledger.url, 2),
+    ];
+    let run = begin(&server, &agent_with(tools, json!([{ "calls": calls }, { "text": "finished" }])));
+    until_completed(&server, &run);
+
+    let failed = events(&server, &run, "step_failed");
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!((&failed[0]["step"], &failed[0]["attempt"]), (&json!(2), &json!(1)));
+    assert_eq!(failed[0]["failure"]["message"], "no answer came in time");
+    let settled = events(&server, &run, "step_settled");
+    assert_eq!(settled[1]["result"]["gave_up"]["message"], "no answer came in time", "{settled:#?}");
+    assert_eq!(ledger.asked()[&format!("{run}/0/2")], 2, "as often as there are tries, by one key");
+    let given = results(&server, &run);
+    assert_eq!(said(&given[0])["status"], "timed_out", "{given:?}");
+    assert_eq!(said(&given[1])["stdout"], "begun\n", "it was begun once, and is gone");
+    assert_eq!(given[2], format!("done {run}/0/5"));
+}
+
+#[test]
+fn a_call_that_may_be_made_once_and_never_returns_parks() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let tools = json!({ "http": { "class": "once", "timeout": "200ms" } });
+    let calls = [http(&ledger.at("/hang"), 1)];
+    let run = begin(&server, &agent_with(tools, json!([{ "calls": calls }, { "text": "finished" }])));
+    until_state(&server, &run, "parked");
+    assert_eq!(events(&server, &run, "step_unknown")[0]["reason"], "no answer came in time");
+    decide(&server, &run, 2, &json!({ "decision": "abandon" }));
+    let abandoned = until_state(&server, &run, "finished");
+    assert_eq!(abandoned["outcome"], json!({ "outcome": "abandoned", "step": 2 }));
+    assert_eq!(ledger.asked()[&format!("{run}/0/2")], 1);
+}
+
+#[test]
+fn heavy_a_tool_that_floods_is_cut_and_says_so() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let read = json!({ "tool": "files", "arguments": { "op": "read", "path": "/tmp/long" } });
+    let calls = [
+        shell(&format!("yes | head -n {LINES}; yes error | head -n {LINES} >&2; echo the end")),
+        http(&ledger.at("/flood"), 1),
+        shell("yes | head -c 1000000 > /tmp/long"),
+        read,
+        shell("echo goes on"),
+    ];
+    let run = start(&server, json!([{ "calls": calls }, { "text": "finished" }]));
+    until_completed(&server, &run);
+
+    let given = texts(&server, &run);
+    let flooded = said(&given[0]);
+    let kept = |name: &str| flooded[name].as_str().expect("a text");
+    assert_eq!((&flooded["status"], &flooded["exit_code"]), (&json!("exited"), &json!(0)));
+    assert!(kept("stdout").ends_with("y\nthe end\n") && kept("stderr").ends_with("error\n"), "the last of it is kept");
+    let lengths = (kept("stdout").len() + kept("stderr").len()) as u64;
+    assert_eq!(flooded["bytes_dropped"], 8 * LINES + "the end\n".len() as u64 - lengths, "what is missing is counted");
+    assert!(
+        given[1].starts_with("zzz") && given[1].ends_with("(cut: there is more than 262144 bytes)"),
+        "{}",
+        tail(&given[1])
+    );
+    assert_eq!(ledger.asked()[&format!("{run}/0/3")], 1, "it was answered: it isn't asked again");
+    assert!(
+        given[3].starts_with("y\ny\n") && given[3].ends_with("(cut: there is more than 262144 bytes)"),
+        "{}",
+        tail(&given[3])
+    );
+    assert_eq!(said(&given[4])["stdout"], "goes on\n");
+    let most = memory_most(server.pid());
+    assert!(most < MEMORY_KIB_MAX, "the server had {most} KiB");
+}
+
+/// What tools gave, long or short.
+fn texts(server: &Server, run: &str) -> Vec<String> {
+    let fixture = server.get(&format!("/api/v1/runs/{run}/export")).expect(200);
+    let text = |entry: &Value| {
+        let content = &entry["result"]["returned"]["content"];
+        let blob = content["blob"]["hash"].as_str().map(|hash| &fixture["blobs"][hash]);
+        blob.unwrap_or(&content["text"]).as_str().map(str::to_owned)
+    };
+    journal(server, run).iter().filter_map(text).collect()
+}
+
+fn tail(text: &str) -> &str {
+    let from = text.len().saturating_sub(200);
+    text.get(from..).unwrap_or(text)
+}

@@ -1,0 +1,218 @@
+//! `saggar worker`: processes that drive runs beside a server whose own worker takes none. One is killed, one is stopped past its lease and
+//! woken, one is told to stop; every run comes to the end it would have had, judged by a service outside that remembers every call.
+
+mod http;
+mod runs;
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use http::{PATIENCE, Server, command, eventually, pause_for};
+use runs::ledger::{Ledger, result};
+use runs::rounds::{Dice, check_end, rounds};
+use runs::{
+    begin, events, gated, http, journal, results, said, shell, show, start, until_completed, until_gated, until_state,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Workers that must be killed while they make a sandbox, and how many are killed at most for that: some come too late.
+const MAKERS_KILLED: u32 = 3;
+const KILLED_MAX: u32 = 30;
+
+/// Workers that are killed at any moment, what the moments follow from, the longest between two, and runs under way at any time.
+const KILLS: usize = 15;
+const SEED: u64 = 1_515_626_797;
+const LIFE_MS_MAX: u64 = 400;
+const BUSY: usize = 3;
+
+/// A worker's process; it ends with its test.
+struct Worker(Child);
+
+impl Worker {
+    fn start(server: &Server, ledger: &Ledger, flags: &[&str]) -> Self {
+        let mut command = command(&["worker", "--pool-max", "0", "--log", "warn", "--http-allowed", &ledger.url]);
+        command.arg("--data-dir").arg(server.data()).args(flags).stdout(Stdio::null());
+        Self(command.spawn().expect("the binary was built"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("our own child");
+    }
+
+    /// Tells it to stop, and gives its exit code.
+    fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        let begun = Instant::now();
+        let mut code = None;
+        eventually("the worker stops", || {
+            let status = self.0.try_wait().expect("our own child");
+            code = status.and_then(|status| status.code());
+            status.is_some() || begun.elapsed() > PATIENCE
+        });
+        code
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        // The same.
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that drives no run itself.
+fn server(ledger: &Ledger) -> Server {
+    Server::start_with(&["--pool-max", "0", "--runs-max", "0", "--http-allowed", &ledger.url])
+}
+
+fn calls(ledger: &Ledger, count: usize) -> Value {
+    let calls: Vec<Value> = (0..count).map(|number| http(&ledger.url, number)).collect();
+    json!([{ "calls": calls }, { "text": "finished" }])
+}
+
+/// Every call once, by the key of its step.
+fn check_calls(server: &Server, ledger: &Ledger, run: &str, count: usize) {
+    until_completed(server, run);
+    let keys: Vec<String> = (2..2 + count).map(|step| format!("{run}/0/{step}")).collect();
+    assert_eq!(results(server, run), keys.iter().map(|key| result(key)).collect::<Vec<_>>());
+    let asked = ledger.asked();
+    let mut of_run: Vec<&String> = asked.keys().filter(|key| key.starts_with(run)).collect();
+    of_run.sort_by_key(|key| keys.iter().position(|other| other == *key));
+    assert_eq!(of_run, keys.iter().collect::<Vec<_>>());
+}
+
+/// How often anybody was asked for anything.
+fn asked(ledger: &Ledger) -> u64 {
+    ledger.asked().values().sum()
+}
+
+fn workers_seen(server: &Server) -> usize {
+    std::fs::read_dir(server.data().join("workers")).expect("it has one").count()
+}
+
+#[test]
+fn the_runs_of_a_worker_that_is_killed_go_on_in_another() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    ledger.hold(true);
+    let begun: Vec<String> = (0..4).map(|_| start(&server, calls(&ledger, 3))).collect();
+    let doomed = Worker::start(&server, &ledger, &["--runs-max", "2"]);
+    eventually("it is in the middle of two calls", || asked(&ledger) == 2);
+    let other = Worker::start(&server, &ledger, &[]);
+    eventually("the other does the rest", || asked(&ledger) == 4);
+    doomed.signal(Signal::KILL);
+    eventually("the other has taken over, and asks again by the same keys", || asked(&ledger) == 6);
+    assert_eq!(ledger.asked().len(), 4, "{:?}", ledger.asked());
+    ledger.hold(false);
+    for run in &begun {
+        check_calls(&server, &ledger, run, 3);
+    }
+    assert_eq!(other.stop(), Some(0));
+}
+
+#[test]
+fn a_program_of_a_worker_that_is_killed_is_found_again_by_the_next() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let doomed = Worker::start(&server, &ledger, &[]);
+    let run = start(&server, json!([{ "calls": [gated(), shell("cat /tmp/ledger")] }, { "text": "finished" }]));
+    let sandbox = until_gated(&server);
+    doomed.signal(Signal::KILL);
+    // Told to stop in the middle of the same program, this one lets go of it.
+    let leaving = Worker::start(&server, &ledger, &["--shutdown-grace", "100ms"]);
+    eventually("it is taken over", || events(&server, &run, "step_probed").len() == 1);
+    assert_eq!(leaving.stop(), Some(0));
+    assert_eq!(show(&server, &run)["state"], "running");
+    let last = Worker::start(&server, &ledger, &[]);
+    server.sh(&sandbox, "touch /tmp/go");
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    assert_eq!((&said(&given[0])["stdout"], &said(&given[1])["stdout"]), (&json!("went\n"), &json!("begun\n")));
+    assert_eq!(last.stop(), Some(0));
+    // Those that went by themselves took their names with them, and that of the killed one was taken away.
+    assert_eq!(workers_seen(&server), 1, "only the server's own is left");
+}
+
+#[test]
+fn a_sandbox_whose_maker_is_killed_is_taken_up_by_the_next() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let (mut was_half_made, mut killed) = (0, 0);
+    while was_half_made < MAKERS_KILLED {
+        let doomed = Worker::start(&server, &ledger, &[]);
+        let run = start(&server, json!([{ "calls": [shell("echo hello")] }, { "text": "finished" }]));
+        eventually("a sandbox is being made", || server.get("/api/v1/sandboxes").expect(200)["items"][0].is_object());
+        // Before its supervisor is started, or after, or when it is ready.
+        pause_for(Duration::from_millis(u64::from(killed % 4)));
+        doomed.signal(Signal::KILL);
+        killed += 1;
+        assert!(
+            killed <= KILLED_MAX,
+            "only {was_half_made} of {KILLED_MAX} workers were killed while they made a sandbox"
+        );
+        let list = server.get("/api/v1/sandboxes").expect(200);
+        was_half_made += u32::from(list["items"][0]["state"] == "creating");
+        let next = Worker::start(&server, &ledger, &[]);
+        until_completed(&server, &run);
+        assert_eq!(said(&results(&server, &run)[0])["stdout"], "hello\n", "{:?}", results(&server, &run));
+        assert_eq!(next.stop(), Some(0));
+        eventually("no sandbox is left for the next round", || {
+            server.get("/api/v1/sandboxes").expect(200)["items"].as_array().is_some_and(Vec::is_empty)
+        });
+    }
+}
+
+#[test]
+fn kills_of_workers_at_many_moments_change_no_end() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let mut dice = Dice::new(SEED);
+    let mut workers: Vec<Worker> = (0..2).map(|_| Worker::start(&server, &ledger, &[])).collect();
+    let mut begun = Vec::new();
+    for _ in 0..KILLS {
+        let is_busy = |run: &&String| show(&server, run)["state"] != "finished";
+        let busy = begun.iter().filter(is_busy).count();
+        begun.extend((busy..BUSY).map(|_| start(&server, rounds(&ledger.url))));
+        pause_for(Duration::from_millis(dice.below(LIFE_MS_MAX)));
+        let victim = &mut workers[dice.below(2) as usize];
+        victim.signal(Signal::KILL);
+        *victim = Worker::start(&server, &ledger, &[]);
+    }
+    let taken_over = |run: &String| events(&server, run, "claimed").len() > 1;
+    for run in &begun {
+        check_end(&server, &ledger, run);
+    }
+    assert!(begun.iter().any(taken_over), "some worker was killed in the middle of a run");
+}
+
+#[test]
+fn a_worker_that_was_stopped_past_its_lease_does_nothing_more() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    ledger.hold(true);
+    let once = json!({ "http": { "class": "once" } });
+    let stale = Worker::start(&server, &ledger, &[]);
+    let run = start(&server, calls(&ledger, 3));
+    let parks = begin(&server, &runs::agent_with(once, calls(&ledger, 1)));
+    eventually("both are in the middle of a call", || asked(&ledger) == 2);
+    stale.signal(Signal::STOP);
+    let next = Worker::start(&server, &ledger, &[]);
+    until_state(&server, &parks, "parked");
+    eventually("another has taken over, and asks again", || asked(&ledger) == 3);
+    ledger.hold(false);
+    check_calls(&server, &ledger, &run, 3);
+    assert_eq!(next.stop(), Some(0));
+    let before = [&run, &parks].map(|run| journal(&server, run));
+    stale.signal(Signal::CONT);
+    // It is alive, and goes on with what is its own: only it is left to do this.
+    let other = start(&server, calls(&ledger, 1));
+    check_calls(&server, &ledger, &other, 1);
+    assert_eq!([&run, &parks].map(|run| journal(&server, run)), before, "nothing was appended");
+    let asked = ledger.asked();
+    assert_eq!(asked[&format!("{parks}/0/2")], 1, "nothing was done again");
+    assert_eq!(asked.values().sum::<u64>(), 6, "{asked:?}");
+    assert_eq!(stale.stop(), Some(0));
+}
