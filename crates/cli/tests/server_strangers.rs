@@ -87,3 +87,20 @@ fn one_that_was_kept_ready_is_its_owners_alone_and_has_what_was_asked_for() {
     assert_eq!(again.expect(201)["id"], kept.as_str());
     assert!(ready(&server).iter().all(|other| other.sandbox_id.to_string() != kept));
 }
+
+#[test]
+fn who_does_not_answer_a_new_server_is_not_taken_for_dead() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox();
+    let socket = format!("{}.sock", sandbox.rsplit('/').next().expect("an id"));
+    let asked = Client::connect(&server.data().join("control").join(socket)).expect("it lives").request(Op::Describe);
+    let Ok(Reply::Described(supervisor)) = asked else { panic!("{asked:?}") };
+    let pid = Pid::from_raw(supervisor.pid.cast_signed()).expect("a process");
+    server.kill();
+    kill_process(pid, Signal::STOP).expect("it lives");
+    server.begin();
+    assert_eq!(server.get("/api/v1/sandboxes").expect(200)["items"][0]["state"], "running");
+    kill_process(pid, Signal::CONT).expect("it lives");
+    assert_eq!(server.sh(&sandbox, "echo slow")["stdout"], "slow\n");
+    server.delete(&sandbox).expect(200);
+}

@@ -7,6 +7,7 @@
 //! | running, paused | yes | adopted |
 //! | creating, and its maker lives | | left to its maker, a worker |
 //! | creating | yes | acknowledged by now, or ended if nobody can ask for it again |
+//! | running, paused | not in time | adopted: who is slow is not dead |
 //! | alive | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool |
 //! | none, or ended | yes, with an owner | ended: nobody knows it |
@@ -44,22 +45,36 @@ pub struct Adopted {
     pub strangers: usize,
 }
 
+/// What a supervisor says when it is asked what it holds.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// This.
+    Described(Box<Description>),
+    /// Nothing in time: it is there, and busy, or stopped, or not ready yet.
+    Nothing,
+    /// Nobody is there.
+    Gone,
+}
+
 impl Sandboxes {
     /// Takes over what there is. Comes before any request.
     pub async fn adopt(&self) -> Result<Adopted, Fault> {
         let mut found = Adopted::default();
         let mut rows = self.live_rows().await?;
         let list = |error| Fault::internal("reading the data directory", error);
-        for (id, description) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
+        for (id, heard) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
             let row = rows.remove(&id);
             if row.as_ref().is_some_and(|row| self.is_being_made(row)) {
                 continue;
             }
-            match (row, description) {
-                (Some(row), Some(description)) => self.adopt_one(row, description, &mut found).await?,
-                (None, Some(description)) => self.adopt_without_row(&id, description, &mut found).await,
-                (Some(row), None) => self.bury(&row, &mut found).await?,
-                (None, None) => self.inner.places.remove_socket(&id),
+            match (row, heard) {
+                (Some(row), Heard::Described(description)) => self.adopt_one(row, *description, &mut found).await?,
+                (None, Heard::Described(description)) => self.adopt_without_row(&id, *description, &mut found).await,
+                (Some(row), Heard::Nothing) => self.adopt_unheard(row, &mut found).await?,
+                // Looked at again, as a stranger.
+                (None, Heard::Nothing) => {}
+                (Some(row), Heard::Gone) => self.bury(&row, &mut found).await?,
+                (None, Heard::Gone) => self.inner.places.remove_socket(&id),
             }
         }
         for row in rows.into_values().filter(|row| !self.is_being_made(row)) {
@@ -88,8 +103,9 @@ impl Sandboxes {
         };
         let mut found = Adopted::default();
         match self.ask_all(vec![id.clone()]).await.pop() {
-            Some((_, Some(description))) => self.adopt_one(row, description, &mut found).await?,
-            Some((_, None)) | None => self.bury(&row, &mut found).await?,
+            Some((_, Heard::Described(description))) => self.adopt_one(row, *description, &mut found).await?,
+            Some((_, Heard::Gone)) => self.bury(&row, &mut found).await?,
+            Some((_, Heard::Nothing)) | None => return Ok(false),
         }
         tracing::info!(sandbox = %id, live = found.live, "a sandbox whose maker died was settled");
         Ok(true)
@@ -121,7 +137,7 @@ impl Sandboxes {
         }
     }
 
-    pub(super) async fn ask_all(&self, ids: Vec<SandboxId>) -> Vec<(SandboxId, Option<Description>)> {
+    pub(super) async fn ask_all(&self, ids: Vec<SandboxId>) -> Vec<(SandboxId, Heard)> {
         let mut answers = Vec::with_capacity(ids.len());
         for some in ids.chunks(ASKED_AT_ONCE) {
             let asked = some.iter().map(|id| {
@@ -132,11 +148,12 @@ impl Sandboxes {
             });
             let asked: Vec<_> = asked.collect();
             for (id, answer) in some.iter().zip(asked) {
-                let description = match answer.await {
-                    Ok(Ok(Ok(Reply::Described(description)))) => Some(*description),
-                    _ => None,
+                let heard = match answer.await {
+                    Ok(Ok(Ok(Reply::Described(description)))) => Heard::Described(description),
+                    Ok(Ok(Err(error))) if error.is_gone() => Heard::Gone,
+                    Ok(_) | Err(_) => Heard::Nothing,
                 };
-                answers.push((id.clone(), description));
+                answers.push((id.clone(), heard));
             }
         }
         answers
@@ -170,6 +187,20 @@ impl Sandboxes {
         // Where the row says so already nothing changes.
         self.store().change_sandbox(id.clone(), change).await?;
         let after = self.store().last_event(id).await?.unwrap_or(0);
+        self.watch(live, after);
+        found.live += 1;
+        Ok(())
+    }
+
+    /// Takes over a sandbox whose supervisor is there and says nothing. What changed meanwhile it tells when it speaks again.
+    async fn adopt_unheard(&self, row: Sandbox, found: &mut Adopted) -> Result<(), Fault> {
+        if row.life == Life::Creating {
+            return Ok(());
+        }
+        tracing::warn!(sandbox = %row.asked.id, "a sandbox's supervisor is there and does not answer");
+        let after = self.store().last_event(row.asked.id.clone()).await?.unwrap_or(0);
+        let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
+        self.inner.register.add(Arc::clone(&live));
         self.watch(live, after);
         found.live += 1;
         Ok(())

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use saggar_domain::SandboxId;
 
 use super::Sandboxes;
-use super::adopt::Adopted;
+use super::adopt::{Adopted, Heard};
 
 /// Those that nobody knew of when they were last looked for.
 #[derive(Debug, Default)]
@@ -39,15 +39,15 @@ impl Sandboxes {
         let is_unknown = |id: &SandboxId| self.inner.register.get(id).is_none() && !self.inner.pool.has(id);
         let unknown = sockets.into_iter().filter(is_unknown).collect();
         let mut found = Adopted::default();
-        for (id, description) in self.ask_all(self.inner.strangers.seen_again(unknown)).await {
+        for (id, heard) in self.ask_all(self.inner.strangers.seen_again(unknown)).await {
             // One that doesn't answer is dead, and the reaper's.
-            let Some(description) = description else { continue };
+            let Heard::Described(description) = heard else { continue };
             match self.store().sandbox_of_any(id.clone()).await {
                 // Another process of this machine made it, a worker for example: it has an owner, and is ours to watch too.
                 Ok(Some(row)) if row.life.state().is_live() => {
                     self.adopt_late(&row.asked.project, &id).await;
                 }
-                Ok(_) => self.adopt_without_row(&id, description, &mut found).await,
+                Ok(_) => self.adopt_without_row(&id, *description, &mut found).await,
                 // Who it belongs to can't be told now; it is looked at again.
                 Err(error) => tracing::error!(sandbox = %id, error = %error, "a sandbox's row can't be read"),
             }
