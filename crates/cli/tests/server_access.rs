@@ -166,6 +166,39 @@ fn body_of(path: &str) -> Value {
 }
 
 #[test]
+fn by_the_e2b_wire_a_foreign_sandbox_is_no_sandbox_either() {
+    let mut server = Server::start();
+    let other = other_project(&mut server);
+    let live = server.sandbox();
+    let (ours, unknown) = (live.rsplit('_').next().unwrap(), "a".repeat(26));
+    let told = |id: &str, method: &str, suffix: &str| {
+        let (path, headers) = (format!("/sandboxes/{id}{suffix}"), [&other, "Content-Type: application/json"]);
+        let answer = server.request_without_key(method, &path, &headers, br#"{"timeout":1}"#);
+        assert_eq!((answer.status, &answer.expect(404)["code"]), (404, &json!(404)), "{method} {suffix}");
+        answer.text().replace(id, "ID")
+    };
+    for (method, suffix) in [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+        ("POST", "/connect"),
+        ("POST", "/timeout"),
+        ("POST", "/refreshes"),
+        ("POST", "/snapshots"),
+        ("POST", "/fork"),
+        ("PUT", "/network"),
+        ("GET", "/metrics"),
+        ("GET", "/logs"),
+    ] {
+        assert_eq!(told(ours, method, suffix), told(&unknown, method, suffix), "{method} {suffix}");
+    }
+    let listed = server.request_without_key("GET", "/v2/sandboxes", &[&other], b"").expect(200);
+    assert_eq!(listed, json!([]));
+    assert_eq!(server.get(&live).expect(200)["state"], "running");
+}
+
+#[test]
 fn unknown_foreign_and_malformed_ids_answer_alike() {
     let mut server = Server::start();
     let other = other_project(&mut server);
