@@ -72,7 +72,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     }
     if options.wants(Part::E2b) {
         let report = e2b::measure(&options, &saggar, root).context("measuring E2B's client")?;
-        publish(&options, root, "bench --only e2b", &report.text())?;
+        publish(&options, root, (DOCUMENT, "bench --only e2b"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

@@ -31,7 +31,7 @@ pub struct Alone {
 /// Medians, in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AloneRound {
-    /// Of writing a page at the end of a file and `fdatasync`, before and after the run together.
+    /// Of writing a page of a file and `fdatasync`, before and after the run together.
     pub sync: f64,
     /// Of a step.
     pub step: f64,
@@ -82,13 +82,15 @@ pub fn gaps(ledger: &Ledger, calls: usize) -> Result<Vec<f64>> {
     Ok(times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1000.0).collect())
 }
 
+/// In a file that is as long as it gets, as the store's log is: one that grows takes longer.
 fn sync_times(place: &Path) -> Result<Vec<f64>> {
     let path = place.join("sync");
     let file = File::create(&path).context("creating a file to sync")?;
+    file.write_all_at(&vec![7; PAGE * WRITES as usize], 0).and_then(|()| file.sync_all()).context("filling a file")?;
     let mut times = Vec::new();
     for index in 0..WRITES {
         let begun = Instant::now();
-        file.write_all_at(&[7; PAGE], index * PAGE as u64).and_then(|()| file.sync_data()).context("syncing a file")?;
+        file.write_all_at(&[8; PAGE], index * PAGE as u64).and_then(|()| file.sync_data()).context("syncing a file")?;
         times.push(begun.elapsed().as_secs_f64() * 1000.0);
     }
     std::fs::remove_file(&path).context("removing the file that was synced")?;

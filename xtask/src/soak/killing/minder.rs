@@ -152,7 +152,9 @@ impl Minder {
             Some("asking") if !run.is_answered => {
                 // Once is enough: what was acknowledged is not said again.
                 let answer = json!({ "id": "the answer", "name": "answer", "body": run.tag }).to_string();
-                self.insist(Ask::post(&format!("{RUNS}/{}/signal", run.id), &answer))?.expect(202)?;
+                let told = self.insist(Ask::post(&format!("{RUNS}/{}/signal", run.id), &answer))?;
+                // A conflict: it is over by now, so an earlier try, whose answer was lost, has been heard.
+                ensure!(matches!(told.status, 202 | 409), "an answer was refused: {}", told.text());
                 run.is_answered = true;
             }
             Some("parked") => self.decide(run, &shown)?,
@@ -201,7 +203,9 @@ impl Minder {
 
     /// Whether the shell of a step left its line. Steps count from 1, and the first is the model's.
     fn has_line(&mut self, shown: &Value, step: u64) -> Result<bool> {
-        let at = format!("/api/v1/sandboxes/{}", shown["sandbox_id"].as_str().unwrap_or_default());
+        // Without a sandbox nothing was done in one.
+        let Some(sandbox) = shown["sandbox_id"].as_str() else { return Ok(false) };
+        let at = format!("/api/v1/sandboxes/{sandbox}");
         self.insist(Ask::post(&format!("{at}/resume"), "{}"))?;
         let count = json!({ "command": format!("grep -cx step-{step} {LINES}") }).to_string();
         let answer = self.insist(Ask::post(&format!("{at}/execs"), &count))?.expect(200)?.json();
