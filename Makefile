@@ -84,13 +84,13 @@ test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an em
 # More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
 BENCH_FLAGS ?=
 
-bench: setup-bench build ## measure one-shot sandboxes, a server and E2B's client on it, side by side with bubblewrap and runc
+bench: setup-bench build ## measure sandboxes, a server, E2B's client on it and durable runs, side by side with their peers
 	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
 
 # Minutes, not for CI. Fewer cycles, `--write` and the like: make soak SOAK_FLAGS="--cycles 1000". All of them: cargo xtask soak --help.
 SOAK_FLAGS ?=
 
-soak: build ## make and end 10,000 sandboxes, kill the server again and again: nothing may be left or lost
+soak: build ## make and end 10,000 sandboxes, kill servers and workers 2,000 times: nothing may be left, lost or done twice
 	@cargo --locked xtask soak --saggar "$(SAGGAR)" $(SOAK_FLAGS)
 
 compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md

@@ -17,7 +17,11 @@ main() {
     build) install_packages ;;
     # The venv of Debian's python3 is a package of its own.
     test) install_packages "$(venv_of_python)" ;;
-    bench) install_packages bwrap:bubblewrap runc:runc "$(venv_of_python)" ;;
+    # Debian has its own clusters of PostgreSQL; the benchmark makes one for itself.
+    bench)
+        install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" "$(venv_of_python)"
+        bench/peers/install.sh
+        ;;
     compare)
         install_packages bwrap:bubblewrap runc:runc runsc:runsc unshare:util-linux setpriv:util-linux
         fetch_seccomp_profile

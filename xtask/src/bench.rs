@@ -1,4 +1,4 @@
-//! Bench: what a sandbox costs, side by side with its peers, in one interleaved run.
+//! Bench: what sandboxes and durable runs cost, side by side with their peers, in one interleaved run.
 //!
 //! An absolute time drifts with the machine's load, so what is promised and judged are ratios: of medians, per round, of
 //! contenders that took turns run by run. Nothing here decides what is fast enough but the table in `target`, and nothing
@@ -24,6 +24,7 @@ mod idle;
 mod options;
 pub mod report;
 mod rounds;
+mod runs;
 mod server;
 mod statistics;
 pub mod table;
@@ -32,6 +33,8 @@ mod watchdog;
 
 /// The page with the last numbers that were worth keeping.
 const DOCUMENT: &str = "docs/benchmarks.md";
+/// The same for durable runs.
+const DURABILITY: &str = "docs/durability.md";
 
 /// Measures, prints, and writes the numbers into the page if asked to.
 pub fn run(arguments: &[&str]) -> Result<ExitCode> {
@@ -53,17 +56,23 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     let mut targets = Vec::new();
     if options.wants(Part::Run) {
         let report = measure(&options, &saggar)?;
-        publish(&options, root, "bench", &report.text())?;
+        publish(&options, root, (DOCUMENT, "bench"), &report.text())?;
         targets.extend(report.targets);
     }
     if options.wants(Part::Server) {
         let report = server::measure(&options, &saggar).context("measuring a server")?;
-        publish(&options, root, "bench --only server", &report.text())?;
+        publish(&options, root, (DOCUMENT, "bench --only server"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Runs) {
+        let peers = target_directory(root).join("peers");
+        let report = runs::measure(&options, &saggar, &peers).context("measuring durable runs")?;
+        publish(&options, root, (DURABILITY, "bench --only runs"), &report.text())?;
         targets.extend(report.targets);
     }
     if options.wants(Part::E2b) {
         let report = e2b::measure(&options, &saggar, root).context("measuring E2B's client")?;
-        publish(&options, root, "bench --only e2b", &report.text())?;
+        publish(&options, root, (DOCUMENT, "bench --only e2b"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);
@@ -73,11 +82,11 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn publish(options: &Options, root: &Path, chore: &str, text: &str) -> Result<()> {
+fn publish(options: &Options, root: &Path, (document, chore): (&str, &str), text: &str) -> Result<()> {
     print!("{text}");
     if options.writes {
-        document::write(&root.join(DOCUMENT), chore, text)?;
-        eprintln!("bench: wrote {DOCUMENT}");
+        document::write(&root.join(document), chore, text)?;
+        eprintln!("bench: wrote {document}");
     }
     Ok(())
 }
@@ -101,6 +110,10 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     let arguments = ["build", "--quiet", "--locked", "--release", "--package", "saggar"];
     let status = Command::new("cargo").current_dir(root).args(arguments).status().context("running cargo")?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
-    Ok(target.join("x86_64-unknown-linux-musl/release/saggar"))
+    Ok(target_directory(root).join("x86_64-unknown-linux-musl/release/saggar"))
+}
+
+/// Where everything is built.
+fn target_directory(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }

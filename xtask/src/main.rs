@@ -7,9 +7,11 @@ mod bench;
 mod compare;
 mod document;
 mod http;
+mod ledger;
 mod machine;
 mod patience;
 mod processes;
+mod runs;
 mod serving;
 mod signal;
 mod soak;
@@ -20,8 +22,8 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
 chores:
-  bench   measure what a sandbox costs, side by side with its peers (bench --help)
-  soak    make and end thousands of sandboxes, and see that nothing is left (soak --help)
+  bench   measure what sandboxes and durable runs cost, side by side with their peers (bench --help)
+  soak    make and end thousands of sandboxes, kill servers and workers, and see that nothing is left or lost (soak --help)
   compare try the portable half of the conformance suite on other runtimes (compare --help)
   tidy    check the house rules that neither rustc nor clippy can
 ";
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["soak", options @ ..] => soak::run(options),
         ["compare", options @ ..] => compare::run(options),
         ["tidy"] => tidy::run(),
+        [ledger::CHORE] => ledger::serve_alone().map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -70,6 +70,21 @@ impl Serving {
         wait_until("a server that stops", PATIENCE, || Ok(self.child.try_wait()?.is_some()))
     }
 
+    /// A worker beside it, as a process of its own.
+    pub fn worker(&self, flags: &[&str]) -> Result<Worker> {
+        let log = File::options().create(true).append(true).open(&self.log).context("opening the server's log")?;
+        let child = Command::new(&self.program)
+            .args(["worker", "--data-dir"])
+            .arg(&self.data)
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("starting a worker")?;
+        Ok(Worker(child))
+    }
+
     /// A new connection to it.
     pub fn client(&self) -> Client {
         Client::new(self.address, &self.key)
@@ -149,6 +164,26 @@ impl Drop for Serving {
             // The last resort; how it fails is told above.
             let _ = self.child.kill().and_then(|()| self.child.wait());
         }
+    }
+}
+
+/// A worker that runs, unless it was killed. Gone when this is.
+#[derive(Debug)]
+pub struct Worker(Child);
+
+impl Worker {
+    /// Kills it, as a crash would.
+    pub fn crash(&mut self) -> Result<()> {
+        self.0.kill().context("killing a worker")?;
+        self.0.wait().context("waiting for a worker")?;
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.crash();
     }
 }
 

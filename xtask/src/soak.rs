@@ -1,5 +1,5 @@
 //! Soak: sandboxes made and ended by the thousand on one server, then a server that dies again and again under load; at the end nothing may be
-//! left of either, and nothing that was acknowledged may be lost.
+//! left of either, and nothing that was acknowledged may be lost. Then runs, whose workers and server die: nothing may be lost or done twice.
 //!
 //! What is looked at is what belongs to this server: its processes and those of its sandboxes, their cgroups, mounts and namespaces, its
 //! descriptors, its memory and its data directory. Whatever else the machine does doesn't count, so this can run beside other work.
@@ -15,12 +15,13 @@ use crate::document;
 use crate::machine::{Load, Machine};
 use crate::serving::Serving;
 use crate::workplace::Workplace;
-use options::{Asked, Options};
+use options::{Asked, Options, Part};
 use random::Random;
 use report::Report;
 
 mod census;
 mod cycles;
+mod killing;
 mod options;
 mod random;
 mod report;
@@ -47,13 +48,27 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
         Some(path) => path.clone(),
         None => bench::build(root).context("building the release binary")?,
     };
-    let report = soak(&options, &saggar)?;
-    print!("{}", report.text());
+    let mut is_faultless = true;
+    if options.wants(Part::Sandboxes) {
+        let report = soak(&options, &saggar)?;
+        publish(&options, root, "soak", &report.text())?;
+        is_faultless &= report.faults.is_empty();
+    }
+    if options.wants(Part::Runs) {
+        let report = killing::soak(&options, &saggar).context("killing workers and servers")?;
+        publish(&options, root, "soak --only runs", &report.text())?;
+        is_faultless &= report.faults().is_empty();
+    }
+    Ok(if is_faultless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn publish(options: &Options, root: &Path, chore: &str, text: &str) -> Result<()> {
+    print!("{text}");
     if options.writes {
-        document::write(&root.join(DOCUMENT), "soak", &report.text())?;
+        document::write(&root.join(DOCUMENT), chore, text)?;
         eprintln!("soak: wrote {DOCUMENT}");
     }
-    Ok(if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }
 
 fn soak(options: &Options, saggar: &Path) -> Result<Report> {

@@ -39,6 +39,8 @@ pub struct Divergence {
 pub fn replay(events: &[Event]) -> Replayed {
     let mut run = Run::new();
     let mut at = 0;
+    let is_fork = |at: &usize| matches!(events[*at], Event::Forked { .. });
+    let forks: Vec<usize> = (0..events.len()).filter(is_fork).collect();
     while let Some(first) = events.get(at) {
         let derived = match input_of(&run, first, events.get(at + 1)) {
             Some(input) => run.decide(first.at(), &input),
@@ -49,8 +51,7 @@ pub fn replay(events: &[Event]) -> Replayed {
             Err(rejected) => (Vec::new(), Some(rejected)),
         };
         // A fork cuts its past where it likes, also within a batch.
-        let cut = events[at + 1..].iter().position(|event| matches!(event, Event::Forked { .. }));
-        let end = cut.map_or(events.len(), |cut| at + 1 + cut);
+        let end = forks.iter().copied().find(|fork| *fork > at).unwrap_or(events.len());
         let recorded = &events[at..end.min(at + derived.len().max(1))];
         let agreed = recorded.iter().zip(&derived).take_while(|(recorded, derived)| recorded == derived).count();
         for event in &recorded[..agreed] {

@@ -212,11 +212,16 @@ impl Memory {
         inner.inbox.retain(|(run, letter)| *run != append.run || !(is_over || append.consumed.contains(&letter.n)));
         let has_letters = inner.inbox.iter().any(|(run, _)| *run == append.run);
         kept.row.head += append.entries.len() as u64;
+        let is_running = summary.state == RunState::Running && kept.row.state == RunState::Running;
+        // One that goes on as it did is due already, and stays so.
+        let goes_on = is_running && summary.sandbox.is_none() && kept.row.wake_at.is_some_and(|at| at <= summary.at);
         kept.row.state = summary.state;
         kept.row.updated_at = summary.at;
         kept.row.outcome = summary.outcome.clone();
-        kept.row.wake_at = summary.wake_at;
-        if has_letters {
+        if !goes_on {
+            kept.row.wake_at = summary.wake_at;
+        }
+        if has_letters && !goes_on {
             kept.row.wake_at = Some(summary.wake_at.map_or(summary.at, |at| at.min(summary.at)));
         }
         if let Some(sandbox) = &summary.sandbox {

@@ -1,9 +1,9 @@
 //! The one thread that writes, and how many writes share a commit.
 //!
-//! What waits while a commit is under way is the next group: one transaction, a savepoint for each member. So a member that
-//! fails undoes itself alone, and a group costs one commit however many are in it. A member is acknowledged after the commit
-//! that holds it, never before. Where the whole transaction fails (a full disk rolls it back), each member is tried again alone,
-//! and only who can't be written hears of it.
+//! What waits while a commit is under way is the next group: one transaction, so that a group costs one commit however many are in it. A
+//! member is acknowledged after the commit that holds it, never before. A member that fails undoes itself alone: nearly none does, so a group
+//! is tried without a savepoint for each, which cost more than the writes, and again with them when somebody has failed. Where the whole
+//! transaction fails (a full disk rolls it back), each member is tried again alone, and only who can't be written hears of it.
 //!
 //! If the thread dies, its channel closes: who waits and whoever comes later gets [`Error::Stopped`], and nobody hangs.
 
@@ -81,7 +81,7 @@ impl Writer {
 /// One write, whatever its result is.
 trait Job: Send {
     fn durability(&self) -> Durability;
-    /// Does it, within a savepoint. May be called again after the transaction around it was lost.
+    /// Does it, within a transaction. May be called again after that was lost.
     fn attempt(&mut self, connection: &Connection) -> Result<(), Error>;
     /// Tells whoever waits.
     fn settle(self: Box<Self>, commit: Result<(), Error>);
@@ -158,12 +158,24 @@ impl Committer {
     fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         let durability = group.iter().map(|job| job.durability()).max().unwrap_or_default().max(self.floor);
         self.begin(durability).map_err(Failure::Before)?;
-        let done = self.attempt_all(group).and_then(|()| Ok(self.connection.execute_batch("COMMIT")?));
-        if done.is_err() && !self.connection.is_autocommit() {
+        let mut done = self.attempt_all(group);
+        if done.is_err() && group.len() > 1 {
+            self.roll_back();
+            self.begin(durability).map_err(Failure::Before)?;
+            done = self.attempt_each(group);
+        }
+        let done = done.and_then(|()| Ok(self.connection.execute_batch("COMMIT")?));
+        if done.is_err() {
+            self.roll_back();
+        }
+        done.map_err(Failure::Within)
+    }
+
+    fn roll_back(&self) {
+        if !self.connection.is_autocommit() {
             // If even this fails, the next BEGIN does too, and says why.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
-        done.map_err(Failure::Within)
     }
 
     fn begin(&mut self, durability: Durability) -> Result<(), Error> {
@@ -174,7 +186,13 @@ impl Committer {
         Ok(self.connection.execute_batch("BEGIN IMMEDIATE")?)
     }
 
+    /// Up to the first that fails, which may leave a half of itself.
     fn attempt_all(&self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
+        group.iter_mut().try_for_each(|job| job.attempt(&self.connection))
+    }
+
+    /// All of them; who fails leaves nothing.
+    fn attempt_each(&self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
         for job in group {
             self.connection.prepare_cached("SAVEPOINT member")?.execute([])?;
             if let Err(error) = job.attempt(&self.connection) {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo xtask bench [options]
 
-  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP) or `e2b` (the same by E2B's client);
-                    all without it
+  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same by E2B's client) or
+                    `runs` (durable runs); all without it
   --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -20,9 +20,14 @@ usage: cargo xtask bench [options]
   --many-rounds N   times to do that (5)
   --creates N       creates timed with few and with many alive (200)
   --transfer MIB    size of the file that goes up and down (1024; 0 leaves that out)
+  --at-once N       durable runs at once, beside the peers (50)
+  --steps N         steps of each of them (100)
+  --long N          steps of a long run (10000; 0 leaves that out)
+  --parked N        parked runs while the server is killed (1000)
+  --failovers N     kills of a worker, and as many of the server (10)
   --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
   --saggar PATH     the binary to measure (else the release build, made first)
-  --write           put the numbers into docs/benchmarks.md
+  --write           put the numbers into docs/benchmarks.md, those of durable runs into docs/durability.md
   --check           fail when a target is missed
 ";
 
@@ -44,6 +49,8 @@ pub enum Part {
     Server,
     /// Sandboxes through E2B's own client.
     E2b,
+    /// Durable runs.
+    Runs,
 }
 
 /// How to measure.
@@ -69,6 +76,16 @@ pub struct Options {
     pub creates: usize,
     /// MiB of the file that goes up and down; left out when 0.
     pub transfer_mib: usize,
+    /// Durable runs at once.
+    pub at_once: usize,
+    /// Steps of each of them.
+    pub steps: usize,
+    /// Steps of a long run; left out when 0.
+    pub long: usize,
+    /// Parked runs while the server is killed.
+    pub parked: usize,
+    /// Kills of a worker, and of the server.
+    pub failovers: usize,
     /// Whether the kernel's caches are dropped before each reading of memory.
     pub drops_caches: bool,
     /// The binary, if it is not to be built.
@@ -92,6 +109,11 @@ impl Default for Options {
             many_rounds: 5,
             creates: 200,
             transfer_mib: 1024,
+            at_once: 50,
+            steps: 100,
+            long: 10_000,
+            parked: 1000,
+            failovers: 10,
             drops_caches: false,
             saggar: None,
             writes: false,
@@ -112,6 +134,11 @@ impl Options {
                 "--many-rounds" => options.many_rounds = number(flag, rest.next())?,
                 "--creates" => options.creates = number(flag, rest.next())?,
                 "--transfer" => options.transfer_mib = number(flag, rest.next())?,
+                "--at-once" => options.at_once = number(flag, rest.next())?,
+                "--steps" => options.steps = number(flag, rest.next())?,
+                "--long" => options.long = number(flag, rest.next())?,
+                "--parked" => options.parked = number(flag, rest.next())?,
+                "--failovers" => options.failovers = number(flag, rest.next())?,
                 "--rounds" => options.rounds = number(flag, rest.next())?,
                 "--runs" => options.runs = number(flag, rest.next())?,
                 "--runc-runs" => options.runc_runs = number(flag, rest.next())?,
@@ -125,8 +152,9 @@ impl Options {
                 _ => bail!("bench has no option \"{flag}\"\n\n{USAGE}"),
             }
         }
-        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, .. } = options;
-        let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates];
+        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, .. } =
+            options;
+        let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers];
         ensure!(!counts.contains(&0), "of nothing there is no median: rounds and runs start at 1");
         Ok(Asked::Run(options))
     }
@@ -142,7 +170,8 @@ fn part(name: &str) -> Result<Part> {
         "run" => Ok(Part::Run),
         "server" => Ok(Part::Server),
         "e2b" => Ok(Part::E2b),
-        _ => bail!("--only takes run, server or e2b, and \"{name}\" is none of them"),
+        "runs" => Ok(Part::Runs),
+        _ => bail!("--only takes run, server, e2b or runs, and \"{name}\" is none of them"),
     }
 }
 

@@ -9,10 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo xtask soak [options]
 
+  --only PART     only `sandboxes` or only `runs`; both without it
   --cycles N      sandboxes to make and end (10000)
   --minutes N     stop making more after this long (30)
   --clients N     that do so at the same time (4)
   --kills N       times to kill the server under load afterwards (30; 0 leaves that out)
+  --run-kills N   times to kill a worker or the server while runs go on (2000)
   --seed N        repeat the choices of an earlier run (by the clock)
   --saggar PATH   the binary to soak (else the release build, made first)
   --write         put the result into docs/soak.md
@@ -27,9 +29,20 @@ pub enum Asked {
     Run(Options),
 }
 
+/// A part of the soak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Lives by the thousand, and a storm.
+    Sandboxes,
+    /// Runs whose workers die.
+    Runs,
+}
+
 /// How to soak.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Which part, if not both.
+    pub only: Option<Part>,
     /// Sandboxes to make and end.
     pub cycles: u64,
     /// When to stop making more.
@@ -38,6 +51,8 @@ pub struct Options {
     pub clients: u64,
     /// Deaths of the server.
     pub kills: u64,
+    /// Deaths of workers and of the server while runs go on.
+    pub run_kills: u64,
     /// Where the choices come from.
     pub seed: u64,
     /// The binary, if it is not to be built.
@@ -50,11 +65,28 @@ impl Options {
     /// Reads a command line.
     pub fn parse(arguments: &[&str]) -> Result<Asked> {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| u64::from(time.subsec_nanos()));
-        let mut options =
-            Self { cycles: 10_000, minutes: 30, clients: 4, kills: 30, seed, saggar: None, writes: false };
+        let mut options = Self {
+            only: None,
+            cycles: 10_000,
+            minutes: 30,
+            clients: 4,
+            kills: 30,
+            run_kills: 2000,
+            seed,
+            saggar: None,
+            writes: false,
+        };
         let mut rest = arguments.iter().copied();
         while let Some(flag) = rest.next() {
             match flag {
+                "--only" => {
+                    options.only = Some(match rest.next() {
+                        Some("sandboxes") => Part::Sandboxes,
+                        Some("runs") => Part::Runs,
+                        _ => bail!("--only takes sandboxes or runs"),
+                    });
+                }
+                "--run-kills" => options.run_kills = number(flag, rest.next())?,
                 "--cycles" => options.cycles = number(flag, rest.next())?,
                 "--minutes" => options.minutes = number(flag, rest.next())?,
                 "--clients" => options.clients = number(flag, rest.next())?,
@@ -68,6 +100,11 @@ impl Options {
         }
         ensure!(options.cycles > 0 && options.clients > 0, "a soak without cycles or clients shows nothing");
         Ok(Asked::Run(options))
+    }
+
+    /// Whether this part is wanted.
+    pub fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
     }
 }
 
@@ -85,7 +122,7 @@ mod tests {
         let given = ["--cycles", "5", "--kills", "0", "--seed", "7", "--write"];
         let Asked::Run(options) = Options::parse(&given).unwrap() else { panic!("not for help") };
         assert_eq!((options.cycles, options.kills, options.seed, options.writes), (5, 0, 7, true));
-        for given in [&["--cycles", "0"][..], &["--cycles"], &["--kills", "x"], &["--hard"]] {
+        for given in [&["--cycles", "0"][..], &["--cycles"], &["--kills", "x"], &["--only", "dreams"], &["--hard"]] {
             assert!(Options::parse(given).is_err(), "{given:?}");
         }
     }

@@ -77,8 +77,8 @@ fn storm_section(storm: &Storm) -> String {
     let mut table = census_table("after");
     table.add(row("all was ended", census));
     format!(
-        "Then the server was killed {kills} times under load: {made} sandboxes were made, {unanswered} requests got no answer, and those that lived to \
-the end had {commands} acknowledged commands in them. The slowest start took {slowest:.0} ms until everything was adopted and the server listened.\n\n{table}"
+        "Then the server was killed {kills} times under load: {made} sandboxes were made, {unanswered} requests got no answer, and the lines of {commands} \
+acknowledged commands were counted before their sandbox was ended. The slowest start took {slowest:.0} ms until everything was adopted and the server listened.\n\n{table}"
     )
 }
 

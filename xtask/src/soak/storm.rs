@@ -44,11 +44,11 @@ pub struct Storm {
     pub kills: u64,
     /// How long each start took until the server listened, everything adopted, in ms.
     pub starts: Vec<f64>,
-    /// Sandboxes made, commands acknowledged, requests without an answer.
+    /// Sandboxes made.
     pub made: usize,
-    /// See above.
+    /// Commands that were acknowledged, each of whose lines was looked for before its sandbox was ended.
     pub commands: u64,
-    /// See above.
+    /// Requests without an answer.
     pub unanswered: u64,
     /// What there was when all was over.
     pub census: Census,
@@ -63,6 +63,9 @@ struct Ledger {
     ended: BTreeSet<String>,
     unanswered: u64,
     serial: u64,
+    /// Acknowledged lines that were looked for.
+    counted: u64,
+    faults: Vec<String>,
 }
 
 /// Lines that a sandbox's file has: so many, and perhaps so many more.
@@ -77,7 +80,7 @@ pub fn run(server: &mut Serving, options: &Options, random: &mut Random, cycles:
     let is_over = AtomicBool::new(false);
     let mut starts = Vec::new();
     let seats: Vec<(Client, Random)> = (0..options.clients).map(|_| (server.client(), random.split())).collect();
-    let ledgers = std::thread::scope(|scope| -> Result<Vec<Ledger>> {
+    let mut ledgers = std::thread::scope(|scope| -> Result<Vec<Ledger>> {
         let is_over = &is_over;
         let threads: Vec<_> = seats
             .into_iter()
@@ -99,8 +102,9 @@ pub fn run(server: &mut Serving, options: &Options, random: &mut Random, cycles:
     })?;
     let mut client = server.client();
     let mut faults = Vec::new();
-    for ledger in &ledgers {
-        check(&mut client, ledger, &mut faults)?;
+    for ledger in &mut ledgers {
+        ledger.check(&mut client)?;
+        faults.append(&mut ledger.faults);
     }
     check_live(&mut client, &ledgers, &mut faults)?;
     let mut ids = cycles.ids.clone();
@@ -113,7 +117,7 @@ pub fn run(server: &mut Serving, options: &Options, random: &mut Random, cycles:
     let before = &cycles.samples[cycles.samples.len() - 1].1;
     let census = Census::take_settled(server, &ids, Some(before), POOL)?;
     faults.extend(census.growth(before));
-    let commands = ledgers.iter().flat_map(|ledger| ledger.live.values()).map(|lines| lines.acknowledged).sum();
+    let commands = ledgers.iter().map(|ledger| ledger.counted).sum();
     let made = ledgers.iter().map(|ledger| ledger.live.len() + ledger.ended.len()).sum();
     let unanswered = ledgers.iter().map(|ledger| ledger.unanswered).sum();
     Ok(Storm { kills: options.kills, starts, made, commands, unanswered, census, faults })
@@ -142,6 +146,7 @@ fn use_it(mut client: Client, mut random: Random, number: usize, is_over: &Atomi
                 ledger.insist(&mut client, 200, |client| post(client, &format!("{at}/resume")))?;
             }
             _ => {
+                ledger.check_lines(&mut client, &id)?;
                 ledger.insist(&mut client, 200, |client| client.ask(Ask::new("DELETE", &at)))?;
                 ledger.live.remove(&id);
                 ledger.ended.insert(id);
@@ -181,20 +186,28 @@ impl Ledger {
         Ok(())
     }
 
-    /// Asks until it is answered. A conflict may be with ourselves, asking before.
+    /// Asks until it is answered as it should be.
     fn insist(
         &mut self,
         client: &mut Client,
         status: u16,
+        ask: impl FnMut(&mut Client) -> io::Result<Answer>,
+    ) -> Result<Answer> {
+        self.insist_on_any(client, ask)?.expect(status)
+    }
+
+    /// Asks until it is answered. A conflict may be with ourselves, asking before.
+    fn insist_on_any(
+        &mut self,
+        client: &mut Client,
         mut ask: impl FnMut(&mut Client) -> io::Result<Answer>,
     ) -> Result<Answer> {
         let deadline = Instant::now() + PATIENCE;
         let mut last = String::new();
         while Instant::now() < deadline {
             match ask(client) {
-                Ok(answer) if answer.status == status => return Ok(answer),
                 Ok(answer) if matches!(answer.status, 409 | 429 | 503) => last = answer.text(),
-                Ok(answer) => bail!("expected {status}, got {}", answer.text()),
+                Ok(answer) => return Ok(answer),
                 Err(error) => {
                     self.unanswered += 1;
                     last = error.to_string();
@@ -204,30 +217,38 @@ impl Ledger {
         }
         bail!("no answer in {} s; the last was {last}", PATIENCE.as_secs())
     }
-}
 
-/// Whether the server agrees with a ledger.
-fn check(client: &mut Client, ledger: &Ledger, faults: &mut Vec<String>) -> Result<()> {
-    for (id, lines) in &ledger.live {
-        let answer = client.ask(Ask::post(&format!("{SANDBOXES}/{id}/execs"), COUNT))?;
+    /// Whether the server agrees with this ledger, when the storm is over.
+    fn check(&mut self, client: &mut Client) -> Result<()> {
+        for id in self.live.keys().cloned().collect::<Vec<_>>() {
+            self.check_lines(client, &id)?;
+        }
+        for id in &self.ended {
+            let answer = client.ask(Ask::new("GET", &format!("{SANDBOXES}/{id}")))?;
+            // Forgotten is as good as ended.
+            if answer.status != 404 && answer.json()["state"] != "ended" {
+                self.faults.push(format!("{id} was ended and is not: {}", answer.text()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a sandbox has each line that was acknowledged, and no more than were asked for.
+    fn check_lines(&mut self, client: &mut Client, id: &str) -> Result<()> {
+        let path = format!("{SANDBOXES}/{id}/execs");
+        let answer = self.insist_on_any(client, |client| client.ask(Ask::post(&path, COUNT)))?;
         let count = answer.json()["stdout"].as_str().and_then(|text| text.trim().parse::<u64>().ok());
-        let Lines { acknowledged, perhaps } = *lines;
-        match count {
-            Some(count) if (acknowledged..=acknowledged + perhaps).contains(&count) => {}
-            Some(count) => faults.push(format!(
-                "{id} has {count} lines, and {acknowledged} were acknowledged and {perhaps} not answered"
-            )),
-            None => faults.push(format!("{id} was acknowledged and is lost: {}", answer.text())),
-        }
+        let Lines { acknowledged, perhaps } = self.live.get(id).copied().unwrap_or_default();
+        self.counted += acknowledged;
+        self.faults.extend(match count {
+            Some(count) if (acknowledged..=acknowledged + perhaps).contains(&count) => None,
+            Some(count) => {
+                Some(format!("{id} has {count} lines, and {acknowledged} were acknowledged and {perhaps} not answered"))
+            }
+            None => Some(format!("{id} was acknowledged and is lost: {}", answer.text())),
+        });
+        Ok(())
     }
-    for id in &ledger.ended {
-        let answer = client.ask(Ask::new("GET", &format!("{SANDBOXES}/{id}")))?;
-        // Forgotten is as good as ended.
-        if answer.status != 404 && answer.json()["state"] != "ended" {
-            faults.push(format!("{id} was ended and is not: {}", answer.text()));
-        }
-    }
-    Ok(())
 }
 
 /// Whether what lives is what the ledgers have, and no more.

@@ -331,7 +331,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
         let (step, attempt) = (pending.step, pending.attempt);
         let task = Task { step, attempt, key: pending.key, work, timeout };
-        let doing = Arc::clone(&driven.session).perform(task);
+        // In a box before anything is put around it: it is large, and every layer would copy it.
+        let doing = Box::pin(Arc::clone(&driven.session).perform(task));
         let bounded = async move {
             match tokio::time::timeout(timeout + TIMEOUT_GRACE, doing).await {
                 Ok(report) => report,

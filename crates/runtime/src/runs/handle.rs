@@ -141,11 +141,15 @@ impl Runs {
     /// Tells a run something. Durable when this returns; the same id twice is once. What the run makes of it is in its journal.
     pub async fn tell(&self, permit: &Permit, id: Option<String>, instruction: Instruction) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::TellRun(_)))?;
-        let id = id.unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
+        let row = self.row(permit, permit.run()?).await?;
+        let id = id.unwrap_or_else(|| match &instruction {
+            // Asked for again because no answer came, it must not wait for the next time that this step parks.
+            Instruction::Decide { step, .. } => format!("decide {step} {}", row.head),
+            _ => format!("{:032x}", u128::from_ne_bytes(random())),
+        });
         if id.is_empty() || id.len() > NAME_LEN_MAX {
             return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes")));
         }
-        let row = self.row(permit, permit.run()?).await?;
         let instruction = match instruction {
             Instruction::Signal { name, body } => Instruction::Signal { name, body: shelve(&self.store, body).await? },
             Instruction::Decide { step, decision: Decision::Done(body) } => {

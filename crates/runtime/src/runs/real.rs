@@ -105,13 +105,14 @@ impl Session for RealSession {
                 Err(error) => failed("script", error.to_string(), false),
             },
             Work::CallTool { tool, arguments } => match tool.as_str() {
-                "shell" => shell::call(&self.sandbox, &task, arguments).await,
-                "files" => files::call(&self.sandbox, arguments).await,
+                // What is large is in a box, so that a call by HTTP needs no room for it.
+                "shell" => Box::pin(shell::call(&self.sandbox, &task, arguments)).await,
+                "files" => Box::pin(files::call(&self.sandbox, arguments)).await,
                 "http" => self.http.call(&task, arguments).await,
                 _ => returned(format!("there is no tool {tool:?} here"), true),
             },
             Work::Probe { tool, .. } => match tool.as_str() {
-                "shell" => shell::probe(&self.sandbox, &task).await,
+                "shell" => Box::pin(shell::probe(&self.sandbox, &task)).await,
                 _ => Report::Unknown { reason: format!("nobody can be asked whether {tool:?} did it") },
             },
         }

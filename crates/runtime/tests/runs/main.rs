@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod decide;
 mod end;
 mod kills;
 // Tests of the binary link it too, and each uses a part of it.

@@ -11,12 +11,20 @@ use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
 const INSERT: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
-/// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
+/// Moves the run on if it is the writer's and where they left it. What follows from the letters comes after.
 const MOVE: &str = "
-    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
-        wake_at = iif(EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1), min(coalesce(?5, ?4), ?4), ?5),
-        holder = iif(?3 = 'finished', NULL, holder), lease_until = iif(?3 = 'finished', NULL, lease_until)
-    WHERE id = ?1";
+    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id)
+    WHERE id = ?1 AND epoch = ?8 AND head = ?9";
+/// The same for a run that goes on as it did, which is what nearly every append is: nothing that an index holds is touched.
+const STEP: &str = "
+    UPDATE run SET head = ?2, updated_at = ?3
+    WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3";
+/// Nobody holds a run that is over.
+const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1";
+/// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
+const WAKE: &str = "
+    UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2)
+    WHERE id = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1)";
 const CONSUME: &str = "DELETE FROM inbox WHERE n = ?1 AND run_id = ?2";
 /// Nobody reads what is left for a run that is over.
 const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
@@ -83,37 +91,67 @@ impl Store {
 }
 
 fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
-    let id = append.run.as_str();
-    let found =
-        column::one(connection, FENCE, [id], |row| Ok((column::number(row, "epoch")?, column::number(row, "head")?)))?;
-    let Some((epoch, head)) = found else { return Ok(Appended::Absent) };
-    if epoch != append.epoch {
-        return Ok(Appended::Fenced { epoch });
+    let (id, summary) = (append.run.as_str(), &append.summary);
+    let seq = append.head + append.entries.len() as u64;
+    let goes_on = go_on(connection, append, seq)?;
+    if !goes_on && !change(connection, append, seq)? {
+        return why_not(connection, append);
     }
-    if head != append.head {
-        return Ok(Appended::Moved { head });
-    }
-    let mut seq = head;
-    for entry in &append.entries {
-        seq += 1;
+    for (seq, entry) in (append.head + 1..).zip(&append.entries) {
         column::execute(connection, INSERT, (id, column::count(seq), entry))?;
     }
-    let summary = &append.summary;
     for letter in &append.consumed {
         column::execute(connection, CONSUME, (letter, id))?;
     }
     if summary.state == RunState::Finished {
         column::execute(connection, EMPTY, [id])?;
+        column::execute(connection, LET_GO, [id])?;
+    } else if !goes_on {
+        column::execute(connection, WAKE, (id, column::millis(summary.at)))?;
+    }
+    Ok(Appended::Done { head: seq })
+}
+
+/// Moves on a run that was running and is. It is due already, by a time that has passed, and stays so.
+fn go_on(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Error> {
+    let summary = &append.summary;
+    if summary.state != RunState::Running || summary.sandbox.is_some() {
+        return Ok(false);
     }
     let params = (
-        id,
+        append.run.as_str(),
+        column::count(seq),
+        column::millis(summary.at),
+        column::count(append.epoch),
+        column::count(append.head),
+    );
+    Ok(column::execute(connection, STEP, params)? > 0)
+}
+
+fn change(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Error> {
+    let summary = &append.summary;
+    let params = (
+        append.run.as_str(),
         column::count(seq),
         summary.state.as_str(),
         column::millis(summary.at),
         summary.wake_at.map(column::millis),
         summary.outcome.as_ref().map(JsonText::as_str),
         summary.sandbox.as_ref().map(SandboxId::as_str),
+        column::count(append.epoch),
+        column::count(append.head),
     );
-    column::execute(connection, MOVE, params)?;
-    Ok(Appended::Done { head: seq })
+    Ok(column::execute(connection, MOVE, params)? > 0)
+}
+
+/// Why a run was not moved.
+fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> {
+    let id = append.run.as_str();
+    let found =
+        column::one(connection, FENCE, [id], |row| Ok((column::number(row, "epoch")?, column::number(row, "head")?)))?;
+    Ok(match found {
+        None => Appended::Absent,
+        Some((epoch, _)) if epoch != append.epoch => Appended::Fenced { epoch },
+        Some((_, head)) => Appended::Moved { head },
+    })
 }

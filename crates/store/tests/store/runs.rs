@@ -66,22 +66,31 @@ async fn journal(store: &Store, run: &RunId) -> Vec<String> {
     }
 }
 
+/// The same by a run that goes on as it did: nothing is new about it but its entries.
+fn step(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
+    let mut step = append(run, epoch, head, entries);
+    step.summary.sandbox = None;
+    step
+}
+
 #[tokio::test]
 async fn only_who_holds_a_run_appends_and_only_where_it_is() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let epoch = claim(&store, "one", NOW).await[0].epoch;
-    assert_eq!(store.append(append(&run, epoch, 1, &["second", "third"])).await, Ok(Appended::Done { head: 3 }));
-    assert_eq!(store.append(append(&run, epoch, 1, &["again"])).await, Ok(Appended::Moved { head: 3 }));
-    assert!(claim(&store, "two", NOW).await.is_empty(), "it is held");
-    let later = NOW.after(Duration::from_secs(1));
-    let next = claim(&store, "two", later).await[0].epoch;
-    assert_eq!(store.append(append(&run, epoch, 3, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
-    assert_eq!(store.append(append(&run, next, 3, &["fourth"])).await, Ok(Appended::Done { head: 4 }));
-    assert_eq!(journal(&store, &run).await, ["first", "second", "third", "fourth"]);
-    let absent = append(&RunId::from_random(random()), 1, 0, &["x"]);
-    assert_eq!(store.append(absent).await, Ok(Appended::Absent));
+    for append in [append, step] {
+        let scratch = Scratch::new();
+        let (store, project) = store_with_project(&scratch).await;
+        let run = create(&store, &project, "a").await;
+        let epoch = claim(&store, "one", NOW).await[0].epoch;
+        assert_eq!(store.append(append(&run, epoch, 1, &["second", "third"])).await, Ok(Appended::Done { head: 3 }));
+        assert_eq!(store.append(append(&run, epoch, 1, &["again"])).await, Ok(Appended::Moved { head: 3 }));
+        assert!(claim(&store, "two", NOW).await.is_empty(), "it is held");
+        let later = NOW.after(Duration::from_secs(1));
+        let next = claim(&store, "two", later).await[0].epoch;
+        assert_eq!(store.append(append(&run, epoch, 3, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
+        assert_eq!(store.append(append(&run, next, 3, &["fourth"])).await, Ok(Appended::Done { head: 4 }));
+        assert_eq!(journal(&store, &run).await, ["first", "second", "third", "fourth"]);
+        let absent = append(&RunId::from_random(random()), 1, 0, &["x"]);
+        assert_eq!(store.append(absent).await, Ok(Appended::Absent));
+    }
 }
 
 #[tokio::test]

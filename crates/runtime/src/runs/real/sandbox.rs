@@ -6,9 +6,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, DraftLimits, Labels, NetworkMode, SandboxId, TemplateName};
+use saggar_domain::{DeadlineAction, DraftLimits, EndReason, Labels, NetworkMode, SandboxId, TemplateName};
 use saggar_engine::Report;
-use saggar_store::{Idempotency, IdempotencyKey, RequestHash};
+use saggar_store::{Idempotency, IdempotencyKey, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
 
 use super::super::effects::About;
@@ -17,9 +17,12 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes};
 
-/// How long a sandbox that another worker makes is waited for, and how often it is looked at.
-const MADE_ELSEWHERE_MAX: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long one that is being made is waited for: longer than it takes to give it up.
+const MAKING_MAX: Duration = Duration::from_secs(20);
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often one that never came to life is replaced.
+const TRIES_MAX: u32 = 8;
 
 /// A run's sandbox.
 #[derive(Debug)]
@@ -77,9 +80,28 @@ impl RunSandbox {
         }
     }
 
-    /// Makes it, or finds the one that an earlier holder of the run made.
+    /// Makes it, or finds the one that an earlier holder of the run made. One that never came to life is replaced: nothing was lost with it.
     async fn make(&self) -> Result<SandboxId, Fault> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut tries = 0;
+        loop {
+            let made = self.make_after(lost.as_ref()).await?;
+            let id = made.asked.id;
+            tries += 1;
+            match made.life {
+                Life::Ended { ending, .. } if ending.reason == EndReason::StartFailed && tries < TRIES_MAX => {
+                    lost = Some(id)
+                }
+                Life::Creating | Life::Running { .. } | Life::Paused { .. } | Life::Ended { .. } => {
+                    *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+                    return Ok(id);
+                }
+            }
+        }
+    }
+
+    /// Waits for one that is being made: its maker may have died, and then it takes a while until that is sure.
+    async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let mut key = format!("{}.{}", self.about.run, self.about.generation);
         if let Some(lost) = lost {
             key = format!("{key}.{lost}");
@@ -100,16 +122,12 @@ impl RunSandbox {
         let idempotency = IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash });
         let permit = self.permit(Action::CreateSandbox)?;
         let begun = Instant::now();
-        let created = loop {
+        loop {
             match self.sandboxes.create(&permit, new.clone(), idempotency.clone()).await {
-                // By the holder before, who may be dead by the next look.
-                Err(Fault::InProgress) if begun.elapsed() < MADE_ELSEWHERE_MAX => sleep(LOOK_EVERY).await,
-                other => break other?,
+                Err(Fault::InProgress) if begun.elapsed() < MAKING_MAX => sleep(LOOK_EVERY).await,
+                created => return Ok(created?.sandbox),
             }
-        };
-        let id = created.sandbox.asked.id;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
-        Ok(id)
+        }
     }
 
     /// Puts it to sleep; whatever is next done in it wakes it.
