@@ -56,12 +56,16 @@ fn host_sockets(out: &Out, _: &[String]) {
         "/tmp/.X11-unix",
         "/dev/log",
         "/run/saggar",
-        "/var/lib/saggar/control",
-        "/var/lib/saggar/saggar.db",
         "/run/utmp",
         "/run/secrets",
     ] {
         out.tried(name, fs::symlink_metadata(name));
+    }
+    // By other names than their own: a sandbox that says where the runtime keeps its data fails the case.
+    for (name, path) in
+        [("its own control sockets", "/var/lib/saggar/control"), ("its own store", "/var/lib/saggar/saggar.db")]
+    {
+        out.tried(name, fs::symlink_metadata(path));
     }
     out.examined("/run is empty", fs::read_dir("/run").is_ok_and(|mut entries| entries.next().is_none()), "");
 }

@@ -114,6 +114,21 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
     }
 }
 
+/// In a mount namespace of its own, so that what is on this host stays out of it.
+#[test]
+fn the_default_data_directory_is_no_hole() {
+    if !is_root() {
+        eprintln!("not run here: only root can put an empty directory in its place");
+        return;
+    }
+    let script = "mount -t tmpfs none /var/lib && exec \"$0\" probe --json --case U02";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_saggar")])
+        .output()
+        .expect("the probe starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 /// What bubblewrap stops is seen to hold, what it leaves to its caller (descriptors) is seen to be open, and what only Saggar can be
 /// asked for is told as such.
 #[test]
