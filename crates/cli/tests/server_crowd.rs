@@ -14,7 +14,10 @@ const ROOM: usize = 8;
 const LISTENERS: usize = 500;
 
 fn live(server: &Server) -> Vec<Value> {
-    server.get("/api/v1/sandboxes?state=creating,running,paused").expect(200)["items"].as_array().unwrap().clone()
+    server.get("/api/v1/sandboxes?state=creating,running,paused").expect(200)["items"]
+        .as_array()
+        .expect("a list")
+        .clone()
 }
 
 #[test]
