@@ -143,8 +143,12 @@ fn a_sandbox_whose_maker_is_killed_is_taken_up_by_the_next() {
     let (mut was_half_made, mut killed) = (0, 0);
     while was_half_made < MAKERS_KILLED {
         let doomed = Worker::start(&server, &ledger, &[]);
-        let run = start(&server, json!([{ "calls": [shell("echo hello")] }, { "text": "finished" }]));
-        eventually("a sandbox is being made", || server.get("/api/v1/sandboxes").expect(200)["items"][0].is_object());
+        let run = start(&server, json!([{ "calls": [shell("sleep 0.2; echo hello")] }, { "text": "finished" }]));
+        // All of it may happen between two looks; then this worker is killed too late, and the next one has its turn.
+        eventually("a sandbox is being made", || {
+            let list = server.get("/api/v1/sandboxes").expect(200);
+            list["items"][0].is_object() || show(&server, &run)["state"] == "finished"
+        });
         // Before its supervisor is started, or after, or when it is ready.
         pause_for(Duration::from_millis(u64::from(killed % 4)));
         doomed.signal(Signal::KILL);
