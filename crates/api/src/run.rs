@@ -33,10 +33,33 @@ pub struct Agent {
     pub task: String,
     /// Who thinks for it.
     pub model: AgentModel,
-    /// What it may use: `shell`, `files`, `http`, `wait`, `ask_human`.
+    /// What it may use: `shell`, `files`, `http`, `wait`, `ask_human`, `delegate`.
     #[serde(default)]
     pub tools: BTreeMap<String, AgentTool>,
     /// What it may spend; what is absent is without limit.
+    #[serde(default)]
+    pub budget: RunBudget,
+    /// So many times the same call with the same arguments in a row is a loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_max: Option<u32>,
+    /// Whom it and its children may start with `delegate` besides themselves, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<String, SubAgent>,
+}
+
+/// An agent that others start with `delegate`, which says what its task is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct SubAgent {
+    /// What it is told before anything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// Who thinks for it.
+    pub model: AgentModel,
+    /// What it may use, of what whoever starts it may.
+    #[serde(default)]
+    pub tools: BTreeMap<String, AgentTool>,
+    /// What it may spend, of what is left to whoever starts it.
     #[serde(default)]
     pub budget: RunBudget,
     /// So many times the same call with the same arguments in a row is a loop.
@@ -89,7 +112,7 @@ pub enum EffectClass {
     Once,
 }
 
-/// What a run may spend.
+/// What a run may spend, with every run that it starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct RunBudget {
@@ -112,6 +135,9 @@ pub struct RunBudget {
     /// Attempts after the first, of all steps together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
+    /// Runs started by it, and by those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children: Option<u64>,
 }
 
 /// A run.
@@ -134,7 +160,7 @@ pub struct Run {
     /// When something last happened to it.
     #[schema(value_type = schema::Instant)]
     pub updated_at: Timestamp,
-    /// When it goes on by itself, where it waits.
+    /// When it goes on by itself, where it waits for a time; the end of its time, where it waits for a run that it started.
     #[schema(value_type = Option<schema::Instant>)]
     pub wake_at: Option<Timestamp>,
     /// The number of its last entry.
@@ -143,6 +169,9 @@ pub struct Run {
     pub generation: u32,
     /// Whose past it has, where it is a fork.
     pub parent: Option<RunParent>,
+    /// Who started it and waits for its end, where a run did.
+    #[serde(default)]
+    pub child_of: Option<RunChildOf>,
     /// The sandbox it works in.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
@@ -159,6 +188,16 @@ pub struct RunParent {
     pub run_id: RunId,
     /// Up to which entry.
     pub through: u64,
+}
+
+/// Who started a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunChildOf {
+    /// Which run.
+    #[schema(value_type = schema::RunId)]
+    pub run_id: RunId,
+    /// Which step of it.
+    pub step: u64,
 }
 
 /// A page of runs, newest first.
@@ -179,6 +218,10 @@ pub struct ListRuns {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>, example = "parked")]
     pub state: Option<RunState>,
+    /// Only those that this run started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::RunId>)]
+    pub child_of: Option<RunId>,
     /// How many at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
@@ -212,7 +255,7 @@ pub struct JournalPage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SignalRun {
-    /// The sender's name for it: the same id twice is once.
+    /// The sender's name for it: the same id twice is once. It doesn't begin with `@`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// What kind: `answer` is for a question of the run's, anything else is said to the agent.
@@ -284,4 +327,4 @@ pub struct ReplayDivergence {
     pub derived: Option<Value>,
 }
 
-only_from_an_object!(StartRun, Agent, AgentModel, AgentTool, RunBudget, SignalRun, DecideStep, ForkRun);
+only_from_an_object!(StartRun, Agent, SubAgent, AgentModel, AgentTool, RunBudget, SignalRun, DecideStep, ForkRun);

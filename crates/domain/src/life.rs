@@ -51,7 +51,7 @@ choice!(
         Queued = "queued",
         /// An effect is under way.
         Running = "running",
-        /// It waits for a time.
+        /// It waits for a time, or for a run that it started.
         Waiting = "waiting",
         /// It waits for a person's answer.
         Asking = "asking",

@@ -31,6 +31,9 @@ pub struct AgentSpec {
     /// So many times the same call with the same arguments in a row is a loop.
     #[serde(default = "default_repeats_max")]
     pub repeats_max: u32,
+    /// Whom it and its children may start besides themselves, by name. Their own `agents` are those of whoever starts them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<String, AgentSpec>,
 }
 
 /// Who thinks for an agent.

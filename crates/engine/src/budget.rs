@@ -22,6 +22,38 @@ pub struct Budget {
     pub children: Option<u64>,
 }
 
+impl Budget {
+    /// The lesser of both, for each.
+    #[must_use]
+    pub fn within(self, other: Self) -> Self {
+        let lesser = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            steps: lesser(self.steps, other.steps),
+            wall_ms: lesser(self.wall_ms, other.wall_ms),
+            tokens: lesser(self.tokens, other.tokens),
+            micros: lesser(self.micros, other.micros),
+            tool_calls: lesser(self.tool_calls, other.tool_calls),
+            retries: lesser(self.retries, other.retries),
+            children: lesser(self.children, other.children),
+        }
+    }
+
+    /// All of it, for whoever sets it aside. Of what has no limit nothing is: nobody has to be kept from it.
+    pub fn whole(&self) -> Spending {
+        Spending {
+            steps: self.steps.unwrap_or(0),
+            tokens: self.tokens.unwrap_or(0),
+            micros: self.micros.unwrap_or(0),
+            tool_calls: self.tool_calls.unwrap_or(0),
+            retries: self.retries.unwrap_or(0),
+            children: self.children.unwrap_or(0),
+        }
+    }
+}
+
 /// Which budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,6 +72,21 @@ pub enum BudgetName {
     Retries,
     /// Runs started by it.
     Children,
+}
+
+impl BudgetName {
+    /// Its name, as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::WallMs => "wall_ms",
+            Self::Tokens => "tokens",
+            Self::Micros => "micros",
+            Self::ToolCalls => "tool_calls",
+            Self::Retries => "retries",
+            Self::Children => "children",
+        }
+    }
 }
 
 /// So much of everything but time.
@@ -104,10 +151,30 @@ impl Ledger {
         self.limit
     }
 
+    /// What has been spent, or may have been: an effect that was given up may have cost what was set aside for it.
+    pub fn spent_at_most(&self) -> Spending {
+        self.spent.plus(self.reserved)
+    }
+
+    /// What may still be spent, of everything but time.
+    pub fn left(&self) -> Budget {
+        let all = self.spent_at_most();
+        let left = |limit: Option<u64>, gone: u64| limit.map(|limit| limit.saturating_sub(gone));
+        Budget {
+            steps: left(self.limit.steps, all.steps),
+            wall_ms: None,
+            tokens: left(self.limit.tokens, all.tokens),
+            micros: left(self.limit.micros, all.micros),
+            tool_calls: left(self.limit.tool_calls, all.tool_calls),
+            retries: left(self.limit.retries, all.retries),
+            children: left(self.limit.children, all.children),
+        }
+    }
+
     /// Which budget doesn't allow this on top, if one doesn't. A limit is reached when nothing is left of it: so the last
     /// reservation may overshoot what it was made for by what it turns out to cost, and no second one is made.
     pub fn refuses(&self, wanted: Spending) -> Option<BudgetName> {
-        let all = self.spent.plus(self.reserved).plus(wanted);
+        let all = self.spent_at_most().plus(wanted);
         let limit = &self.limit;
         [
             (BudgetName::Steps, all.steps, limit.steps),
@@ -152,6 +219,19 @@ mod tests {
         assert_eq!(ledger.spent().tokens, 130);
         assert_eq!(ledger.refuses(tokens(0)), Some(BudgetName::Tokens));
         assert_eq!(ledger.refuses(tokens(1)), Some(BudgetName::Tokens));
+    }
+
+    #[test]
+    fn what_is_left_goes_to_a_child_and_no_more() {
+        let mut ledger = Ledger::new(Budget { tokens: Some(100), steps: Some(10), ..Budget::default() });
+        ledger.settle(tokens(30));
+        ledger.reserve(Spending { steps: 1, ..Spending::default() });
+        let own = Budget { tokens: Some(1000), steps: Some(3), retries: Some(5), ..Budget::default() };
+        let given = own.within(ledger.left());
+        assert_eq!((given.tokens, given.steps, given.retries, given.micros), (Some(70), Some(3), Some(5), None));
+        ledger.reserve(given.whole());
+        assert_eq!(ledger.refuses(tokens(1)), Some(BudgetName::Tokens), "all of it is set aside");
+        assert_eq!((ledger.left().tokens, ledger.left().steps), (Some(0), Some(6)));
     }
 
     #[test]

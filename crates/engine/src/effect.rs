@@ -1,9 +1,10 @@
 //! Effects: what is done to the world on a run's behalf, and what comes back.
 
-use saggar_domain::Timestamp;
+use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
+use crate::budget::Budget;
 
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,20 @@ pub enum Effect {
         call: ToolCall,
         /// What.
         question: Body,
+    },
+    /// Start a child run, and wait for its end. Nobody executes it: the commit that has its intent makes the child, and the
+    /// one that has the child's end tells of it.
+    Delegate {
+        /// The call that asked for it.
+        call: ToolCall,
+        /// The child. Its id follows from the step's key, so there is one of it.
+        child: RunId,
+        /// Which of the agents; `None` is the same agent once more.
+        agent: Option<String>,
+        /// What it is asked to do.
+        task: Body,
+        /// What it may spend, its own children included: all of it is set aside.
+        budget: Budget,
     },
 }
 

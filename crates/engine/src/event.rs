@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{BudgetName, Spending};
+use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::input::{Decision, Failure};
 
@@ -22,6 +23,9 @@ pub enum Event {
         run: RunId,
         /// What it is.
         agent: Box<AgentSpec>,
+        /// Who started it and waits for its end, where a run did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        child_of: Option<ChildOf>,
         /// When.
         at: Timestamp,
     },
@@ -165,6 +169,8 @@ pub enum Settled {
     Returned(ToolResult),
     /// It failed for the last time: the model is told why.
     GaveUp(Failure),
+    /// The child run ended.
+    Ended(ChildEnd),
 }
 
 /// How a run ended.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
 use crate::body::Body;
+use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{ModelReply, ToolResult, Usage};
 
 /// Something is asked or reported.
@@ -16,6 +17,8 @@ pub enum Input {
         run: RunId,
         /// What it is.
         agent: Box<AgentSpec>,
+        /// Who starts it, where a run does.
+        child_of: Option<ChildOf>,
     },
     /// Go on from here as another run.
     Fork {
@@ -63,6 +66,8 @@ pub enum Input {
         /// How.
         decision: Decision,
     },
+    /// The child that it waits for has ended.
+    ChildEnded(ChildEnd),
 }
 
 /// What came of an attempt.

@@ -22,6 +22,14 @@ impl Repeats {
         self.count = self.with(call);
         self.last = Some(fingerprint(call));
     }
+
+    /// The last call was not made after all.
+    pub(crate) fn take_back(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.last = None;
+        }
+    }
 }
 
 /// The tool and its arguments; the model's name for the call is another each time.

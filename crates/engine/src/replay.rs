@@ -78,7 +78,9 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         Some(Input::Reported { epoch: run.epoch(), step: open.step, attempt: open.attempt, report, chance })
     };
     match first {
-        Event::RunStarted { run, agent, .. } => Some(Input::Start { run: run.clone(), agent: agent.clone() }),
+        Event::RunStarted { run, agent, child_of, .. } => {
+            Some(Input::Start { run: run.clone(), agent: agent.clone(), child_of: child_of.clone() })
+        }
         Event::Forked { run, generation, message, is_logical_only, .. } => Some(Input::Fork {
             run: run.clone(),
             generation: *generation,
@@ -102,6 +104,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             (Settled::Returned(result), _) => {
                 reported(Report::Returned { result: result.clone(), snapshot: snapshot.clone() }, 0)
             }
+            (Settled::Ended(end), _) => Some(Input::ChildEnded(end.clone())),
             (Settled::GaveUp(failure), _) => reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0),
         },
         Event::StepFailed { failure, usage, retry_at, at, .. } => {
@@ -110,7 +113,8 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         }
         Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
         Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),
-        Event::StepAbandoned { .. } => finish_input(second?),
+        // Where a fork cut off how it ended, any end that gives up a step is as good.
+        Event::StepAbandoned { .. } => Some(second.and_then(finish_input).unwrap_or(Input::Cancel)),
         Event::RunFinished { .. } => finish_input(first),
     }
 }

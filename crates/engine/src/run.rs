@@ -24,6 +24,7 @@ use saggar_domain::{RunId, Timestamp};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{Ledger, Spending};
+use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::repeats::Repeats;
@@ -63,6 +64,9 @@ struct Born {
     generation: u32,
     started_at: Timestamp,
     is_logical_only: bool,
+    child_of: Option<ChildOf>,
+    // How many runs are above it. A fork keeps it, and has nobody who waits for it.
+    depth: u32,
 }
 
 /// One message of the conversation.
@@ -131,6 +135,11 @@ pub enum Status {
         /// Until when.
         until: Timestamp,
     },
+    /// It waits for the end of a run that it started.
+    Delegating {
+        /// Which.
+        child: RunId,
+    },
     /// It waits for a person's answer.
     Asking,
     /// It waits for a person's decision about a step that nobody knows of.
@@ -177,6 +186,16 @@ impl Run {
     /// Whether its files were not restored when it was forked.
     pub fn is_logical_only(&self) -> bool {
         self.born.as_ref().is_some_and(|born| born.is_logical_only)
+    }
+
+    /// How many runs are above it.
+    pub fn depth(&self) -> u32 {
+        self.born.as_ref().map_or(0, |born| born.depth)
+    }
+
+    /// Who started it and waits for its end.
+    pub fn child_of(&self) -> Option<&ChildOf> {
+        self.born.as_ref().and_then(|born| born.child_of.as_ref())
     }
 
     /// The epoch of whoever holds it.
@@ -236,6 +255,7 @@ impl Run {
             (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
+            (Attempt::Doing, Effect::Delegate { child, .. }) => Status::Delegating { child: child.clone() },
             (Attempt::Doing | Attempt::Probing, _) => Status::Running,
         }
     }
@@ -244,16 +264,17 @@ impl Run {
     /// again here, so that what was once written can always be read.
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::RunStarted { run, agent, at } => self.start(run, agent, *at),
+            Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
             Event::Forked { run, generation, message, is_logical_only, at, .. } => {
                 if let Some(born) = &mut self.born {
                     born.id = run.clone();
                     born.generation = *generation;
                     born.started_at = *at;
                     born.is_logical_only = *is_logical_only;
+                    born.child_of = None;
                 }
                 self.epoch = 0;
-                self.open = None;
+                self.drop_open();
                 self.is_paused = false;
                 self.ledger.settle(Spending::default());
                 if let Some(message) = message {
@@ -278,10 +299,8 @@ impl Run {
             Event::SignalReceived { id, name, body, .. } => self.hear(id, name, body),
             Event::Paused { .. } => self.is_paused = true,
             Event::Resumed { .. } => self.is_paused = false,
-            Event::StepAbandoned { .. } => {
-                self.open = None;
-                self.ledger.settle(Spending::default());
-            }
+            // What was set aside for it stays so: whoever started this run has to count with it.
+            Event::StepAbandoned { .. } => self.drop_open(),
             Event::RunFinished { outcome, .. } => {
                 self.open = None;
                 self.calls.clear();
@@ -290,14 +309,22 @@ impl Run {
         }
     }
 
-    fn start(&mut self, run: &RunId, agent: &AgentSpec, at: Timestamp) {
+    fn start(&mut self, run: &RunId, agent: &AgentSpec, child_of: Option<&ChildOf>, at: Timestamp) {
         self.ledger = Ledger::new(agent.budget);
         if let Some(system) = &agent.system {
             self.say(Message::System(system.clone()));
         }
         self.say(Message::User(agent.task.clone()));
         let agent = Box::new(agent.clone());
-        self.born = Some(Born { id: run.clone(), agent, generation: 0, started_at: at, is_logical_only: false });
+        self.born = Some(Born {
+            id: run.clone(),
+            agent,
+            generation: 0,
+            started_at: at,
+            is_logical_only: false,
+            child_of: child_of.cloned(),
+            depth: child_of.map_or(0, |child_of| child_of.depth),
+        });
     }
 
     fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending) {
@@ -313,9 +340,17 @@ impl Run {
         self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing });
     }
 
+    /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.
+    fn drop_open(&mut self) {
+        if let Some(OpenStep { effect: Effect::Delegate { call, .. }, .. }) = self.open.take() {
+            self.calls.push_front(call);
+            self.repeats.take_back();
+        }
+    }
+
     fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
         let Some(open) = self.open.take_if(|open| open.step == step) else { return };
-        self.ledger.settle(open.effect.cost(usage));
+        self.ledger.settle(open.effect.cost(result, usage));
         match (result, open.effect.call()) {
             (Settled::Replied(reply), _) => {
                 self.calls = reply.calls.iter().cloned().collect();
@@ -329,8 +364,11 @@ impl Run {
                 let content = Body::text(format!("{}: {}", failure.code, failure.message));
                 self.say(Message::Tool { call: call.id.clone(), result: ToolResult { content, is_error: true } });
             }
+            (Settled::Ended(end), Some(call)) => {
+                self.say(Message::Tool { call: call.id.clone(), result: end.result() });
+            }
             // A model that gave up ends the run, in the event after this.
-            (Settled::Returned(_) | Settled::GaveUp(_), None) => {}
+            (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
         }
         // An answer that waited for its question has been given.
         if matches!(open.effect, Effect::AskHuman { .. })
@@ -388,17 +426,26 @@ impl Effect {
     pub fn call(&self) -> Option<&ToolCall> {
         match self {
             Self::CallModel { .. } => None,
-            Self::CallTool { call } | Self::Wait { call, .. } | Self::AskHuman { call, .. } => Some(call),
+            Self::CallTool { call }
+            | Self::Wait { call, .. }
+            | Self::AskHuman { call, .. }
+            | Self::Delegate { call, .. } => Some(call),
         }
     }
 
-    fn cost(&self, usage: Usage) -> Spending {
-        Spending {
+    /// What it has cost, with everything below it.
+    fn cost(&self, result: &Settled, usage: Usage) -> Spending {
+        let own = Spending {
             steps: 1,
             tokens: usage.tokens,
             micros: usage.micros,
             tool_calls: u64::from(self.call().is_some()),
-            ..Spending::default()
+            retries: 0,
+            children: u64::from(matches!(self, Self::Delegate { .. })),
+        };
+        match result {
+            Settled::Ended(end) => own.plus(end.spent),
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) => own,
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Golden journals: what was once written is read for ever. A file here is never changed; a new version adds one.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use std::collections::BTreeSet;
 
-use saggar_engine::{Entry, Event, Outcome, Run, replay};
+use saggar_engine::{Entry, Event, Outcome, Run, Spending, replay};
 
 /// Every kind of event there was in version 1, with every field filled that it had.
 const V1: &str = include_str!("../journals/v1.jsonl");
 
-/// The names that version 1 has.
-const V1_NAMES: [&str; 14] = [
+/// The names that both have.
+const NAMES: [&str; 14] = [
     "claimed",
     "forked",
     "paused",
@@ -25,20 +26,40 @@ const V1_NAMES: [&str; 14] = [
     "step_unknown",
 ];
 
-#[test]
-fn version_1_is_read_and_means_what_it_meant() {
-    let entries: Vec<Entry> = V1.lines().map(|line| Entry::decode(line).unwrap()).collect();
-    for (number, (entry, line)) in (1..).zip(entries.iter().zip(V1.lines())) {
-        assert_eq!((entry.v, entry.seq), (1, number));
+/// The same, and everything about child runs, which came with version 2.
+const V2: &str = include_str!("../journals/v2.jsonl");
+
+/// The events of a journal that is written today as it was written then, and that decides what it decided.
+fn check(journal: &str, version: u32) -> (Vec<Event>, Run) {
+    let entries: Vec<Entry> = journal.lines().map(|line| Entry::decode(line).unwrap()).collect();
+    for (number, (entry, line)) in (1..).zip(entries.iter().zip(journal.lines())) {
+        assert_eq!((entry.v, entry.seq), (version, number));
         assert_eq!(entry.encode(), line, "what is written today is what was written then");
     }
     let names: BTreeSet<_> = entries.iter().map(|entry| entry.event.name()).collect();
-    assert_eq!(names, BTreeSet::from(V1_NAMES));
+    assert_eq!(names, BTreeSet::from(NAMES));
     let events: Vec<Event> = entries.into_iter().map(|entry| entry.event).collect();
     let replayed = replay(&events);
     assert_eq!(replayed.divergence, None, "the same is decided as then");
     let run = Run::from_events(&events);
+    assert_eq!(format!("{run:?}"), format!("{:?}", replayed.run));
+    (events, run)
+}
+
+#[test]
+fn version_1_is_read_and_means_what_it_meant() {
+    let (_, run) = check(V1, 1);
     assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
     assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (1, 11, 2, 13));
-    assert_eq!(format!("{run:?}"), format!("{:?}", replayed.run));
+}
+
+#[test]
+fn version_2_is_read_and_means_what_it_meant() {
+    let (events, run) = check(V2, 2);
+    assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
+    assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (1, 12, 1, 13));
+    let spent = Spending { steps: 19, tokens: 130, micros: 65, tool_calls: 12, retries: 5, children: 6 };
+    assert_eq!((run.ledger().spent(), run.depth(), run.child_of()), (spent, 1, None));
+    let begun = Run::from_events(&events[..1]);
+    assert_eq!(begun.child_of().map(|of| (of.step, of.depth)), Some((5, 1)));
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    Body, Budget, BudgetName, Decision, Effect, Entry, Event, Failure, Input, Outcome, Rejected, Report, Run, Signal,
-    Status, Usage, Work, replay,
+    Body, Budget, BudgetName, ChildEnd, Decision, Effect, Entry, Event, Failure, Input, Outcome, Rejected, Report, Run,
+    Signal, Spending, Status, Usage, Work, replay,
 };
 use support::{Driven, agent, reply};
 
@@ -291,7 +291,7 @@ fn entries_read_back_and_newer_ones_are_refused() {
         let entry = Entry::new(index as u64 + 1, event.clone());
         assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
     }
-    assert!(Entry::decode(r#"{"v":2,"seq":1,"event":"from_the_future"}"#).unwrap_err().to_string().contains("newer"));
+    assert!(Entry::decode(r#"{"v":3,"seq":1,"event":"from_the_future"}"#).unwrap_err().to_string().contains("newer"));
     assert!(Entry::decode("{").is_err());
 }
 
@@ -309,10 +309,11 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
         let mut driven = Driven::start(saggar_engine::AgentSpec { budget, ..agent() });
         for turn in 0..120 {
             driven.now = driven.now.after(Duration::from_millis(chance(4000)));
-            let tools = ["pure", "keyed", "probeable", "once", "wait", "ask_human", "nonsense"];
-            let arguments = format!("{{\"n\":{},\"seconds\":{},\"question\":\"?\"}}", chance(3), chance(9));
-            let tool = tools[chance(7) as usize];
-            let input = match chance(12) {
+            let tools = ["pure", "keyed", "probeable", "once", "wait", "ask_human", "delegate", "nonsense"];
+            let arguments =
+                format!("{{\"n\":{},\"seconds\":{},\"question\":\"?\",\"task\":\"?\"}}", chance(3), chance(9));
+            let tool = tools[chance(8) as usize];
+            let input = match chance(13) {
                 0 => Input::Claim { epoch: driven.run.epoch() + chance(2) },
                 1 => Input::Tick,
                 2 => Input::Pause,
@@ -322,6 +323,11 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 6 => {
                     let name = if chance(2) == 0 { "answer" } else { "message" };
                     Input::Signal(Signal { id: chance(20).to_string(), name: name.to_owned(), body: Body::text("hi") })
+                }
+                12 => {
+                    let Some(child) = driven.run.child().cloned() else { continue };
+                    let spent = Spending { steps: chance(3), tokens: chance(9), ..Spending::default() };
+                    Input::ChildEnded(ChildEnd { child, outcome: Outcome::Cancelled, spent })
                 }
                 kind => {
                     let Some(open) = driven.run.open_step() else { continue };

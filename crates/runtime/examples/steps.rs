@@ -136,5 +136,6 @@ fn agent(url: &str, steps: usize) -> AgentSpec {
         tools: BTreeMap::from([("http".to_owned(), tool)]),
         budget: Budget::default(),
         repeats_max: 8,
+        agents: BTreeMap::new(),
     }
 }

@@ -11,6 +11,7 @@
 mod bodies;
 mod drive;
 mod effects;
+mod family;
 mod fixture;
 mod fork;
 mod handle;

@@ -1,5 +1,7 @@
 //! Runs between the wire and the runtime.
 
+use std::collections::BTreeMap;
+
 use saggar_api as api;
 use saggar_domain::{RunState, Timeout};
 use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
@@ -17,27 +19,46 @@ const REPLY_TOKENS: u64 = 4096;
 const REPEATS: u32 = 8;
 
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
-    let tools = agent.tools.into_iter().map(|(name, tool)| {
+    let api::Agent { name, system, task, model, tools, budget, repeats_max, agents } = agent;
+    let others = agents.into_iter().map(|(name, other)| {
+        // Whoever starts it says what its task is.
+        let api::SubAgent { system, model, tools, budget, repeats_max } = other;
+        (name.clone(), spec(name, system, String::new(), model, tools, budget, repeats_max))
+    });
+    AgentSpec { agents: others.collect(), ..spec(name, system, task, model, tools, budget, repeats_max) }
+}
+
+fn spec(
+    name: String,
+    system: Option<String>,
+    task: String,
+    model: api::AgentModel,
+    tools: BTreeMap<String, api::AgentTool>,
+    budget: api::RunBudget,
+    repeats_max: Option<u32>,
+) -> AgentSpec {
+    let tools = tools.into_iter().map(|(name, tool)| {
         let class = tool.class.map_or_else(|| default_class(&name), class);
         let retry = RetryPolicy::default();
         let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
         let timeout_ms = tool.timeout.map_or(TOOL_TIMEOUT_MS, millis);
         (name, ToolSpec { class, retry, timeout_ms })
     });
-    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries } = agent.budget;
+    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {
         tools: tools.collect(),
-        name: agent.name,
-        system: agent.system.map(Body::text),
-        task: Body::text(agent.task),
+        name,
+        system: system.map(Body::text),
+        task: Body::text(task),
         model: ModelRef {
-            provider: agent.model.provider,
-            model: agent.model.script.to_string(),
-            reply_tokens_max: agent.model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
+            provider: model.provider,
+            model: model.script.to_string(),
+            reply_tokens_max: model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
             retry: RetryPolicy::default(),
         },
-        budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children: None },
-        repeats_max: agent.repeats_max.unwrap_or(REPEATS),
+        budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
+        repeats_max: repeats_max.unwrap_or(REPEATS),
+        agents: BTreeMap::new(),
     }
 }
 
@@ -69,6 +90,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         entries: row.head,
         generation: row.generation,
         parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through }),
+        child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
         sandbox_id: row.sandbox,
         outcome,
     })

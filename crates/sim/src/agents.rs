@@ -8,21 +8,31 @@ use crate::chance::Chance;
 
 /// Turns in which an agent's model asks for something; then it is done.
 const TURNS: u64 = 5;
+/// The same of an agent that is started by others.
+const HELPER_TURNS: u64 = 1;
+/// Who is started by others.
+const HELPER: &str = "helper";
 /// Patient enough for every fault of a simulation: who gives up has another end.
 const RETRY: RetryPolicy = RetryPolicy { attempts_max: 1000, first_ms: 50, most_ms: 500 };
 
-/// The tools of every agent, one for each class.
-const TOOLS: [(&str, Class); 6] = [
+/// The tools of every agent, one for each class and kind.
+const TOOLS: [(&str, Class); 7] = [
     ("pure", Class::Pure),
     ("keyed", Class::Keyed),
     ("probeable", Class::Probeable),
     ("once", Class::Once),
     ("wait", Class::Pure),
     ("ask_human", Class::Pure),
+    ("delegate", Class::Keyed),
 ];
 
-/// An agent whose model follows from a seed.
-pub(crate) fn agent(name: &str, seed: u64) -> AgentSpec {
+/// An agent whose model follows from a seed, and one that it may start.
+pub(crate) fn agent(name: &str, seed: u64, limits: Budget) -> AgentSpec {
+    let helper = spec(HELPER, seed.rotate_left(7), Budget::default());
+    AgentSpec { agents: [(HELPER.to_owned(), helper)].into(), ..spec(name, seed, limits) }
+}
+
+fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
     let tool = |(name, class): (&str, Class)| (name.to_owned(), ToolSpec { class, retry: RETRY, timeout_ms: 2000 });
     AgentSpec {
         name: name.to_owned(),
@@ -35,36 +45,48 @@ pub(crate) fn agent(name: &str, seed: u64) -> AgentSpec {
             retry: RETRY,
         },
         tools: TOOLS.map(tool).into_iter().collect::<BTreeMap<_, _>>(),
-        budget: Budget::default(),
+        budget,
         repeats_max: 1000,
+        agents: BTreeMap::new(),
     }
 }
 
-/// What the model of a seed says after so many replies. Some of it is too long for a journal.
-pub(crate) fn reply(seed: &str, replies: u64) -> ModelReply {
-    let mut chance = Chance::new(seed.parse::<u64>().unwrap_or_default() ^ (replies << 32));
-    if replies >= TURNS {
+/// What an agent's model says after so many replies. Some of it is too long for a journal.
+pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
+    let task = agent.task.as_text().unwrap_or_default();
+    let seed = agent.model.model.parse::<u64>().unwrap_or_default() ^ sum(task);
+    let mut chance = Chance::new(seed ^ (replies << 32));
+    if replies >= if agent.name == HELPER { HELPER_TURNS } else { TURNS } {
         return ModelReply { text: Body::text(format!("finished after {replies}")), calls: Vec::new() };
     }
-    let calls = (0..=chance.below(3)).map(|index| {
-        let (tool, _) = TOOLS[chance.below(TOOLS.len() as u64) as usize];
-        let arguments = match tool {
-            "wait" => format!("{{\"seconds\": {}}}", chance.below(5)),
-            "ask_human" => format!("{{\"question\": \"{replies}.{index}?\"}}"),
-            _ if chance.per_mille(100) => format!("{{\"long\": \"{}\"}}", "x".repeat(20_000)),
-            _ => format!("{{\"n\": {index}}}"),
-        };
-        ToolCall { id: format!("{replies}.{index}"), tool: tool.to_owned(), arguments: Body::text(arguments) }
-    });
-    ModelReply { text: Body::text(format!("turn {replies}")), calls: calls.collect() }
+    let calls: Vec<ToolCall> = (0..=chance.below(3))
+        .map(|index| {
+            let (tool, _) = TOOLS[chance.below(TOOLS.len() as u64) as usize];
+            let arguments = match tool {
+                "wait" => format!("{{\"seconds\": {}}}", chance.below(5)),
+                "ask_human" => format!("{{\"question\": \"{replies}.{index}?\"}}"),
+                // Now and then the same agent once more.
+                "delegate" if chance.per_mille(100) => format!("{{\"task\": \"{}\"}}", chance.number()),
+                "delegate" => format!("{{\"task\": \"{}\", \"agent\": \"{HELPER}\"}}", chance.number()),
+                _ if chance.per_mille(100) => format!("{{\"long\": \"{}\"}}", "x".repeat(20_000)),
+                _ => format!("{{\"n\": {index}}}"),
+            };
+            ToolCall { id: format!("{replies}.{index}"), tool: tool.to_owned(), arguments: Body::text(arguments) }
+        })
+        .collect();
+    let text = if chance.per_mille(30) { "z".repeat(20_000) } else { format!("turn {replies}") };
+    ModelReply { text: Body::text(text), calls }
 }
 
 /// What a tool gives for a key.
 pub(crate) fn result(tool: &str, key: &str) -> String {
-    let sum = key.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-    if Chance::new(sum).per_mille(50) {
+    if Chance::new(sum(key)).per_mille(50) {
         format!("{tool} {key} {}", "y".repeat(20_000))
     } else {
         format!("{tool} {key}")
     }
+}
+
+fn sum(text: &str) -> u64 {
+    text.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)))
 }

@@ -104,6 +104,10 @@ impl Journal for FaultyJournal {
         self.call("release", move |memory| memory.release(&run, epoch)).await
     }
 
+    async fn let_go(&self, run: RunId, epoch: u64) -> Result<(), Error> {
+        self.call("let go", move |memory| memory.let_go(&run, epoch)).await
+    }
+
     async fn drop_holder(&self, holder: Holder, now: Timestamp) -> Result<usize, Error> {
         self.call("drop holder", move |memory| memory.drop_holder(&holder, now)).await
     }
@@ -159,6 +163,11 @@ impl Journal for Memory {
 
     async fn release(&self, run: RunId, epoch: u64) -> Result<(), Error> {
         Memory::release(self, &run, epoch);
+        Ok(())
+    }
+
+    async fn let_go(&self, run: RunId, epoch: u64) -> Result<(), Error> {
+        Memory::let_go(self, &run, epoch);
         Ok(())
     }
 

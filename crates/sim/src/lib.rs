@@ -11,6 +11,7 @@
 
 mod agents;
 mod chance;
+mod family;
 mod faults;
 mod gate;
 mod journal;

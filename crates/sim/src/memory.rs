@@ -42,17 +42,16 @@ impl Kept {
     }
 
     fn is_due(&self, now: Timestamp) -> bool {
-        self.row.state != RunState::Finished && self.row.wake_at.is_some_and(|at| at <= now) && self.is_free(now)
+        self.row.wake_at.is_some_and(|at| at <= now) && self.is_free(now)
     }
 }
 
-impl Memory {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes down a run, to be taken at once.
-    pub fn create(&self, new: NewRun) {
+impl Inner {
+    /// Writes down a run, unless there is one of that id.
+    fn create(&mut self, new: NewRun) {
+        if self.runs.contains_key(&new.id) {
+            return;
+        }
         let row = RunRow {
             id: new.id.clone(),
             project: new.project,
@@ -66,27 +65,45 @@ impl Memory {
             wake_at: Some(new.created_at),
             root: new.id.clone(),
             parent: None,
+            child_of: new.child_of,
             generation: 0,
             sandbox: None,
             outcome: None,
         };
-        self.lock()
-            .runs
-            .insert(new.id, Kept { row, lease_until: None, events: decode(&new.first), entries: vec![new.first] });
+        self.runs.insert(new.id, Kept { row, lease_until: None, events: decode(&new.first), entries: vec![new.first] });
+    }
+
+    fn put_letter(&mut self, new: NewLetter) -> bool {
+        let kept = self.runs.get_mut(&new.run).filter(|kept| kept.row.project == new.project);
+        let Some(kept) = kept.filter(|kept| kept.row.state != RunState::Finished) else { return false };
+        kept.row.wake_at = Some(kept.row.wake_at.map_or(new.at, |at| at.min(new.at)));
+        if !self.inbox.iter().any(|(run, letter)| *run == new.run && letter.id == new.id) {
+            self.letters += 1;
+            self.inbox.push((new.run, Letter { n: self.letters, id: new.id, at: new.at, body: new.body }));
+        }
+        true
+    }
+
+    /// A run's word to another takes the place of its word before.
+    fn deliver(&mut self, new: NewLetter) {
+        self.inbox.retain(|(run, letter)| *run != new.run || letter.id != new.id);
+        self.put_letter(new);
+    }
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down a run, to be taken at once.
+    pub fn create(&self, new: NewRun) {
+        self.lock().create(new);
     }
 
     /// Takes a letter; `false` when the run is over or there is none.
     pub fn put_letter(&self, new: NewLetter) -> bool {
-        let mut inner = self.lock();
-        let inner = &mut *inner;
-        let kept = inner.runs.get_mut(&new.run).filter(|kept| kept.row.project == new.project);
-        let Some(kept) = kept.filter(|kept| kept.row.state != RunState::Finished) else { return false };
-        kept.row.wake_at = Some(kept.row.wake_at.map_or(new.at, |at| at.min(new.at)));
-        if !inner.inbox.iter().any(|(run, letter)| *run == new.run && letter.id == new.id) {
-            inner.letters += 1;
-            inner.inbox.push((new.run, Letter { n: inner.letters, id: new.id, at: new.at, body: new.body }));
-        }
-        true
+        self.lock().put_letter(new)
     }
 
     /// A run's row.
@@ -150,7 +167,6 @@ impl Memory {
     pub(crate) fn held(&self, holder: &Holder) -> Vec<Claimed> {
         let inner = self.lock();
         let held = inner.runs.values().filter(|kept| kept.row.holder.as_ref() == Some(holder));
-        let held = held.filter(|kept| kept.row.state != RunState::Finished);
         held.map(|kept| Claimed { run: kept.row.clone(), epoch: kept.row.epoch }).collect()
     }
 
@@ -170,10 +186,17 @@ impl Memory {
         }
     }
 
+    pub(crate) fn let_go(&self, run: &RunId, epoch: u64) {
+        let mut inner = self.lock();
+        let kept = inner.runs.get_mut(run).filter(|kept| kept.row.epoch == epoch);
+        if let Some(kept) = kept.filter(|kept| kept.row.state == RunState::Finished) {
+            (kept.row.holder, kept.lease_until, kept.row.wake_at) = (None, None, None);
+        }
+    }
+
     pub(crate) fn drop_holder(&self, holder: &Holder, now: Timestamp) -> usize {
         let mut inner = self.lock();
         let held = inner.runs.values_mut().filter(|kept| kept.row.holder.as_ref() == Some(holder));
-        let held = held.filter(|kept| kept.row.state != RunState::Finished);
         held.map(|kept| {
             (kept.row.holder, kept.lease_until) = (None, None);
             kept.row.wake_at = Some(kept.row.wake_at.map_or(now, |at| at.min(now)));
@@ -227,10 +250,13 @@ impl Memory {
         if let Some(sandbox) = &summary.sandbox {
             kept.row.sandbox = Some(sandbox.clone());
         }
-        if is_over {
+        if is_over && kept.row.wake_at.is_none() {
             (kept.row.holder, kept.lease_until) = (None, None);
         }
-        Appended::Done { head: kept.row.head }
+        let head = kept.row.head;
+        append.children.iter().for_each(|child| inner.create(child.clone()));
+        append.letters.iter().for_each(|letter| inner.deliver(letter.clone()));
+        Appended::Done { head }
     }
 
     pub(crate) fn put_blob(&self, bytes: &[u8]) -> BlobHash {

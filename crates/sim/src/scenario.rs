@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use saggar_domain::{ProjectId, RunId, RunState};
-use saggar_engine::{Attempt, Body, Decision, EffectKey, Entry, Event, Input, Message, Run};
+use saggar_engine::{Attempt, Body, Budget, Decision, EffectKey, Entry, Event, Input, Message, Run, Settled};
 use saggar_runtime::runs::{Hub, Instruction, Worker, WorkerSettings};
 use saggar_store::{NewLetter, NewRun};
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::agents;
 use crate::chance::Chance;
+use crate::family::Family;
 use crate::faults::FaultPlan;
 use crate::gate::Gate;
 use crate::journal::FaultyJournal;
@@ -37,6 +38,10 @@ pub struct Scenario {
     pub workers: usize,
     /// What goes wrong.
     pub plan: FaultPlan,
+    /// What each run may spend, with everything below it.
+    pub limits: Budget,
+    /// Whether people cancel runs now and then.
+    pub cancels: bool,
 }
 
 /// What came of it.
@@ -52,6 +57,8 @@ pub struct Outcome {
     pub ledger: BTreeMap<String, u64>,
     /// What each run said and was told by its tools, and how it ended.
     pub ends: BTreeMap<RunId, Vec<String>>,
+    /// How many runs were started by others.
+    pub children: usize,
 }
 
 struct Life {
@@ -91,13 +98,14 @@ impl Simulation {
         let mut chance = Chance::new(self.scenario.seed ^ 0x5eed);
         for index in 0..self.scenario.runs {
             let id = RunId::from_random(chance.bits());
-            let agent = agents::agent(if index % 2 == 0 { "even" } else { "odd" }, chance.number());
+            let name = if index % 2 == 0 { "even" } else { "odd" };
+            let agent = agents::agent(name, chance.number(), self.scenario.limits);
             let (name, now) = (agent.name.clone(), self.world.now());
-            let start = Input::Start { run: id.clone(), agent: Box::new(agent) };
+            let start = Input::Start { run: id.clone(), agent: Box::new(agent), child_of: None };
             let event = Run::new().decide(now, &start).expect("an agent that is one").remove(0);
             let first = Entry::new(1, event).encode();
             let project = self.project.clone();
-            self.memory.create(NewRun { id, project, agent: name, created_at: now, first });
+            self.memory.create(NewRun { id, project, agent: name, created_at: now, first, child_of: None });
         }
         for worker in 0..self.workers.len() {
             self.wake(worker);
@@ -194,6 +202,7 @@ impl Simulation {
         let instruction = match self.world.chance(|chance| chance.below(3)) {
             0 => Instruction::Pause,
             1 => Instruction::Resume,
+            _ if self.scenario.cancels && self.world.chance(|chance| chance.per_mille(300)) => Instruction::Cancel,
             _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way") },
         };
         self.tell(&run, instruction);
@@ -269,9 +278,9 @@ impl Simulation {
         self.world.heal();
         let until = Instant::now() + PATIENCE;
         let mut resumed = Vec::new();
-        while self.memory.ids().iter().any(|id| !self.is_over(id)) {
+        while self.memory.ids().iter().any(|id| !self.is_let_go(id)) {
             if Instant::now() > until {
-                let stuck: Vec<_> = self.memory.ids().into_iter().filter(|id| !self.is_over(id)).collect();
+                let stuck: Vec<_> = self.memory.ids().into_iter().filter(|id| !self.is_let_go(id)).collect();
                 for id in stuck {
                     let row = self.memory.row(&id);
                     self.world.violation(format!("{id} does not come to its end: {row:?}"));
@@ -287,7 +296,11 @@ impl Simulation {
                         events.iter().rev().find(|event| matches!(event, Event::Paused { .. } | Event::Resumed { .. }));
                     matches!(told, Some(Event::Paused { .. }))
                 });
-                if is_paused && self.memory.letters(&id).is_empty() && !resumed.contains(&(id.clone(), self.letters)) {
+                if is_paused
+                    && !self.is_over(&id)
+                    && self.memory.letters(&id).is_empty()
+                    && !resumed.contains(&(id.clone(), self.letters))
+                {
                     self.tell(&id, Instruction::Resume);
                     resumed.push((id, self.letters));
                 }
@@ -301,11 +314,17 @@ impl Simulation {
         self.memory.row(id).is_some_and(|row| row.state == RunState::Finished)
     }
 
+    /// Over, and nobody looks at it again.
+    fn is_let_go(&self, id: &RunId) -> bool {
+        self.is_over(id) && self.memory.row(id).is_some_and(|row| row.wake_at.is_none() && row.holder.is_none())
+    }
+
     fn judge(mut self) -> Outcome {
         for worker in 0..self.workers.len() {
             self.kill(worker);
         }
         let mut ends = BTreeMap::new();
+        let (_, _, _, ledger) = self.world.close();
         for id in self.memory.ids() {
             let events = self.memory.events(&id, <[Event]>::to_vec);
             if let Err(what) = check_replay(&events) {
@@ -320,25 +339,33 @@ impl Simulation {
                     self.world.violation(format!("{run}: {letter} was heard {times} times"));
                 }
             }
-            self.check_effects(&id, &events);
+            self.check_effects(&id, &events, &ledger);
+        }
+        for run in self.world.sandboxes() {
+            self.world.violation(format!("the sandbox of {run} lives on"));
+        }
+        let family = Family::of(&self.memory);
+        for what in family.check() {
+            self.world.violation(what);
         }
         let (trace, violations, calls, ledger) = self.world.close();
-        Outcome { trace, violations, calls, ledger, ends }
+        Outcome { trace, violations, calls, ledger, ends, children: family.children() }
     }
 
     /// By the outside ledger: nothing twice but what may be, and nothing that was recorded as done but wasn't.
-    fn check_effects(&self, id: &RunId, events: &[Event]) {
-        let (_, _, _, ledger) = self.world.close();
+    fn check_effects(&self, id: &RunId, events: &[Event], ledger: &BTreeMap<String, u64>) {
         for event in events {
             let Event::StepIntended { step, effect, attempt: 1, .. } = event else { continue };
-            let Some(call) = effect.call().filter(|call| !matches!(call.tool.as_str(), "wait" | "ask_human")) else {
-                continue;
-            };
+            let is_done_here = |tool: &str| matches!(tool, "wait" | "ask_human" | "delegate");
+            let Some(call) = effect.call().filter(|call| !is_done_here(&call.tool)) else { continue };
             let key = EffectKey::of(id, 0, *step);
             let times = ledger.get(key.as_str()).copied().unwrap_or(0);
+            let is_it = |event: &Event| matches!(event, Event::StepSettled { step: of, result: Settled::Returned(_), .. } if of == step);
+            // What was given up may have been done or not.
+            let least = u64::from(events.iter().any(is_it));
             let is_right = match call.tool.as_str() {
-                "pure" => times >= 1,
-                _ => times == 1,
+                "pure" => times >= least,
+                _ => (least..=1).contains(&times),
             };
             if !is_right {
                 self.world.violation(format!("{} ({}) was done {times} times", key.as_str(), call.tool));

@@ -21,6 +21,8 @@ use crate::faults::{AtCall, EffectFate, FaultPlan, StoreFate};
 use crate::gate::Gate;
 use crate::memory::Memory;
 
+/// The tools that need a sandbox; the first call makes it.
+const IN_A_SANDBOX: [&str; 2] = ["probeable", "once"];
 /// When simulated time begins.
 const EPOCH_MS: u64 = 1_800_000_000_000;
 
@@ -44,6 +46,8 @@ struct Inner {
     ledger: BTreeMap<String, u64>,
     /// Calls that have left a worker and have not arrived.
     in_transit: BTreeMap<String, u64>,
+    /// The sandbox of each run that has had one, and whether it lives.
+    sandboxes: BTreeMap<RunId, bool>,
     kills: VecDeque<usize>,
     trace: Vec<String>,
     violations: Vec<String>,
@@ -59,6 +63,7 @@ impl World {
             outage_until: None,
             ledger: BTreeMap::new(),
             in_transit: BTreeMap::new(),
+            sandboxes: BTreeMap::new(),
             kills: VecDeque::new(),
             trace: Vec::new(),
             violations: Vec::new(),
@@ -129,6 +134,11 @@ impl World {
     pub(crate) fn close(&self) -> (Vec<String>, Vec<String>, u64, BTreeMap<String, u64>) {
         let inner = self.lock();
         (inner.trace.clone(), inner.violations.clone(), inner.calls, inner.ledger.clone())
+    }
+
+    /// Runs whose sandbox lives.
+    pub(crate) fn sandboxes(&self) -> Vec<RunId> {
+        self.lock().sandboxes.iter().filter(|(_, lives)| **lives).map(|(run, _)| run.clone()).collect()
     }
 
     /// What a person finds who looks whether something was done; `None` while that may change.
@@ -211,11 +221,15 @@ impl World {
         };
         match &task.work {
             Work::CallModel { replies } => {
-                let reply = agents::reply(&about.agent.model.model, *replies);
+                let reply = agents::reply(&about.agent, *replies);
                 Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
             }
             Work::CallTool { tool, .. } => {
                 let mut inner = self.lock();
+                if IN_A_SANDBOX.contains(&tool.as_str()) {
+                    // One that has ended is not made again.
+                    inner.sandboxes.entry(about.run.clone()).or_insert(true);
+                }
                 let times = inner.ledger.entry(key.to_owned()).or_default();
                 match tool.as_str() {
                     "keyed" | "probeable" => *times = 1,
@@ -344,5 +358,28 @@ impl Session for SimSession {
 
     async fn rest(&self) {}
 
-    async fn end(&self) {}
+    fn may_hold(&self) -> bool {
+        true
+    }
+
+    async fn end(&self) -> bool {
+        let (world, run, worker) = (self.world.clone(), self.about.run.clone(), self.worker);
+        let (fate, there, back) = world.effect_fate();
+        world.note(format!("worker {worker}: ends the sandbox of {run}, {fate:?}"));
+        let (reply, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            sleep(there).await;
+            if !matches!(fate, EffectFate::Failed | EffectFate::LostBefore) {
+                world.lock().sandboxes.insert(run, false);
+            }
+            sleep(back).await;
+            match fate {
+                // The worker may be gone.
+                EffectFate::Done => drop(reply.send(true)),
+                EffectFate::Failed | EffectFate::LostBefore | EffectFate::LostAfter => drop(reply.send(false)),
+                EffectFate::Hangs => pending::<()>().await,
+            }
+        });
+        answer.await.unwrap_or(false)
+    }
 }

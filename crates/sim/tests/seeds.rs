@@ -2,10 +2,20 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+use saggar_engine::Budget;
 use saggar_sim::{AtCall, FaultPlan, Outcome, Scenario, simulate};
 
 /// Seeds of one test; there are several, so that they share the cores. A failing seed becomes a named case below.
 const SEEDS: u64 = 50;
+
+/// A seed whose one run starts others, and isn't long.
+const SEED_WITH_CHILDREN: u64 = 25;
+
+/// Everything goes wrong now and then.
+fn rough(seed: u64) -> Scenario {
+    let (plan, limits) = (FaultPlan::rough(), Budget::default());
+    Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false }
+}
 
 fn run(scenario: Scenario) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -28,13 +38,19 @@ fn check(scenario: Scenario, expected: &Outcome) -> Outcome {
     outcome
 }
 
+fn seeds() -> u64 {
+    std::env::var("SAGGAR_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
 /// Whatever goes wrong, every run comes to its end and nothing is done twice.
 fn check_seeds(first: u64) {
-    let seeds = std::env::var("SAGGAR_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seeds();
+    let mut children = 0;
     for seed in first..first + seeds {
-        let scenario = Scenario { seed, runs: 5, workers: 3, plan: FaultPlan::rough() };
-        check(scenario, &peaceful(scenario));
+        let outcome = check(rough(seed), &peaceful(rough(seed)));
+        children += outcome.children;
     }
+    assert!(children as u64 > seeds, "there are children: {children}");
 }
 
 #[test]
@@ -58,15 +74,43 @@ fn nothing_is_lost_or_done_twice_from_seed_30_000() {
 }
 
 #[test]
+fn a_run_taken_again_while_it_is_given_back_and_the_answer_lost_is_driven() {
+    check(rough(20_000), &peaceful(rough(20_000)));
+}
+
+/// Limits hold for whole trees, whatever goes wrong and whoever is cancelled: no end is compared, for where a limit trips depends on that.
+#[test]
+fn limits_hold_for_whole_trees() {
+    let limits = [
+        Budget { steps: Some(25), ..Budget::default() },
+        Budget { tool_calls: Some(9), ..Budget::default() },
+        Budget { micros: Some(9), ..Budget::default() },
+        Budget { tokens: Some(12_000), ..Budget::default() },
+        Budget { children: Some(2), ..Budget::default() },
+        Budget { wall_ms: Some(20_000), steps: Some(60), ..Budget::default() },
+    ];
+    let (mut children, mut tripped) = (0, 0);
+    for (seed, limits) in (40_000..40_000 + seeds()).zip(limits.into_iter().cycle()) {
+        let scenario = Scenario { limits, cancels: true, ..rough(seed) };
+        let outcome = run(scenario);
+        let tail = || outcome.trace[outcome.trace.len().saturating_sub(60)..].join("\n");
+        assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}\n{}", tail());
+        children += outcome.children;
+        let is_tripped = |end: &&Vec<String>| end.last().is_some_and(|end| end.contains("BudgetExceeded"));
+        tripped += outcome.ends.values().filter(is_tripped).count();
+    }
+    assert!(children as u64 > seeds() && tripped as u64 > seeds(), "{children} children, {tripped} limits");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in [1, 77, 4711] {
-        let scenario = Scenario { seed, runs: 5, workers: 3, plan: FaultPlan::rough() };
+        let scenario = rough(seed);
         let (one, other) = (run(scenario), run(scenario));
         assert!(one.trace.len() > 200, "something happened");
         assert_eq!(one.trace, other.trace);
     }
-    let other = Scenario { seed: 2, runs: 5, workers: 3, plan: FaultPlan::rough() };
-    assert_ne!(run(Scenario { seed: 1, ..other }).trace, run(other).trace);
+    assert_ne!(run(rough(1)).trace, run(rough(2)).trace);
 }
 
 /// Seeds where only the clock is set: what has to wait for it takes long.
@@ -78,7 +122,7 @@ const CLOCK_SEEDS: u64 = 12;
 fn a_clock_that_is_set_forward_and_back_changes_no_end() {
     let mut waits = 0;
     for seed in 0..CLOCK_SEEDS {
-        let scenario = Scenario { seed, runs: 5, workers: 3, plan: FaultPlan::clock() };
+        let scenario = Scenario { plan: FaultPlan::clock(), ..rough(seed) };
         let outcome = check(scenario, &peaceful(scenario));
         for direction in ["forward", "back"] {
             let is_far = |line: &&String| line.contains(&format!("the clock is set {direction} by"));
@@ -91,8 +135,9 @@ fn a_clock_that_is_set_forward_and_back_changes_no_end() {
 
 /// One fault at every call of the store changes nothing.
 fn check_every_call(what: AtCall) {
-    let scenario = Scenario { seed: 5, runs: 1, workers: 2, plan: FaultPlan::none() };
+    let scenario = Scenario { runs: 1, workers: 2, plan: FaultPlan::none(), ..rough(SEED_WITH_CHILDREN) };
     let expected = peaceful(scenario);
+    assert!(expected.children > 0, "it starts others");
     let calls = run(scenario).calls;
     assert!(calls > 30, "{calls}");
     for call in 1..=calls {

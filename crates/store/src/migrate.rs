@@ -10,8 +10,11 @@ use crate::error::Error;
 /// What marks a file as ours: "SGAR".
 const APPLICATION_ID: i32 = 0x5347_4152;
 /// The way from version n to n + 1 is at index n.
-const MIGRATIONS: &[&str] =
-    &[include_str!("../migrations/0001_first.sql"), include_str!("../migrations/0002_runs.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_first.sql"),
+    include_str!("../migrations/0002_runs.sql"),
+    include_str!("../migrations/0003_children.sql"),
+];
 
 /// Why a file can't be brought to our version.
 #[derive(Debug)]

@@ -56,6 +56,8 @@ pub struct RunRow {
     pub root: RunId,
     /// Whose past it has, and up to which entry.
     pub parent: Option<(RunId, u64)>,
+    /// Who started it, and which step of that run waits for it.
+    pub child_of: Option<(RunId, u64)>,
     /// Which branch of its tree.
     pub generation: u32,
     /// The sandbox it works in.
@@ -68,7 +70,7 @@ pub struct RunRow {
 macro_rules! columns {
     () => {
         "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
-         parent_through, generation, sandbox_id, outcome_json"
+         parent_through, child_of, child_of_step, generation, sandbox_id, outcome_json"
     };
 }
 use columns;
@@ -76,6 +78,7 @@ use columns;
 fn read(row: &Row<'_>) -> Result<RunRow, Error> {
     let parent = column::parsed_optional(row, "parent_id", RunId::parse)?;
     let through = column::number_optional(row, "parent_through")?;
+    let child_of = column::parsed_optional(row, "child_of", RunId::parse)?;
     Ok(RunRow {
         id: column::parsed(row, "id", RunId::parse)?,
         project: column::parsed(row, "project_id", ProjectId::parse)?,
@@ -89,6 +92,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         wake_at: column::time_optional(row, "wake_at")?,
         root: column::parsed(row, "root_id", RunId::parse)?,
         parent: parent.zip(through),
+        child_of: child_of.zip(column::number_optional(row, "child_of_step")?),
         generation: column::plain(row, "generation")?,
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,

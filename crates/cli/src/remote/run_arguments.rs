@@ -40,6 +40,9 @@ pub(crate) enum RunsCommand {
         /// Only those in this state: queued, running, waiting, asking, parked, paused, finished
         #[arg(long, value_name = "STATE", value_parser = run_state)]
         state: Option<RunState>,
+        /// Only those that this run started
+        #[arg(long, value_name = "RUN", value_parser = run_id)]
+        child_of: Option<RunId>,
         /// How many at most
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,

@@ -16,6 +16,8 @@ use super::table::{aligned, terminal_width};
 const NOT_COMPLETED: u8 = 1;
 /// Most of an entry that is shown on a line.
 const SUMMARY_MAX: usize = 100;
+/// Most children that are shown with a run; `list --child-of` has them all.
+const CHILDREN_SHOWN: u32 = 20;
 
 pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> Outcome {
     match command {
@@ -28,18 +30,24 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             show_id(&run, is_json)?;
             if follow { follow_run(&client.run(run.id), 0, is_json).await } else { Ok(0) }
         }
-        RunsCommand::List { state, limit } => {
-            let list = client.list_runs(&ListRuns { state, limit: Some(limit), cursor: None }).await?;
+        RunsCommand::List { state, child_of, limit } => {
+            let list = client.list_runs(&ListRuns { state, child_of, limit: Some(limit), cursor: None }).await?;
             if is_json {
                 print_json(&list)?;
             } else {
                 let rows: Vec<Vec<String>> = list.items.iter().map(row).collect();
-                let titles = ["ID", "STATE", "AGE", "ENTRIES", "OUTCOME", "AGENT"];
+                let titles = ["ID", "STATE", "AGE", "ENTRIES", "OUTCOME", "AGENT", "CHILD OF"];
                 print(aligned(&titles, &rows, terminal_width()).as_bytes())?;
             }
             Ok(0)
         }
-        RunsCommand::Show { run } => show(&client.run(run).get().await?, is_json),
+        RunsCommand::Show { run } => {
+            let shown = client.run(run.clone()).get().await?;
+            let children = ListRuns { child_of: Some(run), limit: Some(CHILDREN_SHOWN), ..ListRuns::default() };
+            // Programs ask for those themselves: what is shown to them is the run, as the API has it.
+            let children = if is_json { Vec::new() } else { client.list_runs(&children).await?.items };
+            show(&shown, &children, is_json)
+        }
         RunsCommand::Follow { run, after } => follow_run(&client.run(run), after.unwrap_or(0), is_json).await,
         RunsCommand::Signal { run, name, body, id } => {
             client.run(run).signal(&SignalRun { id, name, body }).await?;
@@ -112,8 +120,13 @@ fn entry_line(entry: &Value) -> String {
         }
         "step_settled" => {
             let result = &entry["result"];
+            let ended = &result["ended"]["outcome"];
             let (returned, replied) = (&result["returned"]["content"], &result["replied"]["text"]);
-            if returned.is_null() { body(replied) } else { body(returned) }
+            match ended["outcome"].as_str() {
+                Some(outcome) => format!("{outcome} {}", body(&ended["answer"])),
+                None if returned.is_null() => body(replied),
+                None => body(returned),
+            }
         }
         "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
         "step_unknown" => text("reason"),
@@ -136,7 +149,7 @@ fn show_id(run: &Run, is_json: bool) -> Result<(), Failure> {
     if is_json { print_json(run) } else { print(format!("{}\n", run.id).as_bytes()) }
 }
 
-fn show(run: &Run, is_json: bool) -> Outcome {
+fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
     if is_json {
         print_json(run)?;
         return Ok(0);
@@ -151,6 +164,12 @@ fn show(run: &Run, is_json: bool) -> Outcome {
     );
     if let Some(parent) = &run.parent {
         text += &format!("  fork of  {} after entry {}\n", parent.run_id, parent.through);
+    }
+    if let Some(child_of) = &run.child_of {
+        text += &format!("  child of {} at step {}\n", child_of.run_id, child_of.step);
+    }
+    for child in children {
+        text += &format!("  child    {} {} ({})\n", child.id, child.state.as_str(), line(&child.agent));
     }
     if let Some(sandbox) = &run.sandbox_id {
         text += &format!("  sandbox  {sandbox}\n");
@@ -171,18 +190,27 @@ fn row(run: &Run) -> Vec<String> {
         run.entries.to_string(),
         line(outcome),
         line(&run.agent),
+        run.child_of.as_ref().map(|child_of| child_of.run_id.to_string()).unwrap_or_default(),
     ]
 }
 
-/// The agent of a file. A script that is a path is read from beside it.
+/// The agent of a file. Scripts that are paths are read from beside it.
 fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
     let mut agent = read_value(path)?;
-    if let Some(script) = agent["model"]["script"].as_str() {
-        let beside = path.parent().unwrap_or(Path::new(".")).join(script);
-        agent["model"]["script"] = read_value(&beside)?;
+    read_script(path, &mut agent)?;
+    for (_, other) in agent["agents"].as_object_mut().into_iter().flatten() {
+        read_script(path, other)?;
     }
     serde_json::from_value(agent).map_err(|error| wrong(format!("{} is no agent: {error}", path.display())))
+}
+
+fn read_script(beside: &Path, agent: &mut Value) -> Result<(), Failure> {
+    if let Some(script) = agent["model"]["script"].as_str() {
+        let path = beside.parent().unwrap_or(Path::new(".")).join(script);
+        agent["model"]["script"] = read_value(&path)?;
+    }
+    Ok(())
 }
 
 fn read_value(path: &Path) -> Result<Value, Failure> {

@@ -7,6 +7,7 @@ use super::{Attempt, Born, OpenStep, Run, SIGNALS_MAX};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::BudgetName;
+use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
@@ -17,8 +18,8 @@ const REDONE_MAX: u32 = 20;
 impl Run {
     /// What an input comes to. No event means that there was nothing to do, for example because it came twice.
     pub fn decide(&self, now: Timestamp, input: &Input) -> Result<Vec<Event>, Rejected> {
-        if let Input::Start { run, agent } = input {
-            return self.decide_start(now, run, agent);
+        if let Input::Start { run, agent, child_of } = input {
+            return self.decide_start(now, run, agent, child_of.as_ref());
         }
         let born = self.born.as_ref().ok_or(Rejected::NotStarted)?;
         if let Input::Fork { run, generation, message, is_logical_only } = input {
@@ -46,23 +47,36 @@ impl Run {
             Input::Resume => {
                 let mut events = vec![Event::Resumed { at: now }];
                 if self.open.is_none() {
-                    events.extend(Planner::new(self, &born.agent, born.started_at, now).plan());
+                    events.extend(Planner::new(self, born, now).plan());
                 }
                 Ok(events)
             }
             Input::Cancel => Ok(self.finish(now, Outcome::Cancelled)),
             Input::Decide { step, decision } => self.decide_decision(now, born, *step, decision),
+            Input::ChildEnded(end) => {
+                let is_its =
+                    |open: &&OpenStep| matches!(&open.effect, Effect::Delegate { child, .. } if *child == end.child);
+                let open = self.open.as_ref().filter(is_its).ok_or(Rejected::NotAwaited)?;
+                Ok(self.settle_and_go_on(now, born, open, Settled::Ended(end.clone()), Usage::default(), None))
+            }
         }
     }
 
-    fn decide_start(&self, now: Timestamp, run: &RunId, agent: &AgentSpec) -> Result<Vec<Event>, Rejected> {
+    fn decide_start(
+        &self,
+        now: Timestamp,
+        run: &RunId,
+        agent: &AgentSpec,
+        child_of: Option<&ChildOf>,
+    ) -> Result<Vec<Event>, Rejected> {
         if self.born.is_some() {
             return Err(Rejected::NotStarted);
         }
         if agent.name.is_empty() || agent.repeats_max == 0 {
             return Err(Rejected::InvalidAgent("it needs a name, and repeats_max of at least 1".to_owned()));
         }
-        Ok(vec![Event::RunStarted { run: run.clone(), agent: Box::new(agent.clone()), at: now }])
+        let (run, agent) = (run.clone(), Box::new(agent.clone()));
+        Ok(vec![Event::RunStarted { run, agent, child_of: child_of.cloned(), at: now }])
     }
 
     fn decide_fork(
@@ -94,7 +108,7 @@ impl Run {
         let mut events = vec![Event::Claimed { epoch, at: now }];
         let Some(open) = &self.open else {
             if !self.is_paused {
-                events.extend(Planner::new(self, &born.agent, born.started_at, now).plan());
+                events.extend(Planner::new(self, born, now).plan());
             }
             return Ok(events);
         };
@@ -103,7 +117,7 @@ impl Run {
             Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => return Ok(events),
         }
         match &open.effect {
-            Effect::Wait { .. } | Effect::AskHuman { .. } => return Ok(events),
+            Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return Ok(events),
             Effect::CallModel { .. } | Effect::CallTool { .. } => {}
         }
         let unknown = |reason: &str| Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
@@ -173,7 +187,10 @@ impl Run {
             Decision::Done(body) => {
                 let settled = match &open.effect {
                     Effect::CallModel { .. } => Settled::Replied(ModelReply { text: body.clone(), calls: Vec::new() }),
-                    Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
+                    Effect::CallTool { .. }
+                    | Effect::Wait { .. }
+                    | Effect::AskHuman { .. }
+                    | Effect::Delegate { .. } => {
                         Settled::Returned(ToolResult { content: body.clone(), is_error: false })
                     }
                 };

@@ -4,14 +4,16 @@
 
 use std::collections::VecDeque;
 
-use saggar_domain::Timestamp;
+use saggar_domain::{RunId, Timestamp};
 
-use super::Run;
+use super::{Born, Run};
 use crate::agent::AgentSpec;
 use crate::body::Body;
-use crate::budget::{BudgetName, Ledger, Spending};
+use crate::budget::{Budget, BudgetName, Ledger, Spending};
+use crate::child::DEPTH_MAX;
 use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
+use crate::key::EffectKey;
 use crate::repeats::Repeats;
 
 /// Bytes of conversation to a token, for what is set aside.
@@ -22,12 +24,13 @@ const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
 /// The tools that the engine does itself.
 const WAIT: &str = "wait";
 const ASK_HUMAN: &str = "ask_human";
+const DELEGATE: &str = "delegate";
 
 /// Plans what follows a settled step.
 pub(super) struct Planner<'a> {
+    born: &'a Born,
     agent: &'a AgentSpec,
     now: Timestamp,
-    started_at: Timestamp,
     ledger: Ledger,
     repeats: Repeats,
     last_step: u64,
@@ -40,11 +43,11 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// From where a run is, with nothing open.
-    pub(super) fn new(run: &'a Run, agent: &'a AgentSpec, started_at: Timestamp, now: Timestamp) -> Self {
+    pub(super) fn new(run: &'a Run, born: &'a Born, now: Timestamp) -> Self {
         Self {
-            agent,
+            born,
+            agent: &born.agent,
             now,
-            started_at,
             ledger: *run.ledger(),
             repeats: run.repeats.clone(),
             last_step: run.last_step,
@@ -77,7 +80,7 @@ impl<'a> Planner<'a> {
 
     /// The events up to the next thing that takes time.
     pub(super) fn plan(mut self) -> Vec<Event> {
-        if is_late(self.agent, self.started_at, self.now) {
+        if is_late(self.agent, self.born.started_at, self.now) {
             return self.finish(Outcome::BudgetExceeded { budget: BudgetName::WallMs });
         }
         while let Some(call) = self.calls.pop_front() {
@@ -86,15 +89,26 @@ impl<'a> Planner<'a> {
                 return self.finish(Outcome::Loop { tool: call.tool.clone(), times });
             }
             self.repeats.note(call);
-            let reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
+            let mut reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
             if let Some(budget) = self.ledger.refuses(reserved) {
                 return self.finish(Outcome::BudgetExceeded { budget });
             }
             match self.effect(call) {
-                Ok((effect, class)) => {
+                Ok((mut effect, class)) => {
+                    if let Effect::Delegate { budget, .. } = &mut effect {
+                        reserved.children = 1;
+                        if let Some(budget) = self.ledger.refuses(reserved) {
+                            return self.finish(Outcome::BudgetExceeded { budget });
+                        }
+                        *budget = budget.within(self.left_after(reserved));
+                        reserved = reserved.plus(budget.whole());
+                    }
                     let answer = match &effect {
                         Effect::AskHuman { .. } => self.answers.pop_front(),
-                        Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } => None,
+                        Effect::CallModel { .. }
+                        | Effect::CallTool { .. }
+                        | Effect::Wait { .. }
+                        | Effect::Delegate { .. } => None,
                     };
                     self.intend(effect, class, reserved);
                     let Some(answer) = answer else { return self.events };
@@ -133,8 +147,44 @@ impl<'a> Planner<'a> {
                 let question = question.ok_or("ask_human needs \"question\": a text")?;
                 Ok((Effect::AskHuman { call: call.clone(), question }, Class::Pure))
             }
+            DELEGATE => Ok((self.delegate(call)?, Class::Keyed)),
             _ => Ok((Effect::CallTool { call: call.clone() }, tool.class)),
         }
+    }
+
+    /// The child that a call asks for, with the budget of its own agent; how much of that there is, is seen later.
+    fn delegate(&self, call: &ToolCall) -> Result<Effect, String> {
+        let task = argument(call, "task").and_then(|value| value.as_str().map(Body::text));
+        let task = task.ok_or("delegate needs \"task\": a text, and may have \"agent\": a name")?;
+        let agent = match argument(call, "agent") {
+            None | Some(serde_json::Value::Null) => None,
+            Some(serde_json::Value::String(name)) => Some(name),
+            Some(_) => return Err("\"agent\" is a name".to_owned()),
+        };
+        let budget = match &agent {
+            None => self.agent.budget,
+            Some(name) => {
+                let agent = self.agent.agents.get(name).ok_or_else(|| format!("there is no agent {name:?}"))?;
+                agent.budget
+            }
+        };
+        if self.born.depth >= DEPTH_MAX {
+            return Err(format!("a run {DEPTH_MAX} below the first starts none: do it yourself"));
+        }
+        let key = EffectKey::of(&self.born.id, self.born.generation, self.last_step + 1);
+        let child = RunId::from_random(key.bits());
+        Ok(Effect::Delegate { call: call.clone(), child, agent, task, budget })
+    }
+
+    /// What a child may have at most.
+    fn left_after(&self, reserved: Spending) -> Budget {
+        let mut ledger = self.ledger;
+        ledger.reserve(reserved);
+        let wall_ms = self.agent.budget.wall_ms.map(|limit| {
+            let passed = self.now.as_millis().saturating_sub(self.born.started_at.as_millis());
+            limit.saturating_sub(passed)
+        });
+        Budget { wall_ms, ..ledger.left() }
     }
 
     fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {

@@ -41,7 +41,7 @@ impl Run {
             (Attempt::Probing, effect) => Work::Probe(effect),
             (Attempt::Doing, Effect::CallModel { .. }) => Work::CallModel,
             (Attempt::Doing, Effect::CallTool { call }) => Work::CallTool(call),
-            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. })
+            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. })
             | (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return None,
         };
         let key = EffectKey::of(&born.id, born.generation, open.step);

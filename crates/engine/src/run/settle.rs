@@ -20,7 +20,9 @@ impl Run {
         chance: u64,
     ) -> Result<Vec<Event>, Rejected> {
         let is_probing = match (&open.phase, &open.effect) {
-            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. }) => return Err(Rejected::NotAwaited),
+            (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. }) => {
+                return Err(Rejected::NotAwaited);
+            }
             (Attempt::Doing, _) => false,
             (Attempt::Probing, _) => true,
             (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return Err(Rejected::NotAwaited),
@@ -77,7 +79,7 @@ impl Run {
                 Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
                 Event::RunFinished { outcome: Outcome::Failed { failure: failure.clone() }, at: now },
             ],
-            Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
+            Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => {
                 self.settle_and_go_on(now, born, open, settled, usage, None)
             }
         }
@@ -117,14 +119,14 @@ impl Run {
     ) -> Vec<Event> {
         let is_queued_answer = matches!((&open.effect, &result), (Effect::AskHuman { .. }, Settled::Returned(given))
             if self.answers.front() == Some(&given.content));
-        let cost = open.effect.cost(usage);
+        let cost = open.effect.cost(&result, usage);
         let calls = match &result {
             Settled::Replied(reply) => Some(reply.calls.clone()),
-            Settled::Returned(_) | Settled::GaveUp(_) => None,
+            Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
         };
         let answer = match &result {
             Settled::Replied(reply) if reply.calls.is_empty() => Some(reply.text.clone()),
-            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) => None,
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
         };
         let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
         if let Some(answer) = answer {
@@ -134,7 +136,7 @@ impl Run {
         if self.is_paused {
             return events;
         }
-        let mut planner = Planner::new(self, &born.agent, born.started_at, now).after_settling(cost);
+        let mut planner = Planner::new(self, born, now).after_settling(cost);
         if is_queued_answer {
             planner = planner.without_answer();
         }

@@ -21,7 +21,7 @@ impl Driven {
     pub fn start(agent: AgentSpec) -> Self {
         let mut driven = Self { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
         let run = RunId::from_random([7; 16]);
-        driven.input(Input::Start { run, agent: Box::new(agent) }).expect("it is accepted");
+        driven.input(Input::Start { run, agent: Box::new(agent), child_of: None }).expect("it is accepted");
         driven.input(Input::Claim { epoch: 1 }).expect("it is accepted");
         driven
     }
@@ -103,8 +103,10 @@ pub fn agent() -> AgentSpec {
             ("once".to_owned(), tool(Class::Once)),
             ("wait".to_owned(), tool(Class::Pure)),
             ("ask_human".to_owned(), tool(Class::Pure)),
+            ("delegate".to_owned(), tool(Class::Keyed)),
         ]),
         budget: Budget::default(),
         repeats_max: 8,
+        agents: BTreeMap::new(),
     }
 }

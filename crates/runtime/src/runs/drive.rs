@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Effect, Entry, Event, Input, Rejected, Report, Run, Status};
+use saggar_engine::{Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
 use saggar_store::{Append, Appended, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
 use super::bodies::{fetch, shelve_report};
 use super::effects::{About, Effects, Session, Task, Work};
+use super::family::Batch;
 use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
 use super::journal::Journal;
@@ -35,8 +36,12 @@ const CLOCK_CHECK: Duration = Duration::from_secs(1);
 const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// What an effect may take beyond its time before it is given up from here: it has its own clock, and its own way to end.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
-/// Waits between tries of a store that fails: the first, and the longest.
-const STORE_RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// How a store that fails is tried again. The end of the lease is the end of it.
+const STORE_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 20, most_ms: 500 };
+/// How it is tried again to let go of what a run held. After that, its own time ends it.
+const END_RETRY: RetryPolicy = RetryPolicy { attempts_max: 6, first_ms: 200, most_ms: 5000 };
+/// The longest that one such try may take.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Drives one run.
 pub(super) struct Drive<J, E> {
@@ -103,21 +108,24 @@ impl<J: Journal, E: Effects> Drive<J, E> {
 
     async fn go(&self, topic: &Topic) -> Result<Stopped, Stopped> {
         let mut driven = self.load().await?;
+        if driven.run.outcome().is_some() {
+            // Whoever had it was lost between its end and letting go of what it held.
+            return Ok(self.finish(&driven).await);
+        }
         let now = self.effects.now();
         let claim = Input::Claim { epoch: self.claimed.epoch };
-        let mut events = Vec::new();
-        self.input(&mut driven, now, claim, &mut events).map_err(|rejected| {
+        let mut batch = Batch::default();
+        self.input(&mut driven, now, claim, &mut batch).map_err(|rejected| {
             tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "a run can't be claimed");
             Stopped::Broken
         })?;
-        let consumed = self.read_letters(&mut driven, &mut events).await?;
-        self.commit(&mut driven, events, consumed).await?;
+        let consumed = self.read_letters(&mut driven, &mut batch).await?;
+        self.commit(&mut driven, batch, consumed).await?;
         let mut under_way: Option<UnderWay> = None;
         loop {
             if driven.run.outcome().is_some() {
                 drop(under_way);
-                driven.session.end().await;
-                return Ok(Stopped::Finished);
+                return Ok(self.finish(&driven).await);
             }
             self.begin(&driven, &mut under_way).await?;
             if under_way.is_none() && !self.sits_out(&driven.run) {
@@ -129,25 +137,25 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 () = topic.letters.notified() => Happened::Letters,
                 () = self.deadline(&driven.run) => Happened::Time,
             };
-            let mut events = Vec::new();
+            let mut batch = Batch::default();
             let now = self.effects.now();
             let consumed = match happened {
                 Happened::Reported(report) => {
                     let input = self.reported(&mut under_way, report).await?;
-                    if let Err(rejected) = self.input(&mut driven, now, input, &mut events) {
+                    if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
                         tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "a report came too late");
                     }
                     Vec::new()
                 }
-                Happened::Letters => self.read_letters(&mut driven, &mut events).await?,
+                Happened::Letters => self.read_letters(&mut driven, &mut batch).await?,
                 Happened::Time => {
                     // A run that has finished has no deadline, so nothing is refused.
-                    self.input(&mut driven, now, Input::Tick, &mut events).map_err(|_| Stopped::Broken)?;
+                    self.input(&mut driven, now, Input::Tick, &mut batch).map_err(|_| Stopped::Broken)?;
                     Vec::new()
                 }
             };
-            if !events.is_empty() || !consumed.is_empty() {
-                self.commit(&mut driven, events, consumed).await?;
+            if !batch.events.is_empty() || !consumed.is_empty() {
+                self.commit(&mut driven, batch, consumed).await?;
             }
         }
     }
@@ -189,22 +197,16 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         driven: &mut Driven<E::Session>,
         now: saggar_domain::Timestamp,
         input: Input,
-        events: &mut Vec<Event>,
+        batch: &mut Batch,
     ) -> Result<(), Rejected> {
-        let decided = driven.run.decide(now, &input)?;
-        for event in &decided {
-            driven.run.apply(event);
+        for event in driven.run.decide(now, &input)? {
+            batch.take(&self.claimed.run.project, &mut driven.run, event);
         }
-        events.extend(decided);
         Ok(())
     }
 
     /// Takes in what people wrote, in order. What the run can't use now is answered by nothing; what it has no room for stays.
-    async fn read_letters(
-        &self,
-        driven: &mut Driven<E::Session>,
-        events: &mut Vec<Event>,
-    ) -> Result<Vec<i64>, Stopped> {
+    async fn read_letters(&self, driven: &mut Driven<E::Session>, batch: &mut Batch) -> Result<Vec<i64>, Stopped> {
         let letters = self.until_done(|| self.journal.letters(self.claimed.run.id.clone())).await;
         let mut consumed = Vec::new();
         for letter in letters {
@@ -212,7 +214,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 tracing::error!(run_id = %self.claimed.run.id, "a letter of a newer version waits for a newer program");
                 break;
             };
-            match self.input(driven, self.effects.now(), instruction.into_input(&letter.id), events) {
+            match self.input(driven, self.effects.now(), instruction.into_input(&letter.id), batch) {
                 Ok(()) => {}
                 Err(Rejected::TooManySignals(_)) => break,
                 Err(rejected) => {
@@ -228,7 +230,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     async fn commit(
         &self,
         driven: &mut Driven<E::Session>,
-        events: Vec<Event>,
+        Batch { events, children, letters }: Batch,
         consumed: Vec<i64>,
     ) -> Result<(), Stopped> {
         let target = driven.head + events.len() as u64;
@@ -242,9 +244,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             entries,
             summary,
             consumed,
+            children,
+            letters,
         };
-        let mut wait = STORE_RETRY.0;
-        let mut has_failed = false;
+        let mut failures = 0;
         loop {
             match self.journal.append(append.clone()).await {
                 Ok(Appended::Done { head }) => {
@@ -252,7 +255,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                     break;
                 }
                 // Only who holds the run appends: what is there already is what a try that seemed to fail has written.
-                Ok(Appended::Moved { head }) if has_failed && head == target => break,
+                Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
                 Ok(Appended::Fenced { .. } | Appended::Absent) => return Err(Stopped::Lost),
                 Ok(Appended::Moved { head }) => {
                     tracing::error!(run_id = %append.run, head, expected = append.head, "a journal isn't where it was left");
@@ -260,9 +263,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 }
                 Err(error) => {
                     tracing::warn!(run_id = %append.run, error = %error, "a journal can't be appended to");
-                    has_failed = true;
-                    sleep(wait).await;
-                    wait = (wait * 2).min(STORE_RETRY.1);
+                    failures += 1;
+                    self.wait_by(&STORE_RETRY, failures).await;
                 }
             }
         }
@@ -271,7 +273,32 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             driven.recorded = sandbox;
         }
         self.hub.grown(&self.claimed.run.id);
+        if !append.children.is_empty() {
+            self.hub.wake();
+        }
+        append.letters.iter().for_each(|letter| self.hub.letter(&letter.run));
         Ok(())
+    }
+
+    /// The run is over: what it holds is let go of, and then nobody looks at it again.
+    async fn finish(&self, driven: &Driven<E::Session>) -> Stopped {
+        let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
+        if !driven.session.may_hold() && run.state != RunState::Finished {
+            return Stopped::Finished;
+        }
+        let mut attempt = 1;
+        // Whoever doesn't answer is asked again.
+        while !tokio::time::timeout(END_TIMEOUT, driven.session.end()).await.unwrap_or(false) {
+            if END_RETRY.wait_ms(attempt, 0).is_none() {
+                tracing::error!(run_id = %run.id, attempt, "what a run held can't be ended; its own time will");
+                break;
+            }
+            tracing::warn!(run_id = %run.id, attempt, "what a run held can't be ended yet");
+            self.wait_by(&END_RETRY, attempt).await;
+            attempt += 1;
+        }
+        self.until_done(|| self.journal.let_go(run.id.clone(), epoch)).await;
+        Stopped::Finished
     }
 
     fn summary(&self, driven: &Driven<E::Session>) -> Summary {
@@ -280,7 +307,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let state = match run.status() {
             Status::Unborn | Status::Queued => RunState::Queued,
             Status::Running => RunState::Running,
-            Status::Waiting { .. } => RunState::Waiting,
+            Status::Waiting { .. } | Status::Delegating { .. } => RunState::Waiting,
             Status::Asking => RunState::Asking,
             Status::Parked { .. } => RunState::Parked,
             Status::Paused => RunState::Paused,
@@ -290,7 +317,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             // Whoever finds it without a holder goes on at once.
             RunState::Queued | RunState::Running => Some(now),
             RunState::Waiting | RunState::Asking | RunState::Parked | RunState::Paused => run.next_deadline(),
-            RunState::Finished => None,
+            // Until what it holds is let go of.
+            RunState::Finished => driven.session.may_hold().then_some(now),
         };
         let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
         Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), sandbox }
@@ -356,6 +384,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             Status::Unborn
             | Status::Queued
             | Status::Running
+            | Status::Delegating { .. }
             | Status::Asking
             | Status::Parked { .. }
             | Status::Paused
@@ -367,7 +396,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     async fn rest(&self, driven: &Driven<E::Session>) -> Result<Stopped, Stopped> {
         let is_long = match driven.run.status() {
             Status::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
-            Status::Asking | Status::Parked { .. } | Status::Paused => true,
+            Status::Delegating { .. } | Status::Asking | Status::Parked { .. } | Status::Paused => true,
             Status::Unborn | Status::Queued | Status::Running | Status::Finished => false,
         };
         if is_long {
@@ -397,17 +426,23 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, saggar_store::Error>>,
     {
-        let mut wait = STORE_RETRY.0;
+        let mut failures = 0;
         loop {
             match work().await {
                 Ok(done) => return done,
                 Err(error) => {
                     tracing::warn!(run_id = %self.claimed.run.id, error = %error, "the store failed");
-                    sleep(wait).await;
-                    wait = (wait * 2).min(STORE_RETRY.1);
+                    failures += 1;
+                    self.wait_by(&STORE_RETRY, failures).await;
                 }
             }
         }
+    }
+
+    /// Waits before the next try.
+    async fn wait_by(&self, policy: &RetryPolicy, failures: u32) {
+        let wait = policy.wait_ms(failures, self.effects.chance()).unwrap_or(policy.most_ms);
+        sleep(Duration::from_millis(wait)).await;
     }
 }
 

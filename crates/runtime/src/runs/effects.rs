@@ -48,8 +48,10 @@ pub trait Session: Send + Sync + 'static {
     fn sandbox(&self) -> Option<SandboxId>;
     /// The run needs nothing for a while: what it holds may sleep.
     fn rest(&self) -> impl Future<Output = ()> + Send;
-    /// The run is over: what it holds is let go of.
-    fn end(&self) -> impl Future<Output = ()> + Send;
+    /// Whether the run may hold something that has to be let go of when it is over.
+    fn may_hold(&self) -> bool;
+    /// The run is over: what it holds is let go of. `false` where that failed, and may be tried again.
+    fn end(&self) -> impl Future<Output = bool> + Send;
 }
 
 /// Something to do. Its intent is durable.

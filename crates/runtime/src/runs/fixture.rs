@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use saggar_engine::{Body, Divergence, Entry, EntryError, Event, Settled, replay};
+use saggar_engine::{Body, ChildEnd, Divergence, Entry, EntryError, Event, Outcome, Settled, replay};
 use serde::{Deserialize, Serialize};
 
 use super::bodies::fetch;
@@ -134,13 +134,17 @@ impl Fixture {
 /// Every body that an event holds.
 fn bodies(event: &Event) -> Vec<&Body> {
     match event {
-        Event::RunStarted { agent, .. } => agent.system.iter().chain([&agent.task]).collect(),
+        Event::RunStarted { agent, .. } => {
+            let others = agent.agents.values().flat_map(|other| &other.system);
+            agent.system.iter().chain([&agent.task]).chain(others).collect()
+        }
         Event::Forked { message, .. } => message.iter().collect(),
         Event::StepIntended { effect, .. } => effect.call().map(|call| &call.arguments).into_iter().collect(),
         Event::StepSettled { result, .. } => match result {
             Settled::Replied(reply) => reply.calls.iter().map(|call| &call.arguments).chain([&reply.text]).collect(),
             Settled::Returned(result) => vec![&result.content],
-            Settled::GaveUp(_) => Vec::new(),
+            Settled::Ended(ChildEnd { outcome: Outcome::Completed { answer }, .. }) => vec![answer],
+            Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
         },
         Event::SignalReceived { body, .. } => vec![body],
         Event::StepDecided { decision: saggar_engine::Decision::Done(body), .. } => vec![body],

@@ -31,6 +31,10 @@ impl Runs {
         permit.check(|action| matches!(action, Action::ForkRun(_)))?;
         let parent = self.row(permit, permit.run()?).await?;
         let through = match at {
+            ForkAt::Entry(seq) if parent.outcome.is_some() && seq == parent.head => {
+                let what = format!("entry {seq} is the end of run {}: nothing goes on from there", parent.id);
+                return Err(no_such(&parent.id, what));
+            }
             ForkAt::Entry(seq) => seq,
             ForkAt::End if parent.outcome.is_some() => parent.head.saturating_sub(1),
             ForkAt::End => parent.head,

@@ -10,6 +10,7 @@ use saggar_store::{
 use tokio::time::sleep;
 
 use super::bodies::shelve;
+use super::family::OWN_LETTERS;
 use super::hub::Hub;
 use super::instruction::Instruction;
 use super::real::{TOOLS, check_script};
@@ -21,6 +22,8 @@ use crate::sandboxes::{now, random};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Longest name of an agent, and id of a signal.
 const NAME_LEN_MAX: usize = 128;
+/// Agents that one may name.
+const AGENTS_MAX: usize = 32;
 
 /// Runs, for whoever may. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -58,16 +61,19 @@ impl Runs {
         let mut agent = new.agent;
         check(&agent)?;
         agent.task = shelve(&self.store, agent.task).await?;
-        agent.system = match agent.system {
-            Some(system) => Some(shelve(&self.store, system).await?),
-            None => None,
-        };
+        let others = agent.agents.values_mut().map(|other| &mut other.system);
+        for told in others.chain([&mut agent.system]) {
+            if let Some(system) = told.take() {
+                *told = Some(shelve(&self.store, system).await?);
+            }
+        }
         let (id, at, name) = (RunId::from_random(random()), now(), agent.name.clone());
-        let input = Input::Start { run: id.clone(), agent: Box::new(agent) };
+        let input = Input::Start { run: id.clone(), agent: Box::new(agent), child_of: None };
         let events = Run::new().decide(at, &input).map_err(|rejected| refuse(rejected.to_string()))?;
         let [event] = <[Event; 1]>::try_from(events).map_err(|_| refuse("the run has no beginning".to_owned()))?;
         let first = Entry::new(1, event).encode();
-        let row = NewRow { id: id.clone(), project: permit.project().clone(), agent: name, created_at: at, first };
+        let project = permit.project().clone();
+        let row = NewRow { id: id.clone(), project, agent: name, created_at: at, first, child_of: None };
         let (id, is_replay) = match self.store.create_run(row, new.idempotency).await? {
             RunInsertion::Inserted => (id, false),
             RunInsertion::Replayed(earlier) => (earlier, true),
@@ -147,14 +153,17 @@ impl Runs {
             Instruction::Decide { step, .. } => format!("decide {step} {}", row.head),
             _ => format!("{:032x}", u128::from_ne_bytes(random())),
         });
-        if id.is_empty() || id.len() > NAME_LEN_MAX {
-            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes")));
+        if id.is_empty() || id.len() > NAME_LEN_MAX || id.starts_with(OWN_LETTERS) {
+            let own = OWN_LETTERS;
+            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes, and doesn't begin with {own:?}")));
         }
         let instruction = match instruction {
             Instruction::Signal { name, body } => Instruction::Signal { name, body: shelve(&self.store, body).await? },
             Instruction::Decide { step, decision: Decision::Done(body) } => {
                 Instruction::Decide { step, decision: Decision::Done(shelve(&self.store, body).await?) }
             }
+            // What only runs say to each other, they say by what they append.
+            Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
             other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
                 other
             }
@@ -191,7 +200,27 @@ impl Runs {
 
 /// Refuses what could only fail later.
 fn check(agent: &AgentSpec) -> Result<(), Fault> {
-    if agent.name.is_empty() || agent.name.len() > NAME_LEN_MAX {
+    check_one(&agent.name, agent)?;
+    if agent.agents.len() > AGENTS_MAX {
+        return Err(refuse(format!("an agent names at most {AGENTS_MAX} others")));
+    }
+    for (name, other) in &agent.agents {
+        check_one(name, other)?;
+        if !other.agents.is_empty() {
+            return Err(refuse(format!("agent {name:?} names agents of its own: name them all in the first one")));
+        }
+        if let Some(tool) = other.tools.keys().find(|tool| !agent.tools.contains_key(*tool)) {
+            return Err(refuse(format!("agent {name:?} has the tool {tool:?}, which whoever starts it has not")));
+        }
+    }
+    match !agent.agents.is_empty() && !agent.tools.contains_key("delegate") {
+        true => Err(refuse("an agent that names others starts them with the tool \"delegate\"".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
+    if name.is_empty() || name.len() > NAME_LEN_MAX {
         return Err(refuse(format!("an agent's name has 1 to {NAME_LEN_MAX} bytes")));
     }
     if agent.model.provider != "scripted" {

@@ -1,11 +1,11 @@
 //! What people tell a run, as it waits in its inbox. Versioned: a letter may be read by a later program than the one that took it.
 
-use saggar_engine::{Body, Decision, Input, Signal};
+use saggar_engine::{Body, ChildEnd, Decision, Input, Signal};
 use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
-/// The version that is written.
-const VERSION: u32 = 1;
+/// The newest version that is known.
+const VERSION: u32 = 2;
 
 /// Something to tell a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub enum Instruction {
         /// How.
         decision: Decision,
     },
+    /// The child that it waits for has ended. Only runs say so.
+    ChildEnded(ChildEnd),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +45,15 @@ struct Written {
 impl Instruction {
     /// As a letter holds it; `None` when it is too long for one.
     pub fn encode(&self) -> Option<JsonText> {
-        JsonText::of(&Written { v: VERSION, instruction: self.clone() })
+        JsonText::of(&Written { v: self.version(), instruction: self.clone() })
+    }
+
+    /// The oldest version that has it.
+    fn version(&self) -> u32 {
+        match self {
+            Self::Signal { .. } | Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } => 1,
+            Self::ChildEnded(_) => 2,
+        }
     }
 
     /// Reads a letter; `None` when a newer program wrote it.
@@ -60,6 +70,7 @@ impl Instruction {
             Self::Resume => Input::Resume,
             Self::Cancel => Input::Cancel,
             Self::Decide { step, decision } => Input::Decide { step, decision },
+            Self::ChildEnded(end) => Input::ChildEnded(end),
         }
     }
 }

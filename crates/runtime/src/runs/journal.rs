@@ -25,6 +25,8 @@ pub trait Journal: Clone + Send + Sync + 'static {
     fn renew(&self, holder: Holder, until: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Gives one run back.
     fn release(&self, run: RunId, epoch: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    /// A run that has finished holds nothing any more.
+    fn let_go(&self, run: RunId, epoch: u64) -> impl Future<Output = Result<(), Error>> + Send;
     /// Gives back everything of a holder that is dead.
     fn drop_holder(&self, holder: Holder, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Runs of a holder that somebody has written to.
@@ -60,6 +62,10 @@ impl Journal for Store {
 
     async fn release(&self, run: RunId, epoch: u64) -> Result<(), Error> {
         self.release_run(run, epoch).await
+    }
+
+    async fn let_go(&self, run: RunId, epoch: u64) -> Result<(), Error> {
+        self.let_go_run(run, epoch).await
     }
 
     async fn drop_holder(&self, holder: Holder, now: Timestamp) -> Result<usize, Error> {

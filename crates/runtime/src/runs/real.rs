@@ -26,7 +26,7 @@ pub use script::ScriptError;
 pub(super) use script::check as check_script;
 
 /// The tools there are.
-pub const TOOLS: &[&str] = &["shell", "files", "http", "wait", "ask_human"];
+pub const TOOLS: &[&str] = &["shell", "files", "http", "wait", "ask_human", "delegate"];
 
 /// What a crash in the middle of a tool means, unless the operator says otherwise.
 pub fn default_class(tool: &str) -> Class {
@@ -37,6 +37,8 @@ pub fn default_class(tool: &str) -> Class {
         "files" => Class::Pure,
         // The key goes with every request.
         "http" => Class::Keyed,
+        // A child's id follows from the key.
+        "delegate" => Class::Keyed,
         // Nobody executes them.
         "wait" | "ask_human" => Class::Pure,
         _ => Class::Once,
@@ -126,8 +128,12 @@ impl Session for RealSession {
         self.sandbox.rest().await;
     }
 
-    async fn end(&self) {
-        self.sandbox.end().await;
+    fn may_hold(&self) -> bool {
+        self.sandbox.may_be()
+    }
+
+    async fn end(&self) -> bool {
+        self.sandbox.end().await
     }
 }
 

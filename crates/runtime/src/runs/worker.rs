@@ -182,7 +182,8 @@ impl<J: Journal, E: Effects> Worker<J, E> {
     async fn take(&self, holder: &Holder, belief: &Belief, drives: &mut Drives) -> Result<(), saggar_store::Error> {
         if !drives.is_sure {
             for claimed in self.journal.held(holder.clone()).await? {
-                if !drives.runs.values().any(|run| *run == claimed.run.id) {
+                // One that is just being given back may have been taken again: by another epoch it is another drive's.
+                if !drives.runs.values().any(|driven| *driven == (claimed.run.id.clone(), claimed.epoch)) {
                     self.drive(belief, drives, claimed);
                 }
             }
@@ -209,7 +210,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
     }
 
     fn drive(&self, belief: &Belief, drives: &mut Drives, claimed: Claimed) {
-        let run = claimed.run.id.clone();
+        let run = (claimed.run.id.clone(), claimed.epoch);
         let drive = Drive {
             journal: self.journal.clone(),
             effects: self.effects.clone(),
@@ -223,10 +224,10 @@ impl<J: Journal, E: Effects> Worker<J, E> {
     }
 }
 
-/// The runs that a worker drives in one life.
+/// The runs that a worker drives in one life, each by its epoch.
 struct Drives {
     tasks: JoinSet<Stopped>,
-    runs: HashMap<Id, RunId>,
+    runs: HashMap<Id, (RunId, u64)>,
     /// Whether these are all that the store says are held: not after a claim of which nobody knows whether it was made.
     is_sure: bool,
 }

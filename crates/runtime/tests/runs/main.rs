@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod children;
 mod decide;
 mod end;
 mod kills;
 // Tests of the binary link it too, and each uses a part of it.
 #[allow(dead_code)]
 mod ledger;
+mod let_go;
+mod limits;
 mod place;
 mod stale;

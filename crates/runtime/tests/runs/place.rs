@@ -40,7 +40,10 @@ impl Place {
 
     /// A run whose tool is called so many times.
     pub async fn start(&self, name: &str, class: Class, url: &str, calls: usize) -> RunId {
-        let agent = agent(name, class, url, calls);
+        self.start_agent(agent(name, class, url, calls)).await
+    }
+
+    pub async fn start_agent(&self, agent: AgentSpec) -> RunId {
         let new = NewRun { agent, idempotency: None };
         self.runs.start(&self.permit(Action::StartRun), new).await.unwrap().0.id
     }
@@ -172,6 +175,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         tools: BTreeMap::from([("http".to_owned(), tool)]),
         budget: Budget::default(),
         repeats_max: 8,
+        agents: BTreeMap::new(),
     }
 }
 

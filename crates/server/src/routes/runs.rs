@@ -69,7 +69,8 @@ pub(crate) async fn list(
         Some(cursor) => Some(Cursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?),
     };
     let project = allowed.permit.project().clone();
-    let query = RunQuery { project, states: list.state.into_iter().collect(), limit, cursor };
+    let states = list.state.into_iter().collect();
+    let query = RunQuery { project, states, child_of: list.child_of, limit, cursor };
     let page = server.runs.list(&allowed.permit, query).await?;
     let next_cursor = page.next.map(|cursor| cursor.to_string());
     let items = page.items.into_iter().map(wire::run).collect::<Result<_, _>>()?;
@@ -105,6 +106,8 @@ pub(crate) async fn signal(
 }
 
 /// Let a run begin no new effect
+///
+/// The run that it waits for, if it started one, is paused with it.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/pause", tag = "runs", operation_id = "pauseRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -115,6 +118,8 @@ pub(crate) async fn pause(allowed: OnRun<TellRun>, State(server): State<Shared>)
 }
 
 /// Let a paused run go on
+///
+/// So does the run that it waits for.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resumeRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -125,6 +130,8 @@ pub(crate) async fn resume(allowed: OnRun<TellRun>, State(server): State<Shared>
 }
 
 /// Stop a run for good
+///
+/// The run that it waits for, if it started one, is cancelled with it.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),

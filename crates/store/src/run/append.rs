@@ -1,8 +1,11 @@
-//! Appending to a journal: all of it or nothing, by whoever holds the run, from where they left it.
+//! Appending to a journal: all of it or nothing, by whoever holds the run, from where they left it. What an entry means for other runs is
+//! part of it: a child is there exactly if the entry is that starts it, and its end is told exactly if it has ended.
 
 use rusqlite::Connection;
 use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
 
+use super::create::{self, NewRun};
+use super::inbox::{self, NewLetter};
 use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
@@ -19,7 +22,7 @@ const MOVE: &str = "
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
     WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3";
-/// Nobody holds a run that is over.
+/// Nobody holds a run that is over and has nothing to let go of.
 const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1";
 /// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
 const WAKE: &str = "
@@ -44,6 +47,10 @@ pub struct Append {
     pub summary: Summary,
     /// Letters that these entries answer, by number.
     pub consumed: Vec<i64>,
+    /// Runs that these entries start.
+    pub children: Vec<NewRun>,
+    /// What these entries say to other runs. One that has finished hears nothing.
+    pub letters: Vec<NewLetter>,
 }
 
 /// A run in short.
@@ -53,7 +60,7 @@ pub struct Summary {
     pub state: RunState,
     /// When.
     pub at: Timestamp,
-    /// When somebody should look at it.
+    /// When somebody should look at it. A run that has finished and still holds something is looked at until it is let go of.
     pub wake_at: Option<Timestamp>,
     /// How it ended.
     pub outcome: Option<JsonText>,
@@ -105,9 +112,17 @@ fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
     }
     if summary.state == RunState::Finished {
         column::execute(connection, EMPTY, [id])?;
-        column::execute(connection, LET_GO, [id])?;
+        if summary.wake_at.is_none() {
+            column::execute(connection, LET_GO, [id])?;
+        }
     } else if !goes_on {
         column::execute(connection, WAKE, (id, column::millis(summary.at)))?;
+    }
+    for child in &append.children {
+        create::insert_child(connection, child)?;
+    }
+    for letter in &append.letters {
+        inbox::deliver(connection, letter)?;
     }
     Ok(Appended::Done { head: seq })
 }

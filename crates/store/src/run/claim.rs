@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Due runs that nobody holds, those of projects with the fewest held runs first, then the longest due. ?1 now, ?2 most of an agent, ?3
+/// Due runs that nobody holds, finished ones that still hold something among them; those of projects with the fewest held runs first, then the longest due. ?1 now, ?2 most of an agent, ?3
 /// most of a project, ?4 how many, ?5 the latest end that a lease can have: one that ends later was given by a clock that has since
 /// been set back.
 const DUE: &str = concat!(
@@ -25,7 +25,7 @@ const DUE: &str = concat!(
     ", row_number() OVER (PARTITION BY project_id ORDER BY wake_at, id)
           + coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) AS turn
      FROM run
-     WHERE state <> 'finished' AND wake_at IS NOT NULL AND wake_at <= ?1
+     WHERE wake_at IS NOT NULL AND wake_at <= ?1
        AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?5)
        AND coalesce((SELECT held FROM held WHERE held.project_id = run.project_id AND held.agent = run.agent), 0) < ?2
        AND coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) < ?3
@@ -40,11 +40,14 @@ const TAKE: &str = "
 const RENEW: &str = "UPDATE run SET lease_until = ?2 WHERE holder = ?1";
 const RELEASE: &str = "
     UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1 AND epoch = ?2 AND holder IS NOT NULL";
+const LET_GO: &str = "
+    UPDATE run SET holder = NULL, lease_until = NULL, wake_at = NULL
+    WHERE id = ?1 AND epoch = ?2 AND state = 'finished'";
 const DROP_HOLDER: &str = "UPDATE run SET holder = NULL, lease_until = NULL, wake_at = coalesce(min(wake_at, ?2), ?2)
-    WHERE holder = ?1 AND state <> 'finished'";
-const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?1 AND state <> 'finished'");
+    WHERE holder = ?1";
+const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?1");
 const IS_DUE: &str = "
-    SELECT 1 AS is_due FROM run WHERE state <> 'finished' AND wake_at IS NOT NULL AND wake_at <= ?1
+    SELECT 1 AS is_due FROM run WHERE wake_at IS NOT NULL AND wake_at <= ?1
         AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?2)
     LIMIT 1";
 const WITH_LETTERS: &str = "
@@ -157,6 +160,14 @@ impl Store {
     pub async fn release_run(&self, id: RunId, epoch: u64) -> Result<(), Error> {
         let work = move |connection: &Connection| {
             column::execute(connection, RELEASE, (id.as_str(), column::count(epoch))).map(|_| ())
+        };
+        self.write(Durability::Process, work).await
+    }
+
+    /// A run that has finished holds nothing any more: nobody has to look at it again.
+    pub async fn let_go_run(&self, id: RunId, epoch: u64) -> Result<(), Error> {
+        let work = move |connection: &Connection| {
+            column::execute(connection, LET_GO, (id.as_str(), column::count(epoch))).map(|_| ())
         };
         self.write(Durability::Process, work).await
     }

@@ -15,8 +15,9 @@ use crate::writer::Durability;
 
 const INSERT: &str = "
     INSERT INTO run (id, project_id, agent, state, created_at, updated_at, head, wake_at, root_id, parent_id,
-        parent_through, generation)
-    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9)";
+        parent_through, generation, child_of, child_of_step)
+    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11)";
+const EXISTS: &str = "SELECT 1 AS is_there FROM run WHERE id = ?1";
 const INSERT_ENTRY: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
 const FIND_KEY: &str = "
     SELECT request_hash, run_id FROM run_request WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
@@ -39,6 +40,8 @@ pub struct NewRun {
     pub created_at: Timestamp,
     /// Its first entry.
     pub first: String,
+    /// Who starts it, and which step of that run waits for it.
+    pub child_of: Option<(RunId, u64)>,
 }
 
 /// What became of a request for a run.
@@ -128,12 +131,21 @@ impl Store {
                 agent: parent.agent.clone(),
                 created_at: fork.created_at,
                 first: first(generation, seq),
+                child_of: None,
             };
             let from = Some((&parent.id, fork.through));
             insert(connection, &new, from, &parent.root, generation, seq, &new.first)?;
             Ok(Ok(generation))
         };
         self.write(Durability::Power, work).await?
+    }
+}
+
+/// Writes down a child, by an id that follows from who starts it: where there is one of that id, it is this one.
+pub(super) fn insert_child(connection: &Connection, new: &NewRun) -> Result<(), Error> {
+    match column::one(connection, EXISTS, [new.id.as_str()], |_| Ok(()))? {
+        Some(()) => Ok(()),
+        None => insert(connection, new, None, &new.id, 0, 1, &new.first),
     }
 }
 
@@ -170,6 +182,8 @@ fn insert(
         parent.map(|(parent, _)| parent.as_str()),
         parent.map(|(_, through)| column::count(through)),
         generation,
+        new.child_of.as_ref().map(|(parent, _)| parent.as_str()),
+        new.child_of.as_ref().map(|(_, step)| column::count(*step)),
     );
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a run of that id"),

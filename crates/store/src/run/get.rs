@@ -21,6 +21,14 @@ const LIST: &str = concat!(
       ORDER BY created_at DESC, id DESC LIMIT ?5"
 );
 
+const LIST_CHILDREN: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM run WHERE child_of = ?6 AND project_id = ?1 AND state IN (SELECT value FROM json_each(?2))
+        AND (created_at, id) < (?3, ?4)
+      ORDER BY created_at DESC, id DESC LIMIT ?5"
+);
+
 /// Which runs.
 #[derive(Clone, Debug)]
 pub struct RunQuery {
@@ -28,6 +36,8 @@ pub struct RunQuery {
     pub project: ProjectId,
     /// In one of these states; empty means in any.
     pub states: BTreeSet<RunState>,
+    /// Only those that this one started.
+    pub child_of: Option<RunId>,
     /// At most so many.
     pub limit: PageLimit,
     /// After this one.
@@ -62,7 +72,13 @@ fn list(connection: &Connection, query: &RunQuery) -> Result<Page<RunRow, RunId>
         Some(cursor) => (column::millis(cursor.created_at), cursor.id.as_str()),
         None => (i64::MAX, ""),
     };
-    let params = (query.project.as_str(), column::to_json(states), before, before_id, query.limit.and_one());
-    let rows = column::all(connection, LIST, params, read)?;
+    let (project, states, limit) = (query.project.as_str(), column::to_json(states), query.limit.and_one());
+    let rows = match &query.child_of {
+        None => column::all(connection, LIST, (project, states, before, before_id, limit), read)?,
+        Some(parent) => {
+            let params = (project, states, before, before_id, limit, parent.as_str());
+            column::all(connection, LIST_CHILDREN, params, read)?
+        }
+    };
     Ok(Page::cut(rows, query.limit, |row| Cursor { created_at: row.created_at, id: row.id.clone() }))
 }

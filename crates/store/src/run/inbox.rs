@@ -18,6 +18,9 @@ const INSERT: &str = "
     INSERT INTO inbox (run_id, id, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (run_id, id) DO NOTHING";
 /// Whoever sleeps until later, or for ever, is woken.
 const WAKE: &str = "UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2) WHERE id = ?1 AND state <> 'finished'";
+/// A run's word to another takes the place of its word before, under a number of its own: who has read that one has not read this.
+const REPLACE: &str = "DELETE FROM inbox WHERE run_id = ?1 AND id = ?2";
+const IS_LIVE: &str = "SELECT 1 AS is_live FROM run WHERE id = ?1 AND project_id = ?2 AND state <> 'finished'";
 const LIST: &str = "SELECT n, id, at, body_json FROM inbox WHERE run_id = ?1 ORDER BY n";
 
 /// Something said to a run.
@@ -65,6 +68,23 @@ pub enum InboxError {
     Store(#[from] Error),
 }
 
+/// Delivers what a run says to another. Each sender has one letter under one id at a time, so there is no bound to be reached.
+pub(super) fn deliver(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
+    let id = letter.run.as_str();
+    if column::one(connection, IS_LIVE, (id, letter.project.as_str()), |_| Ok(()))?.is_some() {
+        column::execute(connection, REPLACE, (id, &letter.id))?;
+        write(connection, letter)?;
+    }
+    Ok(())
+}
+
+fn write(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
+    let (id, at) = (letter.run.as_str(), column::millis(letter.at));
+    column::execute(connection, INSERT, (id, &letter.id, at, letter.body.as_str()))?;
+    column::execute(connection, WAKE, (id, at))?;
+    Ok(())
+}
+
 impl Store {
     /// Writes down something said to a run, and wakes it. The same id twice is once.
     pub async fn put_letter(&self, letter: NewLetter) -> Result<(), InboxError> {
@@ -80,9 +100,7 @@ impl Store {
             if waiting.unwrap_or(0) >= LETTERS_MAX {
                 return Ok(Err(InboxError::Full));
             }
-            let at = column::millis(letter.at);
-            column::execute(connection, INSERT, (id, &letter.id, at, letter.body.as_str()))?;
-            column::execute(connection, WAKE, (id, at))?;
+            write(connection, &letter)?;
             Ok(Ok(()))
         };
         self.write(Durability::Power, work).await?

@@ -22,13 +22,18 @@ fn lease(from: Timestamp) -> Lease {
 const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
 
 async fn create(store: &Store, project: &ProjectId, agent: &str) -> RunId {
+    create_at(store, project, agent, NOW).await
+}
+
+async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: Timestamp) -> RunId {
     let id = RunId::from_random(random());
     let new = NewRun {
         id: id.clone(),
         project: project.clone(),
         agent: agent.to_owned(),
-        created_at: NOW,
+        created_at,
         first: "first".to_owned(),
+        child_of: None,
     };
     assert_eq!(store.create_run(new, None).await, Ok(RunInsertion::Inserted));
     id
@@ -52,6 +57,8 @@ fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
             sandbox: Some(SandboxId::from_random([1; 16])),
         },
         consumed: Vec::new(),
+        children: Vec::new(),
+        letters: Vec::new(),
     }
 }
 
@@ -132,6 +139,34 @@ async fn runs_are_taken_in_turns_and_within_their_limits() {
 }
 
 #[tokio::test]
+async fn a_busy_project_or_agent_makes_nobody_else_wait() {
+    let scratch = Scratch::new();
+    let (store, busy) = store_with_project(&scratch).await;
+    let second = project("second");
+    store.create_project(second.clone()).await.unwrap();
+    let later = NOW.after(Duration::from_millis(1));
+    for _ in 0..10 {
+        create(&store, &busy, "a").await;
+    }
+    for _ in 0..2 {
+        create_at(&store, &second.id, "a", later).await;
+    }
+    let mut turns = Vec::new();
+    for _ in 0..5 {
+        let taken = store.claim_due(holder("w"), lease(later), Taking { most: 1, ..ANY }).await.unwrap();
+        turns.push(taken[0].run.project == busy);
+    }
+    assert_eq!(turns, [true, false, true, false, true], "projects have turns, whoever has waited for longer");
+    // Five more of the first wait, and its agent has reached its limit: another agent of it doesn't wait with them.
+    let other = create_at(&store, &busy, "other", later.after(Duration::from_millis(1))).await;
+    let at = later.after(Duration::from_millis(2));
+    let full = Taking { most: 1, per_agent: 3, per_project: 100 };
+    let taken = store.claim_due(holder("w"), lease(at), full).await.unwrap();
+    assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&other]);
+    assert!(store.claim_due(holder("w"), lease(at), full).await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_fork_has_its_parents_past_and_a_future_of_its_own() {
     let scratch = Scratch::new();
     let (store, project) = store_with_project(&scratch).await;
@@ -197,6 +232,7 @@ async fn a_letter_is_kept_once_wakes_its_run_and_goes_with_its_answer() {
     let mut finished = append(&run, epoch, 3, &["done"]);
     finished.summary.state = RunState::Finished;
     finished.summary.outcome = JsonText::parse("{}");
+    finished.summary.wake_at = None;
     store.append(finished).await.unwrap();
     assert!(matches!(store.put_letter(letter).await, Err(InboxError::Finished)));
     assert!(claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(), "a finished run is nobody's");
@@ -227,6 +263,7 @@ async fn the_same_request_is_one_run() {
         agent: "a".to_owned(),
         created_at: NOW,
         first: "first".to_owned(),
+        child_of: None,
     };
     let key = |body: &[u8]| {
         Some(Idempotency { key: IdempotencyKey::parse("once").unwrap(), request_hash: RequestHash::of(body) })
@@ -235,7 +272,7 @@ async fn the_same_request_is_one_run() {
     assert_eq!(store.create_run(first.clone(), key(b"a")).await, Ok(RunInsertion::Inserted));
     assert_eq!(store.create_run(new(), key(b"a")).await, Ok(RunInsertion::Replayed(first.id)));
     assert_eq!(store.create_run(new(), key(b"b")).await, Ok(RunInsertion::Mismatch));
-    let query = RunQuery { project, states: BTreeSet::new(), limit: PageLimit::MAX, cursor: None };
+    let query = RunQuery { project, states: BTreeSet::new(), child_of: None, limit: PageLimit::MAX, cursor: None };
     assert_eq!(store.runs(query).await.unwrap().items.len(), 1);
 }
 
@@ -247,8 +284,13 @@ async fn pages_of_runs_go_on_where_they_ended() {
     for _ in 0..5 {
         made.insert(create(&store, &project, "a").await);
     }
-    let mut query =
-        RunQuery { project, states: [RunState::Queued].into(), limit: PageLimit::parse(2).unwrap(), cursor: None };
+    let mut query = RunQuery {
+        project,
+        states: [RunState::Queued].into(),
+        child_of: None,
+        limit: PageLimit::parse(2).unwrap(),
+        cursor: None,
+    };
     let mut seen = BTreeSet::new();
     loop {
         let page = store.runs(query.clone()).await.unwrap();
@@ -319,4 +361,84 @@ async fn a_lease_from_a_clock_that_was_set_back_holds_nobody() {
     let ahead = NOW.after(Duration::from_secs(3600));
     assert_eq!(claim(&store, "one", ahead).await.len(), 1);
     assert_eq!(claim(&store, "two", NOW).await.len(), 1);
+}
+
+/// An append that starts a child of step 2, and says something to a run.
+fn family(run: &RunId, epoch: u64, head: u64, child: &RunId, project: &ProjectId, letters: Vec<NewLetter>) -> Append {
+    let child = NewRun {
+        id: child.clone(),
+        project: project.clone(),
+        agent: "helper".to_owned(),
+        created_at: NOW,
+        first: "child".to_owned(),
+        child_of: Some((run.clone(), 2)),
+    };
+    Append { children: vec![child], letters, ..append(run, epoch, head, &["starts"]) }
+}
+
+#[tokio::test]
+async fn a_child_and_what_is_said_to_it_are_there_exactly_if_the_append_is() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let (parent, child) = (create(&store, &project, "a").await, RunId::from_random(random()));
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let say = |to: &RunId, text: &str| {
+        let body = JsonText::parse(text).unwrap();
+        vec![NewLetter { project: project.clone(), run: to.clone(), id: "@parent".to_owned(), at: NOW, body }]
+    };
+    let stale = family(&parent, epoch + 1, 1, &child, &project, say(&parent, "1"));
+    assert_eq!(store.append(stale).await, Ok(Appended::Fenced { epoch }));
+    assert_eq!(store.run_of_any(child.clone()).await.unwrap(), None);
+    assert!(store.letters(parent.clone()).await.unwrap().is_empty());
+    let good = family(&parent, epoch, 1, &child, &project, say(&child, "1"));
+    assert_eq!(store.append(good.clone()).await, Ok(Appended::Done { head: 2 }));
+    assert_eq!(store.append(good).await, Ok(Appended::Moved { head: 2 }), "the same once more does nothing");
+    let row = store.run(project.clone(), child.clone()).await.unwrap().unwrap();
+    assert_eq!((row.child_of, row.agent.as_str(), row.head), (Some((parent.clone(), 2)), "helper", 1));
+    assert_eq!(journal(&store, &child).await, ["child"]);
+    let query = RunQuery {
+        project: project.clone(),
+        states: BTreeSet::new(),
+        child_of: Some(parent.clone()),
+        limit: PageLimit::MAX,
+        cursor: None,
+    };
+    let listed = store.runs(query.clone()).await.unwrap().items;
+    assert_eq!(listed.iter().map(|row| &row.id).collect::<Vec<_>>(), [&child]);
+    assert!(store.runs(RunQuery { child_of: Some(child.clone()), ..query }).await.unwrap().items.is_empty());
+    // A newer word takes the place of the one before, under a number of its own: who consumes that one leaves this.
+    let first = store.letters(child.clone()).await.unwrap();
+    let newer = Append { letters: say(&child, "2"), ..append(&parent, epoch, 2, &["says"]) };
+    store.append(newer).await.unwrap();
+    let second = store.letters(child.clone()).await.unwrap();
+    assert_eq!((first.len(), second.len(), second[0].body.as_str()), (1, 1, "2"));
+    assert!(second[0].n > first[0].n);
+    // One that has finished hears nothing.
+    let of_child = claim(&store, "w", NOW).await[0].epoch;
+    let mut finished = append(&child, of_child, 1, &["done"]);
+    (finished.summary.state, finished.summary.outcome) = (RunState::Finished, JsonText::parse("{}"));
+    finished.summary.wake_at = None;
+    store.append(finished).await.unwrap();
+    store.append(Append { letters: say(&child, "3"), ..append(&parent, epoch, 3, &["says"]) }).await.unwrap();
+    assert!(store.letters(child).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_finished_run_is_taken_over_until_what_it_holds_is_let_go_of() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    let epoch = claim(&store, "one", NOW).await[0].epoch;
+    let mut finished = append(&run, epoch, 1, &["done"]);
+    (finished.summary.state, finished.summary.outcome) = (RunState::Finished, JsonText::parse("{}"));
+    store.append(finished).await.unwrap();
+    assert!(claim(&store, "two", NOW).await.is_empty(), "it is held while what it has is let go of");
+    assert_eq!(store.drop_holder(holder("one"), NOW).await, Ok(1));
+    let taken = claim(&store, "two", NOW).await;
+    assert_eq!((taken.len(), taken[0].run.state), (1, RunState::Finished));
+    store.let_go_run(run.clone(), epoch).await.unwrap();
+    assert_eq!(store.runs_held_by(holder("two")).await.unwrap().len(), 1, "only who holds it lets go");
+    store.let_go_run(run.clone(), taken[0].epoch).await.unwrap();
+    assert!(claim(&store, "three", NOW.after(Duration::from_secs(9999))).await.is_empty());
+    assert_eq!(store.is_run_due(NOW.after(Duration::from_secs(9999))).await, Ok(false));
 }

@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use saggar_domain::{DeadlineAction, DraftLimits, EndReason, Labels, NetworkMode, SandboxId, TemplateName};
 use saggar_engine::Report;
-use saggar_store::{Idempotency, IdempotencyKey, Life, RequestHash, Sandbox};
+use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
 
 use super::super::effects::About;
 use super::{not_begun, returned};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
-use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes};
+use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes, now};
+
+/// The tools that need a sandbox.
+const IN_A_SANDBOX: [&str; 2] = ["shell", "files"];
 
 /// How long one that is being made is waited for: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -102,10 +105,6 @@ impl RunSandbox {
 
     /// Waits for one that is being made: its maker may have died, and then it takes a while until that is sure.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
-        let mut key = format!("{}.{}", self.about.run, self.about.generation);
-        if let Some(lost) = lost {
-            key = format!("{key}.{lost}");
-        }
         let settings = self.sandboxes.settings();
         let new = NewSandbox {
             template: TemplateName::parse("base").expect("a name that is one"),
@@ -118,10 +117,8 @@ impl RunSandbox {
             user: None,
             public_ports: Default::default(),
         };
-        let request_hash = RequestHash::of(key.as_bytes());
-        let idempotency = IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash });
         let permit = self.permit(Action::CreateSandbox)?;
-        let begun = Instant::now();
+        let (begun, idempotency) = (Instant::now(), self.request(lost));
         loop {
             match self.sandboxes.create(&permit, new.clone(), idempotency.clone()).await {
                 Err(Fault::InProgress) if begun.elapsed() < MAKING_MAX => sleep(LOOK_EVERY).await,
@@ -143,15 +140,66 @@ impl RunSandbox {
         }
     }
 
-    /// Ends it, unless it is to be kept.
-    pub(super) async fn end(&self) {
-        let Some(id) = self.id().filter(|_| !self.is_kept) else { return };
-        let ended = match self.permit(Action::KillSandbox(id.clone())) {
-            Ok(permit) => self.sandboxes.kill(&permit).await.map(drop),
-            Err(fault) => Err(fault),
+    /// Whether there is one to be ended, or may be: whoever held the run before may have made one and not lived to write it down.
+    pub(super) fn may_be(&self) -> bool {
+        !self.is_kept
+            && (self.id().is_some() || IN_A_SANDBOX.iter().any(|tool| self.about.agent.tools.contains_key(*tool)))
+    }
+
+    /// Ends it, unless it is to be kept. `false` where that failed.
+    pub(super) async fn end(&self) -> bool {
+        if !self.may_be() {
+            return true;
+        }
+        let mut next = match self.id() {
+            Some(id) => Some(id),
+            None => match self.made(None).await {
+                Ok(made) => made,
+                Err(fault) => return could_not(&fault),
+            },
         };
-        if let Err(fault) = ended {
-            tracing::warn!(sandbox = %id, error = %fault, "the sandbox of a run that is over can't be ended; its own time will");
+        while let Some(id) = next {
+            let ended = match self.permit(Action::KillSandbox(id.clone())) {
+                Ok(permit) => self.sandboxes.kill(&permit).await.map(drop),
+                Err(fault) => Err(fault),
+            };
+            // One that is forgotten has ended long ago.
+            if let Err(fault) = ended
+                && !matches!(fault, Fault::NotFound { .. })
+            {
+                return could_not(&fault);
+            }
+            // It may have been lost and replaced by somebody who did not live to write that down.
+            next = match self.made(Some(&id)).await {
+                Ok(made) => made,
+                Err(fault) => return could_not(&fault),
+            };
+        }
+        true
+    }
+
+    /// The sandbox that was made for the run, or in the place of that one.
+    async fn made(&self, lost: Option<&SandboxId>) -> Result<Option<SandboxId>, Fault> {
+        let Some(request) = self.request(lost) else { return Ok(None) };
+        let project = self.about.project.clone();
+        match self.sandboxes.store().earlier_request(project, request, now()).await? {
+            Some(Insertion::Replayed(id)) => Ok(Some(id)),
+            Some(Insertion::Inserted | Insertion::Mismatch) | None => Ok(None),
         }
     }
+
+    /// The request for the run's sandbox, or for another in the place of that one: the same whoever makes it.
+    fn request(&self, lost: Option<&SandboxId>) -> Option<Idempotency> {
+        let mut key = format!("{}.{}", self.about.run, self.about.generation);
+        if let Some(lost) = lost {
+            key = format!("{key}.{lost}");
+        }
+        let request_hash = RequestHash::of(key.as_bytes());
+        IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash })
+    }
+}
+
+fn could_not(fault: &Fault) -> bool {
+    tracing::warn!(error = %fault, "the sandbox of a run that is over can't be ended");
+    false
 }

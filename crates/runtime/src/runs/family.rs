@@ -1,0 +1,83 @@
+//! What a run's events mean for its parent and its child: collected as they are decided, and appended with them in one commit.
+//!
+//! ```text
+//!   parent ──── StepIntended(Delegate): the child itself ──────────────────────────▶ child
+//!          ──── Paused, Resumed, StepAbandoned: pause, resume, cancel ─────────────▶
+//!          ◀─── RunFinished: its end, and what it spent ────────────────────────────
+//! ```
+//! Pausing goes down, because a child's effects are its parent's: nothing new is begun on behalf of a run that is paused. However a run
+//! ends, the child it waits for is cancelled, because it works for nobody then. Neither goes up: a child that is paused keeps its parent
+//! waiting, one that is cancelled is a failed call to it.
+
+use saggar_domain::{ProjectId, RunId};
+use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
+use saggar_store::{NewLetter, NewRun};
+
+use super::instruction::Instruction;
+
+/// What the ids of runs' letters to each other begin with; nobody else's do.
+pub(super) const OWN_LETTERS: &str = "@";
+/// The id of what a parent says: its newest word takes the place of the one before.
+const FROM_PARENT: &str = "@parent";
+/// What the id of a child's end begins with.
+const FROM_CHILD: &str = "@child";
+
+/// Events that were decided, and what they mean for others.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) events: Vec<Event>,
+    pub(super) children: Vec<NewRun>,
+    pub(super) letters: Vec<NewLetter>,
+}
+
+impl Batch {
+    /// Takes an event in, and applies it.
+    pub(super) fn take(&mut self, project: &ProjectId, run: &mut Run, event: Event) {
+        let told = match (run.child(), &event) {
+            (Some(child), Event::Paused { .. }) => Some((child.clone(), Instruction::Pause)),
+            (Some(child), Event::Resumed { .. }) => Some((child.clone(), Instruction::Resume)),
+            (Some(child), Event::StepAbandoned { .. }) => Some((child.clone(), Instruction::Cancel)),
+            _ => None,
+        };
+        if let Some((child, instruction)) = told {
+            self.say(project, &event, child, FROM_PARENT, &instruction);
+        }
+        self.children.extend(begin(project, run, &event));
+        run.apply(&event);
+        if matches!(event, Event::RunFinished { .. })
+            && let Some((child_of, end)) = run.end_for_parent()
+        {
+            let id = format!("{FROM_CHILD} {}", end.child);
+            self.say(project, &event, child_of.run.clone(), &id, &Instruction::ChildEnded(short(end)));
+        }
+        self.events.push(event);
+    }
+
+    fn say(&mut self, project: &ProjectId, event: &Event, to: RunId, id: &str, instruction: &Instruction) {
+        let (project, id, at) = (project.clone(), id.to_owned(), event.at());
+        let body = instruction.encode().expect("what runs say to each other is short");
+        self.letters.push(NewLetter { project, run: to, id, at, body });
+    }
+}
+
+/// The child that an event makes, as it is written down.
+fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<NewRun> {
+    let child = run.child_of_event(event)?;
+    let (id, agent, created_at) = (child.run.clone(), child.agent.name.clone(), event.at());
+    let child_of = Some((child.child_of.run.clone(), child.child_of.step));
+    // A child's agent was checked with its parent's, so its start is accepted.
+    let started = Run::new().decide(created_at, &child.start()).ok()?.into_iter().next()?;
+    let first = Entry::new(1, started).encode();
+    Some(NewRun { id, project: project.clone(), agent, created_at, first, child_of })
+}
+
+/// An end that fits a letter: only a failure's message has no bound of its own.
+fn short(mut end: ChildEnd) -> ChildEnd {
+    const MESSAGE_MAX: usize = 4096;
+    if let Outcome::Failed { failure: Failure { message, .. } } = &mut end.outcome
+        && message.len() > MESSAGE_MAX
+    {
+        message.truncate((0..=MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0));
+    }
+    end
+}

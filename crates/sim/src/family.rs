@@ -1,0 +1,163 @@
+//! The judge of families: no child twice, each one's end told once to whoever started it, and every limit held by all of a tree together.
+//!
+//! What was spent is counted from the journals, event by event, and not by the ledgers that are judged.
+
+use std::collections::BTreeMap;
+
+use saggar_domain::RunId;
+use saggar_engine::{Budget, Effect, Event, Run, Settled, Spending};
+
+use crate::memory::Memory;
+
+/// All runs of a simulation, with who started them.
+pub(crate) struct Family {
+    runs: BTreeMap<RunId, Member>,
+}
+
+struct Member {
+    run: Run,
+    events: Vec<Event>,
+    row_child_of: Option<RunId>,
+}
+
+impl Family {
+    pub(crate) fn of(memory: &Memory) -> Self {
+        let member = |id: RunId| {
+            let events = memory.events(&id, <[Event]>::to_vec);
+            let row_child_of = memory.row(&id).and_then(|row| row.child_of).map(|(parent, _)| parent);
+            (id, Member { run: Run::from_events(&events), events, row_child_of })
+        };
+        Self { runs: memory.ids().into_iter().map(member).collect() }
+    }
+
+    /// How many were started by others.
+    pub(crate) fn children(&self) -> usize {
+        self.runs.values().filter(|member| member.row_child_of.is_some()).count()
+    }
+
+    /// What should never have been.
+    pub(crate) fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (id, member) in &self.runs {
+            if member.run.child_of().map(|of| &of.run) != member.row_child_of.as_ref() {
+                wrong.push(format!("{id}: its row and its journal name different parents"));
+            }
+            match &member.row_child_of {
+                Some(parent) => wrong.extend(self.check_child(id, member, parent)),
+                None => wrong.extend(self.check_limits(id, member)),
+            }
+            for child in started(&member.events) {
+                if self.runs.get(child).is_none_or(|found| found.row_child_of.as_ref() != Some(id)) {
+                    wrong.push(format!("{id} intended {child}, and there is no such child"));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Intended once, and told of once, unless its parent ended before it.
+    fn check_child(&self, id: &RunId, child: &Member, parent: &RunId) -> Option<String> {
+        let Some(parent) = self.runs.get(parent) else { return Some(format!("{id} has no parent")) };
+        let intended = started(&parent.events).filter(|child| *child == id).count();
+        let ends: Vec<_> = parent
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::StepSettled { result: Settled::Ended(end), .. } if end.child == *id => Some(end),
+                _ => None,
+            })
+            .collect();
+        let is_given_up = parent.events.iter().any(|event| {
+            matches!(event, Event::StepAbandoned { step, .. }
+            if child.run.child_of().is_some_and(|of| of.step == *step))
+        });
+        if intended != 1 || ends.len() != usize::from(!is_given_up) {
+            return Some(format!("{id} was intended {intended} times, and its end told {} times", ends.len()));
+        }
+        let own = child.run.end_for_parent().map(|(_, end)| end);
+        (!is_given_up && ends.first() != own.as_ref().as_ref()).then(|| format!("{id} ended otherwise than was told"))
+    }
+
+    /// What all of a tree has spent is within the limits of its first run, and what that run thinks.
+    fn check_limits(&self, id: &RunId, first: &Member) -> Option<String> {
+        let tree: Vec<&Member> = self.below(id);
+        let total = tree.iter().map(|member| spent(&member.events)).fold(Spending::default(), Spending::plus);
+        let (limit, ledger) = (first.run.ledger().limit(), first.run.ledger());
+        // What is set aside for one effect is the most that a limit is overshot by; of money nothing is, and a reply costs 1.
+        let over = Spending { micros: 1, ..Spending::default() };
+        if let Some(what) = past(&limit, total, over) {
+            return Some(format!("{id}: its tree has spent {what}: {total:?} of {limit:?}"));
+        }
+        let is_given_up =
+            |member: &&Member| member.events.iter().any(|event| matches!(event, Event::StepAbandoned { .. }));
+        let most = ledger.spent_at_most();
+        let is_right = if tree.iter().any(is_given_up) { covers(&limit, most, total) } else { most == total };
+        (!is_right).then(|| format!("{id}: its ledger says {most:?}, and its tree has spent {total:?}"))
+    }
+
+    /// A run and everything below it.
+    fn below(&self, id: &RunId) -> Vec<&Member> {
+        let mut tree: Vec<&Member> = self.runs.get(id).into_iter().collect();
+        let children = self.runs.iter().filter(|(_, member)| member.row_child_of.as_ref() == Some(id));
+        tree.extend(children.flat_map(|(child, _)| self.below(child)));
+        tree
+    }
+}
+
+fn started(events: &[Event]) -> impl Iterator<Item = &RunId> {
+    events.iter().filter_map(|event| match event {
+        Event::StepIntended { effect: Effect::Delegate { child, .. }, .. } => Some(child),
+        _ => None,
+    })
+}
+
+/// What one run has spent itself.
+fn spent(events: &[Event]) -> Spending {
+    let mut all = Spending::default();
+    let mut call = None;
+    for event in events {
+        match event {
+            Event::StepIntended { attempt, effect, .. } => {
+                all.retries += u64::from(*attempt > 1);
+                call = Some(effect);
+            }
+            Event::StepSettled { usage, .. } => {
+                all.steps += 1;
+                all.tokens += usage.tokens;
+                all.micros += usage.micros;
+                all.tool_calls += u64::from(call.is_some_and(|effect| effect.call().is_some()));
+                all.children += u64::from(matches!(call, Some(Effect::Delegate { .. })));
+            }
+            Event::StepFailed { usage, .. } => {
+                all.tokens += usage.tokens;
+                all.micros += usage.micros;
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Which limit is passed by more than it may be. A try that a lost worker made necessary is never refused, so retries are not judged.
+fn past(limit: &Budget, spent: Spending, over: Spending) -> Option<&'static str> {
+    let is_past = |limit: Option<u64>, spent: u64, over: u64| limit.is_some_and(|limit| spent > limit + over);
+    [
+        ("too many steps", is_past(limit.steps, spent.steps, over.steps)),
+        ("too many tokens", is_past(limit.tokens, spent.tokens, over.tokens)),
+        ("too much money", is_past(limit.micros, spent.micros, over.micros)),
+        ("too many calls", is_past(limit.tool_calls, spent.tool_calls, over.tool_calls)),
+        ("too many children", is_past(limit.children, spent.children, over.children)),
+    ]
+    .into_iter()
+    .find_map(|(what, is_past)| is_past.then_some(what))
+}
+
+/// Whether what a run thinks is no less than what was spent, of everything that has a limit.
+fn covers(limit: &Budget, most: Spending, spent: Spending) -> bool {
+    let covers = |limit: Option<u64>, most: u64, spent: u64| limit.is_none() || most >= spent;
+    covers(limit.steps, most.steps, spent.steps)
+        && covers(limit.tokens, most.tokens, spent.tokens)
+        && covers(limit.micros, most.micros, spent.micros)
+        && covers(limit.tool_calls, most.tool_calls, spent.tool_calls)
+        && covers(limit.children, most.children, spent.children)
+}
