@@ -39,7 +39,12 @@ impl Sandboxes {
 
     pub(super) async fn end_live(&self, live: &Live) -> Result<(), Fault> {
         pass("kill/begun");
-        match Connection::question(&live.socket, Op::Kill).await {
+        let mut answer = Connection::question(&live.socket, Op::Kill).await;
+        if matches!(&answer, Err(error) if error.is_gone()) {
+            // A supervisor that is ending lets go of connections before it has left its last words, but not of who comes after that.
+            answer = Connection::question(&live.socket, Op::Kill).await;
+        }
+        match answer {
             Ok(Reply::Killed(last)) => {
                 pass("kill/dead");
                 self.write_final(&last).await

@@ -14,7 +14,7 @@ use crate::control::{Final, FinishedExec, Frame, JSON_MAX, Op, Reply, Sample};
 
 use super::connection::{Connection, Role};
 use super::exec::{Ended, Exec};
-use super::holder::Hold;
+use super::holder::{Hold, is_ours};
 use super::moment::{Moment, wall_ms};
 use super::requests::read_request;
 
@@ -61,7 +61,8 @@ impl Held {
         let last_word = last_word(&hold, reason, usage, error);
         let Hold { group, listener, connections, execs, .. } = hold;
         drop(execs);
-        let is_waiting = |connection: &Connection| matches!(connection.role, Role::Dying);
+        // Who has not been heard yet may have asked for the end too, and must not take the silence for a loss.
+        let is_waiting = |connection: &Connection| matches!(connection.role, Role::Dying | Role::Asking);
         let waiting = connections.into_values().filter(is_waiting).collect();
         Self { group, reaped, last_word, listener, waiting }
     }
@@ -70,25 +71,22 @@ impl Held {
     pub fn answer(self) {
         let now = Moment::now();
         let killed = Reply::Killed(Box::new(self.last_word));
-        let mut leaving = Vec::new();
-        for mut connection in self.waiting {
-            connection.say(&killed);
-            leaving.push(connection);
-        }
+        let too_late = Reply::Error(too_late());
         let mut buffer = [0; 4096];
-        while let Ok(fd) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            let mut connection = Connection::new(fd, now);
-            connection.read(&mut buffer, now);
-            let is_kill = match connection.decoder.next_frame() {
-                Ok(Some(Frame::Json(json))) => matches!(read_request(&json), Ok(Op::Kill)),
-                _ => false,
+        let mut answer = |mut connection: Connection| {
+            let is_kill = matches!(connection.role, Role::Dying) || {
+                connection.read(&mut buffer, now);
+                let asked = connection.decoder.next_frame();
+                matches!(asked, Ok(Some(Frame::Json(json))) if matches!(read_request(&json), Ok(Op::Kill)))
             };
-            if is_kill {
-                connection.say(&killed);
-            } else {
-                connection.say(&Reply::Error(too_late()));
+            connection.say(if is_kill { &killed } else { &too_late });
+            connection
+        };
+        let mut leaving: Vec<Connection> = self.waiting.into_iter().map(&mut answer).collect();
+        while let Ok(fd) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if is_ours(&fd) {
+                leaving.push(answer(Connection::new(fd, now)));
             }
-            leaving.push(connection);
         }
         flush_all(&mut leaving.iter_mut().collect::<Vec<_>>());
     }

@@ -425,7 +425,7 @@ impl Hold {
 }
 
 /// Only the user that the supervisor runs as, and root, may ask.
-fn is_ours(fd: &OwnedFd) -> bool {
+pub(super) fn is_ours(fd: &OwnedFd) -> bool {
     rustix::net::sockopt::socket_peercred(fd)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
