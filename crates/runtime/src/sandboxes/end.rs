@@ -67,20 +67,35 @@ impl Sandboxes {
 
     /// The supervisor is gone: by its last words, or without them by what is known otherwise.
     pub(super) async fn find_end(&self, id: &SandboxId, otherwise: EndReason) -> Result<(), Fault> {
-        let last = self.inner.places.read_final(id).unwrap_or_else(|error| {
+        match self.last_words(id) {
+            Some(last) => self.write_final(&last).await,
+            None => self.lose(id, otherwise).await,
+        }
+    }
+
+    /// The same for one that was among the living. Where it no longer is, somebody has written its end and taken its last words away: there is
+    /// nothing to look for, and to look through everything at each end would make the end of one cost as much as there are others.
+    pub(super) async fn find_end_of_live(&self, id: &SandboxId) -> Result<(), Fault> {
+        match self.last_words(id) {
+            Some(last) => self.write_final(&last).await,
+            None if self.inner.register.get(id).is_none() => Ok(()),
+            None => self.lose(id, EndReason::SupervisorLost).await,
+        }
+    }
+
+    fn last_words(&self, id: &SandboxId) -> Option<Final> {
+        self.inner.places.read_final(id).unwrap_or_else(|error| {
             tracing::warn!(sandbox = %id, error = %error, "a sandbox's last words can't be read");
             None
-        });
-        match last {
-            Some(last) => self.write_final(&last).await,
-            None => {
-                self.write_end(id, otherwise, None).await;
-                self.inner.places.remove_socket(id);
-                // What it left behind goes now; a supervisor that was killed cleans up nothing.
-                self.reap().await;
-                Ok(())
-            }
-        }
+        })
+    }
+
+    /// Writes down one that left no words. What it left behind goes now; a supervisor that was killed cleans up nothing.
+    async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
+        self.write_end(id, reason, None).await;
+        self.inner.places.remove_socket(id);
+        self.reap().await;
+        Ok(())
     }
 
     /// Stores a supervisor's last words, then forgets the file they are in.
@@ -184,7 +199,7 @@ impl Sandboxes {
     async fn find_end_if_gone(&self, id: &SandboxId) -> Result<(), Fault> {
         let Some(live) = self.inner.register.get(id) else { return Ok(()) };
         match Connection::question(&live.socket, Op::Describe).await {
-            Err(error) if error.is_gone() => self.find_end(id, EndReason::SupervisorLost).await,
+            Err(error) if error.is_gone() => self.find_end_of_live(id).await,
             // Still ending: whoever ends it writes it.
             Ok(_) | Err(_) => Ok(()),
         }

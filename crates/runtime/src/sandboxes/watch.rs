@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::EndReason;
 use saggar_store::{Change, ExecOutput};
 use saggar_supervisor::control::{Event, EventBody, Op, Reply};
 
@@ -50,7 +49,7 @@ impl Sandboxes {
     async fn is_over(&self, live: &Live) -> bool {
         match Connection::question(&live.socket, Op::Describe).await {
             Err(error) if error.is_gone() => {
-                if let Err(fault) = self.find_end(&live.id, EndReason::SupervisorLost).await {
+                if let Err(fault) = self.find_end_of_live(&live.id).await {
                     tracing::error!(sandbox = %live.id, error = %fault, "the end of a sandbox can't be written");
                     return self.inner.register.get(&live.id).is_none();
                 }
