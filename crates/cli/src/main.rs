@@ -18,9 +18,8 @@ mod terminal;
 
 use std::process::ExitCode;
 
-/// musl's own allocator asks the kernel for memory at every turn, which is most of what `saggar run` does outside the kernel.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: saggar_sandbox::Allocator = saggar_sandbox::Allocator;
 
 fn main() -> ExitCode {
     end_with_a_panic();

@@ -3,6 +3,7 @@
 //! This crate decides how a spec is carried out on this host, and refuses what can't be. It knows nothing of runs or HTTP.
 
 mod acting;
+mod allocator;
 mod changes;
 mod data;
 mod doctor;
@@ -25,6 +26,7 @@ mod supervise;
 mod template;
 mod trail;
 
+pub use allocator::Allocator;
 pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Kind, Name, Skipped, is_plain};
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
