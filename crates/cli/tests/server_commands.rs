@@ -83,3 +83,16 @@ fn a_first_start_that_fails_uses_up_no_key() {
     let second = Server::start_in(root, &[]);
     assert!(!second.key.is_empty(), "{}", second.printed);
 }
+
+#[test]
+fn a_run_is_begun_from_the_files_of_the_demo_and_comes_to_its_end() {
+    let server = Server::start();
+    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo/mender.toml");
+    let (code, id, stderr) = run(&server, &["runs", "start", agent], b"");
+    assert_eq!(code, 0, "{stderr}");
+    let (code, followed, stderr) = run(&server, &["runs", "follow", id.trim()], b"");
+    assert_eq!(code, 0, "{stderr}");
+    assert!(followed.contains("completed"), "{followed}");
+    let (_, shown, _) = run(&server, &["runs", "show", id.trim()], b"");
+    assert!(shown.contains("mender") && shown.contains("finished"), "{shown}");
+}

@@ -199,7 +199,7 @@ fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
     let mut agent = read_value(path)?;
     read_script(path, &mut agent)?;
-    for (_, other) in agent["agents"].as_object_mut().into_iter().flatten() {
+    for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
         read_script(path, other)?;
     }
     serde_json::from_value(agent).map_err(|error| wrong(format!("{} is no agent: {error}", path.display())))
