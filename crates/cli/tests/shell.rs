@@ -40,14 +40,15 @@ impl ShellServer {
             let (second, _) = listener.accept().unwrap();
             let mut socket = tungstenite::accept(second).unwrap();
             socket.send(Message::Text(started().to_string().into())).unwrap();
-            // What is heard is answered by what the test says next.
+            // What is heard is answered by what the test had said before it was.
             while let Ok(message) = socket.read() {
                 if message.is_close() {
                     break;
                 }
+                let answers: Vec<Message> = said.try_iter().collect();
                 hear.send(message.to_string()).unwrap();
-                for message in said.try_iter() {
-                    socket.send(message).unwrap();
+                for answer in answers {
+                    socket.send(answer).unwrap();
                 }
             }
         });

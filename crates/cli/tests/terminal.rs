@@ -150,7 +150,9 @@ fn escapes_are_as_written_in_a_pipe_and_for_a_terminal_of_its_own() {
     assert_eq!(place.sh(&[], ESCAPES).stdout, raw);
     assert_eq!(place.sh(&["--json"], ESCAPES).json()["stdout"], json!(raw));
     let child = spawn(&terminal, &place, &["--tty"], ESCAPES);
-    assert_eq!(terminal.read("last"), raw);
+    let said = terminal.read("last");
+    // What puts the terminal back may follow.
+    assert!(said.starts_with(raw), "{said:?}");
     assert_eq!(finish(child).code, 0);
 }
 
