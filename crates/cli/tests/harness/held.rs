@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, kill_process};
 use saggar_domain::{ExecId, SandboxId};
 use saggar_supervisor::control::{
     CONTROL, Client, Description, ExecState, Final, Op, Received, Reply, Start, StartExec, Terms, Then, encode_json,
@@ -135,7 +136,18 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        // Ended already is what we want.
+        // In order, so that nothing is left: killed, it would leave its cgroups to a reaper that never comes here.
+        let start = Instant::now();
+        let mut is_asked = false;
+        while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+            if !is_asked {
+                // Ended meanwhile is what we want.
+                let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+                is_asked = true;
+            }
+            std::thread::yield_now();
+        }
+        // One that hangs, if any.
         let _ = self.child.kill();
         let _ = self.child.wait(); // As above.
     }
