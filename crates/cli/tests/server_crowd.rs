@@ -65,7 +65,7 @@ fn many_may_listen_to_one_sandbox_and_who_does_not_read_holds_nobody_up() {
     for reader in &mut listening {
         assert_eq!(read_head(reader).0, 200);
     }
-    // Half of them never read anything.
+    // None of them reads any further.
     assert_eq!(server.sh(&sandbox, "echo heard")["stdout"], "heard\n");
     let mut one = server.follow("GET", &format!("{sandbox}/events"), &[], b"");
     one.until("exec_ended");
