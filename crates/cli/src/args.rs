@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use saggar_domain::{
     ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
 };
 
 use crate::fixture::TestArguments;
+use crate::manual::{CompletionArguments, ManArguments};
 use crate::outcome::OUR_FAILURE;
 use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
@@ -53,6 +54,10 @@ pub(crate) enum Command {
     Worker(Later<ServeArguments>),
     /// Make, list and revoke API keys of a server
     Key(Later<KeyArguments>),
+    /// Print completions for a shell
+    Completions(Later<CompletionArguments>),
+    /// Write manual pages to a directory
+    Man(Later<ManArguments>),
 }
 
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
@@ -62,7 +67,7 @@ pub(crate) enum Command {
 )]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory
-    #[arg(long, value_name = "DIR", value_parser = HostPath::parse)]
+    #[arg(short = 'w', long, value_name = "DIR", value_parser = HostPath::parse)]
     pub(crate) workspace: Option<HostPath>,
     /// What may be written of the workspace: read-only, workspace-write, scratch (copy-on-write)
     #[arg(long, value_name = "MODE", value_parser = fs_mode)]
@@ -71,18 +76,18 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "PATH", value_parser = ProtectedPath::parse)]
     pub(crate) protect: Vec<ProtectedPath>,
     /// A file or directory of the host, read-only unless :rw (repeatable)
-    #[arg(long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
+    #[arg(short = 'v', long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
     pub(crate) mounts: Vec<Mount>,
     /// A variable of the program's environment (repeatable); nothing is inherited
-    #[arg(long, value_name = "K=V", value_parser = env_entry)]
+    #[arg(short = 'e', long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
     /// Working directory inside
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
     /// Who the program runs as: user (uid 1000, no capabilities) or root (of the sandbox only)
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
-    /// Network: none, proxied, or host (unmanaged: the host's own, its loopback included)
+    /// Network: none, or host (unmanaged: the host's own, its loopback included)
     #[arg(long, value_name = "MODE", value_parser = network_mode)]
     pub(crate) net: Option<NetworkMode>,
     /// Isolation primitive
@@ -119,7 +124,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FILE|-")]
     pub(crate) stdin: Option<OsString>,
     /// Give the program a terminal of its own, joined to ours
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json")]
     pub(crate) tty: bool,
     /// Print one JSON object at the end instead of passing streams through
     #[arg(long)]
@@ -223,12 +228,18 @@ pub(crate) struct Later<T>(pub(crate) Box<T>);
 
 impl<T: Args> Args for Later<T> {
     fn augment_args(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_args)
+        command.defer(|command| titled(command, T::augment_args))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_args_for_update)
+        command.defer(|command| titled(command, T::augment_args_for_update))
     }
+}
+
+/// Adds arguments and keeps the command's own title: several commands can share one set of arguments.
+fn titled(command: clap::Command, augment: fn(clap::Command) -> clap::Command) -> clap::Command {
+    let title = command.get_about().cloned().unwrap_or_default();
+    augment(command).about(title)
 }
 
 impl<T: FromArgMatches> FromArgMatches for Later<T> {
@@ -239,6 +250,13 @@ impl<T: FromArgMatches> FromArgMatches for Later<T> {
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
         self.0.update_from_arg_matches(matches)
     }
+}
+
+/// The whole command line as clap describes it, deferred arguments included.
+pub(crate) fn described() -> clap::Command {
+    let mut command = CommandLine::command();
+    command.build();
+    command
 }
 
 /// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.
@@ -297,7 +315,9 @@ fn fs_mode(text: &str) -> Result<FsMode, String> {
 }
 
 pub(crate) fn network_mode(text: &str) -> Result<NetworkMode, String> {
-    choice(text, NetworkMode::parse, NetworkMode::ALL.iter().map(|choice| choice.as_str()))
+    // `proxied` is understood, so that it is refused as not built instead of as unknown; it is not offered.
+    let offered = NetworkMode::ALL.iter().filter(|mode| **mode != NetworkMode::Proxied);
+    choice(text, NetworkMode::parse, offered.map(|mode| mode.as_str()))
 }
 
 pub(crate) fn user(text: &str) -> Result<User, String> {
@@ -322,7 +342,36 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_the_title_that_the_list_of_commands_shows() {
+        let listed: Vec<(String, String)> = CommandLine::command().get_subcommands().map(title).collect();
+        let built: Vec<(String, String)> =
+            described().get_subcommands().filter(|command| command.get_name() != "help").map(title).collect();
+        assert_eq!(listed, built);
+        check_titles(&described());
+    }
+
+    fn title(command: &clap::Command) -> (String, String) {
+        (command.get_name().to_owned(), command.get_about().map(ToString::to_string).unwrap_or_default())
+    }
+
+    /// A title is a sentence about what the command does, not its name.
+    fn check_titles(command: &clap::Command) {
+        let (name, about) = title(command);
+        assert!(about.contains(' ') && !about.starts_with('`'), "{name}: {about:?}");
+        command.get_subcommands().for_each(check_titles);
+    }
+
+    #[test]
+    fn help_offers_no_network_mode_that_is_not_built() {
+        let refusal = network_mode("bridge").unwrap_err();
+        assert_eq!(refusal, "choose one of: none, host");
+        for command in described().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(!help.contains("proxied"), "{help}");
+        }
     }
 }

@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod events;
 mod fixture;
+mod manual;
 mod outcome;
 mod probe;
 mod remote;
@@ -54,6 +55,8 @@ fn main() -> ExitCode {
         Ok(args::Command::Test(arguments)) => fixture::main(&arguments.0),
         Ok(args::Command::Worker(arguments)) => serve::worker(&arguments.0),
         Ok(args::Command::Key(arguments)) => remote::key(*arguments.0),
+        Ok(args::Command::Completions(arguments)) => manual::completions(&arguments.0),
+        Ok(args::Command::Man(arguments)) => manual::pages(&arguments.0),
         Err(code) => code,
     }
 }

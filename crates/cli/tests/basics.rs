@@ -1,8 +1,9 @@
 //! What a user meets first: a program runs, its streams and exit status are its own, and nothing stays.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod harness;
 
-use harness::Place;
+use harness::{Place, finish};
 
 #[test]
 fn the_programs_exit_status_is_ours() {
@@ -16,4 +17,25 @@ fn the_programs_exit_status_is_ours() {
 fn streams_are_kept_apart() {
     let done = Place::new().sh(&[], "echo out; echo err >&2");
     assert_eq!((done.stdout.as_str(), done.stderr.as_str(), done.code), ("out\n", "err\n", 0));
+}
+
+#[test]
+fn completions_and_manual_pages_come_from_the_command_line_itself() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let done = finish(place.command(["completions", shell]).spawn().unwrap());
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{shell}");
+        // A flag of a command whose arguments are described only when they are needed.
+        assert!(done.stdout.contains("http-allowed") && done.stdout.contains("workspace"), "{shell}");
+    }
+    let pages = place.path("man");
+    std::fs::create_dir(&pages).unwrap();
+    let done = finish(place.command(["man", pages.to_str().unwrap()]).spawn().unwrap());
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let page = std::fs::read_to_string(pages.join("saggar-serve.1")).unwrap();
+    assert!(page.starts_with(".ie") && page.contains("\\-\\-http\\-allowed"), "{page}");
+    assert!(pages.join("saggar-sandbox-kill.1").exists());
+    let done = finish(place.command(["man", "/nowhere/at/all"]).spawn().unwrap());
+    assert_eq!(done.code, 125);
+    assert!(done.stderr.contains("is not a directory"), "{}", done.stderr);
 }

@@ -426,20 +426,52 @@ fn sandboxes_are_paused_resumed_and_killed() {
 }
 
 #[test]
+fn kill_all_ends_what_is_alive_and_has_the_labels() {
+    let server = Scripted::new(|asked, stream| {
+        let bytes = match asked.line.starts_with("GET") {
+            true => value(&json!({"items": [sandbox("running")], "next_cursor": null})),
+            false => value(&sandbox("ended")),
+        };
+        stream.write_all(&bytes).unwrap();
+    });
+    let done = run(&server, &["sandbox", "kill", "--all", "--label", "team=red"]);
+    assert_eq!((done.code, done.stdout), (0, format!("{SANDBOX} ended\n")));
+    let asked: Vec<String> = server.asked().into_iter().map(|asked| asked.line).collect();
+    assert!(asked[0].starts_with("GET /api/v1/sandboxes?") && asked[0].contains("label=team"), "{asked:?}");
+    assert_eq!(asked[1..], [format!("DELETE {BASE}")]);
+    // Which ones must be said: by name or as all of them, not both.
+    for wrong in [&["kill"][..], &["kill", "--all", SANDBOX], &["kill", "--label", "a=b", SANDBOX]] {
+        assert_eq!(run(&server, &[&["sandbox"], wrong].concat()).code, 125, "{wrong:?}");
+    }
+    assert_eq!(run(&server, &["sandbox", "list", "-q"]).stdout, format!("{SANDBOX}\n"));
+}
+
+#[test]
 fn keys_are_made_listed_and_revoked() {
     let key = json!({"id": "key_aaaaaaaaaaaaaaaaaaaaaaaaaa", "project_id": "prj_aaaaaaaaaaaaaaaaaaaaaaaaaa", "name": "ci", "prefix": "sgr_ab", "created_at": "2026-11-15T12:00:00.000Z", "last_used_at": null, "expires_at": null, "revoked_at": null});
+    let mut expired = key.clone();
+    expired["expires_at"] = "2026-11-15T13:00:00.000Z".into();
+    let mut expiring = key.clone();
+    expiring["expires_at"] = "9999-01-01T00:00:00.000Z".into();
     let mut made = key.clone();
     made["secret"] = "sgr_abcdef".into();
     let server = Scripted::table(vec![
         ("POST /api/v1/keys", value(&made)),
-        ("GET /api/v1/keys", value(&json!({"items": [key.clone()]}))),
+        ("GET /api/v1/keys", value(&json!({"items": [key.clone(), expired, expiring]}))),
         ("DELETE /api/v1/keys/key_aaaaaaaaaaaaaaaaaaaaaaaaaa", b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()),
     ]);
     assert_eq!(run(&server, &["key", "create", "ci", "--expires", "30d"]).stdout, "sgr_abcdef\n");
     assert_eq!(server.find("POST /api/v1/keys").json(), json!({"name": "ci", "expires": "30d"}));
     let listed = run(&server, &["key", "list"]).stdout;
     assert!(listed.contains("key_aaaaaaaaaaaaaaaaaaaaaaaaaa  sgr_ab  active") && !listed.contains("cdef"), "{listed}");
-    assert_eq!(run(&server, &["key", "list", "--json"]).json()["items"], json!([key]));
+    let fields = |line: &str| line.split_whitespace().skip(2).map(str::to_owned).collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> = listed.lines().skip(1).map(fields).collect();
+    assert!(
+        rows[0].contains(" never never ") && rows[1].starts_with("expired") && rows[1].contains(" ago never "),
+        "{listed}"
+    );
+    assert!(rows[2].starts_with("active") && rows[2].contains(" in "), "{listed}");
+    assert_eq!(run(&server, &["key", "list", "--json"]).json()["items"][0], key);
     let revoked = run(&server, &["key", "revoke", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"]);
     assert_eq!(revoked.stdout, "key_aaaaaaaaaaaaaaaaaaaaaaaaaa revoked\n");
 }

@@ -99,7 +99,7 @@ pub(crate) enum SandboxCommand {
         #[arg(value_name = "TO", value_parser = OsStringValueParser::new().try_map(Place::parse))]
         to: Place,
         /// As whom inside: user or root
-        #[arg(long, value_name = "USER", value_parser = user)]
+        #[arg(short, long, value_name = "USER", value_parser = user)]
         user: Option<User>,
     },
     /// Show what happened in a sandbox, or what one of its programs printed
@@ -148,11 +148,20 @@ pub(crate) enum SandboxCommand {
         ttl: Option<Timeout>,
     },
     /// End sandboxes, with everything in them
-    #[command(visible_alias = "rm")]
+    #[command(
+        visible_alias = "rm",
+        after_help = "Examples:\n  saggar sandbox kill $id\n  saggar sandbox kill --all --label team=red"
+    )]
     Kill {
         /// Their ids
-        #[arg(value_name = "SANDBOX", required = true, value_parser = sandbox_id)]
+        #[arg(value_name = "SANDBOX", required_unless_present = "all", value_parser = sandbox_id)]
         sandboxes: Vec<SandboxId>,
+        /// All of the project that have not ended
+        #[arg(long, conflicts_with = "sandboxes")]
+        all: bool,
+        /// With --all: only those with this label (repeatable)
+        #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse, conflicts_with = "sandboxes")]
+        labels: Vec<Label>,
     },
 }
 
@@ -163,10 +172,10 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_name = "NAME", value_parser = TemplateName::parse)]
     pub(crate) template: Option<TemplateName>,
     /// For finding it again (repeatable)
-    #[arg(long = "label", value_name = "K=V", value_parser = Label::parse)]
+    #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
     /// A variable of every program's environment (repeatable)
-    #[arg(long, value_name = "K=V", value_parser = env_entry)]
+    #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
     /// How long it lives [default: the server's, 5m unless configured]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
@@ -184,7 +193,7 @@ pub(crate) struct CreateArguments {
     #[arg(long, visible_alias = "net", value_name = "MODE", value_parser = network_mode)]
     pub(crate) network: Option<NetworkMode>,
     /// Who programs run as: user or root (of the sandbox only) [default: user]
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
     /// A port that anyone who reaches the server may use, without key or token (repeatable)
     #[arg(long = "public-port", value_name = "PORT")]
@@ -222,8 +231,11 @@ pub(crate) struct ListArguments {
     #[arg(short, long, conflicts_with = "states")]
     pub(crate) all: bool,
     /// Only those with this label (repeatable)
-    #[arg(long = "label", value_name = "K=V", value_parser = Label::parse)]
+    #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
+    /// Print only ids
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) limit: u32,
@@ -236,13 +248,13 @@ pub(crate) struct ExecArguments {
     #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
     pub(crate) sandbox: SandboxId,
     /// A variable of the program's environment (repeatable)
-    #[arg(long, value_name = "K=V", value_parser = env_entry)]
+    #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
     /// Working directory inside [default: the user's home]
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
     /// Who the program runs as: user or root (of the sandbox only)
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
     /// Wall-clock time
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
@@ -286,13 +298,13 @@ pub(crate) struct ShellArguments {
     #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
     pub(crate) sandbox: SandboxId,
     /// A variable of the environment (repeatable)
-    #[arg(long, value_name = "K=V", value_parser = env_entry)]
+    #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
     /// Working directory inside [default: the user's home]
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
     /// As whom: user or root (of the sandbox only)
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
     /// Another program than a shell, after --
     #[arg(last = true, value_name = "PROGRAM")]

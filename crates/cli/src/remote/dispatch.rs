@@ -30,7 +30,8 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
         }
         SandboxCommand::Pause { sandboxes } => lifecycle::pause(&client, sandboxes, is_json).await,
         SandboxCommand::Resume { sandboxes, ttl } => lifecycle::resume(&client, sandboxes, ttl, is_json).await,
-        SandboxCommand::Kill { sandboxes } => lifecycle::kill(&client, sandboxes, is_json).await,
+        SandboxCommand::Kill { sandboxes, all: false, labels: _ } => lifecycle::kill(&client, sandboxes, is_json).await,
+        SandboxCommand::Kill { sandboxes: _, all: true, labels } => lifecycle::kill_all(&client, labels, is_json).await,
     })
 }
 

@@ -25,7 +25,8 @@ pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) ->
             } else {
                 let now = now();
                 let rows: Vec<Vec<String>> = keys.items.iter().map(|key| row(key, now)).collect();
-                let table = aligned(&["ID", "BEGINS", "STATE", "AGE", "USED", "NAME"], &rows, terminal_width());
+                let table =
+                    aligned(&["ID", "BEGINS", "STATE", "AGE", "EXPIRES", "USED", "NAME"], &rows, terminal_width());
                 print(table.as_bytes())?;
             }
         }
@@ -77,6 +78,12 @@ fn row(key: &Key, now: Timestamp) -> Vec<String> {
         line(&key.prefix),
         state.to_owned(),
         span(key.created_at, now),
+        key.expires_at.map_or_else(
+            || "never".to_owned(),
+            |expiry| {
+                if expiry <= now { format!("{} ago", span(expiry, now)) } else { format!("in {}", span(now, expiry)) }
+            },
+        ),
         key.last_used_at.map_or_else(|| "never".to_owned(), |used| format!("{} ago", span(used, now))),
         line(key.name.as_str()),
     ]

@@ -72,13 +72,34 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
 
 pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: bool) -> Outcome {
     let states = if arguments.all { SandboxState::ALL.to_vec() } else { arguments.states };
-    let mut query = ListSandboxes {
-        state: (!states.is_empty()).then_some(States(states)),
-        label: arguments.labels,
-        limit: None,
-        cursor: None,
-    };
-    let most = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let states = (!states.is_empty()).then_some(States(states));
+    let query = ListSandboxes { state: states, label: arguments.labels, limit: None, cursor: None };
+    let (items, next_cursor) = listed(client, query, arguments.limit).await?;
+    if is_json {
+        print_json(&serde_json::json!({"items": items, "next_cursor": next_cursor}))?;
+        return Ok(0);
+    }
+    if arguments.quiet {
+        print(items.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect::<String>().as_bytes())?;
+    } else {
+        let now = now();
+        let rows: Vec<Vec<String>> = items.iter().map(|sandbox| row(sandbox, now)).collect();
+        let titles = ["ID", "STATE", "TEMPLATE", "NETWORK", "AGE", "LEFT", "LABELS"];
+        print(aligned(&titles, &rows, terminal_width()).as_bytes())?;
+    }
+    if next_cursor.is_some() {
+        note("there are more; ask for them with --limit");
+    }
+    Ok(0)
+}
+
+/// The newest that match, and where the rest begin.
+async fn listed(
+    client: &Client,
+    mut query: ListSandboxes,
+    most: u32,
+) -> Result<(Vec<Sandbox>, Option<String>), Failure> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut items: Vec<Sandbox> = Vec::new();
     loop {
         let left = u32::try_from(most - items.len()).unwrap_or(u32::MAX);
@@ -96,19 +117,7 @@ pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: boo
             break;
         }
     }
-    if is_json {
-        print_json(&serde_json::json!({"items": items, "next_cursor": query.cursor}))?;
-        return Ok(0);
-    }
-    let now = now();
-    let rows: Vec<Vec<String>> = items.iter().map(|sandbox| row(sandbox, now)).collect();
-    print(
-        aligned(&["ID", "STATE", "TEMPLATE", "NETWORK", "AGE", "LEFT", "LABELS"], &rows, terminal_width()).as_bytes(),
-    )?;
-    if query.cursor.is_some() {
-        note("there are more; ask for them with --limit");
-    }
-    Ok(0)
+    Ok((items, query.cursor))
 }
 
 fn row(sandbox: &Sandbox, now: saggar_api::Timestamp) -> Vec<String> {
@@ -199,6 +208,14 @@ pub(crate) async fn resume(client: &Client, ids: Vec<SandboxId>, ttl: Option<Tim
 }
 
 pub(crate) async fn kill(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> Outcome {
+    each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
+}
+
+/// Ends every live sandbox of the project, or those with all of these labels. One that ends meanwhile is as good.
+pub(crate) async fn kill_all(client: &Client, labels: Vec<saggar_api::Label>, is_json: bool) -> Outcome {
+    let query = ListSandboxes { state: None, label: labels, limit: None, cursor: None };
+    let (sandboxes, _) = listed(client, query, u32::MAX).await?;
+    let ids = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
     each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
 }
 

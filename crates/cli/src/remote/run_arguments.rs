@@ -31,7 +31,7 @@ pub(crate) enum RunsCommand {
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
         /// Follow it to its end
-        #[arg(long)]
+        #[arg(short, long)]
         follow: bool,
     },
     /// List runs, newest first
