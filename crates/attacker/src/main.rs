@@ -25,6 +25,7 @@ mod resources;
 mod sockets;
 mod sys;
 mod syscalls;
+mod uncharged;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ const FAMILIES: &[&[Attempt]] = &[
     pools::ATTEMPTS,
     git::ATTEMPTS,
     memory::ATTEMPTS,
+    uncharged::ATTEMPTS,
 ];
 
 /// Seconds after which an attempt ends itself, whatever it waits for.

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Attempt;
 use crate::out::{Out, Outcome};
@@ -15,9 +16,14 @@ pub const ATTEMPTS: &[Attempt] = &[("eat-memory", eat_memory), ("lock-memory", l
 /// Takes so many bytes.
 type Eat = fn(usize) -> io::Result<()>;
 
-/// Takes memory in one way after the other, each in a child and each up to a bound. Being killed is what should happen.
+/// Takes memory in one way after the other, each in a child and each up to a bound: so many MiB, where the limit is so many. Being killed is
+/// what should happen. An error holds only if it came after some of it, and before much more than the limit: what fails at once shows nothing.
 fn eat_memory(out: &Out, arguments: &[String]) {
-    let most = number(arguments, 0) << 20;
+    let (most, limit) = (number(arguments, 0) << 20, number(arguments, 1) << 20);
+    let Ok(counter) = map(4096, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1) else {
+        return out.examined("a page to count on", false, "");
+    };
+    COUNTER.store(counter, Ordering::Relaxed);
     let ways: &[(&str, Eat)] = &[
         ("anonymous", eat_anonymous),
         ("memfd", eat_memfd),
@@ -30,24 +36,57 @@ fn eat_memory(out: &Out, arguments: &[String]) {
         ("/dev/shm", |most| eat_file("/dev/shm/eaten", most)),
         ("/tmp", |most| eat_file("/tmp/eaten", most)),
     ];
-    for (member, way) in
-        ways.iter().filter(|(name, _)| arguments.len() < 2 || arguments[1..].iter().any(|asked| asked == name))
-    {
+    for (member, way) in ways.iter().filter(|(name, _)| arguments.iter().skip(2).any(|asked| asked == name)) {
+        took_anew();
         let end = in_child(|| {
             // The largest process is killed first, and that should be the one who eats: files and buffers count as nobody's.
             let ballast = eat_anonymous(BALLAST);
+            took_anew();
             ballast.and_then(|()| way(most)).map_or_else(|error| error.raw_os_error().unwrap_or(255), |()| 0)
         });
         // Private storage stays charged until it is removed.
         unheeded(fs::remove_file("/dev/shm/eaten"));
         unheeded(fs::remove_file("/tmp/eaten"));
         match end {
-            ChildEnd::Signal { number: libc::SIGKILL, .. } => out.examined(member, true, "killed"),
             ChildEnd::Code(0) => out.examined(member, false, "all of it was given"),
+            _ if taken() > limit + limit / 2 => {
+                out.examined(member, false, &format!("{} MiB were given, and then no more", taken() >> 20));
+            }
+            ChildEnd::Signal { number: libc::SIGKILL, .. } => out.examined(member, true, "killed"),
+            ChildEnd::Code(number) | ChildEnd::Unborn(number) if taken() < LITTLE => {
+                out.examined(member, false, &format!("not tried: {} at once", errno_name(number)));
+            }
             ChildEnd::Code(number) | ChildEnd::Unborn(number) => out.examined(member, true, errno_name(number)),
             ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
         }
     }
+}
+
+/// Less than this shows nothing of a limit.
+const LITTLE: usize = 1 << 20;
+
+/// The address of a page that children share: how much was taken, also by one that was killed.
+static COUNTER: AtomicUsize = AtomicUsize::new(0);
+
+fn counter() -> Option<&'static AtomicUsize> {
+    let page = COUNTER.load(Ordering::Relaxed);
+    // SAFETY: null, or a page of zeroes that stays mapped and that only this counter is in.
+    unsafe { (page as *const AtomicUsize).as_ref() }
+}
+
+fn took(bytes: usize) {
+    // Nobody counts for other attempts.
+    counter().into_iter().for_each(|counter| {
+        counter.fetch_add(bytes, Ordering::Relaxed);
+    });
+}
+
+fn took_anew() {
+    counter().into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+}
+
+fn taken() -> usize {
+    counter().map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
 
 /// Bytes that make a process the largest of its sandbox.
@@ -61,6 +100,7 @@ fn touch(start: usize, length: usize, step: usize) {
     for offset in (0..length).step_by(step) {
         // SAFETY: within a mapping of `length` writable bytes that this process just made and keeps.
         unsafe { ((start + offset) as *mut u8).write_volatile(1) };
+        took(4096);
     }
 }
 
@@ -89,6 +129,7 @@ fn fill(file: &mut File, most: usize) -> io::Result<()> {
     let piece = vec![1u8; 1 << 16];
     for _ in 0..most / piece.len() {
         file.write_all(&piece)?;
+        took(piece.len());
     }
     Ok(())
 }
@@ -113,6 +154,7 @@ fn eat_pipes(most: usize) -> io::Result<()> {
         while let Ok(count) =
             call(libc::SYS_write, &[writer.as_raw_fd() as usize, piece.as_ptr() as usize, piece.len()])
         {
+            took(count);
             written += count;
         }
         kept.extend([reader, writer]);
@@ -128,6 +170,7 @@ fn eat_sockets(most: usize) -> io::Result<()> {
         let (here, there) = std::os::unix::net::UnixStream::pair()?;
         here.set_nonblocking(true)?;
         while let Ok(count) = (&here).write(&piece) {
+            took(count);
             written += count;
         }
         kept.push((here, there));
@@ -146,6 +189,7 @@ fn eat_connections(most: usize) -> io::Result<()> {
         here.set_nonblocking(true)?;
         let before = written;
         while let Ok(count) = (&here).write(&piece) {
+            took(count);
             written += count;
         }
         if written == before {
@@ -157,13 +201,19 @@ fn eat_connections(most: usize) -> io::Result<()> {
 }
 
 /// Fills the queues of as many sockets as would hold half of it, and counts what arrived: sending a datagram never fails for want of room.
-/// More than a third of it is more than any limit that a case sets.
 fn eat_datagrams(most: usize) -> io::Result<()> {
     let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let mut piece = vec![1u8; 60_000];
     let (mut kept, mut room) = (Vec::new(), 0);
+    let mut end = io::Error::from_raw_os_error(libc::ENOBUFS);
     while room < most / 2 {
-        let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        let receiver = match std::net::UdpSocket::bind("127.0.0.1:0") {
+            Ok(receiver) => receiver,
+            Err(error) => {
+                end = error;
+                break;
+            }
+        };
         let (asked, mut size, mut length) = (4i32 << 20, 0i32, 4u32);
         let (fd, level, option) = (receiver.as_raw_fd() as usize, libc::SOL_SOCKET as usize, libc::SO_RCVBUF as usize);
         call(libc::SYS_setsockopt, &[fd, level, option, &raw const asked as usize, 4])?;
@@ -181,13 +231,12 @@ fn eat_datagrams(most: usize) -> io::Result<()> {
         }
         kept.push(receiver);
     }
-    let mut queued = 0;
     for receiver in &kept {
         while let Ok(count) = receiver.recv(&mut piece) {
-            queued += count;
+            took(count);
         }
     }
-    if queued > most / 3 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOBUFS)) }
+    Err(end)
 }
 
 fn lock_memory(out: &Out, _: &[String]) {

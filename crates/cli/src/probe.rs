@@ -116,16 +116,17 @@ fn told(results: &[CaseResult], heading: &str, subject: Subject) -> String {
         text.push_str(&format!("\nnot applicable {} {}\n", result.id, result.title));
         result.reasons.iter().for_each(|reason| text.push_str(&format!("  {reason}\n")));
     }
-    let documented = results.iter().filter_map(|result| Some((result, result.documented.as_ref()?)));
-    for (result, page) in documented {
-        text.push_str(&format!(
-            "\ndocumented {} {}\n  what is not stopped is told in {page}\n",
-            result.id, result.title
-        ));
+    for result in of(Verdict::Documented) {
+        let page = result.documented.as_deref().unwrap_or("THREAT_MODEL.md");
+        text.push_str(&format!("\ndocumented {} {}\n  not stopped, as {page} says\n", result.id, result.title));
     }
     let count = |verdict| of(verdict).count();
     let (pass, fail, not) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotApplicable));
-    text.push_str(&format!("\n{pass} passed, {fail} failed, {not} not applicable\n"));
+    let documented = match count(Verdict::Documented) {
+        0 => String::new(),
+        gaps => format!("{gaps} documented as not stopped, "),
+    };
+    text.push_str(&format!("\n{pass} passed, {documented}{fail} failed, {not} not applicable\n"));
     if subject == Subject::Another && not > 0 {
         text.push_str("  help: --json says why a case does not apply to another runtime; conformance/peers.toml says what some of them claim\n");
     }

@@ -35,6 +35,11 @@ impl Outcome {
         }
     }
 
+    /// Whether it shows that something is not stopped.
+    pub(crate) fn is_gap(self) -> bool {
+        matches!(self, Self::Allowed | Self::Broken)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         [Self::Refused, Self::Allowed, Self::Absent, Self::Held, Self::Broken, Self::Killed]
             .into_iter()

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Everything was as expected.
+    /// Everything was as expected, and nothing got through that shouldn't.
     Pass,
+    /// Everything was as expected, and something is not stopped here: the case names the page that says so.
+    Documented,
     /// Something wasn't.
     Fail,
     /// The host lacks what the case is about, and `doctor` says so.
@@ -22,6 +24,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
+            Self::Documented => "documented",
             Self::Fail => "fail",
             Self::NotApplicable => "not-applicable",
         }
@@ -86,10 +89,11 @@ pub fn markdown(summary: &Summary) -> String {
     let host = &summary.host;
     page.push_str(&format!("- saggar {} on {} as {}\n", host.version, host.host, host.identity));
     page.push_str(&format!(
-        "- {} cases, {} members: {} passed, {} failed, {} not applicable; {:.1} s with {} workers\n\n",
+        "- {} cases, {} members: {} passed, {} documented as not stopped, {} failed, {} not applicable; {:.1} s with {} workers\n\n",
         summary.results.len(),
         summary.members(),
         summary.count(Verdict::Pass),
+        summary.count(Verdict::Documented),
         summary.count(Verdict::Fail),
         summary.count(Verdict::NotApplicable),
         summary.elapsed_ms as f64 / 1000.0,
@@ -98,7 +102,8 @@ pub fn markdown(summary: &Summary) -> String {
     page.push_str("Each case also checks that events came in order, that nothing said names a directory of the runtime or a secret of its\nenvironment, that the attempt ended as it should, and that no process, mount, cgroup, record or descriptor was left.\n\n");
     page.push_str("| case | verdict | members | ms | attempt |\n|---|---|---|---|---|\n");
     for result in &summary.results {
-        let documented = result.documented.as_ref().map(|page| format!(" (documented: {page})")).unwrap_or_default();
+        let page_of_gap = result.documented.as_ref().filter(|_| result.verdict == Verdict::Documented);
+        let documented = page_of_gap.map(|page| format!(" (documented: {page})")).unwrap_or_default();
         page.push_str(&format!(
             "| {} | {} | {} | {} | {}{documented} |\n",
             result.id,

@@ -21,6 +21,7 @@ mod spawn;
 mod supply;
 mod sys;
 mod userns;
+mod waiting;
 
 pub use caps::ROOT_CAPABILITIES;
 pub use fence::abi as landlock_abi;
@@ -33,3 +34,4 @@ pub use signal::Signals;
 pub use spawn::{Jailed, SpawnError, Step, spawn};
 pub use sys::{MountAttributes, clone_tree, pause_briefly, set_mount_attributes};
 pub use userns::{IdPair, mapping_namespace};
+pub use waiting::Waiting;

@@ -3,17 +3,30 @@
 //! A helper process that shares our memory and descriptors leaves for a new network namespace, brings its loopback up, opens
 //! it and is done; when the root is made, we go there. On one processor this costs a little, on two it saves a lot.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::rule::Rule;
 use crate::sys::{checked, join_network, loopback_up, unshare_network};
 
 /// Enough for a few system calls.
 const STACK_LEN: usize = 16 * 1024;
+
+/// Settings of the new network namespace, as files of `/proc/sys/net`: each bounds memory of the kernel's that is charged to no cgroup.
+/// All traffic in there is over the loopback, where small buffers cost nothing. A kernel that has no such setting for each namespace has
+/// no such file there.
+const BOUNDS: &[(&CStr, &[u8])] = &[
+    // What a connection can receive, before it is accepted too: `Waiting::connections_for` counts on it.
+    (c"sys/net/ipv4/tcp_rmem", b"4096 131072 262144"),
+    // Connections that were closed, for a minute each.
+    (c"sys/net/ipv4/tcp_max_tw_buckets", b"4096"),
+    // A timestamp that a program asked for with a message waits in the socket, with a copy of the message unless this is off.
+    (c"sys/net/core/tstamp_allow_data", b"0"),
+];
 
 /// A network namespace in the making.
 pub(crate) struct Network {
@@ -29,6 +42,8 @@ struct Work {
     /// The host's /proc, which is soon covered.
     proc: OwnedFd,
     tell: OwnedFd,
+    /// Looked up beforehand: the helper must not allocate.
+    is_bounded: bool,
 }
 
 impl Network {
@@ -36,7 +51,7 @@ impl Network {
     pub(crate) fn start() -> Result<Self, Errno> {
         let (done, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let proc = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let work = Box::new(Work { proc, tell });
+        let work = Box::new(Work { proc, tell, is_bounded: Rule::NetworkBounds.is_on() });
         let mut stack = vec![0u128; STACK_LEN / size_of::<u128>()];
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD;
         // SAFETY: the stack is aligned, writable, and outlives the helper, as does its work: dropping this ends the helper first. The helper
@@ -77,9 +92,10 @@ impl Drop for Network {
 
 extern "C" fn helper(work: *mut c_void) -> libc::c_int {
     // SAFETY: `start` passed a live Work, which outlives us.
-    let Work { proc, tell } = unsafe { &*work.cast::<Work>() };
+    let Work { proc, tell, is_bounded } = unsafe { &*work.cast::<Work>() };
     let made = unshare_network()
         .and_then(|()| loopback_up())
+        .and_then(|()| if *is_bounded { set_bounds(proc) } else { Ok(()) })
         .and_then(|()| openat(proc, "self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
     let answer = match made {
         Ok(namespace) => std::os::fd::IntoRawFd::into_raw_fd(namespace),
@@ -88,4 +104,16 @@ extern "C" fn helper(work: *mut c_void) -> libc::c_int {
     // If this fails, the other side waits for no one: dropping its end ends us.
     let _ = rustix::io::write(tell, &answer.to_ne_bytes());
     0
+}
+
+/// Writes the settings of the namespace that the caller is in.
+fn set_bounds(proc: &OwnedFd) -> Result<(), Errno> {
+    for (name, value) in BOUNDS {
+        match openat(proc, *name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => rustix::io::write(&file, value).map(|_| ())?,
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }

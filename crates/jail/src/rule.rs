@@ -47,6 +47,8 @@ macro_rules! rules {
 rules! {
     /// A network namespace.
     NetworkNamespace = "namespace/network",
+    /// Bounds of the network namespace on memory that is charged to no cgroup.
+    NetworkBounds = "network/bounds",
     /// An IPC namespace.
     IpcNamespace = "namespace/ipc",
     /// A UTS namespace, and a name in it.

@@ -172,7 +172,8 @@ impl Prepared {
         })?;
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
-        let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, signals, streams };
+        let memory_bytes = spec.limits.memory.value.bytes();
+        let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams };
         let mut denials = Denials::default();
         let outcome = attendance.run(&mut |observation| match observation {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),

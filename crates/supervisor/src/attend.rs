@@ -94,6 +94,8 @@ pub struct Attendance<'a> {
     pub exec: ExecId,
     /// When it must be gone.
     pub deadline: Instant,
+    /// Its limit on memory.
+    pub memory_bytes: u64,
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
     pub signals: &'a Signals,
     /// Its streams.
@@ -104,7 +106,7 @@ impl Attendance<'_> {
     /// Attends until the whole tree is dead.
     pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
         let mut attendant = Attendant {
-            watch: Watch::new(Some(self.jailed.listener)),
+            watch: Watch::new(Some(self.jailed.listener), self.memory_bytes),
             pid: self.jailed.pid,
             pidfd: self.jailed.pidfd,
             channel: self.channel,

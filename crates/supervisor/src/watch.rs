@@ -1,4 +1,5 @@
-//! Watching the filter's questions: every telling syscall is refused, told of, and answered no faster than a named rate.
+//! Watching the filter's questions: every telling syscall is refused, told of, and answered no faster than a named rate. A `listen` is made
+//! for the program, as long as not too many connections may wait already.
 //!
 //! The rate matters: each answer costs the host a little outside the sandbox's CPU limit, and a program that asks in a loop
 //! must not be able to spend that without end. It waits instead.
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use saggar_domain::{Denial, DenialCode};
-use saggar_jail::seccomp::{Listener, verdict};
+use saggar_jail::Waiting;
+use saggar_jail::seccomp::{Group, Listener, Verdict, verdict};
 
 /// Answered at once before the rate holds.
 const BURST: u32 = 256;
@@ -36,14 +38,18 @@ pub struct Refused {
 impl Refused {
     /// What is said of it.
     pub fn to_denial(self) -> Denial {
-        Denial {
-            code: DenialCode::SyscallRefused,
-            rule: self.rule.to_owned(),
-            message: format!(
+        let message = if self.rule == Group::Listeners.rule() {
+            format!(
+                "a program called {}, and the {} rule lets no more connections wait in this sandbox: close listeners that are not needed, or give it more memory",
+                self.syscall, self.rule
+            )
+        } else {
+            format!(
                 "a program called {}, which the {} rule refuses in every sandbox of this tier",
                 self.syscall, self.rule
-            ),
-        }
+            )
+        };
+        Denial { code: DenialCode::SyscallRefused, rule: self.rule.to_owned(), message }
     }
 }
 
@@ -51,12 +57,15 @@ impl Refused {
 #[derive(Debug)]
 pub(crate) struct Watch {
     listener: Option<Listener>,
+    waiting: Waiting,
     pace: Pace,
 }
 
 impl Watch {
-    pub(crate) fn new(listener: Option<Listener>) -> Self {
-        Self { listener, pace: Pace::default() }
+    /// For a sandbox with so much memory.
+    pub(crate) fn new(listener: Option<Listener>, memory_bytes: u64) -> Self {
+        let waiting = Waiting::new(Waiting::connections_for(memory_bytes));
+        Self { listener, waiting, pace: Pace::default() }
     }
 
     /// The descriptor to wait for, unless the rate says to wait for the time.
@@ -69,7 +78,7 @@ impl Watch {
         self.listener.as_ref().and(self.pace.next(now))
     }
 
-    /// Refuses the call that waits. A hang-up without a question means that nobody is left to ask.
+    /// Answers the call that waits, and says what was refused. A hang-up without a question means that nobody is left to ask.
     pub(crate) fn answer(&mut self, now: Instant) -> Option<Refused> {
         let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -86,12 +95,19 @@ impl Watch {
                 return None;
             }
         };
-        let refusal = verdict(&notification);
-        if listener.refuse(&notification, refusal.errno).is_err() {
+        let (answer, refusal) = match verdict(&notification) {
+            Verdict::Refuse(refusal) => (Err(refusal.errno), Some(refusal)),
+            Verdict::Bound(refusal) => {
+                let made = self.waiting.listen(listener, &notification);
+                // Any other error is the kernel's answer to what the program asked, such as a port that is taken.
+                (made, (made == Err(refusal.errno)).then_some(refusal))
+            }
+        };
+        if listener.answer(&notification, answer).is_err() {
             self.listener = None;
         }
         self.pace.spend(now);
-        Some(Refused { syscall: refusal.syscall, rule: refusal.rule })
+        refusal.map(|refusal| Refused { syscall: refusal.syscall, rule: refusal.rule })
     }
 }
 

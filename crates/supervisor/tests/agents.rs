@@ -31,6 +31,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (Outcome, Duration) {
         channel,
         exec: 1,
         deadline: Instant::now() + Duration::from_secs(60),
+        memory_bytes: 1 << 30,
         signals: &signals,
         streams: Streams { stdin: None, stdout: Sink::keep(100), stderr: Sink::keep(100), terminal: None },
     };

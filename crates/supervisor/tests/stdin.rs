@@ -37,6 +37,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
         channel,
         exec: 1,
         deadline: Instant::now() + Duration::from_secs(60),
+        memory_bytes: 1 << 30,
         signals: &signals,
         streams: Streams { stdin: Some(stdin), stdout: Sink::keep(0), stderr: Sink::keep(0), terminal: None },
     };

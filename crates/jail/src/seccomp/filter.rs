@@ -46,7 +46,7 @@ impl Filter {
     /// which closes on exec. Other threads are left alone: call this while there is only one.
     ///
     /// The caller must have set no_new_privs. From here on a telling call waits for the listener, so hand it to whoever
-    /// serves it before making one; sendmsg is not telling.
+    /// serves it before making one; a plain sendmsg is not telling.
     pub fn install(&self) -> io::Result<OwnedFd> {
         const LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
         // Once the host has taken a notification only a fatal signal may end the wait. Otherwise each of the signals
@@ -165,7 +165,7 @@ fn intervals(disabled: &[Group]) -> Vec<Interval> {
 const fn return_value(answer: Answer) -> u32 {
     match answer {
         Answer::Silent(errno) => libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32,
-        Answer::Telling(_) => libc::SECCOMP_RET_USER_NOTIF,
+        Answer::Telling(_) | Answer::Bounded => libc::SECCOMP_RET_USER_NOTIF,
         Answer::Moot => libc::SECCOMP_RET_ERRNO,
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! A refusal is *silent* when programs are known to probe the call and carry on, and *telling* when the host should
 //! record it: then the call waits on the listener until the host has answered. A telling call is never let through:
-//! the host can only choose the errno, and if the host is gone the kernel answers ENOSYS.
+//! the host can only choose the errno, and if the host is gone the kernel answers ENOSYS. One call, `listen`, is
+//! *bounded*: the host makes it itself, on its own copy of the descriptor, as long as its bound allows.
 //!
 //! What this does not do: look behind pointers. A path, an address or a `struct clone_args` can be changed by another
 //! thread after it was looked at, so calls that hide what matters in memory (clone3, openat2, io_uring) are absent
@@ -20,6 +21,7 @@
 mod filter;
 mod notify;
 mod rules;
+mod sockets;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -30,5 +32,5 @@ mod tests;
 use x86_64 as arch;
 
 pub use filter::Filter;
-pub use notify::{Listener, Notification, Refusal, verdict};
+pub use notify::{Listener, Notification, Refusal, Verdict, verdict};
 pub use rules::Group;

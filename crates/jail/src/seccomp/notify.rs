@@ -42,8 +42,13 @@ impl Listener {
 
     /// Answers a refused call with an error. A caller that died meanwhile needs no answer.
     pub fn refuse(&self, notification: &Notification, errno: Errno) -> io::Result<()> {
-        let mut response =
-            libc::seccomp_notif_resp { id: notification.id, val: 0, error: -errno.raw_os_error(), flags: 0 };
+        self.answer(notification, Err(errno))
+    }
+
+    /// Answers a call that was made for its caller, with 0 or the error it gave.
+    pub fn answer(&self, notification: &Notification, made: Result<(), Errno>) -> io::Result<()> {
+        let error = made.err().map_or(0, |errno| -errno.raw_os_error());
+        let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags: 0 };
         loop {
             match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -53,8 +58,15 @@ impl Listener {
         }
     }
 
+    /// Whether the caller still waits for this answer. What was opened by its number before is then the caller's: no other process can
+    /// have had the number meanwhile.
+    pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
+        let mut id = notification.id;
+        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
+    }
+
     fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {
-        // SAFETY: both requests carry the size of their struct in their number and both callers pass that struct, so
+        // SAFETY: the requests carry the size of their argument in their number and all callers pass just that, so
         // the kernel reads and writes within `argument`; on any other descriptor it refuses the number.
         let answer = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, std::ptr::from_mut(argument)) };
         if answer == 0 {
@@ -100,13 +112,25 @@ pub struct Refusal {
     pub errno: Errno,
 }
 
+/// What is to be done about a call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Say no.
+    Refuse(Refusal),
+    /// Make it, as far as the bound allows: see [`crate::Waiting`].
+    Bound(Refusal),
+}
+
 /// Describes a notification, from the same table the filter was made of.
-pub fn verdict(notification: &Notification) -> Refusal {
+pub fn verdict(notification: &Notification) -> Verdict {
     let syscall = arch::name(notification.nr).unwrap_or("unknown");
     let clause = rules::rule_of(notification.nr).iter().find(|clause| clause.applies(&notification.args));
     match clause {
-        Some(clause) => Refusal { syscall, rule: clause.group.rule(), errno: clause.answer.errno() },
+        Some(clause) if clause.answer == rules::Answer::Bounded => {
+            Verdict::Bound(Refusal { syscall, rule: clause.group.rule(), errno: Errno::NOBUFS })
+        }
+        Some(clause) => Verdict::Refuse(Refusal { syscall, rule: clause.group.rule(), errno: clause.answer.errno() }),
         // The kernel asked about a call that this table allows: the filter comes from another build. Stay closed.
-        None => Refusal { syscall, rule: rules::Group::Unlisted.rule(), errno: Errno::NOSYS },
+        None => Verdict::Refuse(Refusal { syscall, rule: rules::Group::Unlisted.rule(), errno: Errno::NOSYS }),
     }
 }

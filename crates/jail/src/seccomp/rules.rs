@@ -5,10 +5,11 @@
 //!
 //! Checks look at the low 32 bits of an argument. That is exact, not an approximation, for every argument tested here,
 //! because the kernel itself drops the rest:
-//! - families, socket types, protocols, levels, socket options, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
+//! - families, socket types, protocols, levels, socket options, flags of sends, open flags, rename flags, prctl options: declared `int` or `unsigned int`;
 //! - modes: `umode_t`, 16 bits, and the masks lie within them;
 //! - ioctl and fcntl commands, seccomp operations and flags, personalities, resources: `unsigned int`;
 //! - flags of memfd_create and shmget: `unsigned int` and `int`; flags of mmap: `unsigned long`, and the bit lies in the lower half;
+//! - sizes of attributes: `size_t`, and the kernel refuses more than 65536;
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
 //!
@@ -20,6 +21,7 @@
 use rustix::io::Errno;
 
 use super::arch::{self, nr};
+use super::sockets::{SENDMMSG, SENDMSG, SENDTO, SETSOCKOPT, SOCKET, SOCKETPAIR};
 
 /// The rule of a number, listed or not.
 pub(super) fn rule_of(number: u32) -> Rule {
@@ -98,6 +100,22 @@ groups! {
     Leases = "leases",
     /// Every socket but unix, TCP and UDP; and joining multicast groups, whose memory nobody counts.
     Sockets = "sockets",
+    /// Datagrams that are collected piece by piece: no cgroup is charged for what waits.
+    Corking = "corking",
+    /// Keys that sign TCP segments: memory that is charged to no cgroup, a key for each address of a peer.
+    TcpKeys = "tcp-keys",
+    /// Errors and timestamps that wait in a socket, with a copy of what was sent: charged to no cgroup.
+    ErrorQueues = "error-queues",
+    /// Options for all packets of a socket, in a form of which the kernel keeps the whole text: charged to no cgroup.
+    PacketOptions = "packet-options",
+    /// The size of a receive buffer. What a connection that nobody has accepted receives is charged to no cgroup.
+    ReceiveBuffers = "receive-buffers",
+    /// Listening: how many connections may wait to be accepted. The host does it, and counts.
+    Listeners = "listeners",
+    /// Flow labels of IPv6, of which the host has one pool of 4096.
+    FlowLabels = "flow-labels",
+    /// Access control lists with many entries, which are charged to no cgroup on a tmpfs.
+    LargeAcls = "large-acls",
     /// Typing into, or taking over, the terminal.
     TtyIoctls = "tty-ioctls",
     /// Becoming the one who answers for refused calls.
@@ -129,11 +147,11 @@ impl Clause {
         self.tests.iter().flatten().all(|test| test.holds(args))
     }
 
-    const fn when(self, test: Test) -> Self {
+    pub const fn when(self, test: Test) -> Self {
         Self { tests: [Some(test), None, None], ..self }
     }
 
-    const fn when_both(self, first: Test, second: Test) -> Self {
+    pub const fn when_both(self, first: Test, second: Test) -> Self {
         Self { tests: [Some(first), Some(second), None], ..self }
     }
 
@@ -151,14 +169,16 @@ pub(super) enum Answer {
     Telling(Errno),
     /// By the kernel, with success and without effect.
     Moot,
+    /// By the host, which does what was asked within a bound, or answers with an error.
+    Bounded,
 }
 
 impl Answer {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Silent(errno) | Self::Telling(errno) => errno,
-            // Nobody is asked about such a call; whoever is all the same stays closed.
-            Self::Moot => Errno::NOSYS,
+            // Nobody is asked about such a call, or someone else answers it; whoever comes here all the same stays closed.
+            Self::Moot | Self::Bounded => Errno::NOSYS,
         }
     }
 }
@@ -200,8 +220,12 @@ pub(super) const fn telling(group: Group, errno: Errno) -> Clause {
     Clause { group, answer: Answer::Telling(errno), tests: [None; 3] }
 }
 
-const fn moot(group: Group) -> Clause {
+pub(super) const fn moot(group: Group) -> Clause {
     Clause { group, answer: Answer::Moot, tests: [None; 3] }
+}
+
+const fn bounded(group: Group) -> Clause {
+    Clause { group, answer: Answer::Bounded, tests: [None; 3] }
 }
 
 /// Refuses a mode with a setuid or setgid bit.
@@ -223,15 +247,15 @@ pub(super) const fn device_node(mode: u8) -> Clause {
     })
 }
 
-const fn any_bit(arg: u8, mask: u32) -> Test {
+pub(super) const fn any_bit(arg: u8, mask: u32) -> Test {
     Test { arg, mask, values: Values::NoneOf(&[0]) }
 }
 
-const fn one_of(arg: u8, values: &'static [u32]) -> Test {
+pub(super) const fn one_of(arg: u8, values: &'static [u32]) -> Test {
     Test { arg, mask: u32::MAX, values: Values::OneOf(values) }
 }
 
-const fn none_of(arg: u8, values: &'static [u32]) -> Test {
+pub(super) const fn none_of(arg: u8, values: &'static [u32]) -> Test {
     Test { arg, mask: u32::MAX, values: Values::NoneOf(values) }
 }
 
@@ -266,63 +290,14 @@ const TIOCSETD: u32 = 0x5423;
 /// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, and FS_IOC_REMOVE_ENCRYPTION_KEY, one's own and everybody's.
 const KEY_IOCTLS: &[u32] = &[0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619];
 
-const AF_UNIX: u32 = libc::AF_UNIX as u32;
-const AF_INET: u32 = libc::AF_INET as u32;
-const AF_INET6: u32 = libc::AF_INET6 as u32;
-const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
-const SOCK_STREAM: u32 = libc::SOCK_STREAM as u32;
-const SOCK_DGRAM: u32 = libc::SOCK_DGRAM as u32;
-const SOCK_RAW: u32 = libc::SOCK_RAW as u32;
-const SOCK_SEQPACKET: u32 = libc::SOCK_SEQPACKET as u32;
-const SOCK_PACKET: u32 = 10;
-/// The kernel's SOCK_TYPE_MASK: above it are SOCK_CLOEXEC and SOCK_NONBLOCK.
-const SOCK_TYPE_MASK: u32 = 0xF;
-const IPPROTO_DEFAULT: u32 = 0;
-const IPPROTO_TCP: u32 = libc::IPPROTO_TCP as u32;
-const IPPROTO_UDP: u32 = libc::IPPROTO_UDP as u32;
-const IPPROTO_MPTCP: u32 = 262;
-
-const fn socket_type(values: Values) -> Test {
-    Test { arg: 1, mask: SOCK_TYPE_MASK, values }
-}
-
-const SOCKET: Rule = &[
-    // Silent: getifaddrs and getaddrinfo of every C library ask for netlink and do without.
-    silent(Group::Sockets, Errno::AFNOSUPPORT).when(one_of(0, &[AF_NETLINK])),
-    telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX, AF_INET, AF_INET6])),
-    // SOCK_PACKET with AF_INET is an old way to spell AF_PACKET.
-    telling(Group::Sockets, Errno::PERM).when(socket_type(Values::OneOf(&[SOCK_RAW, SOCK_PACKET]))),
-    silent(Group::Sockets, Errno::SOCKTNOSUPPORT).when(socket_type(Values::NoneOf(&[
-        SOCK_STREAM,
-        SOCK_DGRAM,
-        SOCK_SEQPACKET,
-    ]))),
-    silent(Group::Sockets, Errno::PROTONOSUPPORT)
-        .when_both(none_of(0, &[AF_UNIX]), socket_type(Values::OneOf(&[SOCK_SEQPACKET]))),
-    // Silent: Go's listeners ask for multipath TCP first, and for plain TCP after this very answer.
-    silent(Group::Sockets, Errno::PROTONOSUPPORT).when_both(none_of(0, &[AF_UNIX]), one_of(2, &[IPPROTO_MPTCP])),
-    telling(Group::Sockets, Errno::PROTONOSUPPORT)
-        .when_both(none_of(0, &[AF_UNIX]), none_of(2, &[IPPROTO_DEFAULT, IPPROTO_TCP, IPPROTO_UDP])),
+/// The size of a list of `n` entries is `4 + 8 * n`, and the kernel refuses every other size. With 28 entries the kernel's own copy fits 256
+/// bytes, and a directory with two of them has less than half of what it is charged for. The name is behind a pointer, so attributes of
+/// other kinds are refused too when they have such a size; ext4 gives the same answer when there is no room for an attribute.
+const SET_ATTRIBUTE: Rule = &[
+    telling(Group::LargeAcls, Errno::NOSPC).when_both(ACL_SIZE, any_bit(3, !0xFF)),
+    telling(Group::LargeAcls, Errno::NOSPC).when(one_of(3, &[236, 244, 252])),
 ];
-
-const SOCKETPAIR: Rule = &[telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX]))];
-
-const SOL_SOCKET: u32 = libc::SOL_SOCKET as u32;
-const IPPROTO_IP: u32 = libc::IPPROTO_IP as u32;
-const IPPROTO_IPV6: u32 = libc::IPPROTO_IPV6 as u32;
-/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and SO_ATTACH_REUSEPORT_EBPF.
-const ATTACHING_OPTIONS: &[u32] = &[26, 50, 51, 52];
-/// IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
-const JOINING_OPTIONS: &[u32] = &[35, 39, 42, 46];
-/// IPV6_ADD_MEMBERSHIP, IPV6_JOIN_ANYCAST, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP.
-const JOINING_OPTIONS_V6: &[u32] = &[20, 27, 42, 46];
-
-const SETSOCKOPT: Rule = &[
-    telling(Group::Bpf, Errno::PERM).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, ATTACHING_OPTIONS)),
-    // Silent, with what a machine without a network says: who looks for others on the network finds none.
-    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IP]), one_of(2, JOINING_OPTIONS)),
-    silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, JOINING_OPTIONS_V6)),
-];
+const ACL_SIZE: Test = Test { arg: 3, mask: 7, values: Values::OneOf(&[4]) };
 
 const FILTERING: Test = one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]);
 
@@ -430,9 +405,17 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
 
     (&[telling(Group::Leases, Errno::PERM).when(one_of(1, LEASING_COMMANDS))], &[nr::fcntl]),
 
+    (SET_ATTRIBUTE, &[nr::setxattr, nr::lsetxattr, nr::fsetxattr]),
+    // Its size is behind a pointer. Kernels before 6.13 don't have it.
+    (&[silent(Group::LargeAcls, Errno::NOSYS)], &[nr::setxattrat]),
+
     (SOCKET, &[nr::socket]),
     (SOCKETPAIR, &[nr::socketpair]),
     (SETSOCKOPT, &[nr::setsockopt]),
+    (SENDTO, &[nr::sendto]),
+    (SENDMSG, &[nr::sendmsg]),
+    (SENDMMSG, &[nr::sendmmsg]),
+    (&[bounded(Group::Listeners)], &[nr::listen]),
     (&[
         telling(Group::TtyIoctls, Errno::PERM).when(one_of(1, &[TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD])),
         telling(Group::Keyrings, Errno::PERM).when(one_of(1, KEY_IOCTLS)),
@@ -457,8 +440,7 @@ const ORDINARY: &[u32] = &[
     nr::fstat, nr::newfstatat, nr::statx, nr::statfs, nr::fstatfs, nr::faccessat, nr::faccessat2, nr::getdents64,
     nr::getcwd, nr::chdir, nr::fchdir, nr::umask, nr::mkdirat, nr::unlinkat, nr::linkat, nr::symlinkat,
     nr::readlinkat, nr::renameat, nr::fchown, nr::fchownat, nr::utimensat,
-    nr::getxattr, nr::lgetxattr, nr::fgetxattr, nr::getxattrat, nr::setxattr, nr::lsetxattr, nr::fsetxattr,
-    nr::setxattrat, nr::listxattr, nr::llistxattr, nr::flistxattr, nr::listxattrat, nr::removexattr,
+    nr::getxattr, nr::lgetxattr, nr::fgetxattr, nr::getxattrat, nr::listxattr, nr::llistxattr, nr::flistxattr, nr::listxattrat, nr::removexattr,
     nr::lremovexattr, nr::fremovexattr, nr::removexattrat,
     nr::inotify_init1, nr::inotify_add_watch, nr::inotify_rm_watch,
     // Memory.
@@ -482,8 +464,8 @@ const ORDINARY: &[u32] = &[
     nr::rt_sigpending, nr::rt_sigsuspend, nr::rt_sigtimedwait, nr::rt_sigqueueinfo, nr::rt_tgsigqueueinfo,
     nr::sigaltstack, nr::signalfd4,
     // Sockets, once made.
-    nr::bind, nr::listen, nr::accept, nr::accept4, nr::connect, nr::shutdown, nr::getsockname, nr::getpeername,
-    nr::getsockopt, nr::sendto, nr::recvfrom, nr::sendmsg, nr::recvmsg, nr::sendmmsg, nr::recvmmsg,
+    nr::bind, nr::accept, nr::accept4, nr::connect, nr::shutdown, nr::getsockname, nr::getpeername,
+    nr::getsockopt, nr::recvfrom, nr::recvmsg, nr::recvmmsg,
     // Waiting and time.
     nr::ppoll, nr::pselect6, nr::epoll_create1, nr::epoll_ctl, nr::epoll_pwait, nr::epoll_pwait2, nr::eventfd2,
     nr::nanosleep, nr::clock_nanosleep, nr::clock_gettime, nr::clock_getres, nr::gettimeofday, nr::getitimer,

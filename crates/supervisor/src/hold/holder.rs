@@ -134,6 +134,7 @@ impl Hold {
         let now = Moment::now();
         let mut happenings = Happenings::default();
         happenings.add(wall_ms(), EventBody::Started { unenforced: holding.unenforced.clone() });
+        let memory_bytes = holding.spec.limits.memory.value.bytes();
         Self {
             sandbox_id: holding.sandbox_id,
             spec: holding.spec,
@@ -141,7 +142,7 @@ impl Hold {
             unenforced: holding.unenforced,
             pid: holding.pid,
             pidfd: holding.pidfd,
-            watch: Watch::new(holding.questions),
+            watch: Watch::new(holding.questions, memory_bytes),
             channel: holding.channel,
             group: holding.group,
             listener: holding.listener,

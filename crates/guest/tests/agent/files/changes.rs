@@ -141,6 +141,31 @@ fn a_file_keeps_notes() {
     nobody.check_failed(set(&[note(b"a", b"1")]), FileStage::Attributes, libc::EACCES);
 }
 
+/// The filter of a sandbox refuses attributes of a size that a long access control list has: 4 more than a multiple of 8.
+#[test]
+fn a_long_note_is_stored_in_no_size_of_an_access_control_list() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", b"", 0o644);
+    let mut host = Host::start();
+    let mut files = Files::start(&mut host);
+    let name = std::ffi::CString::new(file.as_str()).unwrap();
+    for length in 220..270 {
+        let notes = vec![MetadataEntry { name: b"long".to_vec(), value: vec![b'x'; length] }];
+        files.check_done(FileRequest::Metadata { path: file.clone().into(), set: Some(notes.clone()) });
+        let mut list = [0u8; 256];
+        // SAFETY: the name is a C string; the pointer and the length are those of one writable array.
+        let listed = unsafe { libc::listxattr(name.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+        assert!(listed > 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: both names are C strings, the second with the NUL that the kernel put there; without a place only the length is told.
+        let stored = unsafe { libc::getxattr(name.as_ptr(), list.as_ptr().cast(), std::ptr::null_mut(), 0) };
+        assert!(stored >= length as isize && (stored <= 228 || stored % 8 != 4), "{length}: {stored}");
+        assert_eq!(
+            files.ask(FileRequest::Metadata { path: file.clone().into(), set: None }),
+            FileReply::Metadata(notes)
+        );
+    }
+}
+
 #[test]
 fn room_is_told() {
     let mut host = Host::start();
