@@ -179,6 +179,13 @@ pub fn cgroups() -> Vec<PathBuf> {
     found
 }
 
+/// The cgroup directories of one sandbox: they are named by a hash of its id. What is no id has none.
+pub fn cgroups_of(sandbox: &str) -> Vec<PathBuf> {
+    let Some(id) = saggar_domain::SandboxId::parse(sandbox) else { return Vec::new() };
+    let name = format!("saggar-{}", id.alias());
+    cgroups().into_iter().filter(|path| path.file_name().is_some_and(|last| last == name.as_str())).collect()
+}
+
 fn unique() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
