@@ -7,6 +7,8 @@
 
 pub mod held;
 pub mod probe;
+#[path = "../sweep/mod.rs"]
+mod sweep;
 pub mod tree;
 
 use std::ffi::OsStr;
@@ -43,7 +45,9 @@ impl Place {
             unique()
         ));
         std::fs::create_dir_all(root.join("workspace")).expect("the temporary directory is writable");
-        Self { root: root.canonicalize().expect("just made") }
+        let root = root.canonicalize().expect("just made");
+        sweep::when_gone(&root);
+        Self { root }
     }
 
     /// A path in it.
@@ -103,7 +107,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test that failed half-way may have left something unremovable; its failure is what matters.
+        if std::thread::panicking() {
+            return sweep::now(&self.root);
+        }
+        // If this fails, what is left is swept when the process ends.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
