@@ -81,9 +81,9 @@ fn many_may_listen_to_one_sandbox_and_who_does_not_read_holds_nobody_up() {
 
 /// Memory that is the server's own, in KiB.
 fn memory(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel counts it");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 /// Sandboxes that all transfer at the same moment, each a MiB in, out and printed.

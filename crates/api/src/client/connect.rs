@@ -86,12 +86,12 @@ fn is_plain_http(error: &(dyn std::error::Error + 'static)) -> bool {
         let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let wrapped = wrapped.map(|inner| inner as &(dyn std::error::Error + 'static));
         for seen in [Some(cause), wrapped].into_iter().flatten() {
-            match seen.downcast_ref::<rustls::Error>() {
-                Some(
-                    rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)
-                    | rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion),
-                ) => return true,
-                Some(_) | None => {}
+            if let Some(
+                rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)
+                | rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion),
+            ) = seen.downcast_ref::<rustls::Error>()
+            {
+                return true;
             }
         }
         below = wrapped.filter(|inner| inner.is::<io::Error>()).or_else(|| cause.source());

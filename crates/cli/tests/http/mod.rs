@@ -6,6 +6,7 @@
 #![allow(dead_code)]
 
 pub mod archive;
+#[allow(clippy::duplicate_mod, reason = "a test file may link both kinds of helpers, or one")]
 #[path = "../sweep/mod.rs"]
 mod sweep;
 pub mod websocket;
