@@ -138,6 +138,22 @@ fn every_test_that_the_threat_model_names_is_there() {
 }
 
 #[test]
+fn the_unit_in_the_manual_is_the_one_that_ships_and_needs_no_file_that_may_be_absent() {
+    let unit = read(&repository().join("packaging/saggar.service"));
+    assert!(read(&repository().join("docs/server.md")).contains(&format!("```ini\n{unit}```\n")));
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
+    let mut words = command.split(' ');
+    assert_eq!(words.next(), Some("/usr/local/bin/saggar"));
+    // The command is one there is, with flags there are.
+    let done = finish(Place::new().command(words.chain(["--help"])).spawn().expect("the binary was built"));
+    assert_eq!(done.code, 0, "{done:?}");
+    let files = unit.lines().filter(|line| line.contains("/etc/") && !line.starts_with('#'));
+    for line in files {
+        assert!(line.contains("=-/"), "the service doesn't start without it: {line}");
+    }
+}
+
+#[test]
 fn every_flag_there_is_stands_in_the_table() {
     let help = finish(Place::new().command(["run", "--help"]).spawn().expect("the binary was built")).stdout;
     let own_lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));

@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
 
-use harness::{Place, cgroups, finish, is_root, not_here, show};
+use harness::{Place, cgroups_of, finish, is_root, not_here, show};
+use saggar_domain::SandboxId;
 use serde_json::json;
 use traces::{Events, check_all_end, check_nothing_left, let_run, marker, names, processes};
 
@@ -39,9 +40,8 @@ fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted")
 }
 
-/// Names of sandboxes that have a cgroup on this host.
-fn sandboxes_with_cgroups() -> Vec<String> {
-    cgroups().iter().filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix("saggar-")?.to_owned())).collect()
+fn has_cgroups(sandbox: &str) -> bool {
+    !cgroups_of(sandbox).is_empty()
 }
 
 /// The same numbers at every run: a failure can be had again.
@@ -87,7 +87,7 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
     start_once_more(&place);
     check_all_end(&marker);
     check_nothing_left(&place, "none of these is called so");
-    let left: Vec<String> = sandboxes_with_cgroups().into_iter().filter(|name| sandboxes.contains(name)).collect();
+    let left: Vec<String> = sandboxes.iter().filter(|name| has_cgroups(name)).cloned().collect();
     assert_eq!(left, Vec::<String>::new());
     let new: Vec<String> = mounts()
         .lines()
@@ -164,7 +164,7 @@ fn a_live_sandbox_is_left_alone_by_another_start() {
         (vec![sandbox.clone()], [".git", ".saggar", "commondir", "refs"].map(str::to_owned).to_vec())
     );
     if is_root() {
-        assert!(sandboxes_with_cgroups().contains(&sandbox), "its cgroups were removed");
+        assert!(has_cgroups(&sandbox), "its cgroups were removed");
     }
     harness::feed(&mut child, b"still here\n");
     let done = finish(child);
@@ -274,13 +274,30 @@ fn forged(cgroup: &std::path::Path) -> String {
 }
 
 #[test]
+fn cgroups_named_for_the_id_by_an_earlier_version_are_removed() {
+    const NAME: &str = "sbx_bbbbbbbbbbbbbbbbbbbbbbbbbb";
+    let place = Place::new();
+    let live = harness::held::held(&place);
+    let Some(cgroup) = cgroups_of(live.sandbox.as_str()).pop() else {
+        return not_here("an ordinary user has no cgroups of its own");
+    };
+    let old = cgroup.with_file_name(format!("saggar-{NAME}"));
+    std::fs::create_dir(&old).expect("root may");
+    let record = place.path("data/sandboxes").join(NAME);
+    std::fs::write(&record, forged(&old)).expect("ours");
+    std::fs::set_permissions(&record, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    start_once_more(&place);
+    assert!(!old.exists() && !record.exists() && cgroup.exists());
+}
+
+#[test]
 fn a_record_that_someone_else_wrote_is_not_believed() {
     const NAME: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
     let place = Place::new();
     start_once_more(&place);
     let record = place.path("data/sandboxes").join(NAME);
     // Named as a leaf of its own would be, so that its name alone is no reason to leave it.
-    let directory = place.path(&format!("saggar-{NAME}"));
+    let directory = place.path(&format!("saggar-{}", SandboxId::parse(NAME).expect("one").alias()));
     std::fs::create_dir(&directory).expect("ours");
     let write = |text: &str, mode: u32| {
         std::fs::write(&record, text).expect("ours");

@@ -11,7 +11,7 @@ const UNKNOWN: &str = "/api/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 fn without_a_good_key_nothing_is_told() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    let wrong = format!("Authorization: Bearer {}x", &server.key[..server.key.len() - 1]);
+    let wrong = format!("Authorization: Bearer {}", http::altered(&server.key));
     let long = format!("Authorization: Bearer sgr_{}", "a".repeat(5000));
     let injected = "Authorization: Bearer sgr_' OR 1=1 --";
     let none = "Authorization: Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.";
@@ -316,6 +316,19 @@ fn without_keys_a_web_page_is_still_refused() {
     server.request_without_key("GET", "/api/v1/sandboxes", &[], b"").expect(200);
     let page = server.request_without_key("GET", "/api/v1/sandboxes", &["Origin: https://evil.example"], b"");
     page.problem(403, "forbidden");
+    for (host, status) in [
+        ("[::1]", 200),
+        ("[::1]:7420", 200),
+        ("127.0.0.1", 200),
+        ("localhost:1", 200),
+        ("evil.example", 403),
+        ("[::2]", 403),
+    ] {
+        let mut connection = server.connect();
+        let request = format!("GET /api/v1/sandboxes HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        std::io::Write::write_all(&mut connection, request.as_bytes()).unwrap();
+        assert_eq!(http::read_answer(&mut std::io::BufReader::new(connection)).status, status, "{host}");
+    }
 }
 
 #[test]

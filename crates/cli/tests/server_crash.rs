@@ -6,7 +6,7 @@ mod http;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 
-use harness::cgroups;
+use harness::cgroups_of;
 use http::{Server, eventually, send};
 use serde_json::{Value, json};
 
@@ -98,8 +98,8 @@ impl Survivor {
             eventually(&format!("nothing is in {name}"), || self.files(name).is_empty());
         }
         let data = self.server.data();
-        let of_ours = |path: &std::path::PathBuf| ids.iter().any(|id| path.to_string_lossy().contains(id.as_str()));
-        assert_eq!(cgroups().into_iter().filter(of_ours).collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+        let left: Vec<std::path::PathBuf> = ids.iter().flat_map(|id| cgroups_of(id)).collect();
+        assert_eq!(left, Vec::<std::path::PathBuf>::new());
         eventually("no process has anything of it open", || holders(&data).is_empty());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
         assert!(!mounts.contains(data.to_str().expect("a plain name")), "{mounts}");

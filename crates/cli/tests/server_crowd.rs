@@ -79,6 +79,47 @@ fn many_may_listen_to_one_sandbox_and_who_does_not_read_holds_nobody_up() {
     server.get("/health").expect(200);
 }
 
+/// Memory that is the server's own, in KiB.
+fn memory(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel counts it");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Sandboxes that all transfer at the same moment, each a MiB in, out and printed.
+fn transfer(server: &Server, count: usize) {
+    let content = vec![b'x'; 1 << 20];
+    let line = "head -c 1000000 /dev/zero | tr '\\0' x";
+    let sandboxes: Vec<String> = (0..count).map(|_| server.sandbox()).collect();
+    let together = std::sync::Barrier::new(count);
+    std::thread::scope(|scope| {
+        let (together, content) = (&together, &content);
+        for sandbox in &sandboxes {
+            scope.spawn(move || {
+                together.wait();
+                server.put(&format!("{sandbox}/files?path=f"), content).expect(200);
+                assert!(server.get(&format!("{sandbox}/files?path=f")).body == *content);
+                assert_eq!(server.sh(sandbox, line)["stdout"].as_str().map(str::len), Some(1_000_000));
+            });
+        }
+    });
+    for sandbox in &sandboxes {
+        server.delete(sandbox).expect(200);
+    }
+}
+
+#[test]
+fn heavy_what_a_crowd_of_transfers_needed_is_given_back() {
+    const CROWD: usize = 48;
+    let server = Server::start_with(&["--pool-max", "0"]);
+    transfer(&server, 2);
+    let before = memory(&server);
+    transfer(&server, CROWD);
+    // A third of what they had in hand at once, and a half of what used to stay.
+    let most = before + 16 * 1024;
+    eventually("its memory is the system's again", || memory(&server) < most);
+}
+
 #[test]
 fn a_storm_of_every_request_on_one_sandbox_leaves_it_in_one_state() {
     let server = Server::start();

@@ -107,8 +107,11 @@ fn a_silent_client_is_let_go() {
 
 #[test]
 fn more_connections_than_may_be_are_told_so() {
-    let server = Server::start_with(&["--connections-max", "8"]);
-    let held: Vec<_> = (0..8).map(|_| server.connect()).collect();
+    let all = ["--connections-max", "8", "--connections-per-address", "8", "--requests-per-key", "8"];
+    let server = Server::start_with(&all);
+    let events = format!("{}/events", server.sandbox());
+    // Idle connections would make room; those that are being answered don't.
+    let held: Vec<_> = (0..8).map(|_| server.follow("GET", &events, &[], b"")).collect();
     http::eventually("one too many", || {
         let mut connection = server.connect();
         send(&mut connection, "GET", "/health", &[], b"");
@@ -126,6 +129,50 @@ fn more_connections_than_may_be_are_told_so() {
         let _ = connection.read_to_string(&mut text);
         text.starts_with("HTTP/1.1 200")
     });
+}
+
+#[test]
+fn idle_connections_make_room_for_whoever_asks_something() {
+    let server = Server::start_with(&["--connections-max", "16", "--pool-max", "0"]);
+    let events = format!("{}/events", server.sandbox());
+    let mut listening = server.follow("GET", &events, &[], b"");
+    // Far more than may be, and none of them asks anything.
+    let idle: Vec<_> = (0..64).map(|_| server.connect()).collect();
+    for _ in 0..64 {
+        server.get("/api/v1/sandboxes").expect(200);
+    }
+    // Whoever is being answered was not sent away for them.
+    server.delete(events.trim_end_matches("/events")).expect(200);
+    listening.until("ended");
+    drop(idle);
+}
+
+#[test]
+fn one_key_can_not_take_all_there_is_and_others_go_on() {
+    let mut server =
+        Server::start_with(&["--connections-max", "16", "--connections-per-address", "16", "--pool-max", "0"]);
+    let events = format!("{}/events", server.sandbox());
+    let greedy: Vec<_> = (0..8).map(|_| server.follow("GET", &events, &[], b"")).collect();
+    let created = server.post("/api/v1/keys", &json!({ "name": "other" }));
+    // Half of what there is, and then it is told when to come again.
+    created.problem(429, "capacity");
+    assert!(created.header("retry-after").is_some());
+    server.get(&events).problem(429, "capacity");
+    drop(greedy);
+    let mut other = String::new();
+    http::eventually("there is room for it again", || {
+        let created = server.post("/api/v1/keys", &json!({ "name": "other" }));
+        other = serde_json::from_slice::<serde_json::Value>(&created.body).unwrap()["secret"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned();
+        created.status == 201
+    });
+    let greedy: Vec<_> = (0..8).map(|_| server.follow("GET", &events, &[], b"")).collect();
+    server.get("/api/v1/sandboxes").problem(429, "capacity");
+    server.key = other;
+    server.get("/api/v1/sandboxes").expect(200);
+    drop(greedy);
 }
 
 #[test]
@@ -158,10 +205,9 @@ fn cursors_limits_and_filters_are_taken_in_their_form_alone() {
     assert_eq!(next["next_cursor"], serde_json::Value::Null);
     assert!(second.ends_with(first["items"][0]["id"].as_str().unwrap()));
     assert!(labelled.ends_with(next["items"][0]["id"].as_str().unwrap()));
-    let edited = format!("{}0", &cursor[..cursor.len() - 1]);
-    if edited != cursor {
-        server.get(&format!("/api/v1/sandboxes?cursor={edited}")).problem(400, "invalid_request");
-    }
+    let other = if cursor.ends_with('0') { '1' } else { '0' };
+    let edited = format!("{}{other}", &cursor[..cursor.len() - 1]);
+    server.get(&format!("/api/v1/sandboxes?cursor={edited}")).problem(400, "invalid_request");
     let red = server.get("/api/v1/sandboxes?label=team%3Dred&state=running,paused").expect(200);
     assert_eq!(red["items"].as_array().unwrap().len(), 1);
     assert_eq!(server.get("/api/v1/sandboxes?label=team%3D%27%20OR%201").expect(200)["items"], json!([]));

@@ -31,6 +31,8 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.send_header('Content-Length', str(len(body)))
         self.send_header('Set-Cookie', 'saggar_token=forged')
         self.send_header('Set-Cookie', 'theirs=1')
+        self.send_header('Set-Cookie', '=saggar_token=forged')
+        for name in ('Clear-Site-Data', 'Strict-Transport-Security', 'Alt-Svc', 'NEL', 'Service-Worker-Allowed'): self.send_header(name, 'x')
         self.send_header('Connection', 'x-private'); self.send_header('X-Private', '1')
         self.end_headers()
         self.wfile.write(body)
@@ -69,7 +71,10 @@ fn a_port_is_reached_by_path_by_headers_and_by_host() {
     assert!(answer.header("x-private").is_none());
     let cookies: Vec<&str> =
         answer.headers.iter().filter(|(name, _)| name == "set-cookie").map(|(_, value)| value.as_str()).collect();
-    assert_eq!(cookies, ["theirs=1"]);
+    assert_eq!(cookies, [format!("theirs=1; Path={path}/")]);
+    for name in ["clear-site-data", "strict-transport-security", "alt-svc", "nel", "service-worker-allowed"] {
+        assert_eq!(answer.header(name), None, "{name} would act on all of the server's origin");
+    }
     let headers =
         [format!("Saggar-Sandbox: {id}"), "Saggar-Port: 8000".to_owned(), format!("Saggar-Access-Token: {token}")];
     let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
@@ -114,11 +119,9 @@ fn only_who_may_reaches_a_port() {
     let Listening { server, id, token } = listening(&json!({ "ports": { "public": [8000] } }));
     let public = format!("/api/v1/sandboxes/{id}/ports/8000/");
     assert_eq!(server.request_without_key("GET", &public, &[], b"").status, 203);
-    let Listening { server, id: private, token: right } = Listening { id: String::new(), token: String::new(), server };
-    drop((private, right));
     let closed = format!("/api/v1/sandboxes/{id}/ports/9");
     server.request_without_key("GET", &closed, &[], b"").problem(401, "unauthorized");
-    let wrong = format!("Saggar-Access-Token: {}A", &token[..token.len() - 1]);
+    let wrong = format!("Saggar-Access-Token: {}", http::altered(&token));
     server.request_without_key("GET", &closed, &[&wrong], b"").problem(401, "unauthorized");
     server.get(&closed).problem(502, "port_refused");
     let other = server.post("/api/v1/sandboxes", &json!({})).expect(201);

@@ -200,6 +200,96 @@ fn a_key_is_made_without_one_only_where_no_server_runs() {
     std::fs::remove_dir_all(nowhere).unwrap();
 }
 
+/// The lines of a log in JSON that are about this route, once there are so many.
+fn lines_about(log: &std::path::Path, route: &str, count: usize) -> Vec<Value> {
+    let mut found: Vec<Value> = Vec::new();
+    http::eventually("it is logged", || {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON"));
+        found = lines.filter(|line: &Value| line["route"] == route).collect();
+        found.len() >= count
+    });
+    found
+}
+
+#[test]
+fn every_request_is_a_line_that_says_who_asked_what_and_holds_no_secret() {
+    let mut server = Server::start_with(&["--log-format", "json", "--pool-max", "0"]);
+    let log = server.data().join("log");
+    assert_eq!(server.stop(), Some(0));
+    server.log = Some(log.clone());
+    server.begin();
+    let sandbox = server.sandbox();
+    let id = sandbox.rsplit('/').next().unwrap();
+    server.put(&format!("{sandbox}/files?path=private-name"), b"private-content").expect(200);
+    server.get("/health").expect(200);
+    let run = "/api/v1/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+    let answer = server.get(run);
+    assert_eq!(answer.status, 404);
+    server.request_without_key("GET", &sandbox, &["Authorization: Bearer sgr_wrong-key"], b"");
+    let [written] = &lines_about(&log, "/api/v1/sandboxes/{id}/files", 1)[..] else { panic!("more than one") };
+    let keys = server.get("/api/v1/keys").expect(200);
+    for (field, expected) in [
+        ("level", json!("INFO")),
+        ("method", json!("PUT")),
+        ("status", json!(200)),
+        ("peer", json!("127.0.0.1")),
+        ("sandbox", json!(id)),
+        ("key", keys["items"][0]["id"].clone()),
+    ] {
+        assert_eq!(written[field], expected, "{field}: {written}");
+    }
+    assert!(written["elapsed_ms"].is_u64() && written["request"].as_str().unwrap().starts_with("req_"), "{written}");
+    let of_run = lines_about(&log, "/api/v1/runs/{id}", 1).remove(0);
+    assert_eq!(of_run["run"], "run_aaaaaaaaaaaaaaaaaaaaaaaaaa", "{of_run}");
+    assert_eq!(of_run["request"], answer.header("x-request-id").unwrap());
+    // Nobody proved who they are, so nobody is named.
+    let refused = lines_about(&log, "/api/v1/sandboxes/{id}", 1).remove(0);
+    assert_eq!((&refused["status"], &refused["key"]), (&json!(401), &Value::Null), "{refused}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    for secret in [server.key.as_str(), "sgr_", "private-name", "private-content", "\"/health\""] {
+        assert!(!text.contains(secret), "{secret} in\n{text}");
+    }
+}
+
+#[test]
+fn a_plain_request_to_a_tls_port_and_tls_to_a_plain_one_are_told_in_words() {
+    let list = |url: &str| {
+        let (code, stdout, stderr) = run(&["sandbox", "list", "--url", url], &[]);
+        assert!(code != 0 && stdout.is_empty(), "{stdout}");
+        stderr
+    };
+    let secure = Server::start_with(&["--tls", "true", "--pool-max", "0"]);
+    let problem = secure.request_without_key("GET", "/health", &[], b"").expect(400);
+    assert_eq!(problem["help"], "use https:// in the URL", "{problem}");
+    let told = list(&format!("http://{}", secure.address));
+    assert!(told.contains("sent to a port that speaks HTTPS") && told.contains("use https://"), "{told}");
+    let plain = Server::start_with(&["--pool-max", "0"]);
+    let told = list(&format!("https://{}", plain.address));
+    assert!(told.contains("speaks plain HTTP, not HTTPS") && told.contains("use http://"), "{told}");
+    plain.get("/health").expect(200);
+    drop(plain);
+    stop_tls(secure);
+}
+
+/// The harness speaks no TLS, so it can't end sandboxes there; there are none.
+fn stop_tls(mut server: Server) {
+    server.stop();
+}
+
+#[test]
+fn what_kubernetes_sets_does_not_keep_it_from_starting() {
+    let theirs = [
+        ("SAGGAR_PORT", "tcp://10.0.0.1:7420"),
+        ("SAGGAR_SERVICE_HOST", "10.0.0.1"),
+        ("SAGGAR_PORT_7420_TCP_PORT", "7420"),
+    ];
+    let (code, stdout, _) = run(&["config", "show"], &theirs);
+    assert!(code == 0 && stdout.contains("port"), "{stdout}");
+    let (code, _, stderr) = run(&["config", "show"], &[("SAGGAR_PROT", "1")]);
+    assert!(code != 0 && stderr.contains("did you mean"), "{stderr}");
+}
+
 #[test]
 fn tls_is_spoken_with_a_certificate_made_here() {
     let mut server = Server::start_with(&["--tls", "true"]);

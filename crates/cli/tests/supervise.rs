@@ -282,11 +282,7 @@ fn an_exec_has_limits_of_its_own_and_only_it_feels_them() {
     let end = follow(&mut client).end.unwrap();
     assert_eq!(end.status, Some(ExecStatus::OutOfMemory), "{end:?}");
     assert_eq!(supervisor.sh(hungry).stdout, b"100000000\n");
-    let portions = || {
-        harness::cgroups()
-            .iter()
-            .any(|path| path.to_string_lossy().contains(supervisor.sandbox.as_str()) && path.join("exec-1").exists())
-    };
+    let portions = || harness::cgroups_of(supervisor.sandbox.as_str()).iter().any(|path| path.join("exec-1").exists());
     harness::held::until(|| (!portions()).then_some(()));
 }
 

@@ -387,7 +387,7 @@ fn names(place: &Place, directory: &str) -> Vec<String> {
 }
 
 fn cgroups_of(sandbox: &str) -> usize {
-    harness::cgroups().iter().filter(|path| path.to_string_lossy().contains(sandbox)).count()
+    harness::cgroups_of(sandbox).len()
 }
 
 /// Every process under the supervisor.

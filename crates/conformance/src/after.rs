@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, wait};
-use saggar_domain::EventBody;
+use saggar_domain::{EventBody, SandboxId};
 
 use crate::bench::{Bench, Ran};
 
@@ -99,6 +99,7 @@ fn attacker_alive(directory: &Path) -> Option<u32> {
 
 /// Looks for a cgroup of this sandbox's name where ours are made: below our own, in every hierarchy.
 fn cgroup_exists(sandbox: &str) -> bool {
+    let Some(alias) = SandboxId::parse(sandbox).map(|id| id.alias()) else { return false };
     let own: Vec<String> = fs::read_to_string("/proc/self/cgroup")
         .unwrap_or_default()
         .lines()
@@ -109,7 +110,7 @@ fn cgroup_exists(sandbox: &str) -> bool {
         right.starts_with("cgroup").then(|| left.split(' ').nth(4).map(str::to_owned)).flatten()
     });
     places.into_iter().any(|place| {
-        own.iter().any(|path| Path::new(&format!("{place}{}/saggar-{sandbox}", path.trim_end_matches('/'))).exists())
+        own.iter().any(|path| Path::new(&format!("{place}{}/saggar-{alias}", path.trim_end_matches('/'))).exists())
     })
 }
 

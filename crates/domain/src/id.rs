@@ -5,6 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
+use sha2::{Digest, Sha256};
 
 /// RFC 4648 base32 in lower case: safe in file names, host names and cgroup names.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -74,6 +75,17 @@ id!(
     RunId, "run"
 );
 
+impl SandboxId {
+    /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always the same for one
+    /// sandbox, and the id can't be found from it: whoever knows the id of a sandbox can reach its public ports.
+    pub fn alias(&self) -> String {
+        let digest = Sha256::new().chain_update("saggar.alias/v1 ").chain_update(&self.0).finalize();
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&digest[..16]);
+        base32(bits)
+    }
+}
+
 /// 128 bits in groups of five.
 const ENCODED_LEN: usize = 26;
 
@@ -104,6 +116,14 @@ mod tests {
         ] {
             assert_eq!(SandboxId::parse(wrong), None, "{wrong}");
         }
+    }
+
+    /// The reaper of a later version looks for the names that an earlier one gave.
+    #[test]
+    fn an_alias_stays_the_same_and_holds_nothing_of_its_id() {
+        let id = SandboxId::from_random([0xa5; 16]);
+        assert_eq!(id.alias(), "u7aeoy3yjt6f2reyotjkb4ifbe");
+        assert!(!id.alias().contains(&id.as_str()[4..10]));
     }
 
     #[test]

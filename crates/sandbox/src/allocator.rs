@@ -1,19 +1,27 @@
-//! The allocator of the binary: small blocks from one heap, large ones from the kernel and back to it.
+//! The allocator of the binary: small blocks from one heap, others from the kernel and back to it.
 //!
-//! musl's own asks the kernel at every turn, which is most of what `saggar run` does outside it; so small blocks are dlmalloc's. That one takes
-//! large blocks from its heap too and keeps them: one small block behind them, and a server that once had a few long answers in hand holds
-//! their memory for good. A large block is therefore a mapping of its own, which grows without being copied and is gone when it is freed.
+//! musl's own asks the kernel at every turn, which is most of what `saggar run` does outside it; so small blocks are dlmalloc's. That one never
+//! gives memory back from the middle of its heap: one small block behind the buffers of two hundred transfers, and a server holds their memory
+//! for good. So a buffer is a mapping of its own, which grows without being copied. A few that were freed are kept for whoever asks next, so
+//! that a transfer doesn't ask the kernel for each of its pieces; the rest is gone when it is freed.
 //!
 //! It is in this crate because it can't be had without `unsafe`.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{copy_nonoverlapping, null_mut};
+use std::sync::Mutex;
 
 use dlmalloc::GlobalDlmalloc;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
-/// From here on a block is a mapping: more than any buffer that comes and goes all the time.
-const LARGE: usize = 1 << 20;
+/// From here on a block is a mapping: less than what any piece of a file, of an answer or of output goes through.
+const LARGE: usize = 8 << 10;
+/// Up to here blocks have a power of two as their length, and are kept. Pages that nobody touches cost nothing.
+const KEPT_LEN_MAX: usize = 256 << 10;
+/// Most bytes that are kept.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Lengths of blocks that are kept.
+const LENGTHS: usize = (KEPT_LEN_MAX.trailing_zeros() - LARGE.trailing_zeros()) as usize + 1;
 /// What a mapping is aligned to.
 const PAGE: usize = 4096;
 
@@ -26,12 +34,62 @@ fn is_mapped(size: usize, align: usize) -> bool {
     size >= LARGE && align <= PAGE
 }
 
+/// How long the mapping of a block is.
+fn length(size: usize) -> usize {
+    if size <= KEPT_LEN_MAX { size.next_power_of_two() } else { size.next_multiple_of(PAGE) }
+}
+
+/// Mappings that were freed, in lists by their length. Each holds the address of the next in its first bytes.
+struct Kept {
+    first: [*mut u8; LENGTHS],
+    bytes: usize,
+}
+
+// SAFETY: what is in the lists is nobody's, and whoever holds the lock has all of them.
+unsafe impl Send for Kept {}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept { first: [null_mut(); LENGTHS], bytes: 0 });
+
+impl Kept {
+    /// The list of blocks of this length; `None` when such are not kept.
+    fn list(&mut self, length: usize) -> Option<&mut *mut u8> {
+        let number = length.trailing_zeros().checked_sub(LARGE.trailing_zeros())? as usize;
+        if length > KEPT_LEN_MAX { None } else { self.first.get_mut(number) }
+    }
+
+    fn take(&mut self, length: usize) -> Option<*mut u8> {
+        let first = self.list(length)?;
+        let block = *first;
+        if block.is_null() {
+            return None;
+        }
+        // SAFETY: a block in a list is a mapping of ours, page-aligned, and begins with the next one's address.
+        *first = unsafe { block.cast::<*mut u8>().read() };
+        self.bytes -= length;
+        Some(block)
+    }
+
+    /// Whether the block is kept now.
+    fn put(&mut self, block: *mut u8, length: usize) -> bool {
+        if self.bytes + length > KEPT_BYTES_MAX {
+            return false;
+        }
+        let Some(first) = self.list(length) else { return false };
+        // SAFETY: the block is a mapping of at least a page that its owner has given up.
+        unsafe { block.cast::<*mut u8>().write(*first) };
+        *first = block;
+        self.bytes += length;
+        true
+    }
+}
+
 // SAFETY: each block is dlmalloc's or a mapping by its layout alone, and `GlobalAlloc` promises the same layout when it comes back; both give
 // memory that is nobody else's, of at least that size, aligned as asked: a mapping to a page, and no mapping is asked for more.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout.size(), layout.align()) {
-            return map(layout.size());
+            let length = length(layout.size());
+            return kept(length).unwrap_or_else(|| map(length));
         }
         // SAFETY: the caller's promises are the same.
         unsafe { GlobalDlmalloc.alloc(layout) }
@@ -39,8 +97,8 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout.size(), layout.align()) {
-            // What the kernel gives is zero.
-            return map(layout.size());
+            // What the kernel gives is zero, and costs nothing where it isn't touched.
+            return map(length(layout.size()));
         }
         // SAFETY: the caller's promises are the same.
         unsafe { GlobalDlmalloc.alloc_zeroed(layout) }
@@ -48,8 +106,12 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_mapped(layout.size(), layout.align()) {
-            // SAFETY: by its layout it is a whole mapping of `map`, and the caller is done with it. A failure leaves it mapped, which harms nobody.
-            let _ = unsafe { munmap(block.cast(), layout.size()) };
+            let length = length(layout.size());
+            // Whoever finds the lock taken asks the kernel instead: nobody waits, not even a child of a fork for a thread it doesn't have.
+            if !KEPT.try_lock().is_ok_and(|mut kept| kept.put(block, length)) {
+                // SAFETY: by its layout it is a whole mapping of `map`, and the caller is done with it. A failure leaves it mapped, which harms nobody.
+                let _ = unsafe { munmap(block.cast(), length) };
+            }
             return;
         }
         // SAFETY: by its layout it is dlmalloc's.
@@ -60,9 +122,10 @@ unsafe impl GlobalAlloc for Allocator {
         match (is_mapped(layout.size(), layout.align()), is_mapped(size, layout.align())) {
             // SAFETY: by its layout it is dlmalloc's, and so will the new one be.
             (false, false) => unsafe { GlobalDlmalloc.realloc(block, layout, size) },
+            (true, true) if length(layout.size()) == length(size) => block,
             (true, true) => {
                 // SAFETY: it is a whole mapping of `map`; who asks uses only what is given back.
-                let moved = unsafe { mremap(block.cast(), layout.size(), size, MremapFlags::MAYMOVE) };
+                let moved = unsafe { mremap(block.cast(), length(layout.size()), length(size), MremapFlags::MAYMOVE) };
                 moved.map_or(null_mut(), |moved| moved.cast())
             }
             (true, false) | (false, true) => {
@@ -81,10 +144,15 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// A block of this length that was freed before.
+fn kept(length: usize) -> Option<*mut u8> {
+    KEPT.try_lock().ok()?.take(length)
+}
+
 /// A mapping of its own, or null.
-fn map(size: usize) -> *mut u8 {
+fn map(length: usize) -> *mut u8 {
     // SAFETY: no address is asked for, so nothing that is mapped changes.
-    let mapped = unsafe { mmap_anonymous(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let mapped = unsafe { mmap_anonymous(null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), |mapped| mapped.cast())
 }
 
@@ -96,7 +164,18 @@ mod tests {
     #[test]
     fn a_block_keeps_its_content_over_the_border_both_ways() {
         for align in [1, 16, PAGE, 2 * PAGE] {
-            let sizes = [100, LARGE - 1, LARGE, 3 * LARGE + 5, LARGE + 1, LARGE - 1, 50];
+            let sizes = [
+                100,
+                LARGE - 1,
+                LARGE,
+                3 * LARGE + 5,
+                KEPT_LEN_MAX + 1,
+                5 << 20,
+                KEPT_LEN_MAX,
+                LARGE + 1,
+                LARGE - 1,
+                50,
+            ];
             let mut layout = Layout::from_size_align(sizes[0], align).unwrap();
             // SAFETY: each call gets the layout that the block has, and only its bytes are written and read.
             unsafe {
@@ -119,12 +198,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_bounded_and_given_to_whoever_asks_next() {
+        let mut kept = Kept { first: [null_mut(); LENGTHS], bytes: 0 };
+        let count = KEPT_BYTES_MAX / KEPT_LEN_MAX;
+        let blocks: Vec<*mut u8> = (0..=count).map(|_| map(KEPT_LEN_MAX)).collect();
+        let is_kept: Vec<bool> = blocks.iter().map(|block| kept.put(*block, KEPT_LEN_MAX)).collect();
+        assert!(is_kept[..count].iter().all(|is_kept| *is_kept) && !is_kept[count]);
+        assert_eq!(kept.take(LARGE), None, "of another length");
+        assert!(!kept.put(blocks[count], 2 * KEPT_LEN_MAX), "too long to be kept");
+        for block in blocks[..count].iter().rev() {
+            assert_eq!(kept.take(KEPT_LEN_MAX), Some(*block));
+        }
+        assert_eq!((kept.take(KEPT_LEN_MAX), kept.bytes), (None, 0));
+        for block in blocks {
+            // SAFETY: it is a whole mapping of `map` that is in no list.
+            unsafe { munmap(block.cast(), KEPT_LEN_MAX) }.unwrap();
+        }
+    }
+
+    #[test]
     fn a_large_block_is_given_back_when_it_is_freed() {
-        let layout = Layout::from_size_align(LARGE, 16).unwrap();
+        // So large that what takes its place meanwhile is smaller.
+        const SIZE: usize = 4 << 20;
+        let layout = Layout::from_size_align(SIZE, 16).unwrap();
         // SAFETY: the block is written within its size, and freed once with its own layout.
         let address = unsafe {
             let block = Allocator.alloc(layout);
-            block.write_bytes(1, LARGE);
+            block.write_bytes(1, SIZE);
             let address = block.addr();
             Allocator.dealloc(block, layout);
             address
@@ -134,9 +234,8 @@ mod tests {
             let (from, to) = line.split_once(' ')?.0.split_once('-')?;
             let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).ok());
             let (from, to) = (from?, to?);
-            Some((from..to).contains(&address) && to - from >= LARGE)
+            Some((from..to).contains(&address) && to - from >= SIZE)
         };
-        // Something small may have taken its place meanwhile.
         assert!(!maps.lines().any(|line| holds(line) == Some(true)), "{address:x} in\n{maps}");
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn prepare(
     });
     observe(EventBody::Network(NetworkReport::from(spec.network)));
     let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
-    let name = format!("saggar-{sandbox}");
+    let name = cgroup_name(sandbox);
     let mut holdings = Holdings::new();
     holdings.cgroups =
         Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
@@ -84,6 +84,11 @@ pub(crate) fn prepare(
             Err(refused(problem))
         }
     }
+}
+
+/// What the cgroups of a sandbox are called. Every local user can list them, so the name doesn't tell the id.
+pub(crate) fn cgroup_name(sandbox: &SandboxId) -> String {
+    format!("saggar-{}", sandbox.alias())
 }
 
 /// The wall clock. Files are stamped by it or, on older kernels, by one that lags a few milliseconds: a change that soon after the start is

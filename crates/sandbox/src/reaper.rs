@@ -18,6 +18,7 @@ use crate::data::DataDirectory;
 use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
+use crate::prepare::cgroup_name;
 use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
 use crate::supervise::{control_name, unnamed};
 
@@ -57,7 +58,10 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
             continue;
         };
         match inspect(records, &name) {
-            Ok(Found::Dead(dead)) => leftovers.push(Leftover { sandbox, outcome: bury(data, &name, &dead) }),
+            Ok(Found::Dead(dead)) => {
+                let outcome = bury(data, &sandbox, &dead);
+                leftovers.push(Leftover { sandbox, outcome });
+            }
             Ok(Found::Live(_) | Found::Gone) => {}
             Err(error) => leftovers
                 .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
@@ -82,15 +86,16 @@ fn entries(records: BorrowedFd<'_>) -> Vec<String> {
     directory.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned)).collect()
 }
 
-fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
-    let records = data.sandboxes();
+fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), String> {
+    let (records, name) = (data.sandboxes(), sandbox.as_str());
     if let Some(first) = dead.first {
         end(first)?;
     }
     for leaf in &dead.holdings.cgroups {
-        // A record names leaves of its own sandbox in a cgroup filesystem, or it isn't one.
-        let is_leaf =
-            Path::new(leaf).file_name().is_some_and(|last| last.to_string_lossy() == format!("saggar-{name}"));
+        // A record names leaves of its own sandbox in a cgroup filesystem, or it isn't one. Earlier versions named
+        // leaves for the id.
+        let own = [cgroup_name(sandbox), format!("saggar-{name}")];
+        let is_leaf = Path::new(leaf).file_name().is_some_and(|last| own.iter().any(|name| last == name.as_str()));
         if !is_leaf || !Path::new(leaf).starts_with("/sys/fs/cgroup") {
             return Err("it names a cgroup that can't be its own".to_owned());
         }
@@ -101,7 +106,7 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     forget_pending(changes.as_fd(), name)
         .map_err(|error| format!("half-kept changes can't be removed: {}", error.kind()))?;
     if let Ok(directory) = data.open_part("control") {
-        for socket in [control_name(name), unnamed(name)] {
+        for socket in sockets_of(sandbox) {
             match unlinkat(&directory, socket.as_str(), AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(format!("its control socket can't be removed: {errno}")),
@@ -134,11 +139,16 @@ fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
     Ok(Some(tree).filter(|tree| dead.holdings.is_of(tree)))
 }
 
+/// Every name that the control socket of a sandbox can have; the last is the one that earlier versions gave until it listened.
+fn sockets_of(sandbox: &SandboxId) -> [String; 3] {
+    [control_name(sandbox.as_str()), unnamed(sandbox), format!(".{sandbox}.sock")]
+}
+
 /// Removes control sockets that nobody listens at any more and that no record names: their supervisor died after its sandbox did.
 fn remove_dead_sockets(sockets: &[String], directory: BorrowedFd<'_>, records: &[String]) {
     for socket in sockets {
-        let Some(name) = socket.strip_suffix(".sock").map(|name| name.trim_start_matches('.')) else { continue };
-        if SandboxId::parse(name).is_none() || records.iter().any(|record| record == name) {
+        let is_of = |record: &String| SandboxId::parse(record).is_some_and(|id| sockets_of(&id).contains(socket));
+        if !socket.ends_with(".sock") || records.iter().any(is_of) {
             continue;
         }
         let address = format!("/proc/self/fd/{}/{socket}", directory.as_raw_fd());

@@ -4,10 +4,10 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -15,6 +15,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTIC
 use http::{HeaderMap, HeaderValue, StatusCode};
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, route};
 
+use crate::access_log::Line;
+use crate::context::{self, Context, Peer};
 use crate::e2b;
 use crate::ports;
 use crate::refusal::Refusal;
@@ -29,12 +31,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 /// Attends to one request.
 pub(crate) async fn attend(State(server): State<Shared>, request: Request, next: Next) -> Response {
     let id = request_id();
-    let begin = Instant::now();
-    let method = request.method().clone();
-    // The route and not the path: paths hold ids, and queries hold signatures.
-    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let line = Line::begin(&id, &request);
+    let peer = request.extensions().get::<Peer>().cloned();
+    let context = Context::new(server.under_way.clone(), peer);
     let (unread, request) = Unread::watch(request);
-    let answer = AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind().await;
+    let answer = context.scope(AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind()).await;
     let mut response = answer.unwrap_or_else(|_| {
         tracing::error!(request = id, "the request panicked; what, is in the line before");
         Refusal::internal().into_response()
@@ -43,18 +44,10 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
         response = problem(refusal, &id, response.headers());
     }
     unread.tell(&mut response);
-    let status = response.status();
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(route::header::REQUEST_ID, value);
     }
-    let elapsed_ms = begin.elapsed().as_millis();
-    let route = route.as_deref().unwrap_or("-");
-    if status.is_server_error() {
-        tracing::warn!(request = id, %method, route, status = status.as_u16(), elapsed_ms, "request failed");
-    } else {
-        tracing::debug!(request = id, %method, route, status = status.as_u16(), elapsed_ms, "request");
-    }
-    response
+    line.end_with(response, context)
 }
 
 async fn route_or_proxy(server: Shared, mut request: Request, next: Next) -> Response {
@@ -64,10 +57,14 @@ async fn route_or_proxy(server: Shared, mut request: Request, next: Next) -> Res
         return Refusal::new(Code::HeadersTooLarge, what, "send less in headers").into_response();
     }
     if let Some(aim) = e2b::aim(&server, &request) {
+        context::is_for_sandbox();
         return e2b::serve(server, request, aim).await;
     }
     match ports::named_by_headers(&server, &request) {
-        Ok(Some(destination)) => ports::forward(server, request, destination).await,
+        Ok(Some(destination)) => {
+            context::is_for_sandbox();
+            ports::forward(server, request, destination).await
+        }
         Ok(None) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

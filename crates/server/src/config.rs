@@ -69,6 +69,10 @@ pub struct Config {
     pub e2b_network: E2bNetwork,
     /// Most connections at once.
     pub connections_max: usize,
+    /// Most connections at once from one address, or one network of IPv6.
+    pub connections_per_address: usize,
+    /// Most requests and streams that one key has under way.
+    pub requests_per_key: usize,
     /// Largest upload.
     pub upload_max: ByteSize,
     /// How long requests may go on once the server is told to stop.
@@ -77,6 +81,8 @@ pub struct Config {
     pub log: LogLevel,
     /// How.
     pub log_format: LogFormat,
+    /// Variables of the environment that look like settings and were set by Kubernetes for a Service.
+    pub ignored_variables: Vec<String>,
     origins_of_values: BTreeMap<&'static str, Origin>,
 }
 
@@ -108,10 +114,13 @@ impl Config {
             runs_per_project: 256,
             e2b_network: E2bNetwork::None,
             connections_max: 1024,
+            connections_per_address: 768,
+            requests_per_key: 512,
             upload_max: ByteSize::mebibytes(4096),
             shutdown_grace: Duration::from_secs(10),
             log: LogLevel::Info,
             log_format: LogFormat::Text,
+            ignored_variables: Vec::new(),
             origins_of_values: BTreeMap::new(),
         }
     }
@@ -119,6 +128,16 @@ impl Config {
     /// Where to listen.
     pub fn socket_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
+    }
+
+    /// Bounds that nobody set are shares of `connections_max`: what is left is for others.
+    fn derive(&mut self) {
+        if self.origin("connections_per_address") == Origin::Default {
+            self.connections_per_address = (self.connections_max * 3 / 4).max(1);
+        }
+        if self.origin("requests_per_key") == Origin::Default {
+            self.requests_per_key = (self.connections_max / 2).max(1);
+        }
     }
 
     /// Where a value came from.

@@ -4,11 +4,16 @@
 //! (`permitted`); what happens is the runtime's. What is here is HTTP: bounds, streams, archives, the way to a sandbox's ports.
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod archive;
 mod attend;
 mod config;
+mod connections;
+mod context;
 mod e2b;
 mod extract;
+mod foreign;
+mod host;
 mod idle;
 mod keys;
 mod listen;

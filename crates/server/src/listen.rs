@@ -1,22 +1,28 @@
 //! Connections: how many, how long each may be silent, and which protocol is spoken on one.
 //!
 //! Every wait for a peer has an end: for its first bytes, its TLS handshake, its headers, and for it to take what it asked for. Beyond the
-//! cap a connection is told so and closed, so that those who are there are not slowed down by those who aren't.
+//! cap an idle connection makes room; where none is idle, the new one is told so and closed.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use crate::connections::{Bounds, Connections};
+use crate::context::Peer;
+use crate::foreign;
 use crate::idle::{Counted, Load};
 use crate::panics::{ContainedExecutor, contained};
 use crate::patience::Patient;
@@ -50,19 +56,19 @@ pub(crate) async fn listen(
     listener: TcpListener,
     router: Router,
     tls: Option<TlsAcceptor>,
-    connections_max: usize,
+    bounds: Bounds,
     mut stopping: watch::Receiver<bool>,
     grace: Duration,
 ) {
-    let slots = Arc::new(Semaphore::new(connections_max));
+    let connections = Connections::new(bounds);
     let full = full();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, mostly. Accepting again at once would spin until there are some.
                 tracing::warn!(error = %error, "a connection can't be accepted");
@@ -70,7 +76,7 @@ pub(crate) async fn listen(
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+        let Some(connection) = connections.admit(address.ip()) else {
             if tls.is_none() {
                 // It fits the socket's empty buffer; a client that doesn't read it is no loss.
                 let _ = stream.try_write(&full);
@@ -81,17 +87,22 @@ pub(crate) async fn listen(
         let _ = stream.set_nodelay(true);
         let (router, tls, stopping) = (router.clone(), tls.clone(), stopping.clone());
         tokio::spawn(contained(async move {
-            let _slot = slot;
-            match tls {
-                Some(tls) => serve_tls(stream, tls, router, stopping).await,
-                None => serve_plain(stream, router, stopping).await,
+            let connection = Arc::new(connection);
+            let peer = Peer { address: address.ip(), connection: Arc::clone(&connection) };
+            let serving = async {
+                match tls {
+                    Some(tls) => serve_tls(stream, tls, router, peer, stopping).await,
+                    None => serve_plain(stream, router, peer, stopping).await,
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = connection.has_to_leave() => {}
             }
         }));
     }
     drop(listener);
-    // All slots are free again when the last connection is gone.
-    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
-    if tokio::time::timeout(grace, slots.acquire_many(all)).await.is_err() {
+    if tokio::time::timeout(grace, connections.none_left()).await.is_err() {
         tracing::info!("some requests were not finished in time, and are broken off");
     }
 }
@@ -110,15 +121,25 @@ fn full() -> Vec<u8> {
 
 type Stopping = watch::Receiver<bool>;
 
-async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, stopping: Stopping) {
+async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, peer: Peer, stopping: Stopping) {
+    match in_time(foreign::is_tls(&stream), &stopping).await {
+        Some(Ok(true)) => {}
+        Some(Ok(false)) => return foreign::answer_plain_http(stream).await,
+        Some(Err(_)) | None => return,
+    }
     let Some(Ok(stream)) = in_time(tls.accept(stream), &stopping).await else { return };
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    serve(stream, is_http2, router, stopping).await;
+    serve(stream, is_http2, router, peer, stopping).await;
 }
 
-async fn serve_plain(mut stream: TcpStream, router: Router, stopping: Stopping) {
+async fn serve_plain(mut stream: TcpStream, router: Router, peer: Peer, stopping: Stopping) {
+    match in_time(foreign::is_tls(&stream), &stopping).await {
+        Some(Ok(false)) => {}
+        Some(Ok(true)) => return foreign::refuse_tls(stream, peer.address),
+        Some(Err(_)) | None => return,
+    }
     let Some(Ok((is_http2, begun))) = in_time(first_bytes(&mut stream), &stopping).await else { return };
-    serve(Begun { begun, taken: 0, stream }, is_http2, router, stopping).await;
+    serve(Begun { begun, taken: 0, stream }, is_http2, router, peer, stopping).await;
 }
 
 /// What comes of it, unless that takes too long, or the server is told to stop before anything was asked.
@@ -145,12 +166,12 @@ async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<(bool, Vec<u8>)>
     }
 }
 
-async fn serve<I>(stream: I, is_http2: bool, router: Router, mut stopping: Stopping)
+async fn serve<I>(stream: I, is_http2: bool, router: Router, peer: Peer, mut stopping: Stopping)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
-    let service = TowerToHyperService::new(router);
+    let service = FromPeer { service: TowerToHyperService::new(router), peer };
     // How a connection ends is the client's affair: it went away, spoke nonsense, or took too long.
     if is_http2 {
         let load = Load::default();
@@ -171,6 +192,23 @@ where
         }
         // As above.
         let _ = connection.await;
+    }
+}
+
+/// A service whose requests carry who sent them.
+struct FromPeer {
+    service: TowerToHyperService<Router>,
+    peer: Peer,
+}
+
+impl Service<Request<Incoming>> for FromPeer {
+    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer.clone());
+        self.service.call(request)
     }
 }
 

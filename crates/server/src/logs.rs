@@ -20,4 +20,11 @@ pub fn start(config: &Config) {
     if started.is_err() {
         tracing::debug!("somebody logs already");
     }
+    if !config.ignored_variables.is_empty() {
+        let variables = config.ignored_variables.join(" ");
+        tracing::warn!(
+            variables,
+            "ignored: Kubernetes sets these for a Service; set enableServiceLinks: false to be without them"
+        );
+    }
 }

@@ -16,8 +16,10 @@ use saggar_api::{Code, route};
 use saggar_domain::{ProjectId, SandboxId};
 use saggar_runtime::{Action, Permit, Subject};
 
+use crate::context;
 use crate::e2b;
 use crate::extract::path_sandbox;
+use crate::host;
 use crate::refusal::Refusal;
 use crate::server::Shared;
 use crate::signed;
@@ -122,7 +124,8 @@ impl FromRequestParts<Shared> for Known {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, server: &Shared) -> Result<Self, Refusal> {
-        authenticate(server, &parts.headers).await?.map(|_| Self).ok_or_else(Refusal::unauthorized)
+        let subject = authenticate(server, &parts.headers).await?.ok_or_else(Refusal::unauthorized)?;
+        context::note(&subject, None).map(|()| Self)
     }
 }
 
@@ -198,7 +201,9 @@ impl Insider {
     }
 }
 
+/// Decides, and counts the request for whoever asks it.
 fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
+    context::note(subject, Some(&action))?;
     Ok(Permit::decide(subject, action)?)
 }
 
@@ -231,9 +236,7 @@ pub(crate) fn is_ours(key: &str) -> bool {
 
 fn is_from_a_page(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_loopback = matches!(name, "" | "localhost" | "127.0.0.1" | "[::1]");
-    headers.contains_key(ORIGIN) || !is_loopback
+    headers.contains_key(ORIGIN) || !host::is_loopback(host)
 }
 
 fn from_a_page() -> Refusal {

@@ -15,6 +15,7 @@ use saggar_api::{Code, route};
 use saggar_domain::SandboxId;
 
 use crate::extract::{path_sandbox, path_text};
+use crate::host;
 use crate::refusal::Refusal;
 use crate::server::Shared;
 
@@ -85,8 +86,7 @@ pub(crate) fn named_by_headers(server: &Shared, request: &Request) -> Result<Opt
         }
     }
     let host = text(HOST.as_str()).unwrap_or_default().to_ascii_lowercase();
-    let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
-    let label = name.strip_suffix(&server.config.domain).and_then(|name| name.strip_suffix('.'));
+    let label = host::name(&host).strip_suffix(&server.config.domain).and_then(|name| name.strip_suffix('.'));
     let Some((port, id)) = label.and_then(|label| label.split_once('-')) else { return Ok(None) };
     if !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! A server's life: opened, found again what there was, answering, stopping. Sandboxes live on without it.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
 
 use crate::config::{Auth, Config};
+use crate::connections::Bounds;
+use crate::context::UnderWay;
 use crate::e2b::{self, Inputs, Watchers};
 use crate::keys::Keys;
 use crate::listen::listen;
@@ -93,13 +96,18 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         Auth::Off => (Some(Subject::Anybody { project: sandboxes.first_project().await? }), None),
     };
     let scheme = if config.tls { "https" } else { "http" };
-    let url = format!("{scheme}://{address}");
+    let url = format!("{scheme}://{}", reachable(address));
+    if address.ip().is_unspecified() {
+        tracing::info!(%address, "listening on all addresses of this host");
+    }
     announce(&url, &config, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
-    let (grace, connections_max) = (config.shutdown_grace, config.connections_max);
+    let grace = config.shutdown_grace;
+    let bounds = Bounds { all: config.connections_max, per_address: config.connections_per_address };
     let server = Arc::new(Server {
         sandboxes: sandboxes.clone(),
         runs,
         keys: Keys::default(),
+        under_way: UnderWay::new(config.requests_per_key),
         config,
         everybody,
         capabilities: OnceCell::new(),
@@ -110,8 +118,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     });
     let (ended, working) = (stopping.clone(), worker);
     let working = tokio::spawn(async move { working.run(ended).await });
-    let serving =
-        listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), connections_max, stopping, grace);
+    let serving = listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), bounds, stopping, grace);
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -150,6 +157,11 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         retention: config.retention,
         paused_max: config.paused_max,
     }
+}
+
+/// An address that can be opened. One that stands for all of the host's can't, and this machine is one of them.
+fn reachable(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
 /// What E2B's users know as the first thing to do, for a shell.
@@ -192,4 +204,21 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
     }
     writeln!(out, "listening on {url}")?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_opened() {
+        for (address, expected) in [
+            ("0.0.0.0:7420", "localhost:7420"),
+            ("[::]:7420", "localhost:7420"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("192.0.2.1:443", "192.0.2.1:443"),
+        ] {
+            assert_eq!(reachable(address.parse().unwrap()), expected);
+        }
+    }
 }

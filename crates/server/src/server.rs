@@ -8,6 +8,7 @@ use saggar_runtime::{Sandboxes, Subject};
 use tokio::sync::{OnceCell, watch};
 
 use crate::config::Config;
+use crate::context::UnderWay;
 use crate::e2b::{Inputs, Watchers};
 use crate::keys::Keys;
 
@@ -21,6 +22,8 @@ pub(crate) struct Server {
     pub(crate) runs: Runs,
     pub(crate) keys: Keys,
     pub(crate) config: Config,
+    /// How many requests each key has under way.
+    pub(crate) under_way: UnderWay,
     /// Who everybody is, where no keys are asked for.
     pub(crate) everybody: Option<Subject>,
     /// What this host can give: tried once, when somebody asks.

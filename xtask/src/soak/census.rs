@@ -158,9 +158,18 @@ fn ids_in(data: &Path) -> Result<BTreeSet<String>> {
             // One that went while we looked is none.
             let Ok(entry) = entry else { continue };
             found.extend(id_in(&entry.file_name().to_string_lossy()).map(str::to_owned));
+            // Cgroups are named by a hash of the id; the record knows them.
+            found.extend(cgroup_names(&fs::read_to_string(entry.path()).unwrap_or_default()));
         }
     }
     Ok(found)
+}
+
+/// What the cgroups are called that a record names.
+fn cgroup_names(record: &str) -> Vec<String> {
+    let first: serde_json::Value = serde_json::from_str(record.lines().next().unwrap_or_default()).unwrap_or_default();
+    let paths = first["cgroups"].as_array().into_iter().flatten().filter_map(|path| path.as_str());
+    paths.filter_map(|path| path.rsplit('/').next().map(str::to_owned)).collect()
 }
 
 /// The first id of a sandbox in a text.
@@ -173,7 +182,7 @@ fn id_in(text: &str) -> Option<&str> {
 
 fn is_in_cgroup_of(process: &Process, ids: &BTreeSet<String>) -> bool {
     let text = fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).unwrap_or_default();
-    text.lines().any(|line| id_in(line).is_some_and(|id| ids.contains(id)))
+    text.lines().any(|line| line.split('/').any(|name| ids.contains(name)))
 }
 
 fn count_cgroups(directory: &Path, ids: &BTreeSet<String>, depth: usize) -> usize {
@@ -183,7 +192,7 @@ fn count_cgroups(directory: &Path, ids: &BTreeSet<String>, depth: usize) -> usiz
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        count += usize::from(id_in(&entry.file_name().to_string_lossy()).is_some_and(|id| ids.contains(id)));
+        count += usize::from(ids.contains(&*entry.file_name().to_string_lossy()));
         if depth > 1 {
             count += count_cgroups(&entry.path(), ids, depth - 1);
         }
@@ -258,14 +267,18 @@ mod tests {
 
     #[test]
     fn an_id_is_found_in_any_name() {
-        for (text, expected) in [
-            ("saggar-sbx_abc234", Some("sbx_abc234")),
-            ("sbx_abc.sock", Some("sbx_abc")),
-            ("4:memory:/saggar/sbx_abc/exec", Some("sbx_abc")),
-            ("nothing", None),
-        ] {
+        for (text, expected) in
+            [("sbx_abc.sock", Some("sbx_abc")), ("/tmp/data/sbx_abc/root", Some("sbx_abc")), ("nothing", None)]
+        {
             assert_eq!(id_in(text), expected);
         }
+    }
+
+    #[test]
+    fn a_record_names_its_cgroups() {
+        let record = "{\"cgroups\":[\"/sys/fs/cgroup/memory/a/saggar-x\"]}\n{\"pid\":1}\n";
+        assert_eq!(cgroup_names(record), ["saggar-x"]);
+        assert_eq!(cgroup_names("no record"), Vec::<String>::new());
     }
 
     #[test]

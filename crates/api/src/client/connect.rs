@@ -71,8 +71,32 @@ fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
 /// What a failed request says about itself: whether it ever left.
 pub(crate) fn failure(error: hyper_util::client::legacy::Error, url: &str) -> Error {
     let is_connect = error.is_connect();
+    if is_connect && is_plain_http(&error) {
+        return Error::PlainHttp { url: url.to_owned() };
+    }
     let source = root_cause(error);
     if is_connect { Error::Connect { url: url.to_owned(), source } } else { Error::Broken { doing: "asking", source } }
+}
+
+/// Whether a TLS handshake was answered with what is no TLS, or by a server of ours that speaks none: that one says so with an alert.
+fn is_plain_http(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut below = Some(error);
+    while let Some(cause) = below {
+        // An `io::Error` keeps what it wraps to itself, and gives as its source what is below that.
+        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let wrapped = wrapped.map(|inner| inner as &(dyn std::error::Error + 'static));
+        for seen in [Some(cause), wrapped].into_iter().flatten() {
+            if let Some(
+                rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)
+                | rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion),
+            ) = seen.downcast_ref::<rustls::Error>()
+            {
+                return true;
+            }
+        }
+        below = wrapped.filter(|inner| inner.is::<io::Error>()).or_else(|| cause.source());
+    }
+    false
 }
 
 /// Whether nothing listened there.

@@ -21,6 +21,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// What listens there doesn't speak TLS: nothing was done.
+    #[error("{url} speaks plain HTTP, not HTTPS")]
+    PlainHttp {
+        /// Where.
+        url: String,
+    },
     /// The certificates that a connection would be checked against can't be read.
     #[error("the certificates can't be used: {0}")]
     Certificates(String),
@@ -47,6 +53,7 @@ impl Error {
             Self::Problem(problem) => Some(problem),
             Self::Address(_)
             | Self::Connect { .. }
+            | Self::PlainHttp { .. }
             | Self::Certificates(_)
             | Self::Broken { .. }
             | Self::Timeout(_)
@@ -60,7 +67,7 @@ impl Error {
             Self::Connect { .. } | Self::Broken { .. } | Self::Timeout(_) => true,
             // A server that is starting again says so before it takes requests.
             Self::Problem(problem) => problem.status == 503,
-            Self::Address(_) | Self::Certificates(_) | Self::Answer(_) => false,
+            Self::Address(_) | Self::PlainHttp { .. } | Self::Certificates(_) | Self::Answer(_) => false,
         }
     }
 

@@ -99,6 +99,11 @@ impl From<Error> for Failure {
                 message,
                 "start a server with `saggar serve`, or name another one with --url or SAGGAR_URL",
             ),
+            Error::PlainHttp { .. } => Self::ours(
+                "plain_http",
+                message,
+                "use http:// in --url or SAGGAR_URL, or start the server with tls = true",
+            ),
             Error::Certificates(_) => Self::ours("certificates", message, "name a PEM file with --ca"),
             Error::Broken { .. } => {
                 Self::ours("connection_lost", message, "look whether it was done before you try again")

@@ -63,11 +63,34 @@ pub(crate) fn unpack(archive: impl Read, destination: &Path, progress: &Progress
             _ => told.skipped += 1,
         }
     }
-    for (path, target) in links {
-        make_link(&root, &path, &target)?;
-        told.links += 1;
+    for (path, target) in &links {
+        make_link(&root, path, target)?;
+    }
+    // Words alone don't say where a link leads: others may be on its way, from the archive or there before.
+    for (path, target) in &links {
+        if leads_out(&root, path, target) {
+            let (directory, name) = parent(&root, path)?;
+            remove(&directory, name)?;
+            told.skipped += 1;
+        } else {
+            told.links += 1;
+        }
     }
     Ok(told)
+}
+
+/// Whether a link that was made leads out of the tree, by the kernel's own resolution. Where that ends at something that isn't there, the
+/// rest of the way can't be known: then only a target that doesn't go up behind a name is sure to stay.
+fn leads_out(root: &OwnedFd, path: &Path, target: &Path) -> bool {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Ok(_) => false,
+        Err(Errno::NOENT) => {
+            let mut names = target.components().skip_while(|component| !matches!(component, Component::Normal(_)));
+            names.any(|component| component == Component::ParentDir)
+        }
+        Err(_) => true,
+    }
 }
 
 /// The names of a path, from the destination down; going up or beginning elsewhere is an error.
@@ -282,6 +305,30 @@ mod tests {
             .unwrap();
         assert_eq!(told, Unpacked { skipped: 5, ..Unpacked::default() });
         assert_eq!(std::fs::read_dir(folder.0.join("in")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_that_lead_out_together_or_through_one_that_was_there_stay_behind() {
+        let folder = Folder::new("together");
+        symlink("..", folder.0.join("in/mine")).unwrap();
+        let told = folder
+            .unpack(&[
+                ("a/b/c/f", EntryType::Regular, "", 0o644),
+                // By its words each of these stays: together they don't.
+                ("a/b/c/top", EntryType::Symlink, "../../..", 0o777),
+                ("out", EntryType::Symlink, "a/b/c/top/../..", 0o777),
+                ("later", EntryType::Symlink, "a/b/c/top/missing/../../..", 0o777),
+                ("through", EntryType::Symlink, "mine/x", 0o777),
+                ("fine", EntryType::Symlink, "a/b/../b/c/f", 0o777),
+                ("dangling", EntryType::Symlink, "a/not/there", 0o777),
+            ])
+            .unwrap();
+        assert_eq!(told, Unpacked { files: 1, links: 3, skipped: 3, ..Unpacked::default() });
+        for (name, is_made) in
+            [("out", false), ("later", false), ("through", false), ("fine", true), ("dangling", true)]
+        {
+            assert_eq!(folder.0.join("in").join(name).symlink_metadata().is_ok(), is_made, "{name}");
+        }
     }
 
     #[test]

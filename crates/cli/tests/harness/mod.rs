@@ -7,6 +7,9 @@
 
 pub mod held;
 pub mod probe;
+#[allow(clippy::duplicate_mod, reason = "a test file may link both kinds of helpers, or one")]
+#[path = "../sweep/mod.rs"]
+mod sweep;
 pub mod tree;
 
 use std::ffi::OsStr;
@@ -43,7 +46,9 @@ impl Place {
             unique()
         ));
         std::fs::create_dir_all(root.join("workspace")).expect("the temporary directory is writable");
-        Self { root: root.canonicalize().expect("just made") }
+        let root = root.canonicalize().expect("just made");
+        sweep::when_gone(&root);
+        Self { root }
     }
 
     /// A path in it.
@@ -103,7 +108,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test that failed half-way may have left something unremovable; its failure is what matters.
+        if std::thread::panicking() {
+            return sweep::now(&self.root);
+        }
+        // If this fails, what is left is swept when the process ends.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -177,6 +185,13 @@ pub fn cgroups() -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// The cgroup directories of one sandbox: they are named by a hash of its id. What is no id has none.
+pub fn cgroups_of(sandbox: &str) -> Vec<PathBuf> {
+    let Some(id) = saggar_domain::SandboxId::parse(sandbox) else { return Vec::new() };
+    let name = format!("saggar-{}", id.alias());
+    cgroups().into_iter().filter(|path| path.file_name().is_some_and(|last| last == name.as_str())).collect()
 }
 
 fn unique() -> u64 {

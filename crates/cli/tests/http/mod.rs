@@ -1,11 +1,14 @@
 //! A server of its own for each test, and a plain HTTP client to drive it: bytes on a socket, so that a test can also be rude.
 //!
-//! Every wait has an end. A server that is dropped ends its sandboxes, then stops; what a failed test leaves behind lives for a minute.
+//! Every wait has an end. A server that is dropped ends its sandboxes, then stops; what a failed test leaves behind is swept.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
 pub mod archive;
+#[allow(clippy::duplicate_mod, reason = "a test file may link both kinds of helpers, or one")]
+#[path = "../sweep/mod.rs"]
+mod sweep;
 pub mod websocket;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,6 +33,8 @@ pub struct Server {
     flags: Vec<String>,
     /// What happens to it where, in the words of a fail point; nothing if it is empty.
     pub fails_at: String,
+    /// Where its log goes; to ours if nowhere.
+    pub log: Option<PathBuf>,
     /// What it printed until it listened.
     pub printed: String,
     /// `127.0.0.1:PORT`.
@@ -74,6 +79,7 @@ impl Server {
             stdout: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             fails_at: String::new(),
+            log: None,
             printed: String::new(),
             address: String::new(),
             key: String::new(),
@@ -95,7 +101,11 @@ impl Server {
 
     /// Starts on what is there.
     pub fn begin(&mut self) {
-        let spawned = self.command().stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let log = self.log.as_ref().map(|path| {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            Stdio::from(file.expect("ours"))
+        });
+        let spawned = self.command().stdout(Stdio::piped()).stderr(log.unwrap_or_else(Stdio::inherit)).spawn();
         let mut child = spawned.expect("the binary was built");
         let mut stdout = BufReader::new(child.stdout.take().expect("it has a pipe"));
         self.printed.clear();
@@ -253,11 +263,16 @@ impl Drop for Server {
                 let reaped = command(&["run", "--data-dir"]).arg(self.data()).args(["--", "/bin/true"]).status();
                 assert!(reaped.is_ok_and(|status| status.success()), "what is left can't be removed");
             }
-        } else if let Some(mut child) = self.child.take() {
-            // The failure that brought us here is what matters.
-            let _ = child.kill().and_then(|()| child.wait().map(drop));
+        } else {
+            if let Some(mut child) = self.child.take() {
+                // The failure that brought us here is what matters.
+                let _ = child.kill().and_then(|()| child.wait().map(drop));
+            }
+            if std::thread::panicking() {
+                return sweep::now(&self.root);
+            }
         }
-        // As above. Of one in another namespace this is what is below its disk.
+        // Swept when the process ends, if it fails. Of one in another namespace this is what is below its disk.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -463,5 +478,13 @@ pub fn new_directory() -> PathBuf {
     let unique = NEXT.fetch_add(1, Ordering::Relaxed);
     let root = std::env::temp_dir().join(format!("saggar-server-{}-{unique}", std::process::id()));
     std::fs::create_dir_all(&root).expect("the temporary directory is writable");
+    sweep::when_gone(&root);
     root
+}
+
+/// Something signed or secret in base64, with one letter changed: always another, since all bits of the letter before the last count.
+pub fn altered(text: &str) -> String {
+    let (at, end) = (text.len() - 2, text.len() - 1);
+    let letter = if &text[at..end] == "A" { "B" } else { "A" };
+    format!("{}{letter}{}", &text[..at], &text[end..])
 }

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-use crate::harness::{PATIENCE, Place, cgroups};
+use crate::harness::{PATIENCE, Place, cgroups_of};
 
 /// The event stream of one `saggar`, read as it happens.
 pub struct Events {
@@ -126,7 +126,7 @@ pub fn check_all_end(marker: &str) {
 /// Asserts that nothing of a sandbox is left: no record, no cgroup. The workspace must be as empty as it was.
 pub fn check_nothing_left(place: &Place, sandbox: &str) {
     assert_eq!(place.records(), Vec::<String>::new(), "records are left");
-    let left: Vec<PathBuf> = cgroups().into_iter().filter(|path| path.to_string_lossy().contains(sandbox)).collect();
+    let left: Vec<PathBuf> = cgroups_of(sandbox);
     assert_eq!(left, Vec::<PathBuf>::new(), "cgroups are left");
     assert_eq!(names(&place.workspace()), Vec::<String>::new(), "something is left in the workspace");
 }

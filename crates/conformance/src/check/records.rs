@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use saggar_domain::SandboxId;
 use saggar_sandbox::{DataDirectory, reap};
 
 use super::Scene;
@@ -52,8 +53,9 @@ fn examine(scene: &Scene<'_>) -> std::io::Result<Vec<Observation>> {
     let path = scene.directory.join("data");
     let data = DataDirectory::open(Some(&path)).map_err(|problem| std::io::Error::other(problem.message))?;
     let record = path.join("sandboxes").join(NAME);
+    let id = SandboxId::parse(NAME).ok_or(std::io::ErrorKind::InvalidInput)?;
     // Named as a cgroup of its own would be, so that its name alone is no reason to leave it.
-    let directory = scene.directory.join(format!("saggar-{NAME}"));
+    let directory = scene.directory.join(format!("saggar-{}", id.alias()));
     fs::create_dir(&directory)?;
     let mut observations = Vec::new();
 

@@ -25,7 +25,7 @@ impl ControlSocket {
     pub(super) fn listen(data: &DataDirectory, sandbox: &SandboxId) -> io::Result<(Self, OwnedFd)> {
         let directory = data.control()?;
         let socket = Self { directory, name: control_name(sandbox.as_str()) };
-        let unnamed = unnamed(sandbox.as_str());
+        let unnamed = unnamed(sandbox);
         let fd =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
         // An address has little room, and a data directory may be anywhere: the way through a descriptor is short.
@@ -56,7 +56,8 @@ pub(crate) fn control_name(sandbox: &str) -> String {
     format!("{sandbox}.sock")
 }
 
-/// What it is called until it listens.
-pub(crate) fn unnamed(sandbox: &str) -> String {
-    format!(".{sandbox}.sock")
+/// What it is called until it listens. The kernel shows every local user the name that a socket was bound to, so this one doesn't tell
+/// the id; the name it gets afterwards is seen in the data directory only.
+pub(crate) fn unnamed(sandbox: &SandboxId) -> String {
+    format!(".{}.sock", sandbox.alias())
 }

@@ -52,6 +52,7 @@ impl Config {
             let flag = format!("--{}", name.replace('_', "-"));
             config.set(&name, &value, Origin::Flag(flag))?;
         }
+        config.derive();
         config.check()?;
         Ok(config)
     }
@@ -77,6 +78,10 @@ impl Config {
             if NOT_OURS.contains(&variable.as_str()) || value.is_empty() {
                 continue;
             }
+            if is_of_kubernetes(variable, value) {
+                self.ignored_variables.push(variable.clone());
+                continue;
+            }
             self.set(&name.to_ascii_lowercase(), value, Origin::Environment(variable.clone()))?;
         }
         Ok(())
@@ -93,6 +98,25 @@ impl Config {
         self.origins_of_values.insert(setting.name, origin);
         Ok(())
     }
+}
+
+/// Whether Kubernetes set a variable, which it does in every pod for each Service: for one named `saggar` or `saggar-…` they begin as ours
+/// do. `SAGGAR_PORT=7000` is ours, `SAGGAR_PORT=tcp://10.0.0.1:7000` is not.
+fn is_of_kubernetes(variable: &str, value: &str) -> bool {
+    if ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme)) {
+        return variable.ends_with("_PORT") || variable.contains("_PORT_");
+    }
+    let is_service = variable.ends_with("_SERVICE_HOST")
+        || variable.ends_with("_SERVICE_PORT")
+        || variable.contains("_SERVICE_PORT_");
+    // …_PORT_7420_TCP_ADDR, …_PORT_7420_TCP_PORT, …_PORT_7420_TCP_PROTO
+    let is_port = || {
+        let mut words = variable.split("_PORT_").nth(1)?.split('_');
+        let is_number = words.next()?.bytes().all(|byte| byte.is_ascii_digit());
+        let is_protocol = ["TCP", "UDP", "SCTP"].contains(&words.next()?);
+        Some(is_number && is_protocol)
+    };
+    is_service || is_port() == Some(true)
 }
 
 /// The names of all settings, for the command line.
@@ -155,6 +179,39 @@ mod tests {
             assert!(error.what.contains("there is no setting"), "{error:?}");
             assert_eq!(error.help, format!("did you mean {nearest:?}?"));
         }
+    }
+
+    #[test]
+    fn what_kubernetes_sets_for_a_service_of_our_name_is_ignored_and_told() {
+        let theirs = [
+            ("SAGGAR_PORT", "tcp://10.0.0.1:7420"),
+            ("SAGGAR_PORT_7420_TCP", "tcp://10.0.0.1:7420"),
+            ("SAGGAR_PORT_7420_TCP_PROTO", "tcp"),
+            ("SAGGAR_PORT_7420_TCP_PORT", "7420"),
+            ("SAGGAR_PORT_7420_TCP_ADDR", "10.0.0.1"),
+            ("SAGGAR_SERVICE_HOST", "10.0.0.1"),
+            ("SAGGAR_SERVICE_PORT", "7420"),
+            ("SAGGAR_SERVICE_PORT_HTTP", "7420"),
+            ("SAGGAR_API_SERVICE_HOST", "10.0.0.2"),
+            ("SAGGAR_API_PORT", "udp://10.0.0.2:1"),
+        ];
+        let config = Config::load(given("", &theirs, &[])).unwrap();
+        assert_eq!(config.port, 7420);
+        assert_eq!(config.ignored_variables, theirs.map(|(name, _)| name));
+        assert_eq!(Config::load(given("", &[("SAGGAR_PORT", "7000")], &[])).unwrap().port, 7000);
+        for ours in
+            [("SAGGAR_PORTS", "1"), ("SAGGAR_PORT_FOO", "1"), ("SAGGAR_SERVICE", "1"), ("SAGGAR_PORT", "http://x")]
+        {
+            assert!(Config::load(given("", &[ours], &[])).is_err(), "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_that_nobody_set_leave_room_for_others() {
+        let config = Config::load(given("connections_max = 100", &[], &[])).unwrap();
+        assert_eq!((config.connections_per_address, config.requests_per_key), (75, 50));
+        let config = Config::load(given("connections_max = 1\nrequests_per_key = 9", &[], &[])).unwrap();
+        assert_eq!((config.connections_per_address, config.requests_per_key), (1, 9));
     }
 
     #[test]

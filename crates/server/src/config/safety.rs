@@ -59,6 +59,8 @@ impl Config {
             (self.default_ttl > self.ttl_max, "default_ttl is above ttl_max", "lower default_ttl or raise ttl_max"),
             (self.default_ttl.is_zero(), "default_ttl is zero", "give sandboxes time to live, such as 5m"),
             (self.connections_max == 0, "connections_max is zero", "allow at least one connection"),
+            (self.connections_per_address == 0, "connections_per_address is zero", "allow at least one connection"),
+            (self.requests_per_key == 0, "requests_per_key is zero", "allow at least one request"),
             (self.upload_max.bytes() == 0, "upload_max is zero", "allow at least some bytes"),
         ];
         match complaints.iter().find(|(is_wrong, _, _)| *is_wrong) {

@@ -176,6 +176,18 @@ pub(super) const SETTINGS: &[Setting] = &[
         show: |config| config.connections_max.to_string(),
     },
     Setting {
+        name: "connections_per_address",
+        what: "most connections at once from one address (one /64 of IPv6); three quarters of connections_max if not set",
+        set: |config, text| set_count(text).map(|count| config.connections_per_address = count),
+        show: |config| config.connections_per_address.to_string(),
+    },
+    Setting {
+        name: "requests_per_key",
+        what: "most requests and streams under way for one key, or for one sandbox's token; half of connections_max if not set",
+        set: |config, text| set_count(text).map(|count| config.requests_per_key = count),
+        show: |config| config.requests_per_key.to_string(),
+    },
+    Setting {
         name: "upload_max",
         what: "largest upload",
         set: |config, text| ByteSize::parse(text).map(|size| config.upload_max = size),

@@ -54,8 +54,7 @@ pub(crate) fn aim(server: &Shared, request: &Request) -> Option<Aim> {
 /// The port and the id in the name of a host; our own ids begin with `sbx`, and are not for here.
 fn in_host(host: &str, domain: &str) -> Option<(String, String)> {
     let host = host.to_ascii_lowercase();
-    let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
-    let (port, id) = name.strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
+    let (port, id) = crate::host::name(&host).strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (is_port && !id.starts_with("sbx")).then(|| (port.to_owned(), id.to_owned()))
 }

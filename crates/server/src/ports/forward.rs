@@ -23,6 +23,7 @@ use tokio::net::UnixStream;
 
 use super::token::{self, Shown};
 use super::{Destination, headers};
+use crate::context;
 use crate::permitted;
 use crate::refusal::Refusal;
 use crate::server::Shared;
@@ -80,7 +81,9 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
     };
     parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     parts.headers.insert(UPGRADE, upgraded);
+    let held = context::hold();
     tokio::spawn(async move {
+        let _held = held;
         let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) else { return };
         let mut ours = Noted { stream: TokioIo::new(ours), traffic: traffic.clone() };
         let mut theirs = TokioIo::new(theirs);

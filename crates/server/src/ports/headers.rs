@@ -93,20 +93,80 @@ pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: 
     }
 }
 
+/// Headers of an answer that act on all of its origin, or are remembered for it. A program that is reached at our own origin may not send
+/// them. What acts on one page or one resource goes through: `Content-Security-Policy`, `Refresh`, `Access-Control-*`, `WWW-Authenticate`.
+const OF_THE_ORIGIN: &[&str] = &[
+    // Logs everybody out, and empties what other pages stored.
+    "clear-site-data",
+    // How the origin is reached from now on, and with which certificates.
+    "strict-transport-security",
+    "alt-svc",
+    "public-key-pins",
+    "public-key-pins-report-only",
+    "expect-ct",
+    // Where a browser reports what happens to any request of the origin.
+    "nel",
+    "report-to",
+    // What a browser sends with every request of the origin.
+    "accept-ch",
+    "accept-ch-lifetime",
+    "critical-ch",
+    "use-as-dictionary",
+    // How pages of the origin share processes, workers and logins.
+    "origin-agent-cluster",
+    "service-worker-allowed",
+    "set-login",
+    "secure-session-registration",
+    "sec-session-registration",
+    "shared-storage-write",
+    "attribution-reporting-register-source",
+    "attribution-reporting-register-trigger",
+];
+
 /// Takes off what a program inside may not say in our name.
 pub(super) fn clean_answer(headers: &mut HeaderMap, named_by: &NamedBy) {
     strip_connection(headers);
-    let is_ours = |value: &HeaderValue| value.as_bytes().trim_ascii_start().starts_with(COOKIE_NAME.as_bytes());
-    let kept: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().filter(|value| !is_ours(value)).cloned().collect();
+    let path = match named_by {
+        NamedBy::Path(prefix) => Some(format!("{prefix}/")),
+        NamedBy::Headers | NamedBy::Host => None,
+    };
+    let cookies = headers.get_all(SET_COOKIE).iter();
+    let kept: Vec<HeaderValue> = cookies.filter_map(|cookie| own_cookie(cookie, path.as_deref())).collect();
     headers.remove(SET_COOKIE);
     for cookie in kept {
         headers.append(SET_COOKIE, cookie);
+    }
+    match named_by {
+        NamedBy::Path(_) | NamedBy::Headers => OF_THE_ORIGIN.iter().for_each(|name| drop(headers.remove(*name))),
+        // That origin is the port's own.
+        NamedBy::Host => {}
     }
     if let NamedBy::Path(_) = named_by {
         // What is served below our own origin must not act as it.
         let policy = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
         headers.append(http::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     }
+}
+
+/// A cookie as a program inside may set it: for its own host, below its own path; `None` when it may not. One without a name is sent back
+/// as its value alone, which can read as any other cookie, ours included.
+fn own_cookie(cookie: &HeaderValue, path: Option<&str>) -> Option<HeaderValue> {
+    let text = cookie.to_str().ok()?;
+    let mut parts = text.split(';').map(str::trim);
+    let pair = parts.next()?;
+    let name = pair.split_once('=')?.0.trim();
+    if name.is_empty() || name == COOKIE_NAME {
+        return None;
+    }
+    let is_kept = |attribute: &&str| {
+        let name = attribute.split('=').next().unwrap_or_default().trim();
+        !(name.eq_ignore_ascii_case("domain") || (path.is_some() && name.eq_ignore_ascii_case("path")))
+    };
+    let mut kept = vec![pair];
+    kept.extend(parts.filter(is_kept));
+    let path = path.map(|path| format!("Path={path}"));
+    kept.extend(path.as_deref());
+    HeaderValue::from_str(&kept.join("; ")).ok()
 }
 
 #[cfg(test)]
@@ -155,8 +215,43 @@ mod tests {
 
     #[test]
     fn a_program_inside_sets_no_cookie_of_ours() {
-        let mut given = headers(&[("set-cookie", "saggar_token=evil; Path=/"), ("set-cookie", "theirs=1")]);
+        for cookie in
+            ["saggar_token=evil; Path=/", " saggar_token =evil", "=saggar_token=evil", "saggar_token", "; Path=/", ""]
+        {
+            for named_by in [NamedBy::Host, NamedBy::Headers, NamedBy::Path("/p".to_owned())] {
+                let value = HeaderValue::from_static(cookie);
+                let mut given = HeaderMap::from_iter([(SET_COOKIE, value)]);
+                clean_answer(&mut given, &named_by);
+                assert!(!given.contains_key(SET_COOKIE), "{cookie:?} {named_by:?}");
+            }
+        }
+        let mut given =
+            headers(&[("set-cookie", "theirs=1"), ("set-cookie", "saggar_tokens=1; path=/x; DOMAIN=a.example")]);
         clean_answer(&mut given, &NamedBy::Host);
-        assert_eq!(given, headers(&[("set-cookie", "theirs=1")]));
+        assert_eq!(given, headers(&[("set-cookie", "theirs=1"), ("set-cookie", "saggar_tokens=1; path=/x")]));
+    }
+
+    #[test]
+    fn a_cookie_of_a_port_under_a_path_stays_below_it() {
+        let mut given = headers(&[("set-cookie", "a=1; Path=/; Domain=example.com; HttpOnly"), ("set-cookie", "b=2")]);
+        clean_answer(&mut given, &NamedBy::Path("/p".to_owned()));
+        let cookies: Vec<&HeaderValue> = given.get_all(SET_COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; HttpOnly; Path=/p/", "b=2; Path=/p/"]);
+    }
+
+    #[test]
+    fn what_acts_on_a_whole_origin_acts_on_the_ports_own_alone() {
+        let all: Vec<(&str, &str)> = OF_THE_ORIGIN.iter().map(|name| (*name, "1")).collect();
+        for (named_by, is_passed) in
+            [(NamedBy::Host, true), (NamedBy::Headers, false), (NamedBy::Path("/p".to_owned()), false)]
+        {
+            let mut given = headers(&all);
+            given.insert("refresh", HeaderValue::from_static("1"));
+            clean_answer(&mut given, &named_by);
+            assert_eq!(given.contains_key("clear-site-data"), is_passed, "{named_by:?}");
+            let expected = if is_passed { all.len() } else { 0 };
+            assert_eq!(OF_THE_ORIGIN.iter().filter(|name| given.contains_key(**name)).count(), expected);
+            assert!(given.contains_key("refresh"));
+        }
     }
 }

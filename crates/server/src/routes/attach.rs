@@ -16,6 +16,7 @@ use saggar_runtime::control::{Op, Reply};
 use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
 
 use super::events::sandbox_of;
+use crate::context;
 use crate::extract::{PathExec, Query};
 use crate::permitted::{Allowed, Exec};
 use crate::refusal::Refusal;
@@ -68,7 +69,11 @@ pub(crate) async fn attach(
         .max_message_size(ATTACH_MESSAGE_BYTES_MAX)
         .max_frame_size(ATTACH_MESSAGE_BYTES_MAX)
         .max_write_buffer_size(WRITE_BUFFER_MAX);
-    Ok(upgrade.on_upgrade(move |socket| converse(server, id, followed, socket)))
+    let held = context::hold();
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let _held = held;
+        converse(server, id, followed, socket).await;
+    }))
 }
 
 /// A browser says which page asks; only our own, and those the operator named, may.

@@ -1,0 +1,65 @@
+//! What a test leaves when it fails: every process that works in its directory is killed, its sandboxes are reaped, the directory is removed.
+//!
+//! A test that panics sweeps by itself. One that is killed can't, so a shell waits beside it, in a process group of its own, until the pipe
+//! between the two is closed, which the kernel does however the test ends. What is gone by then needs no sweeping.
+
+// Each test file links its own copy and uses a part of it.
+#![allow(dead_code)]
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Reads directories from its input, one a line, and sweeps them when there are no more. Names come by input and not as arguments, so
+/// that the shell doesn't find itself. `$1` is the binary, `$2` the process to spare.
+const SWEEP: &str = r#"
+roots=
+while read -r root; do roots="$roots $root"; done
+for root in $roots; do
+    [ -d "$root" ] || continue
+    for round in 1 2 3; do
+        killed=
+        for pid in $( {
+            printf '%s/' "$root" | grep -slF -f - /proc/[0-9]*/cmdline /proc/[0-9]*/environ
+            find /proc/[0-9]*/fd /proc/[0-9]*/cwd \( -lname "$root" -o -lname "$root/*" \) 2>/dev/null
+        } | cut -d/ -f3 | sort -u); do
+            [ "$pid" = $$ ] || [ "$pid" = "$2" ] || { kill -9 "$pid" 2>/dev/null && killed=yes; }
+        done
+        [ -n "$killed" ] || break
+    done
+    [ -d "$root/data/sandboxes" ] && (cd / && SAGGAR_DATA_DIR="$root/data" "$1" run -- /bin/true)
+    rm -rf "$root"
+done
+"#;
+
+fn shell(spared: u32) -> Child {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", SWEEP, "sh", env!("CARGO_BIN_EXE_saggar"), &spared.to_string()]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SAGGAR_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").process_group(0);
+    command.spawn().expect("a shell")
+}
+
+/// Has this directory swept when the test process is gone.
+pub fn when_gone(root: &Path) {
+    static WATCHER: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+    // It outlives us, so nobody waits for it.
+    let watcher = WATCHER.get_or_init(|| Mutex::new(shell(0).stdin.take().expect("a pipe")));
+    let mut watcher = watcher.lock().unwrap_or_else(PoisonError::into_inner);
+    writeln!(watcher, "{}", root.display()).expect("it reads");
+}
+
+/// Sweeps it now. Never panics: it runs while another panic is under way.
+pub fn now(root: &Path) {
+    let mut shell = shell(std::process::id());
+    if let Some(mut stdin) = shell.stdin.take() {
+        // A shell that is gone has done what it could.
+        let _ = writeln!(stdin, "{}", root.display());
+    }
+    // As above.
+    let _ = shell.wait();
+}
