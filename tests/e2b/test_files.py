@@ -86,7 +86,7 @@ def test_entries(sandbox):
     assert (file.size, file.permissions, file.owner, file.group, file.mode & 0o777) == (5, "-rw-r-----", "user", "user", 0o640)
     assert entries["/home/user/dir/sub"].type == FileType.DIR
     link = entries["/home/user/dir/link"]
-    assert link.symlink_target == "sub/file"
+    assert link.symlink_target == "/home/user/dir/sub/file"
     assert link.type == (FileType.SYMLINK if IS_NEW else FileType.FILE)
     assert len(sandbox.files.list("dir")) == 2
     moved = sandbox.files.rename("dir/sub/file", "elsewhere/moved")

@@ -218,11 +218,12 @@ pub struct Exec {
     pub ended_at: Option<Timestamp>,
     /// How long it ran.
     pub elapsed_ms: Option<u64>,
-    /// What it used.
+    /// What it used; null while it runs, and where nobody counted.
     #[serde(default)]
     #[schema(value_type = Option<schema::UsageShape>)]
     pub usage: Option<Usage>,
-    /// What the runtime refused or cut off.
+    /// What the runtime refused or cut off, each kind once and at most eight. Where it can't be told which exec's process it was, all that ran
+    /// have it.
     #[serde(default)]
     #[schema(value_type = Vec<schema::DenialShape>)]
     pub denials: Vec<Denial>,

@@ -96,11 +96,11 @@ pub struct DenialShape {
 #[schema(as = Usage)]
 #[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct UsageShape {
-    /// CPU time of the whole tree.
+    /// CPU time: of those of its processes that had ended when its program did.
     cpu_ms: Option<u64>,
-    /// Most memory at once, of the whole tree.
+    /// Most memory at once: of all its processes where it has limits of its own, else of the largest of them.
     memory_peak_bytes: Option<u64>,
-    /// Most processes and threads at once.
+    /// Most processes and threads at once; null unless it has a limit of its own for them.
     processes_peak: Option<u64>,
 }
 

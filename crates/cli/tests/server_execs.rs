@@ -49,6 +49,76 @@ fn a_program_gives_its_streams_and_its_end() {
 }
 
 #[test]
+fn a_result_tells_what_was_used_and_what_was_refused() {
+    let server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "limits": { "memory": "128M", "pids": 64 } }));
+    let execs = format!("{sandbox}/execs");
+    let other = start(&server, &sandbox, &json!({ "command": "sleep 61", "wait": false }));
+    assert_eq!(
+        (&server.get(&other).expect(200)["usage"], &server.get(&other).expect(200)["denials"]),
+        (&json!(null), &json!([]))
+    );
+    let result = server.sh(
+        &sandbox,
+        "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; head -c 20000000 /dev/zero | tail -n 1 | wc -c",
+    );
+    assert_eq!((&result["stdout"], &result["denials"]), (&json!("20000000\n"), &json!([])));
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{result}"));
+    assert!(number(&result["usage"]["cpu_ms"]) > 0, "{result}");
+    assert!((20_000_000..128 << 20).contains(&number(&result["usage"]["memory_peak_bytes"])), "{result}");
+    // Nobody counts it for one exec among others.
+    assert_eq!(result["usage"]["processes_peak"], json!(null));
+    let rules = |exec: &Value| -> Vec<String> {
+        let denials = exec["denials"].as_array().unwrap_or_else(|| panic!("{exec}"));
+        denials.iter().map(|denial| denial["rule"].as_str().expect("text").to_owned()).collect()
+    };
+    let refused = server.sh(&sandbox, "unshare -U true; unshare -U true; (unshare -U true)");
+    assert_eq!(rules(&refused), ["seccomp/namespaces"], "{refused}");
+    let late = server.post(&execs, &json!({ "command": "sleep 62", "timeout": "100ms" })).expect(200);
+    assert_eq!(rules(&late), ["limit/timeout"], "{late}");
+    // What others did is not its own, and what it is told at its end is told later too, also of a sandbox that is gone.
+    server.post(&format!("{other}/signal"), &json!({ "signal": "KILL" })).expect(204);
+    let ended = |path: &str| server.get(path).expect(200);
+    eventually("it has ended", || ended(&other)["status"] == "signaled");
+    assert_eq!(rules(&ended(&other)), Vec::<String>::new());
+    // The program itself ends well, and what it started did not. Nobody else runs who could have been the reason.
+    let hungry = server.sh(&sandbox, "head -c 300000000 /dev/zero | tail -n 1 | wc -c");
+    assert_eq!((&hungry["exit_code"], rules(&hungry)), (&json!(0), vec!["limit/memory".to_owned()]), "{hungry}");
+    let many = server.sh(&sandbox, "i=0; while [ $i -lt 80 ]; do sleep 1 & i=$((i+1)); done 2>/dev/null; wait; exit 1");
+    assert_eq!(rules(&many), ["limit/pids"], "{many}");
+    let path = format!("{execs}/{}", refused["id"].as_str().expect("an id"));
+    let (usage, denials) = (&refused["usage"], &refused["denials"]);
+    assert!(usage.is_object());
+    for _ in ["while it lives", "afterwards"] {
+        let again = ended(&path);
+        assert_eq!((&again["usage"], &again["denials"]), (usage, denials));
+        server.delete(&sandbox);
+    }
+    let listed = ended(&execs);
+    let item = listed["items"].as_array().unwrap().iter().find(|item| item["id"] == refused["id"]).unwrap();
+    assert_eq!((&item["usage"], &item["denials"]), (usage, denials));
+}
+
+#[test]
+fn limits_of_its_own_count_what_an_exec_used() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    // Two that hold as much at the same time: each goes on when both have it.
+    let both = "while ! [ -e /tmp/1 -a -e /tmp/2 ]; do sleep 0.01; done";
+    let one = format!("(head -c 30000000 /dev/zero; : > /tmp/$i; {both}) | tail -n 1 | wc -c &");
+    let command = format!("for i in 1 2; do {one} done; wait");
+    let exec = json!({ "command": command, "limits": { "memory": "100M", "pids": 40, "cpus": 1 } });
+    let answer = server.post(&format!("{sandbox}/execs"), &exec);
+    if answer.status == 422 || answer.status == 400 {
+        // Only cgroups of version 1 hand limits down to an exec.
+        return println!("not here: {}", answer.text());
+    }
+    let usage = answer.expect(200)["usage"].clone();
+    assert!((60_000_000..=100 << 20).contains(&usage["memory_peak_bytes"].as_u64().expect("counted")), "{usage}");
+    assert!(usage["cpu_ms"].is_u64(), "{usage}");
+}
+
+#[test]
 fn a_client_that_leaves_ends_nothing() {
     let server = Server::start();
     let sandbox = server.sandbox();

@@ -192,7 +192,7 @@ fn a_signal_to_the_tree_reaches_what_was_left_behind() {
         });
     };
     leaves(true);
-    let reply = supervisor.request(Op::Signal { exec_id, signal: 9, scope: Scope::Tree });
+    let reply = supervisor.request(Op::Signal { exec_id, signal: 9, scope: Scope::Tree, wait: false });
     assert!(matches!(reply, Reply::Done));
     leaves(false);
 }

@@ -33,7 +33,7 @@ pub use open::{OpenRequest, OpenTarget, PortPreface};
 pub use to_guest::{SignalScope, ToGuest};
 
 /// The version of this protocol; the guest says it in `Hello`, and the host refuses any other.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The length field and the kind.
 pub const HEADER_LEN: usize = 5;

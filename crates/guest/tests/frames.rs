@@ -107,6 +107,7 @@ fn every_file_request() -> Vec<FileRequest> {
         FileRequest::Watch { path: path(), recursive: false },
         FileRequest::Storage { path: path() },
         FileRequest::Walk { path: path(), most: 7 },
+        FileRequest::Settle,
     ]
 }
 
@@ -160,6 +161,8 @@ fn every_from_guest() -> Vec<FromGuest> {
         FromGuest::Exited { exec: 1, end: End::Signal { signal: 11, core: true } },
         FromGuest::StorageFull { exec: 1 },
         FromGuest::TreeGone { exec: 1 },
+        FromGuest::Used { exec: 1, cpu_usec: u64::MAX, memory_peak: 1 },
+        FromGuest::Deserted { exec: 1 },
     ];
     let stages = (0..=u8::MAX).filter_map(FailStage::from_code);
     frames.extend(stages.map(|stage| FromGuest::Failed { exec: 1, stage, errno: -2 }));

@@ -13,6 +13,8 @@ use crate::permit::{Action, Permit};
 use crate::sandboxes::Sandboxes;
 use crate::supervisor::{ControlError, Feeding, Following, Message, started};
 
+const SIGKILL: u8 = 9;
+
 /// A program to start.
 #[derive(Clone, Debug, Default)]
 pub struct NewExec {
@@ -97,7 +99,14 @@ impl Sandboxes {
     /// Signals a program.
     pub async fn signal(&self, permit: &Permit, exec_id: &ExecId, signal: u8, scope: Scope) -> Result<(), Fault> {
         let id = self.may_exec(permit)?;
-        self.done(permit, id, Op::Signal { exec_id: exec_id.clone(), signal, scope }).await
+        self.done(permit, id, Op::Signal { exec_id: exec_id.clone(), signal, scope, wait: false }).await
+    }
+
+    /// Kills a program and everything it started, and waits until no process of it is left..
+    pub async fn kill_exec(&self, permit: &Permit, exec_id: &ExecId) -> Result<(), Fault> {
+        let id = self.may_exec(permit)?;
+        let op = Op::Signal { exec_id: exec_id.clone(), signal: SIGKILL, scope: Scope::Tree, wait: true };
+        self.done(permit, id, op).await
     }
 
     /// Gives a program's terminal a new size.

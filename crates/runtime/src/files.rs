@@ -11,7 +11,7 @@ mod watch;
 pub use content::{Reading, Walked, Walking, Writing};
 pub use path::FilePath;
 pub use saggar_guest::{FileEntry, FileEventKind, FileKind, MetadataEntry};
-pub use watch::{FileEvent, Watching};
+pub use watch::{FileEvent, Heard, Watching};
 
 use saggar_domain::{SandboxId, User};
 use saggar_guest::{FileReply, FileRequest};

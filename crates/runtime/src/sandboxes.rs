@@ -36,7 +36,7 @@ use tokio::sync::Semaphore;
 pub use adopt::Adopted;
 pub use changes::{NewTerms, Patch};
 pub use create::{Created, NewSandbox};
-pub use look::ExecView;
+pub use look::{ExecView, StoredExec};
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 

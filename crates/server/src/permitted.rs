@@ -177,6 +177,12 @@ pub(crate) fn inside(server: &Shared, id: &SandboxId) -> Option<Inside> {
 }
 
 impl Inside {
+    /// A permit to see whether it runs, which whoever knows its id may ask.
+    pub(crate) fn may_be_looked_at(&self) -> Result<Permit, Refusal> {
+        let action = Action::ReadSandbox(self.id.clone());
+        decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
+    }
+
     /// By the token itself.
     pub(crate) fn by_token(self, server: &Shared, token: &str) -> Option<Insider> {
         server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })

@@ -11,7 +11,7 @@ use saggar_domain::{
     Spec, TemplateName, Tier, Timeout, User,
 };
 use saggar_runtime::store::{self, ExecProgress, Life};
-use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, control};
+use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, StoredExec, control};
 use serde_json::Value;
 
 use crate::refusal::Refusal;
@@ -198,8 +198,8 @@ pub(crate) fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option
         started_at: Timestamp::from_millis(state.started_ms),
         ended_at: ended_ms.map(Timestamp::from_millis),
         elapsed_ms: ended_ms.map(|ended| ended.saturating_sub(state.started_ms)),
-        usage: None,
-        denials: Vec::new(),
+        usage: state.usage,
+        denials: state.denials.clone(),
         error: state.error.clone().map(Into::into),
     }
 }
@@ -221,11 +221,11 @@ pub(crate) fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult 
     match view {
         ExecView::Live(finished) => exec_result(sandbox, *finished, None),
         ExecView::Stored(stored) => {
-            let (exec, output) = *stored;
+            let StoredExec { exec, output, usage, denials } = *stored;
             let kept = |tail: &store::Tail| (tail.bytes().to_vec(), tail.dropped());
             let ((stdout, stdout_dropped), (stderr, stderr_dropped)) = (kept(&output.stdout), kept(&output.stderr));
             let output = api::Output { stdout, stderr, stdout_dropped, stderr_dropped };
-            api::ExecResult { exec: stored_exec(exec), output }
+            api::ExecResult { exec: api::Exec { usage, denials, ..stored_exec(exec) }, output }
         }
     }
 }

@@ -20,6 +20,8 @@ const DROP_OLDEST: &str = "
     DELETE FROM event WHERE sandbox_id = ?1 AND seq <= (SELECT max(seq) FROM event WHERE sandbox_id = ?1) - ?2";
 const LIST: &str = "
     SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
+const NAMING: &str = "
+    SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND instr(body_json, ?2) > 0 ORDER BY seq";
 const OLDEST: &str = "SELECT min(seq) AS oldest FROM event WHERE sandbox_id = ?1";
 const LATEST: &str = "SELECT max(seq) AS latest FROM event WHERE sandbox_id = ?1";
 
@@ -65,6 +67,11 @@ impl Store {
             Ok(EventPage { events, oldest: oldest.flatten() })
         };
         self.read(work).await
+    }
+
+    /// All events of a sandbox in which this text occurs, in order: all of them are looked at, and there are as many as are kept.
+    pub async fn events_naming(&self, sandbox: SandboxId, text: String) -> Result<Vec<StoredEvent>, Error> {
+        self.read(move |connection| column::all(connection, NAMING, (sandbox.as_str(), text.as_str()), read)).await
     }
 
     /// The number of the last event, to go on from.

@@ -288,7 +288,7 @@ impl Attendant<'_> {
             FromGuest::Hello { protocol } if !self.is_greeted && protocol == PROTOCOL => self.is_greeted = true,
             FromGuest::Hello { .. } => self.lose_guest(),
             // Only where the sandbox does not end with the program, which a check may ask for; then there is nothing to do about it.
-            FromGuest::TreeGone { .. } if self.is_greeted && self.end.is_some() => {}
+            FromGuest::TreeGone { .. } | FromGuest::Deserted { .. } if self.is_greeted && self.end.is_some() => {}
             _ if !self.is_greeted || self.end.is_some() => self.lose_guest(),
             FromGuest::Started { .. } => {
                 self.is_started = true;
@@ -314,7 +314,9 @@ impl Attendant<'_> {
                 }
                 self.kill();
             }
-            FromGuest::TreeGone { .. } => self.lose_guest(),
+            // The kernel counts what the whole sandbox used.
+            FromGuest::Used { .. } => {}
+            FromGuest::TreeGone { .. } | FromGuest::Deserted { .. } => self.lose_guest(),
             FromGuest::Failed { stage, errno, .. } => {
                 self.end = Some(Ending::NotStarted { stage, errno });
                 self.kill();
@@ -323,7 +325,7 @@ impl Attendant<'_> {
     }
 
     fn answer(&mut self, observe: &mut dyn FnMut(Observation)) {
-        if let Some(refused) = self.watch.answer(Instant::now()) {
+        if let Some((refused, ())) = self.watch.answer(Instant::now(), |_| ()) {
             observe(Observation::Refused(refused));
         }
     }

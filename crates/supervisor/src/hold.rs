@@ -3,6 +3,7 @@
 //! The loop knows the agent (many execs over one channel), the filter's questions, the control socket and its connections, and a few
 //! deadlines. It decides nothing about what a sandbox is; it lives until the sandbox is dead, and then says how that came about.
 
+mod ancestry;
 mod connection;
 mod exec;
 mod execs;

@@ -78,8 +78,9 @@ impl Watch {
         self.listener.as_ref().and(self.pace.next(now))
     }
 
-    /// Answers the call that waits, and says what was refused. A hang-up without a question means that nobody is left to ask.
-    pub(crate) fn answer(&mut self, now: Instant) -> Option<Refused> {
+    /// Answers the call that waits, and says what was refused. A hang-up without a question means that nobody is left to ask. `look` is
+    /// given the thread that asks, which waits until it has been looked at.
+    pub(crate) fn answer<T>(&mut self, now: Instant, look: impl FnOnce(u32) -> T) -> Option<(Refused, T)> {
         let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut polls, Some(&at_once)).is_err() || !polls[0].revents().contains(PollFlags::IN) {
@@ -103,11 +104,12 @@ impl Watch {
                 (made, (made == Err(refusal.errno)).then_some(refusal))
             }
         };
+        let seen = look(notification.pid);
         if listener.answer(&notification, answer).is_err() {
             self.listener = None;
         }
         self.pace.spend(now);
-        refusal.map(|refusal| Refused { syscall: refusal.syscall, rule: refusal.rule })
+        refusal.map(|refusal| (Refused { syscall: refusal.syscall, rule: refusal.rule }, seen))
     }
 }
 

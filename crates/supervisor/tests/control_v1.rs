@@ -26,6 +26,9 @@ fn what_version_1_answers_is_understood() {
                     (1, State::Paused, Then::Pause)
                 );
                 assert_eq!((description.execs.len(), description.last_event), (1, 7));
+                assert_eq!(description.guest_protocol, 2);
+                let exec = &description.execs[0];
+                assert!(exec.usage.is_none() && exec.denials.is_empty() && !exec.is_deserted);
                 "described"
             }
             Reply::Started(state) => {

@@ -18,7 +18,7 @@ use saggar_guest::{End, ExecId, ExecRequest, FailStage, FromGuest, STDIN_WINDOW,
 
 use super::channel::Channel;
 use super::input::Input;
-use super::keeper::{self, Said};
+use super::keeper::{self, Said, Used};
 use super::spawn::{Failure, Spawned};
 use super::sys::{self, Errno, Fd};
 use super::tree::Tree;
@@ -47,6 +47,10 @@ pub(super) struct Exec {
     terminal: Option<Fd>,
     /// With a NUL at their end.
     storage_paths: Vec<Vec<u8>>,
+    /// What it used, once its keeper has said.
+    used: Option<Used>,
+    /// Whether the host knows that there is no process of it.
+    is_told_deserted: bool,
 }
 
 enum Phase {
@@ -112,6 +116,8 @@ impl Exec {
             stderr: ends.stderr,
             terminal: ends.terminal,
             storage_paths,
+            used: None,
+            is_told_deserted: false,
         }
     }
 
@@ -181,8 +187,16 @@ impl Exec {
         match self.phase {
             Phase::Starting { .. } | Phase::Running => false,
             Phase::Failed | Phase::Left => self.tree.as_ref().is_none_or(Tree::is_gone),
-            Phase::Draining { stream, .. } => stream.is_none() || (channel.has_room() && self.credit() > 0),
+            Phase::Draining { stream, .. } => {
+                stream.is_none() || (channel.has_room() && self.credit() > 0) || self.owes_deserted()
+            }
         }
+    }
+
+    /// Whether the host is yet to be told that there is no process of it. That doesn't wait for output, which the host may take late.
+    fn owes_deserted(&self) -> bool {
+        let has_run = matches!(self.phase, Phase::Draining { .. } | Phase::Left);
+        has_run && !self.is_told_deserted && self.tree.as_ref().is_some_and(Tree::is_gone)
     }
 
     /// Whether there is somebody in its tree who is to be signalled.
@@ -213,8 +227,9 @@ impl Exec {
                 }
                 Heard::Change
             }
-            Said::Ended(status) => {
+            Said::Ended(status, used) => {
                 tree.link = None;
+                self.used = Some(used);
                 Heard::Ended(end_of(status))
             }
             Said::Gone => {
@@ -293,6 +308,10 @@ impl Exec {
 
     /// Goes on with an exec that is over, as far as the host takes it; true once everything about it has been told.
     pub(super) fn drain(&mut self, channel: &mut Channel, buffer: &mut [u8]) -> Result<bool, Leave> {
+        if self.owes_deserted() {
+            self.is_told_deserted = true;
+            channel.send(&FromGuest::Deserted { exec: self.id })?;
+        }
         match self.phase {
             Phase::Starting { .. } | Phase::Running => Ok(false),
             // If it was its keeper that was lost, a process may still be on its way, and is killed first.
@@ -303,6 +322,9 @@ impl Exec {
                 }
                 if storage::is_any_full(&self.storage_paths) {
                     channel.send(&FromGuest::StorageFull { exec: self.id })?;
+                }
+                if let Some(Used { cpu_usec, memory_peak }) = self.used {
+                    channel.send(&FromGuest::Used { exec: self.id, cpu_usec, memory_peak })?;
                 }
                 channel.send(&FromGuest::Exited { exec: self.id, end })?;
                 self.leave();

@@ -24,8 +24,16 @@ use super::{identity, socket};
 const PID: u8 = 1;
 const ENDED: u8 = 2;
 
-/// A message's length: what it is about and a number.
-const MESSAGE_LEN: usize = 5;
+/// A message's length: what it is about, a number, and what was used.
+const MESSAGE_LEN: usize = 21;
+
+/// What processes have used.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Used {
+    pub(super) cpu_usec: u64,
+    /// The most memory that one of them had at once, in bytes.
+    pub(super) memory_peak: u64,
+}
 
 /// What a keeper says.
 pub(super) enum Said {
@@ -33,8 +41,8 @@ pub(super) enum Said {
     Nothing,
     /// The program's process.
     Pid(libc::pid_t),
-    /// The program has ended with this wait status.
-    Ended(c_int),
+    /// The program has ended with this wait status, and it and those under it that ended before have used so much.
+    Ended(c_int, Used),
     /// Nothing any more.
     Gone,
 }
@@ -44,14 +52,14 @@ pub(super) fn hear(link: &Fd) -> Said {
     let mut message = [0; MESSAGE_LEN];
     match link.read(&mut message) {
         Ok(MESSAGE_LEN) => {
-            let [kind, number @ ..] = message;
-            let number = c_int::from_le_bytes(number);
+            let [kind, a, b, c, d, used @ ..] = message;
+            let number = c_int::from_le_bytes([a, b, c, d]);
             match kind {
                 PID => Said::Pid(number),
                 ENDED => {
                     // It waits for this one byte; if it is gone instead, that shows.
                     let _ = socket::send_now(link, &[0]);
-                    Said::Ended(number)
+                    Said::Ended(number, Used::from_bytes(used))
                 }
                 _ => Said::Gone,
             }
@@ -73,14 +81,14 @@ pub(super) fn keep(plan: &Plan<'_>, link: &Fd) -> ! {
         // SAFETY: _exit has no precondition and does not return. The kernel gives the program to the agent, which kills it.
         Err(_) => unsafe { libc::_exit(1) },
     };
-    say(&link, PID, program);
+    say(&link, PID, program, Used::default());
     loop {
-        let Some((pid, status)) = next_end() else {
+        let Some((pid, status, used)) = next_end() else {
             // SAFETY: _exit has no precondition and does not return.
             unsafe { libc::_exit(0) }
         };
         if pid == program {
-            say(&link, ENDED, status);
+            say(&link, ENDED, status, used.with(reaped()));
             // Whatever comes, if only the end of the link, the agent knows.
             let _ = link.read(&mut [0]);
         }
@@ -111,33 +119,74 @@ fn settle(link: &Fd) -> Result<Fd, Errno> {
     Ok(link)
 }
 
-/// The next process that has ended, left unreaped, and its wait status; `None` when there is no child.
-fn next_end() -> Option<(libc::pid_t, c_int)> {
+/// The next process that has ended, left unreaped, its wait status and what it used; `None` when there is no child.
+fn next_end() -> Option<(libc::pid_t, c_int, Used)> {
     loop {
-        // SAFETY: all zeroes are a siginfo that says nothing, and the call fills it in.
-        let info = unsafe {
+        // SAFETY: all zeroes are a siginfo and a rusage that say nothing, and the call fills them in. The C library's function has no place for
+        // the latter; the kernel's struct is the beginning of the C library's.
+        let (info, used) = unsafe {
             let mut info: libc::siginfo_t = core::mem::MaybeUninit::zeroed().assume_init();
-            if libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOWAIT) < 0 {
+            let mut used: libc::rusage = core::mem::MaybeUninit::zeroed().assume_init();
+            let flags = libc::WEXITED | libc::WNOWAIT;
+            if libc::syscall(libc::SYS_waitid, libc::P_ALL, 0, &raw mut info, flags, &raw mut used) < 0 {
                 if Errno::last() == Errno(libc::EINTR) {
                     continue;
                 }
                 return None;
             }
-            info
+            (info, Used::from_kernel(&used))
         };
         // SAFETY: waitid has succeeded, so these are the fields that are there.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         // As waitpid would say it: an exit code in the second byte, a signal in the first with a bit for a core.
         return Some(match info.si_code {
-            libc::CLD_EXITED => (pid, (status & 0xff) << 8),
-            libc::CLD_DUMPED => (pid, status | 0x80),
-            _ => (pid, status),
+            libc::CLD_EXITED => (pid, (status & 0xff) << 8, used),
+            libc::CLD_DUMPED => (pid, status | 0x80, used),
+            _ => (pid, status, used),
         });
     }
 }
 
-fn say(link: &Fd, kind: u8, number: c_int) {
-    let [a, b, c, d] = number.to_le_bytes();
+/// What those have used that this process has reaped: what fell to it because its own parent had ended.
+fn reaped() -> Used {
+    // SAFETY: all zeroes are a rusage that says nothing, and the call fills it in; it can't fail.
+    let used = unsafe {
+        let mut used: libc::rusage = core::mem::MaybeUninit::zeroed().assume_init();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
+        used
+    };
+    Used::from_kernel(&used)
+}
+
+impl Used {
+    fn from_kernel(used: &libc::rusage) -> Used {
+        // None of these is ever negative.
+        let usec =
+            |time: libc::timeval| (time.tv_sec as u64).saturating_mul(1_000_000).saturating_add(time.tv_usec as u64);
+        Used {
+            cpu_usec: usec(used.ru_utime).saturating_add(usec(used.ru_stime)),
+            memory_peak: (used.ru_maxrss as u64).saturating_mul(1024),
+        }
+    }
+
+    fn with(self, other: Used) -> Used {
+        Used {
+            cpu_usec: self.cpu_usec.saturating_add(other.cpu_usec),
+            memory_peak: self.memory_peak.max(other.memory_peak),
+        }
+    }
+
+    fn from_bytes(bytes: [u8; 16]) -> Used {
+        let [a, b, c, d, e, f, g, h, peak @ ..] = bytes;
+        Used { cpu_usec: u64::from_le_bytes([a, b, c, d, e, f, g, h]), memory_peak: u64::from_le_bytes(peak) }
+    }
+}
+
+fn say(link: &Fd, kind: u8, number: c_int, used: Used) {
+    let mut message = [kind; MESSAGE_LEN];
+    message[1..5].copy_from_slice(&number.to_le_bytes());
+    message[5..13].copy_from_slice(&used.cpu_usec.to_le_bytes());
+    message[13..].copy_from_slice(&used.memory_peak.to_le_bytes());
     // An agent that listens no more, because the program failed to start, needs not be told.
-    let _ = socket::send_now(link, &[kind, a, b, c, d]);
+    let _ = socket::send_now(link, &message);
 }

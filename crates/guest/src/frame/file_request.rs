@@ -40,6 +40,7 @@ const METADATA: u8 = 0x2d;
 const WATCH: u8 = 0x2e;
 const STORAGE: u8 = 0x2f;
 const WALK: u8 = 0x30;
+const SETTLE: u8 = 0x31;
 
 /// A frame from host to files worker. Every request may also end with `Failed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +132,8 @@ pub enum FileRequest {
         /// The notes it is to have.
         set: Option<Vec<MetadataEntry>>,
     },
-    /// Tell what changes. `Watching`, then `Event` until the host closes its side of the stream: the last request of a session.
+    /// Tell what changes. `Watching`, then `Event` until the host closes its side of the stream: the last request of a session, but for
+    /// `Settle`.
     Watch {
         /// The file or directory.
         path: Vec<u8>,
@@ -151,9 +153,11 @@ pub enum FileRequest {
         /// After this many entries it fails with the stage `Bound`.
         most: u32,
     },
+    /// Only in a watch: `Done`, once every change that was made before this request came has been told. Since protocol 3.
+    Settle,
 }
 
-/// One of a file's notes, kept as the extended attribute `user.saggar.NAME`.
+/// One of a file's notes, kept as the extended attribute `user.e2b.NAME`: the name that programs written for E2B look for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataEntry {
     /// Its name; no NUL, not empty.
@@ -205,7 +209,7 @@ impl FileRequest {
                 check_path(to)
             }
             FileRequest::Data(bytes) if bytes.is_empty() => Err(FrameError::Invalid("data")),
-            FileRequest::Data(_) | FileRequest::End | FileRequest::Abort => Ok(()),
+            FileRequest::Data(_) | FileRequest::End | FileRequest::Abort | FileRequest::Settle => Ok(()),
             FileRequest::Link { path, target } => {
                 check_path(path)?;
                 let is_target = !target.is_empty() && target.len() <= LINK_MAX && !has_nul(target);
@@ -256,6 +260,7 @@ impl FileRequest {
             FileRequest::Watch { .. } => WATCH,
             FileRequest::Storage { .. } => STORAGE,
             FileRequest::Walk { .. } => WALK,
+            FileRequest::Settle => SETTLE,
         }
     }
 
@@ -295,7 +300,7 @@ impl FileRequest {
                 wire::put_option(out, *expected, wire::put_u64);
             }
             FileRequest::Data(bytes) => out.extend_from_slice(bytes),
-            FileRequest::End | FileRequest::Abort => {}
+            FileRequest::End | FileRequest::Abort | FileRequest::Settle => {}
             FileRequest::Link { path, target } => {
                 wire::put_bytes(out, path);
                 wire::put_bytes(out, target);
@@ -319,7 +324,7 @@ impl FileRequest {
 
 impl Message for FileRequest {
     fn payload_max(kind: u8) -> Option<usize> {
-        (STAT..=WALK).contains(&kind).then_some(FRAME_MAX)
+        (STAT..=SETTLE).contains(&kind).then_some(FRAME_MAX)
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
@@ -355,6 +360,7 @@ impl Message for FileRequest {
             WATCH => FileRequest::Watch { path: reader.bytes()?, recursive: reader.bool("recursive")? },
             STORAGE => FileRequest::Storage { path: reader.bytes()? },
             WALK => FileRequest::Walk { path: reader.bytes()?, most: reader.u32()? },
+            SETTLE => FileRequest::Settle,
             unknown => return Err(FrameError::UnknownKind(unknown)),
         };
         reader.finish()?;

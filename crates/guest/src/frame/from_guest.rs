@@ -1,8 +1,9 @@
 //! What the guest tells the host.
 //!
-//! For every `Exec` there is exactly one ending: `Failed` alone, or `Started`, any output, perhaps `StorageFull`, then `Exited` when
-//! the program itself has ended, and `TreeGone`, as the last frame that bears its id, when nothing that it started is left. (A `one_shot`
-//! has no `TreeGone`.) The host must not rely on it: the sandbox may have taken over its agent.
+//! For every `Exec` there is exactly one ending: `Failed` alone, or `Started`, any output, perhaps `StorageFull`, perhaps `Used`, then
+//! `Exited` when the program itself has ended, and `TreeGone`, as the last frame that bears its id, when nothing that it started is left.
+//! `Deserted` comes before `TreeGone`, as soon as there is no process of it: perhaps while its output still waits to be told. (A `one_shot`
+//! has none of `Used`, `Deserted` and `TreeGone`.) The host must not rely on it: the sandbox may have taken over its agent.
 
 use alloc::vec::Vec;
 
@@ -18,6 +19,8 @@ const EXITED: u8 = 0x85;
 const FAILED: u8 = 0x86;
 const STORAGE_FULL: u8 = 0x87;
 const TREE_GONE: u8 = 0x88;
+const USED: u8 = 0x89;
+const DESERTED: u8 = 0x8a;
 
 /// A frame from guest to host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +76,20 @@ pub enum FromGuest {
     },
     /// The last process that descends from the exec is gone. Comes after `Exited`, at once if nothing was left behind.
     TreeGone {
+        /// Which exec.
+        exec: ExecId,
+    },
+    /// What the program used, and those of its descendants that have ended. Comes before `Exited`. Since protocol 3.
+    Used {
+        /// Which exec.
+        exec: ExecId,
+        /// CPU time in microseconds.
+        cpu_usec: u64,
+        /// The most memory that one of its processes had at once, in bytes.
+        memory_peak: u64,
+    },
+    /// There is no process of the exec any more. Since protocol 3.
+    Deserted {
         /// Which exec.
         exec: ExecId,
     },
@@ -187,6 +204,12 @@ impl FromGuest {
                 wire::append(out, STORAGE_FULL, FRAME_MAX, |out| wire::put_u32(out, *exec))
             }
             FromGuest::TreeGone { exec } => wire::append(out, TREE_GONE, FRAME_MAX, |out| wire::put_u32(out, *exec)),
+            FromGuest::Used { exec, cpu_usec, memory_peak } => wire::append(out, USED, FRAME_MAX, |out| {
+                wire::put_u32(out, *exec);
+                wire::put_u64(out, *cpu_usec);
+                wire::put_u64(out, *memory_peak);
+            }),
+            FromGuest::Deserted { exec } => wire::append(out, DESERTED, FRAME_MAX, |out| wire::put_u32(out, *exec)),
         }
     }
 }
@@ -194,7 +217,7 @@ impl FromGuest {
 impl Message for FromGuest {
     fn payload_max(kind: u8) -> Option<usize> {
         match kind {
-            HELLO | STARTED | OUTPUT | STDIN_TAKEN | EXITED | FAILED | STORAGE_FULL | TREE_GONE => Some(FRAME_MAX),
+            HELLO..=DESERTED => Some(FRAME_MAX),
             _ => None,
         }
     }
@@ -220,6 +243,8 @@ impl Message for FromGuest {
             },
             STORAGE_FULL => FromGuest::StorageFull { exec: reader.u32()? },
             TREE_GONE => FromGuest::TreeGone { exec: reader.u32()? },
+            USED => FromGuest::Used { exec: reader.u32()?, cpu_usec: reader.u64()?, memory_peak: reader.u64()? },
+            DESERTED => FromGuest::Deserted { exec: reader.u32()? },
             unknown => return Err(FrameError::UnknownKind(unknown)),
         };
         reader.finish()?;

@@ -31,6 +31,8 @@ pub struct Host {
     stream: UnixStream,
     decoder: Decoder<FromGuest>,
     received: VecDeque<FromGuest>,
+    /// What is told of execs beside their course: `Used` and `Deserted`.
+    pub asides: VecDeque<FromGuest>,
     read_size: usize,
     is_one_shot: bool,
     agent: Child,
@@ -72,8 +74,9 @@ impl Host {
         let agent = command.spawn().expect("the agent starts");
         drop(theirs);
         let decoder = Decoder::new();
-        let received = VecDeque::new();
-        let mut host = Host { stream: ours, decoder, received, read_size: 64 * 1024, is_one_shot: false, agent };
+        let (received, asides) = (VecDeque::new(), VecDeque::new());
+        let mut host =
+            Host { stream: ours, decoder, received, asides, read_size: 64 * 1024, is_one_shot: false, agent };
         assert_eq!(host.next(), FromGuest::Hello { protocol: PROTOCOL });
         host
     }
@@ -139,23 +142,40 @@ impl Host {
 
     /// The next frame, or `None` when the agent has closed the channel.
     pub fn try_next(&mut self) -> Option<FromGuest> {
-        let mut buffer = vec![0; self.read_size];
         while self.received.is_empty() {
-            let count = match self.stream.read(&mut buffer) {
-                Ok(count) => count,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
-                Err(error) => panic!("the agent says nothing: {error}"),
-            };
-            if count == 0 {
-                assert!(!self.decoder.is_mid_frame(), "the agent left in the middle of a frame");
+            if !self.read() {
                 return None;
-            }
-            let mut input = &buffer[..count];
-            while let Some(frame) = self.decoder.next_frame(&mut input).unwrap() {
-                self.received.push_back(frame);
             }
         }
         self.received.pop_front()
+    }
+
+    /// The next of those that are told beside the course of an exec.
+    pub fn next_aside(&mut self) -> FromGuest {
+        while self.asides.is_empty() {
+            assert!(self.read(), "the agent is still there");
+        }
+        self.asides.pop_front().unwrap()
+    }
+
+    /// Reads once; false when the agent has closed the channel.
+    fn read(&mut self) -> bool {
+        let mut buffer = vec![0; self.read_size];
+        let count = match self.stream.read(&mut buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
+            Err(error) => panic!("the agent says nothing: {error}"),
+        };
+        if count == 0 {
+            assert!(!self.decoder.is_mid_frame(), "the agent left in the middle of a frame");
+            return false;
+        }
+        let mut input = &buffer[..count];
+        while let Some(frame) = self.decoder.next_frame(&mut input).unwrap() {
+            let is_aside = matches!(frame, FromGuest::Used { .. } | FromGuest::Deserted { .. });
+            if is_aside { &mut self.asides } else { &mut self.received }.push_back(frame);
+        }
+        true
     }
 
     pub fn next(&mut self) -> FromGuest {

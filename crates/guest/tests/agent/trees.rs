@@ -87,6 +87,40 @@ fn a_signal_to_the_tree_reaches_what_the_program_has_left() {
 }
 
 #[test]
+fn that_nothing_is_left_is_told_while_output_waits() {
+    let mut host = Host::start();
+    host.begin(ExecRequest { output_window: Some(100), ..shell("(setsid sleep 1000 &); exec yes") });
+    let mut taken = 0;
+    while taken < 100 {
+        let FromGuest::Output { bytes, .. } = host.next() else { panic!("more than its output was told") };
+        taken += bytes.len();
+    }
+    host.send(kill(1));
+    // Its end is told after its output, which nobody takes.
+    assert_eq!(host.next_aside(), FromGuest::Deserted { exec: 1 });
+    assert!(host.asides.is_empty());
+    host.send(ToGuest::OutputTaken { exec: 1, bytes: 100 });
+    assert!(matches!(host.next(), FromGuest::Output { .. }));
+}
+
+#[test]
+fn what_a_program_and_its_children_used_is_told_before_its_end() {
+    let mut host = Host::start();
+    // A child that takes memory and is waited for; one that takes time and is left to whoever keeps the tree.
+    let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; : >";
+    let scratch = Scratch::new();
+    let done = format!("{}/done", scratch.text());
+    let script = format!(
+        "(sh -c '{busy} {done}' &); head -c 50000000 /dev/zero | tail -n 1 | wc -c; while ! [ -e {done} ]; do sleep 0.01; done"
+    );
+    host.begin(shell(&script));
+    assert_eq!(host.finish().text(), "50000000\n");
+    let FromGuest::Used { exec: 1, cpu_usec, memory_peak } = host.next_aside() else { panic!("not what it used") };
+    assert!(cpu_usec > 1000 && memory_peak > 40_000_000, "{cpu_usec} us, {memory_peak} bytes");
+    assert_eq!(host.next_aside(), FromGuest::Deserted { exec: 1 });
+}
+
+#[test]
 fn other_signals_are_sent_once_to_each() {
     let leash = Leash::new();
     let body =

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use saggar_domain::{ExecId, ProjectId, SandboxId};
+use saggar_domain::{Denial, ExecId, ProjectId, SandboxId, Usage};
 use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
-use saggar_supervisor::control::{ExecState, From, Op, Reply, UsageReport};
+use saggar_supervisor::control::{EventBody, ExecState, From, Op, Reply, UsageReport};
 
 use super::Sandboxes;
 use crate::execs::Finished;
@@ -21,7 +21,28 @@ pub enum ExecView {
     /// In a sandbox that lives.
     Live(Box<Finished>),
     /// In the store: its sandbox has ended.
-    Stored(Box<(Exec, ExecOutput)>),
+    Stored(Box<StoredExec>),
+}
+
+/// An exec that only the store knows.
+#[derive(Clone, Debug)]
+pub struct StoredExec {
+    /// What was run, and how it ended.
+    pub exec: Exec,
+    /// The last of what it printed.
+    pub output: ExecOutput,
+    /// What it used, if that was told and is kept.
+    pub usage: Option<Usage>,
+    /// What was refused to it, as far as that is kept.
+    pub denials: Vec<Denial>,
+}
+
+impl StoredExec {
+    /// `told` is its end as its supervisor told it.
+    fn new(exec: Exec, output: ExecOutput, told: Option<ExecState>) -> Self {
+        let (usage, denials) = told.map(|state| (state.usage, state.denials)).unwrap_or_default();
+        Self { exec, output, usage, denials }
+    }
 }
 
 impl Sandboxes {
@@ -102,12 +123,25 @@ impl Sandboxes {
             }
         }
         self.row_of(project, id).await?;
-        for exec in self.store().execs(id.clone(), PageLimit::MAX, None).await?.items {
-            if !seen.contains_key(&exec.asked.id) {
-                views.push(ExecView::Stored(Box::new((exec, ExecOutput::default()))));
-            }
+        let mut stored = self.store().execs(id.clone(), PageLimit::MAX, None).await?.items;
+        stored.retain(|exec| !seen.contains_key(&exec.asked.id));
+        let mut told = if stored.is_empty() { HashMap::new() } else { self.told_ends(id, "exec_ended").await? };
+        for exec in stored {
+            let told = told.remove(&exec.asked.id);
+            views.push(ExecView::Stored(Box::new(StoredExec::new(exec, ExecOutput::default(), told))));
         }
         Ok(views)
+    }
+
+    /// Ends of execs as their supervisor told them, from the events that have this text.
+    async fn told_ends(&self, id: &SandboxId, text: &str) -> Result<HashMap<ExecId, ExecState>, Fault> {
+        let events = self.store().events_naming(id.clone(), text.to_owned()).await?;
+        let ends = events.iter().filter_map(|event| match event.body.to_value() {
+            Ok(EventBody::ExecEnded(state)) => Some((state.exec_id.clone(), *state)),
+            // Whatever else names it, and what can't be read.
+            Ok(_) | Err(_) => None,
+        });
+        Ok(ends.collect())
     }
 
     async fn live_execs(&self, project: &ProjectId, id: &SandboxId) -> Result<Option<Vec<ExecState>>, Fault> {
@@ -132,7 +166,8 @@ impl Sandboxes {
         self.row_of(project, id).await?;
         let stored = self.store().exec(id.clone(), exec_id.clone()).await?.ok_or_else(|| Fault::no_exec(exec_id))?;
         let output = self.store().exec_output(id.clone(), exec_id.clone()).await?.unwrap_or_default();
-        Ok(ExecView::Stored(Box::new((stored, output))))
+        let told = self.told_ends(id, exec_id.as_str()).await?.remove(exec_id);
+        Ok(ExecView::Stored(Box::new(StoredExec::new(stored, output, told))))
     }
 
     /// What is kept of an exec's output up to now.
@@ -169,7 +204,7 @@ impl ExecView {
     pub fn is_running(&self) -> bool {
         match self {
             Self::Live(finished) => finished.state.status.is_none(),
-            Self::Stored(stored) => stored.0.progress == ExecProgress::Running,
+            Self::Stored(stored) => stored.exec.progress == ExecProgress::Running,
         }
     }
 }

@@ -4,13 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use saggar_domain::{ProjectId, SandboxId, User};
-use saggar_supervisor::control::{Op, Reply, Target};
+use saggar_supervisor::control::{Op, Reply, State, Target};
 use tokio::net::UnixStream;
 
 use super::Sandboxes;
 use super::live::Live;
 use crate::fault::Fault;
-use crate::permit::Permit;
+use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError};
 
 impl Sandboxes {
@@ -61,6 +61,20 @@ impl Sandboxes {
     /// Refuses unless the sandbox that a permit is for lives, and is that project's.
     pub async fn check_live(&self, permit: &Permit) -> Result<(), Fault> {
         self.live(permit.project(), permit.sandbox()?).await.map(drop)
+    }
+
+    /// Refuses unless the sandbox runs. One that traffic wakes is woken.
+    pub async fn check_runs(&self, permit: &Permit) -> Result<(), Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let live = self.live(permit.project(), permit.sandbox()?).await?;
+        match self.described(&live, Op::Describe).await?.state {
+            State::Running => Ok(()),
+            State::Paused => match live.wake_terms() {
+                Some(terms) => self.wake(&live, terms).await,
+                None => Err(Fault::Paused { id: live.id.clone() }),
+            },
+            State::Ending => Err(self.ended_fault(&live.project, &live.id).await),
+        }
     }
 
     /// Asks, and keeps the connection for what follows the answer.

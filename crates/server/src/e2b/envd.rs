@@ -13,19 +13,17 @@ use serde_json::json;
 use super::failure::{Code, Failure};
 use super::token::{self, Operation};
 use super::{connect, filesystem, id, metrics, process, transfer};
-use crate::permitted;
+use crate::permitted::{self, Inside};
 use crate::server::Shared;
 
 /// Answers a request for the agent of this sandbox.
 pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Response {
     // As by a proxy in front: before anything else, that there is no such sandbox.
-    if permitted::inside(&server, &id).is_none() {
-        return Failure::gone(id::short(&id)).plain();
-    }
+    let Some(inside) = permitted::inside(&server, &id) else { return Failure::gone(id::short(&id)).plain() };
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let outcome = match (&parts.method, path.as_str()) {
-        (&Method::GET | &Method::HEAD, "/health") => Ok(StatusCode::NO_CONTENT.into_response()),
+        (&Method::GET | &Method::HEAD, "/health") => health(&server, &inside).await,
         (&Method::GET, "/metrics") => metrics(&server, &parts, &id).await,
         (&Method::GET, "/envs") => envs(&server, &parts, &id),
         (&Method::GET | &Method::HEAD, "/files") => transfer::download(&server, &parts, &id).await,
@@ -73,6 +71,13 @@ pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response 
 /// The answer to a call that streams.
 pub(super) fn streamed(outcome: Result<Response, Failure>) -> Response {
     outcome.unwrap_or_else(|failure| connect::failed(&failure))
+}
+
+/// Whether the sandbox runs. One that is paused, or is just ending, doesn't: clients ask here why a stream broke off. Like any traffic this
+/// wakes a sandbox that wakes by it.
+async fn health(server: &Shared, inside: &Inside) -> Result<Response, Failure> {
+    server.sandboxes.check_runs(&inside.may_be_looked_at()?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, Failure> {

@@ -3,6 +3,7 @@
 mod entry;
 mod watch;
 mod watchers;
+mod way;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -19,6 +20,8 @@ use crate::permitted::Insider;
 use crate::server::Shared;
 
 pub(crate) use watchers::Watchers;
+
+use way::Ways;
 
 /// Permissions of a directory that is made.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -96,13 +99,20 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
     let mut files = to_read(server, insider, user).await?;
     directory(&mut files, &path).await?;
     // None asked for is one.
-    let (found, _skipped) = files.list(&path, request.depth.max(1), LIST_MAX).await?;
+    let (mut found, _skipped) = files.list(&path, request.depth.max(1), LIST_MAX).await?;
+    found.sort_by(|one, other| names(&one.path).cmp(names(&other.path)));
     let mut entries = Vec::with_capacity(found.len());
+    let mut ways = Ways::default();
     for one in found {
         let path = path.join(&one.path)?;
-        entries.push(entry::shown(&mut files, &path, one).await?);
+        entries.push(entry::shown(&mut files, &mut ways, &path, one).await?);
     }
     Ok(json!({ "entries": entries }))
+}
+
+/// The names that a path is made of. By these, and not byte by byte, what is in a directory comes right after it.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/')
 }
 
 /// Refuses what is no directory.

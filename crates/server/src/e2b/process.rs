@@ -8,6 +8,8 @@ mod message;
 mod select;
 mod start;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
-use super::failure::Failure;
+use super::failure::{Code, Failure};
 use crate::permitted::Insider;
 use crate::server::Shared;
 use message::{SignalRequest, UpdateRequest};
@@ -25,7 +27,8 @@ use message::{SignalRequest, UpdateRequest};
 pub(crate) use input::Inputs;
 
 const SIGTERM: u8 = 15;
-const SIGKILL: u8 = 9;
+/// How long the processes of a killed program may take to be gone.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers a call.
 pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: Body, rpc: &str) -> Response {
@@ -45,7 +48,7 @@ pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: B
 async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
     let _says_nothing: message::Nothing = connect::unary(parts, body).await?;
     let execs = select::execs(server, insider).await?;
-    let processes: Vec<Value> = execs.iter().filter(|exec| exec.status.is_none()).map(shown).collect();
+    let processes: Vec<Value> = execs.iter().filter(|exec| select::runs(exec)).map(shown).collect();
     Ok(json!({ "processes": processes }))
 }
 
@@ -75,10 +78,9 @@ async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
 
 async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
     let request: SignalRequest = connect::unary(parts, body).await?;
-    let (signal, scope) = match request.signal.as_str() {
-        "SIGNAL_SIGTERM" => (SIGTERM, Scope::Group),
-        // Nothing that it started is left behind.
-        "SIGNAL_SIGKILL" => (SIGKILL, Scope::Tree),
+    let is_kill = match request.signal.as_str() {
+        "SIGNAL_SIGTERM" => false,
+        "SIGNAL_SIGKILL" => true,
         other => {
             let other: String = other.chars().take(64).collect();
             return Err(Failure::invalid(format!("invalid signal: {other}")));
@@ -86,13 +88,24 @@ async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     };
     let exec = select::running(server, insider, &request.process).await?;
     let permit = insider.may(Action::Exec)?;
-    server.sandboxes.signal(&permit, &exec.exec_id, signal, scope).await?;
+    if is_kill {
+        // Nothing that it started is left behind, and whoever hears of it finds nothing of it any more.
+        let killed = server.sandboxes.kill_exec(&permit, &exec.exec_id);
+        tokio::time::timeout(KILL_PATIENCE, killed).await.map_err(|_| unkillable(&request.process))??;
+    } else {
+        server.sandboxes.signal(&permit, &exec.exec_id, SIGTERM, Scope::Group).await?;
+    }
     Ok(json!({}))
+}
+
+fn unkillable(selector: &message::Selector) -> Failure {
+    let message = format!("process with {selector} was sent SIGKILL and has not ended yet; ask again");
+    Failure::new(Code::DeadlineExceeded, message)
 }
 
 /// How a stream says that the process is not there.
 fn no_process(selector: &message::Selector) -> Failure {
-    Failure::new(super::failure::Code::NotFound, format!("process with {selector} not found"))
+    Failure::new(Code::NotFound, format!("process with {selector} not found"))
 }
 
 impl message::Size {

@@ -174,7 +174,7 @@ fn op(exec: &ExecId, request: AttachRequest) -> Op {
             Op::Resize { exec_id, size: wire::window(saggar_api::TerminalSize { rows, cols }) }
         }
         AttachRequest::Signal { signal, scope } => {
-            Op::Signal { exec_id, signal: signal.number(), scope: wire::scope(scope) }
+            Op::Signal { exec_id, signal: signal.number(), scope: wire::scope(scope), wait: false }
         }
         AttachRequest::StdinEnd => Op::StdinEnd { exec_id: None },
     }

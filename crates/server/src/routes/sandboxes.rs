@@ -169,6 +169,17 @@ pub(crate) async fn end(allowed: Allowed<Kill>, State(server): State<Shared>) ->
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
+/// How far what is written may be from what the supervisor counts: it begins to count when the sandbox is there, a moment later.
+const DEADLINE_TOLERANCE_MS: u64 = 5_000;
+
+fn is_about(written: Option<saggar_domain::Timestamp>, told: Option<saggar_domain::Timestamp>) -> bool {
+    match (written, told) {
+        (Some(written), Some(told)) => written.as_millis().abs_diff(told.as_millis()) <= DEADLINE_TOLERANCE_MS,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
 impl Server {
     /// The sandbox as its supervisor sees it, where it lives.
     pub(crate) async fn shown(&self, permit: &Permit, mut row: store::Sandbox) -> Result<Sandbox, Refusal> {
@@ -178,7 +189,11 @@ impl Server {
         {
             let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
             let left = description.ttl_left_ms.map(std::time::Duration::from_millis);
-            row.asked.lifetime.deadline = left.map(|left| now.after(left));
+            let told = left.map(|left| now.after(left));
+            // Counted from what is left it would be another millisecond at each look: what is written stays as long as it is right.
+            if !is_about(row.asked.lifetime.deadline, told) {
+                row.asked.lifetime.deadline = told;
+            }
             unenforced = self.learn_unenforced(description.unenforced);
         }
         wire::sandbox(row, unenforced)

@@ -1,6 +1,6 @@
 //! What the process that holds a sandbox answers.
 
-use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId};
+use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId, Usage};
 use serde::{Deserialize, Serialize};
 
 use super::request::Then;
@@ -74,6 +74,14 @@ pub struct Description {
     pub execs: Vec<ExecState>,
     /// The number of the newest event.
     pub last_event: u64,
+    /// What its agent speaks, which streams into the sandbox have to know.
+    #[serde(default = "first_guest_protocol")]
+    pub guest_protocol: u32,
+}
+
+/// That of supervisors that don't say.
+fn first_guest_protocol() -> u32 {
+    2
 }
 
 /// What a sandbox does.
@@ -126,6 +134,15 @@ pub struct ExecState {
     /// Whether processes it started live on after its end. Known a moment after that, so never in [`Reply::Exited`].
     #[serde(default)]
     pub leaves_processes: bool,
+    /// Whether there is no process of it any more, though its end may not be told yet because its output isn't taken.
+    #[serde(default)]
+    pub is_deserted: bool,
+    /// What it used; `None` while it runs and where nobody counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// What was refused to it and cut off from it, each once. Where it can't be told whose process it was, all that ran have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
     /// Why it isn't an ordinary end.
     #[serde(default)]
     pub error: Option<Problem>,
@@ -187,7 +204,7 @@ pub enum EventBody {
         program: String,
     },
     /// A program ended.
-    ExecEnded(ExecState),
+    ExecEnded(Box<ExecState>),
     /// Something was refused.
     Denial {
         /// What.

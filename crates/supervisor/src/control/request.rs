@@ -68,6 +68,10 @@ pub enum Op {
         signal: u8,
         /// Whom.
         scope: Scope,
+        /// Whether `done` comes only when there is no process of the exec any more, however long that takes. A supervisor that doesn't know
+        /// this answers at once.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        wait: bool,
     },
     /// A program's terminal has a new size: `done`.
     Resize {

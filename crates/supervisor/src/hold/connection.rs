@@ -46,6 +46,8 @@ pub(crate) enum Role {
     Following(Following),
     /// It gets events after this one.
     Hearing { after: u64 },
+    /// It waits until there is no process of an exec.
+    Burying { exec: u32 },
     /// It waits for the sandbox's end.
     Dying,
     /// It has been told everything, and is closed when that is sent.

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use saggar_domain::{ExecId, ExecStatus, Problem};
+use saggar_domain::{Denial, ExecId, ExecStatus, Problem, Usage};
 use saggar_guest::{STDIN_WINDOW, Stream};
 use saggar_jail::cgroup::Group;
 
@@ -26,6 +26,10 @@ const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
 const ARGV_LEN_MAX: usize = 2048;
 /// Bytes of a tag, a working directory and a program's name that are remembered, as JSON has it.
 const TAG_LEN_MAX: usize = 256;
+/// Denials that are remembered: of all execs they fit into one description.
+const DENIALS_MAX: usize = 8;
+/// Bytes of a denial's message that are remembered, as JSON has it.
+const DENIAL_LEN_MAX: usize = 200;
 /// What is alive this long after a program's end was left behind; until then it may be on its way out.
 const LINGER: Duration = Duration::from_millis(50);
 /// Bytes of stdin sent at once.
@@ -59,6 +63,12 @@ pub(crate) struct Exec {
     started_ms: u64,
     phase: Phase,
     is_tree_gone: bool,
+    is_deserted: bool,
+    /// What the agent says it used.
+    counted: Option<Counted>,
+    /// What it used, once it has ended.
+    pub(crate) usage: Option<Usage>,
+    denials: Vec<Denial>,
     /// The agent has been given back everything up to this position.
     credited: u64,
 }
@@ -79,6 +89,13 @@ pub(crate) struct Ended {
     pub(crate) exit_code: Option<u8>,
     pub(crate) signal: Option<u8>,
     pub(crate) error: Option<Problem>,
+}
+
+/// What the agent counted for an exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) cpu_usec: u64,
+    pub(crate) memory_peak: u64,
 }
 
 /// What an exec is made of.
@@ -116,6 +133,10 @@ impl Exec {
             started_ms: new.now_ms,
             phase: Phase::Starting,
             is_tree_gone: false,
+            is_deserted: false,
+            counted: None,
+            usage: None,
+            denials: Vec::new(),
             credited: 0,
         }
     }
@@ -172,6 +193,40 @@ impl Exec {
                 Ok(())
             }
             Phase::Starting | Phase::Ended { .. } => Err(Lie),
+        }
+    }
+
+    pub(crate) fn hear_used(&mut self, counted: Counted) -> Result<(), Lie> {
+        self.check_running()?;
+        if self.counted.replace(counted).is_some() { Err(Lie) } else { Ok(()) }
+    }
+
+    /// There is no process of it any more.
+    pub(crate) fn hear_deserted(&mut self) -> Result<(), Lie> {
+        if self.is_starting() || std::mem::replace(&mut self.is_deserted, true) { Err(Lie) } else { Ok(()) }
+    }
+
+    /// What the agent says it used.
+    pub(crate) fn counted(&self) -> Option<Counted> {
+        self.counted
+    }
+
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.is_deserted || self.is_tree_gone
+    }
+
+    /// Whether its program is among these processes, which are numbered as inside.
+    pub(crate) fn is_in_line(&self, line: &[u32]) -> bool {
+        matches!(self.phase, Phase::Running { pid } if line.contains(&pid))
+    }
+
+    /// Something was refused to it. Each kind is kept once, so that a loop can't grow anything.
+    pub(crate) fn deny(&mut self, denial: &Denial) {
+        let Denial { code, rule, message } = denial;
+        let (rule, message) = (shortened(rule, TAG_LEN_MAX), shortened(message, DENIAL_LEN_MAX));
+        let denial = Denial { code: *code, rule, message };
+        if self.denials.len() < DENIALS_MAX && !self.denials.contains(&denial) {
+            self.denials.push(denial);
         }
     }
 
@@ -249,6 +304,9 @@ impl Exec {
             stdout_dropped,
             stderr_dropped,
             leaves_processes: ended.as_ref().is_some_and(|ended| !self.is_tree_gone && now.since(ended.at) > LINGER),
+            is_deserted: self.is_deserted(),
+            usage: self.usage,
+            denials: self.denials.clone(),
             error: ended.and_then(|ended| ended.error),
         }
     }
@@ -367,6 +425,8 @@ fn written_len(character: char) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use saggar_domain::DenialCode;
+
     use super::*;
     use crate::attend::Ending;
     use crate::control::JSON_MAX;
@@ -457,6 +517,19 @@ mod tests {
                 let missing = Ending::NotStarted { stage: saggar_guest::FailStage::Program, errno: 2 };
                 let (status, exit_code, signal, error) = describe_ending(missing, false, &exec.program, &exec.cwd);
                 exec.end(Ended { status, exit_code, signal, error, ..ended() });
+                exec.usage = Some(Usage {
+                    cpu_ms: Some(u64::MAX),
+                    memory_peak_bytes: Some(u64::MAX),
+                    processes_peak: Some(u64::MAX),
+                });
+                for number in 0..100 {
+                    let message = format!("{number}{}", "\u{1}".repeat(1000));
+                    exec.deny(&Denial {
+                        code: DenialCode::SyscallRefused,
+                        rule: "seccomp/unlisted".to_owned(),
+                        message,
+                    });
+                }
                 let told = serde_json::to_vec(&exec.state(Moment::at(0))).unwrap().len();
                 assert!(told * EXECS_MAX < JSON_MAX * 3 / 4, "{argument:?} {}: {told} bytes each", argv.len());
             }

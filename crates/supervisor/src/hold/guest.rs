@@ -3,8 +3,9 @@
 //! It may have been taken over by what runs inside. So a frame that can't be true ends the sandbox, and what it costs to believe the
 //! others is bounded.
 
-use saggar_domain::{Denial, EndReason, ExecStatus, LimitName};
+use saggar_domain::{Denial, EndReason, ExecStatus, LimitName, Usage};
 use saggar_guest::{End, FailStage, FromGuest, PROTOCOL, ToGuest};
+use saggar_jail::cgroup::Counters;
 
 use crate::attend::Ending;
 use crate::channel::Incoming;
@@ -13,7 +14,7 @@ use crate::deadline::Cause;
 use crate::ending::describe_ending;
 
 use super::connection::{Following, Role};
-use super::exec::{Ended, Lie, shortened};
+use super::exec::{Counted, Ended, Exec, Lie, shortened};
 use super::holder::Hold;
 use super::moment::{Moment, wall_ms};
 
@@ -50,7 +51,7 @@ impl Hold {
     }
 
     fn lose_agent(&mut self) {
-        let is_out_of_memory = self.count_memory_kills();
+        let is_out_of_memory = self.is_more_killed(self.hits());
         let reason = if is_out_of_memory { EndReason::OutOfMemory } else { EndReason::AgentLost };
         self.end.get_or_insert(reason);
     }
@@ -68,6 +69,10 @@ impl Hold {
             FromGuest::StorageFull { exec } => self.execs.get_mut(exec).ok_or(Lie)?.hear_storage_full()?,
             FromGuest::Exited { exec, end } => self.hear_exited(exec, end, now)?,
             FromGuest::Failed { exec, stage, errno } => self.hear_failed(exec, stage, errno)?,
+            FromGuest::Used { exec, cpu_usec, memory_peak } => {
+                self.execs.get_mut(exec).ok_or(Lie)?.hear_used(Counted { cpu_usec, memory_peak })?;
+            }
+            FromGuest::Deserted { exec } => self.hear_deserted(exec)?,
             FromGuest::TreeGone { exec } => {
                 let exec = self.execs.get_mut(exec).ok_or(Lie)?;
                 exec.hear_tree_gone()?;
@@ -106,6 +111,19 @@ impl Hold {
         Ok(())
     }
 
+    /// Whoever waits for that is told.
+    fn hear_deserted(&mut self, number: u32) -> Result<(), Lie> {
+        self.execs.get_mut(number).ok_or(Lie)?.hear_deserted()?;
+        for (token, connection) in &mut self.connections {
+            if matches!(connection.role, Role::Burying { exec } if exec == number) {
+                connection.say(&Reply::Done);
+                connection.role = Role::Asking;
+                self.revisit.push_back(*token);
+            }
+        }
+        Ok(())
+    }
+
     fn hear_failed(&mut self, number: u32, stage: FailStage, errno: i32) -> Result<(), Lie> {
         if !self.execs.get(number).ok_or(Lie)?.is_starting() {
             return Err(Lie);
@@ -133,10 +151,11 @@ impl Hold {
             End::Signal { signal, .. } => signal == SIGKILL,
             End::Code(code) => code == KILLED_BY_SHELLS_ACCOUNT,
         };
-        let short = if looks_killed { self.ran_short(number) } else { None };
-        if end != End::Code(0) {
-            self.look_for_refused_processes();
-        }
+        // What the whole sandbox hit is this exec's doing if it looks like it, or if nobody else can have done it.
+        let is_alone = self.execs.iter().filter(|exec| exec.is_live()).count() == 1;
+        let hits = if end != End::Code(0) || is_alone { self.hits() } else { Counters::default() };
+        let short = if looks_killed || is_alone { self.ran_short(number, hits) } else { None };
+        let is_crowded = self.is_more_refused(hits);
         self.trim(number);
         let exec = self.execs.get_mut(number).ok_or(Lie)?;
         let cause = exec.deadline.as_ref().and_then(|deadline| deadline.cause());
@@ -145,8 +164,9 @@ impl Hold {
             Some(Cause::Cancel) => Ending::Cancelled,
             None => Ending::Ended(end),
         };
-        let (status, exit_code, signal, error) = describe_ending(ending, short.is_some(), &exec.program, &exec.cwd);
-        let is_storage_full = exec.is_storage_full;
+        let was_killed = looks_killed && short.is_some();
+        let (status, exit_code, signal, error) = describe_ending(ending, was_killed, &exec.program, &exec.cwd);
+        exec.usage = usage(exec);
         exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code, signal, error });
         let limits = &self.spec.limits;
         let mut hit = Vec::new();
@@ -161,41 +181,62 @@ impl Hold {
             };
             hit.push(Denial::limit(LimitName::Memory, message));
         }
-        if is_storage_full {
+        if is_crowded {
+            let message = format!("one more process or thread than {} was refused", limits.pids.value);
+            hit.push(Denial::limit(LimitName::Pids, message));
+        }
+        if exec.is_storage_full {
             let message = format!("the private storage of {} is full", limits.disk.value);
             hit.push(Denial::limit(LimitName::Disk, message));
         }
+        hit.iter().for_each(|denial| exec.deny(denial));
         hit.into_iter().for_each(|denial| self.tell(EventBody::Limit { denial }));
         Ok(())
     }
 
+    /// What the kernel has counted of limits that were hit by anyone in the sandbox.
+    fn hits(&self) -> Counters {
+        self.group.as_ref().map(|group| group.counters(false)).unwrap_or_default()
+    }
+
     /// Whose limit of memory cost a process of this exec its life: its own, or the sandbox's since anyone last looked.
-    fn ran_short(&mut self, number: u32) -> Option<Short> {
+    fn ran_short(&mut self, number: u32, hits: Counters) -> Option<Short> {
         let portion = self.execs.get(number).and_then(|exec| exec.portion.as_ref());
         let own = portion.and_then(|portion| portion.counters(false).out_of_memory_kills).unwrap_or(0);
         // Counted in either case: a kill that is this exec's is not the next one's.
-        let is_sandbox = self.count_memory_kills();
+        let is_sandbox = self.is_more_killed(hits);
         if own > 0 { Some(Short::Exec) } else { is_sandbox.then_some(Short::Sandbox) }
     }
 
     /// Whether the sandbox's memory has cost a process its life since anyone last looked.
-    fn count_memory_kills(&mut self) -> bool {
-        let Some(group) = &self.group else { return false };
-        let kills = group.counters(false).out_of_memory_kills.unwrap_or(0);
+    fn is_more_killed(&mut self, hits: Counters) -> bool {
+        let kills = hits.out_of_memory_kills.unwrap_or(0);
         let is_more = kills > self.memory_kills;
-        self.memory_kills = kills;
+        self.memory_kills = kills.max(self.memory_kills);
         is_more
     }
 
-    fn look_for_refused_processes(&mut self) {
-        let Some(group) = &self.group else { return };
-        let refused = group.counters(false).pids_refused.unwrap_or(0);
-        if refused > self.pids_refused {
-            self.pids_refused = refused;
-            let message = format!("one more process or thread than {} was refused", self.spec.limits.pids.value);
-            self.tell(EventBody::Limit { denial: Denial::limit(LimitName::Pids, message) });
-        }
+    /// Whether a process was one too many since anyone last looked.
+    fn is_more_refused(&mut self, hits: Counters) -> bool {
+        let refused = hits.pids_refused.unwrap_or(0);
+        let is_more = refused > self.pids_refused;
+        self.pids_refused = refused.max(self.pids_refused);
+        is_more
     }
+}
+
+/// What an exec used: as the kernel counted for it alone where it has cgroups of its own, else as its processes told at their end. What
+/// nobody counted is not told.
+fn usage(exec: &Exec) -> Option<Usage> {
+    let own = exec.portion.as_ref().map(|portion| portion.counters(true)).unwrap_or_default();
+    let counted = exec.counted();
+    let cpu_usec = own.cpu_usec.or(counted.map(|counted| counted.cpu_usec));
+    let usage = Usage {
+        cpu_ms: cpu_usec.map(|usec| usec / 1000),
+        memory_peak_bytes: own.memory_peak.or(counted.map(|counted| counted.memory_peak)),
+        processes_peak: own.pids_peak,
+    };
+    (usage != Usage::default()).then_some(usage)
 }
 
 /// Whose memory was used up.

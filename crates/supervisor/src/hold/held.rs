@@ -99,6 +99,11 @@ impl Hold {
             connection.say(&Reply::Error(too_late()));
             connection.role = Role::Leaving;
         }
+        // Whoever waits for the end of an exec has it: every process is dead.
+        for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Burying { .. })) {
+            connection.say(&Reply::Done);
+            connection.role = Role::Leaving;
+        }
         let deadline = Moment::now() + DRAIN_PATIENCE;
         loop {
             let now = Moment::now();

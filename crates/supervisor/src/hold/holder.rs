@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
-use saggar_domain::{Code, EndReason, Problem, SandboxId, Spec};
-use saggar_guest::{SignalScope, ToGuest};
+use saggar_domain::{Code, Denial, EndReason, Problem, SandboxId, Spec};
+use saggar_guest::{PROTOCOL, SignalScope, ToGuest};
 use saggar_jail::Signals;
 use saggar_jail::cgroup::Group;
 use saggar_jail::seccomp::Listener;
@@ -25,6 +25,7 @@ use crate::control::{CONTROL, Description, EventBody, Reply, State, Terms, Then}
 use crate::deadline::Action;
 use crate::watch::{Refused, Watch};
 
+use super::ancestry;
 use super::connection::{Connection, Read, Role};
 use super::exec::Exec;
 use super::execs::Execs;
@@ -221,6 +222,7 @@ impl Hold {
             unenforced: self.unenforced.clone(),
             execs: self.execs.iter().map(|exec| exec.state(now)).collect(),
             last_event: self.happenings.last(),
+            guest_protocol: PROTOCOL,
         }
     }
 
@@ -281,7 +283,9 @@ impl Hold {
             Role::Following(ref following) if connection.has_unsent() && !following.is_lossy => {
                 Some(connection.moved + CONNECTION_PATIENCE)
             }
-            Role::Starting { .. } | Role::Following(_) | Role::Hearing { .. } | Role::Dying => None,
+            Role::Starting { .. } | Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => {
+                None
+            }
         });
         let lifetime = self.lifetime.next(self.is_busy());
         let running = self.execs.iter().filter_map(|exec| exec.next()).chain([self.samples.next()]);
@@ -331,7 +335,7 @@ impl Hold {
         match &connection.role {
             Role::Asking => !connection.has_unsent(),
             Role::Following(following) => !self.is_backed_up(following.exec),
-            Role::Hearing { .. } | Role::Dying | Role::Leaving => true,
+            Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => true,
             Role::Starting { .. } => false,
         }
     }
@@ -340,7 +344,7 @@ impl Hold {
     fn is_watched(&self, connection: &Connection) -> bool {
         connection.is_over
             && match connection.role {
-                Role::Following(_) | Role::Hearing { .. } | Role::Dying => true,
+                Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => true,
                 Role::Asking | Role::Leaving | Role::Starting { .. } => false,
             }
     }
@@ -360,7 +364,8 @@ impl Hold {
     }
 
     fn answer(&mut self, now: Moment) {
-        let Some(refused) = self.watch.answer(Instant::now()) else { return };
+        let Some((refused, line)) = self.watch.answer(Instant::now(), ancestry::of) else { return };
+        self.note_denial(&line, &refused.to_denial());
         match self.told.iter_mut().find(|(told, _)| *told == refused) {
             Some((_, at)) if now.since(*at) < DENIAL_INTERVAL => return,
             Some((_, at)) => *at = now,
@@ -368,6 +373,17 @@ impl Hold {
             None => self.told.push((refused, now)),
         }
         self.tell(EventBody::Denial { denial: refused.to_denial() });
+    }
+
+    /// Notes a denial with the exec whose process it was, by the numbers of it and of those above it. Of what has left its line, as daemons
+    /// do, it can't be told whose it is: then with all that run.
+    pub(super) fn note_denial(&mut self, line: &[u32], denial: &Denial) {
+        let is_known = self.execs.iter().any(|exec| exec.is_in_line(line));
+        for exec in
+            self.execs.iter_mut().filter(|exec| if is_known { exec.is_in_line(line) } else { exec.is_running() })
+        {
+            exec.deny(denial);
+        }
     }
 
     fn accept(&mut self, now: Moment) {
@@ -419,7 +435,7 @@ impl Hold {
                     following.is_lossy |= has_unsent && is_late;
                     true
                 }
-                Role::Starting { .. } | Role::Hearing { .. } | Role::Dying => true,
+                Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => true,
             }
         });
     }

@@ -72,7 +72,10 @@ impl Hold {
                 "the end of stdin was told on a connection that feeds none",
                 "send it on the connection that is attached with stdin",
             )),
-            Op::Signal { exec_id, signal, scope } => self.signal(&exec_id, signal, scope).map(|()| Some(Reply::Done)),
+            Op::Signal { exec_id, signal, scope, wait } => {
+                self.signal(&exec_id, signal, scope)?;
+                Ok(if wait { self.bury(token, &exec_id) } else { Some(Reply::Done) })
+            }
             Op::Resize { exec_id, size } => self.resize(&exec_id, size).map(|()| Some(Reply::Done)),
             Op::Open { target, user } => self.open(token, target, user).map(|()| None),
             Op::SetTerms { terms } => {
@@ -114,7 +117,7 @@ impl Hold {
                 }
                 self.feed(number);
             }
-            Ok(Op::Signal { exec_id, signal, scope }) => drop(self.signal(&exec_id, signal, scope)),
+            Ok(Op::Signal { exec_id, signal, scope, .. }) => drop(self.signal(&exec_id, signal, scope)),
             Ok(Op::Resize { exec_id, size }) => drop(self.resize(&exec_id, size)),
             Ok(_) | Err(_) => {}
         }
@@ -123,14 +126,19 @@ impl Hold {
     fn feeds(&self, token: u64) -> bool {
         self.connections.get(&token).is_some_and(|connection| match &connection.role {
             Role::Following(following) => following.feeds,
-            Role::Asking | Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking
+            | Role::Starting { .. }
+            | Role::Hearing { .. }
+            | Role::Burying { .. }
+            | Role::Dying
+            | Role::Leaving => false,
         })
     }
 
     fn become_stream(&mut self, token: u64, role: Role) -> Result<(), Problem> {
         let streams = self.connections.values().filter(|connection| match connection.role {
             Role::Following(_) | Role::Hearing { .. } | Role::Starting { .. } => true,
-            Role::Asking | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
         });
         if streams.count() >= STREAMS_MAX && !matches!(role, Role::Dying) {
             return Err(too_many_connections());
@@ -303,6 +311,18 @@ impl Hold {
             self.say(&ToGuest::Signal { exec: number, signal, scope });
         }
         Ok(())
+    }
+
+    /// The answer to who waits until there is no process of an exec; `None` if it comes later.
+    fn bury(&mut self, token: u64, id: &ExecId) -> Option<Reply> {
+        let waits = self.execs.find(id).filter(|exec| !exec.is_deserted()).map(|exec| exec.number);
+        match (waits, self.connections.get_mut(&token)) {
+            (Some(exec), Some(connection)) => {
+                connection.role = Role::Burying { exec };
+                None
+            }
+            (None, _) | (_, None) => Some(Reply::Done),
+        }
     }
 
     fn resize(&mut self, id: &ExecId, size: WindowSize) -> Result<(), Problem> {

@@ -48,7 +48,9 @@ impl Hold {
 
     /// Events about execs that ended in this round, with what is known of them by its end.
     fn tell_ends(&mut self, now: Moment) {
-        let news = |exec: &mut Exec| std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(exec.state(now)));
+        let news = |exec: &mut Exec| {
+            std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(Box::new(exec.state(now))))
+        };
         let events: Vec<EventBody> = self.execs.iter_mut().filter_map(news).collect();
         events.into_iter().for_each(|event| self.tell(event));
     }
@@ -88,7 +90,7 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
             Role::Starting { .. } => true,
-            Role::Asking | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
         })
     }
 
@@ -102,7 +104,7 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => following.exec == number && following.feeds && !connection.is_over,
             Role::Starting { exec, feeds, .. } => *exec == number && *feeds,
-            Role::Asking | Role::Hearing { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
         })
     }
 
@@ -114,7 +116,7 @@ impl Hold {
                 Role::Asking => !connection.has_unsent(),
                 Role::Following(following) => !self.is_backed_up(following.exec),
                 Role::Starting { .. } => false,
-                Role::Hearing { .. } | Role::Dying | Role::Leaving => true,
+                Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => true,
             };
             let Some(connection) = self.connections.get_mut(&token) else { return };
             if !is_ready {
@@ -148,7 +150,10 @@ impl Hold {
                     self.refuse_frame(token, "output goes the other way");
                 }
                 // Nothing is expected on these any more.
-                (Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving, _) => {}
+                (
+                    Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving,
+                    _,
+                ) => {}
             }
         }
     }
@@ -188,7 +193,12 @@ fn needed(connections: &BTreeMap<u64, Connection>, number: u32) -> Option<u64> {
 fn followed(connection: &Connection) -> u32 {
     match &connection.role {
         Role::Following(following) => following.exec,
-        Role::Asking | Role::Starting { .. } | Role::Hearing { .. } | Role::Dying | Role::Leaving => 0,
+        Role::Asking
+        | Role::Starting { .. }
+        | Role::Hearing { .. }
+        | Role::Burying { .. }
+        | Role::Dying
+        | Role::Leaving => 0,
     }
 }
 
@@ -238,7 +248,7 @@ pub(super) fn fill<'a>(
                 Some(Heard::Event(event)) => connection.say(&Reply::Event(Box::new(event.clone()))),
                 None => return,
             },
-            Role::Asking | Role::Starting { .. } | Role::Dying | Role::Leaving => return,
+            Role::Asking | Role::Starting { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => return,
         }
     }
 }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use saggar_domain::{EndReason, ExecId, SandboxId, Spec};
+use saggar_domain::{Denial, DenialCode, EndReason, ExecId, SandboxId, Spec};
 use saggar_guest::{Decoder, End, FailStage, FromGuest, PROTOCOL, Stream, ToGuest};
 use saggar_jail::Signals;
 
-use super::connection::Connection;
+use super::connection::{Connection, Role};
 use super::exec::OUTPUT_WINDOW;
 use super::moment::Moment;
 use super::{Hold, Holding};
 use crate::channel::Channel;
-use crate::control::{Client, From, Op, Received, Reply, StartExec, Terms, Then};
+use crate::control::{Client, From, Op, Received, Reply, Scope, StartExec, Terms, Then};
 
 /// A loop with a fake agent at the other end of its channel, and a process to stand for PID 1.
 struct Fake {
@@ -119,6 +119,15 @@ impl Fake {
     }
 }
 
+fn is_done(client: &mut Client) -> bool {
+    matches!(client.receive().unwrap(), Received::Reply(Reply::Done))
+}
+
+fn second_exec() -> Op {
+    let start = serde_json::json!({ "exec_id": ExecId::from_random([3; 16]), "argv": ["second"] });
+    Op::Exec(Box::new(serde_json::from_value(start).unwrap()))
+}
+
 impl Drop for First {
     fn drop(&mut self) {
         // Gone already is what we want.
@@ -130,6 +139,7 @@ impl Drop for First {
 const HELLO: FromGuest = FromGuest::Hello { protocol: PROTOCOL };
 const STARTED: FromGuest = FromGuest::Started { exec: 1, pid: 7 };
 const EXITED: FromGuest = FromGuest::Exited { exec: 1, end: End::Code(0) };
+const DESERTED: FromGuest = FromGuest::Deserted { exec: 1 };
 
 fn output(exec: u32, length: u32) -> FromGuest {
     FromGuest::Output { exec, stream: Stream::Stdout, bytes: vec![b'x'; length as usize] }
@@ -139,6 +149,7 @@ fn output(exec: u32, length: u32) -> FromGuest {
 fn an_agent_that_says_what_cannot_be_is_given_up() {
     let failed = FromGuest::Failed { exec: 1, stage: FailStage::Program, errno: 2 };
     let gone = FromGuest::TreeGone { exec: 1 };
+    let used = FromGuest::Used { exec: 1, cpu_usec: 1, memory_peak: 1 };
     let half = OUTPUT_WINDOW / 2 - 10_000;
     let lies = [
         vec![STARTED],
@@ -157,6 +168,12 @@ fn an_agent_that_says_what_cannot_be_is_given_up() {
         vec![HELLO, STARTED, EXITED, output(1, 1)],
         vec![HELLO, STARTED, EXITED, gone.clone(), gone.clone()],
         vec![HELLO, STARTED, FromGuest::StorageFull { exec: 2 }],
+        vec![HELLO, used.clone()],
+        vec![HELLO, STARTED, used.clone(), used.clone()],
+        vec![HELLO, STARTED, EXITED, used.clone()],
+        vec![HELLO, DESERTED],
+        vec![HELLO, STARTED, DESERTED, DESERTED],
+        vec![HELLO, STARTED, FromGuest::Deserted { exec: 2 }],
         vec![HELLO, failed.clone(), failed.clone()],
     ];
     for (position, lie) in lies.iter().enumerate() {
@@ -182,6 +199,59 @@ fn bytes_that_are_no_frame_and_an_end_are_the_loss_of_the_agent() {
     rustix::net::shutdown(&fake.agent, rustix::net::Shutdown::Both).unwrap();
     fake.hold.converse(Moment::now());
     assert_eq!(fake.hold.end, Some(EndReason::AgentLost));
+}
+
+#[test]
+fn a_kill_that_waits_is_answered_when_no_process_is_left() {
+    let mut fake = Fake::new();
+    let [mut follower, mut waiting, mut other] = [fake.connect(), fake.connect(), fake.connect()];
+    fake.exec(&mut follower);
+    fake.say(&[HELLO, STARTED]);
+    let kill = |wait| Op::Signal { exec_id: ExecId::from_random([2; 16]), signal: 9, scope: Scope::Tree, wait };
+    fake.ask(&mut waiting, kill(true));
+    fake.ask(&mut other, kill(false));
+    // Whoever doesn't wait is answered at once; whoever does, not before there is nothing left.
+    assert!(is_done(&mut other));
+    let is_waiting = |fake: &Fake| {
+        fake.hold.connections.values().filter(|other| matches!(other.role, Role::Burying { exec: 1 })).count()
+    };
+    assert_eq!(is_waiting(&fake), 1);
+    fake.say(&[DESERTED]);
+    fake.hold.pump(Moment::now());
+    assert!(is_waiting(&fake) == 0 && is_done(&mut waiting));
+    let state = fake.hold.describe().execs.remove(0);
+    assert!(state.is_deserted && state.status.is_none());
+    fake.say(&[FromGuest::Used { exec: 1, cpu_usec: 2500, memory_peak: 4096 }, EXITED]);
+    let usage = fake.hold.describe().execs.remove(0).usage.unwrap();
+    assert_eq!((usage.cpu_ms, usage.memory_peak_bytes, usage.processes_peak), (Some(2), Some(4096), None));
+    // And who asks now need not wait.
+    fake.ask(&mut waiting, kill(true));
+    assert!(is_done(&mut waiting));
+}
+
+#[test]
+fn a_denial_is_the_execs_whose_process_it_was() {
+    let mut fake = Fake::new();
+    let [mut one, mut two] = [fake.connect(), fake.connect()];
+    fake.exec(&mut one);
+    fake.say(&[HELLO, STARTED]);
+    fake.ask(&mut two, second_exec());
+    fake.say(&[FromGuest::Started { exec: 2, pid: 8 }]);
+    let denial =
+        |rule: &str| Denial { code: DenialCode::SyscallRefused, rule: rule.to_owned(), message: String::new() };
+    fake.hold.note_denial(&[20, 8, 3, 1], &denial("second"));
+    fake.hold.note_denial(&[20, 8, 3, 1], &denial("second"));
+    // Neither is above it, or nothing can be seen.
+    fake.hold.note_denial(&[21, 1], &denial("both"));
+    fake.hold.note_denial(&[], &denial("unseen"));
+    let rules: Vec<Vec<String>> = fake
+        .hold
+        .describe()
+        .execs
+        .into_iter()
+        .map(|exec| exec.denials.into_iter().map(|denial| denial.rule).collect())
+        .collect();
+    assert_eq!(rules, [vec!["both", "unseen"], vec!["second", "both", "unseen"]]);
 }
 
 #[test]

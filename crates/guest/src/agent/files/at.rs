@@ -111,6 +111,27 @@ pub(super) fn set_mode_open(file: &Fd, mode: u32) -> Result<(), Errno> {
     check(unsafe { libc::fchmod(file.raw(), mode) })
 }
 
+/// Which of a file's times are set to now, and so what the kernel tells whoever watches it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touched {
+    /// Both times.
+    Attributes,
+    /// The time of its content.
+    Content,
+}
+
+pub(super) fn touch(file: &Fd, touched: Touched) -> Result<(), Errno> {
+    let time = |nanoseconds| libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    let accessed = match touched {
+        Touched::Attributes => libc::UTIME_NOW,
+        Touched::Content => libc::UTIME_OMIT,
+    };
+    let times = [time(accessed), time(libc::UTIME_NOW)];
+    let path = open_path(file);
+    // SAFETY: the name is a C string, and the call reads two times.
+    check(unsafe { libc::utimensat(ROOT, path.as_c_str().as_ptr(), times.as_ptr(), 0) })
+}
+
 pub(super) fn is_writable(directory: c_int, name: &CStr) -> Result<(), Errno> {
     // SAFETY: the name is a C string. Real and effective user are the same here.
     check(unsafe { libc::faccessat(directory, name.as_ptr(), libc::W_OK, 0) })

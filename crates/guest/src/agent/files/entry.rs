@@ -22,8 +22,8 @@ pub(super) fn bare(path: Vec<u8>, status: &libc::stat) -> FileEntry {
         kind,
         size: match kind {
             // Never negative.
-            FileKind::File | FileKind::Link => status.st_size as u64,
-            FileKind::Directory | FileKind::Other => 0,
+            FileKind::File | FileKind::Link | FileKind::Directory => status.st_size as u64,
+            FileKind::Other => 0,
         },
         mode: status.st_mode & 0o7777,
         uid: status.st_uid,

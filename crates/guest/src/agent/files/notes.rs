@@ -1,4 +1,4 @@
-//! A file's notes: extended attributes with a prefix of our own.
+//! A file's notes: extended attributes with a prefix.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +9,8 @@ use saggar_guest::{FileReply, FileStage, METADATA_MAX, METADATA_NAME_MAX, METADA
 use super::session::{Session, Trouble, c_path};
 use crate::agent::sys::{self, Errno, check};
 
-const PREFIX: &[u8] = b"user.saggar.";
+/// As E2B's agent names them: programs inside read and set them by this name.
+const PREFIX: &[u8] = b"user.e2b.";
 
 /// The longest list of names that the kernel gives.
 const NAMES_MAX: usize = 64 * 1024;

@@ -100,8 +100,8 @@ impl Session {
             FileRequest::Metadata { path, set } => notes::notes(self, path, set),
             FileRequest::Watch { path, recursive } => watch::watch(self, path, recursive),
             FileRequest::Storage { path } => change::storage(self, path),
-            // These belong to a `Write` that is over, or to none.
-            FileRequest::Data(_) | FileRequest::End | FileRequest::Abort => Err(self.break_off()),
+            // These belong to a `Write` that is over, or to none, or to a `Watch`.
+            FileRequest::Data(_) | FileRequest::End | FileRequest::Abort | FileRequest::Settle => Err(self.break_off()),
         }
     }
 

@@ -1,19 +1,20 @@
 //! Watching a file, a directory or a tree of them.
 //!
 //! The kernel watches directories one by one, so each that appears is given a watch of its own as soon as it is heard of; what was made in it
-//! before that is looked for and told as `Created`, perhaps once more than it happened. Bounded in number and memory: what is not watched
-//! because there is too much is told as `Overflow`.
+//! before that is looked for and told as `Created`, and a file as `Written` too, perhaps once more than it happened. Bounded in number and
+//! memory: what is not watched because there is too much is told as `Overflow`.
 
 use alloc::ffi::CString;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
 
-use saggar_guest::{ENTRY_PATH_MAX, FileEventKind, FileReply, FileStage};
+use saggar_guest::{ENTRY_PATH_MAX, FileEventKind, FileReply, FileRequest, FileStage, Message};
 
 use super::at::{self, Links, ROOT};
 use super::descent::{Descent, Enter, Entered};
 use super::session::{Session, Trouble, c_path};
+use super::write;
 use crate::agent::sys::{self, Errno, Fd, Wait};
 
 /// How many directories one session watches.
@@ -24,6 +25,9 @@ const PATHS_MAX: usize = 8 * 1024 * 1024;
 
 /// How many bytes of events are read at once.
 const EVENTS_LEN: usize = 64 * 1024;
+
+/// How often events are read for one question. The kernel's queue, of 16,384 events by default, is read in fewer.
+const SETTLE_READS: usize = 512;
 
 /// What an event (`struct inotify_event`) has before its name.
 const EVENT_LEN: usize = 16;
@@ -124,7 +128,11 @@ impl Watches {
                     && out.len() < WATCHES_MAX
                     && let Some(path) = below(above, here).and_then(|here| below(&here, name.to_bytes()))
                 {
-                    out.push(FileReply::Event { kind: FileEventKind::Created, path, is_directory });
+                    out.push(FileReply::Event { kind: FileEventKind::Created, path: path.clone(), is_directory });
+                    // Its content may have come before the watch did, and nobody else tells of that.
+                    if !is_directory {
+                        out.push(FileReply::Event { kind: FileEventKind::Written, path, is_directory });
+                    }
                 }
                 Ok(if is_directory { Enter::Later } else { Enter::Never })
             });
@@ -165,21 +173,40 @@ impl Watches {
                 libc::pollfd { fd: self.events.raw(), events: libc::POLLIN, revents: 0 },
             ];
             sys::poll(&mut entries, Wait::Forever).map_err(|_| Trouble::Over)?;
-            if entries[0].revents != 0 {
-                // Whatever the host says now, if not that it is done, has no place here.
-                return Err(Trouble::Over);
+            let is_asked = entries[0].revents != 0;
+            if is_asked {
+                let frame = session.next_frame()?;
+                // Whatever else the host says now has no place here.
+                if FileRequest::decode(frame.kind, session.payload(&frame)) != Ok(FileRequest::Settle) {
+                    return Err(Trouble::Over);
+                }
             }
-            let count = match self.events.read(&mut buffer) {
-                Ok(count) => count,
-                Err(Errno(libc::EAGAIN)) => continue,
-                Err(_) => return Err(Trouble::Over),
-            };
-            let mut rest = &buffer[..count];
-            while let Some((event, after)) = Event::take(rest) {
-                rest = after;
-                self.tell(session, &event)?;
+            // The kernel has queued what was done before the question came; what is done meanwhile is told as well, up to a bound.
+            let reads = if is_asked { SETTLE_READS } else { 1 };
+            for _ in 0..reads {
+                if !self.read_events(session, &mut buffer)? {
+                    break;
+                }
+            }
+            if is_asked {
+                session.reply(&FileReply::Done)?;
             }
         }
+    }
+
+    /// Reads what is queued once and tells it; false when there was nothing.
+    fn read_events(&mut self, session: &mut Session, buffer: &mut [u8]) -> Result<bool, Trouble> {
+        let count = match self.events.read(buffer) {
+            Ok(count) => count,
+            Err(Errno(libc::EAGAIN)) => return Ok(false),
+            Err(_) => return Err(Trouble::Over),
+        };
+        let mut rest = &buffer[..count];
+        while let Some((event, after)) = Event::take(rest) {
+            rest = after;
+            self.tell(session, &event)?;
+        }
+        Ok(true)
     }
 
     fn tell(&mut self, session: &mut Session, event: &Event<'_>) -> Result<(), Trouble> {
@@ -201,7 +228,8 @@ impl Watches {
         let Some(path) = below(directory, event.name) else { return session.reply(&overflow(directory)) };
         let is_directory = event.mask & libc::IN_ISDIR != 0;
         let Some(kind) = kind_of(event.mask) else { return Ok(()) };
-        if self.is_nameless(kind, event.name, &path) {
+        // The name that a file has only while it replaces another is nobody's concern.
+        if self.is_nameless(kind, event.name, &path) || write::is_own_name(event.name) {
             return Ok(());
         }
         session.reply(&FileReply::Event { kind, path: path.clone(), is_directory })?;

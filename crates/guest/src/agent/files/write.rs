@@ -6,6 +6,9 @@
 //! existing file is written in place, which is neither whole nor undone.
 //!
 //! A link is followed to where the content is to be, as far as the kernel would follow it.
+//!
+//! Whoever watches the directory hears of the name, then that the file has its permissions and its content, as they would if it had been
+//! made and then written.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -14,7 +17,7 @@ use core::mem::MaybeUninit;
 
 use saggar_guest::{FileKind, FileReply, FileRequest, FileStage, Message, PATH_MAX};
 
-use super::at::{self, Links, ROOT};
+use super::at::{self, Links, ROOT, Touched};
 use super::data::check_regular;
 use super::session::{Session, Trouble, c_path};
 use super::{change, entry};
@@ -28,6 +31,10 @@ const UNFINISHED_MODE: u32 = 0o600;
 
 /// How many names are tried for a file that needs one while it is written.
 const NAMES_TRIED: usize = 16;
+
+/// What a file's name begins with while it needs one that nobody has, and how many hexadecimal digits follow.
+const OWN_PREFIX: &[u8] = b".saggar-";
+const OWN_DIGITS: usize = 16;
 
 /// The permission bits that are kept of a file that is replaced.
 const KEPT_MODE: u32 = 0o1777;
@@ -243,7 +250,27 @@ impl Writing {
         if !self.is_in_place() {
             at::set_mode_open(&self.file, self.mode).map_err(Trouble::at(FileStage::Attributes))?;
         }
-        self.publish().map_err(Trouble::at(FileStage::Publish))
+        let is_new = !self.is_in_place();
+        self.publish().map_err(Trouble::at(FileStage::Publish))?;
+        if is_new {
+            self.tell_watchers();
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel tell whoever watches that the file has been given permissions and content: until now it had no name to tell of.
+    /// Only its times are touched, as the next one may be at work on it already. What can't be done is only not told.
+    fn tell_watchers(&self) {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let Ok(named) = at::open(self.place.directory.raw(), &self.place.name, flags, 0) else { return };
+        let (Ok(ours), Ok(theirs)) = (at::stat_open(&self.file), at::stat_open(&named)) else { return };
+        if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) {
+            // Both times at once are a change of attributes to the kernel, and that of the content alone is a change of the content.
+            for touched in [Touched::Attributes, Touched::Content] {
+                // One whose times are not ours to touch is there all the same; only nobody hears of it.
+                let _ = at::touch(&named, touched);
+            }
+        }
     }
 
     fn publish(&mut self) -> Result<(), Errno> {
@@ -323,13 +350,19 @@ fn with_own_name<T>(mut with: impl FnMut(&CStr) -> Result<T, Errno>) -> Result<(
     Err(Errno(libc::EEXIST))
 }
 
+/// Whether this is a name that a file here has only while it is written.
+pub(super) fn is_own_name(name: &[u8]) -> bool {
+    name.strip_prefix(OWN_PREFIX)
+        .is_some_and(|digits| digits.len() == OWN_DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
+}
+
 fn own_name() -> Result<CString, Errno> {
-    let mut random = [0u8; 8];
+    let mut random = [0u8; OWN_DIGITS / 2];
     // SAFETY: the pointer and the length are those of one writable array. This few bytes always come whole.
     if unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) } < 0 {
         return Err(Errno::last());
     }
-    let mut name = b".saggar-".to_vec();
+    let mut name = OWN_PREFIX.to_vec();
     for byte in random {
         name.extend([byte >> 4, byte & 0xf].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
     }

@@ -37,7 +37,8 @@ fn a_file_is_told_as_it_is() {
     let FileReply::Entry(entry) = files.ask(FileRequest::Stat { path: link, follow: false }) else { panic!() };
     assert_eq!((entry.kind, entry.link_target), (FileKind::Link, Some(b"file".to_vec())));
     let FileReply::Entry(entry) = files.ask(stat(scratch.text())) else { panic!() };
-    assert_eq!((entry.kind, entry.size, entry.mode), (FileKind::Directory, 0, 0o755));
+    let size = std::fs::metadata(scratch.path()).unwrap().len();
+    assert_eq!((entry.kind, entry.size, entry.mode), (FileKind::Directory, size, 0o755));
     let FileReply::Entry(entry) = files.ask(stat("/dev/null")) else { panic!() };
     assert_eq!(entry.kind, FileKind::Other);
     files.check_failed(stat("/nonexistent"), FileStage::Find, libc::ENOENT);

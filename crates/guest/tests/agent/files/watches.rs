@@ -57,6 +57,59 @@ fn every_change_in_a_directory_is_told() {
 }
 
 #[test]
+fn asked_whether_it_has_told_everything_it_has() {
+    use FileEventKind::{Created, Written};
+    let scratch = Scratch::new();
+    let mut host = Host::start();
+    let mut files = watching(&mut host, scratch.text(), true);
+    files.send(&FileRequest::Settle);
+    assert_eq!(files.next(), FileReply::Done);
+    for number in 0..2000 {
+        std::fs::write(scratch.path().join(number.to_string()), b"x").unwrap();
+    }
+    files.send(&FileRequest::Settle);
+    for number in 0..2000 {
+        let name = number.to_string();
+        assert_eq!(files.next(), event(Created, name.as_bytes(), false));
+        assert_eq!(files.next(), event(Written, name.as_bytes(), false));
+    }
+    assert_eq!(files.next(), FileReply::Done);
+    // A directory with something in it by the time it is heard of.
+    std::fs::create_dir(scratch.path().join("d")).unwrap();
+    std::fs::write(scratch.path().join("d/file"), b"x").unwrap();
+    files.send(&FileRequest::Settle);
+    let told: Vec<FileReply> =
+        std::iter::from_fn(|| Some(files.next()).filter(|reply| *reply != FileReply::Done)).collect();
+    assert_eq!(told[0], event(Created, b"d", true));
+    assert!(told.contains(&event(Written, b"d/file", false)), "{told:?}");
+    // Anything else that is said ends it.
+    files.send(&FileRequest::End);
+    assert_eq!(files.try_next(), None);
+}
+
+#[test]
+fn a_file_that_is_written_whole_is_told_as_made_and_written() {
+    use FileEventKind::{Attributes, Created, Written};
+    let scratch = Scratch::new();
+    let mut host = Host::start();
+    let mut watched = watching(&mut host, scratch.text(), false);
+    let mut files = Files::start(&mut host);
+    // Its own, then one that replaces it: nothing is told of the name that it has meanwhile.
+    for content in [&b"first"[..], b"second"] {
+        let path = format!("{}/file", scratch.text()).into_bytes();
+        files.send(&FileRequest::Write { path, mode: 0o640, parents: false, expected: None });
+        files.send(&FileRequest::Data(content.to_vec()));
+        assert_eq!(files.ask(FileRequest::End), FileReply::Done);
+        watched.send(&FileRequest::Settle);
+        for kind in [Created, Attributes, Written] {
+            assert_eq!(watched.next(), event(kind, b"file", false));
+        }
+        assert_eq!(watched.next(), FileReply::Done);
+        assert_eq!(std::fs::read(scratch.path().join("file")).unwrap(), content);
+    }
+}
+
+#[test]
 fn new_directories_are_watched_with_what_is_in_them() {
     use FileEventKind::{Created, Moved, Removed, Written};
     let scratch = Scratch::new();

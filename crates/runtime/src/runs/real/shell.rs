@@ -111,10 +111,10 @@ async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> R
     // Its supervisor goes before its words are stored. Where they aren't in time, there are none.
     let _ = tokio::time::timeout(WORDS_MAX, sandboxes.ended(&permit)).await;
     match sandboxes.exec(&permit, exec_id).await {
-        Ok(ExecView::Stored(stored)) => match stored.0.progress {
+        Ok(ExecView::Stored(stored)) => match stored.exec.progress {
             ExecProgress::Ended(end) => {
-                let (stdout, stderr) = (stored.1.stdout.bytes(), stored.1.stderr.bytes());
-                let dropped = stored.1.stdout.dropped().saturating_add(stored.1.stderr.dropped());
+                let (stdout, stderr) = (stored.output.stdout.bytes(), stored.output.stderr.bytes());
+                let dropped = stored.output.stdout.dropped().saturating_add(stored.output.stderr.dropped());
                 result(end.status, end.exit_code, end.signal, stdout, stderr, dropped)
             }
             ExecProgress::Running | ExecProgress::Lost { .. } => lost(),

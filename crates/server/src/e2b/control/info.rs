@@ -5,6 +5,7 @@ use http::header::HOST;
 use http::request::Parts;
 use saggar_api::{Code, Sandbox, SandboxState, Timestamp};
 use saggar_domain::NetworkMode;
+use saggar_runtime::store;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +14,7 @@ use crate::extract::Query;
 use crate::permitted::{Allowed, Known, Read};
 use crate::refusal::Refusal;
 use crate::server::{Server, Shared};
+use crate::wire;
 
 /// The version of E2B's agent whose protocol is spoken: clients leave out what older ones don't have.
 const ENVD_VERSION: &str = "0.6.4";
@@ -57,6 +59,13 @@ fn domain(server: &Server, name: &Name) -> String {
     }
 }
 
+/// A sandbox from its row. One that is paused has no time that runs; here it is told when it would have ended, the same at every look.
+pub(super) fn seen(row: store::Sandbox) -> Result<Sandbox, Refusal> {
+    let end = row.asked.lifetime.deadline.map(wire::time);
+    let sandbox = wire::sandbox(row, Vec::new())?;
+    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
+}
+
 /// A sandbox as it is listed.
 pub(super) fn listed(sandbox: &Sandbox) -> Value {
     let started_at = sandbox.started_at.unwrap_or(sandbox.created_at);
@@ -69,18 +78,13 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "startedAt": started_at,
-        // While it is paused no time runs: it ends when it is next allowed to.
-        "endAt": sandbox.deadline.unwrap_or_else(now),
+        "endAt": sandbox.deadline.unwrap_or(started_at),
         "cpuCount": metrics::cpu_count(sandbox.limits.cpus),
         "memoryMB": sandbox.limits.memory.bytes() >> 20,
         "diskSizeMB": sandbox.limits.disk.bytes() >> 20,
         "state": state(sandbox.state),
         "metadata": metadata,
     })
-}
-
-fn now() -> Timestamp {
-    crate::wire::time(saggar_domain::Timestamp::from(std::time::SystemTime::now()))
 }
 
 fn state(state: SandboxState) -> &'static str {
@@ -114,11 +118,12 @@ pub(super) async fn get(
 /// A sandbox that lives, as it is now.
 async fn live(server: &Shared, allowed: &Allowed<Read>) -> Result<Sandbox, Refusal> {
     let row = server.sandboxes.get(&allowed.permit).await?;
+    let end = row.asked.lifetime.deadline.map(wire::time);
     let sandbox = server.shown(&allowed.permit, row).await?;
     if sandbox.state == SandboxState::Ended {
         return Err(Refusal::not_found("sandbox", id::short(&sandbox.id)));
     }
-    Ok(sandbox)
+    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
 }
 
 #[derive(Debug, Default, Deserialize)]

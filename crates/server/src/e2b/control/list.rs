@@ -149,7 +149,7 @@ async fn newest_first(
     after: Option<Timestamp>,
 ) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
     let page = server.sandboxes.list(permit, query).await?;
-    let all = page.items.into_iter().map(|row| wire::sandbox(row, Vec::new())).collect::<Result<Vec<_>, _>>()?;
+    let all = page.items.into_iter().map(info::seen).collect::<Result<Vec<_>, _>>()?;
     let count = all.len();
     let items: Vec<Sandbox> = all.into_iter().filter(|sandbox| is_after(sandbox, after)).collect();
     // From the first that is too old, all are.

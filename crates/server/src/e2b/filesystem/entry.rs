@@ -6,26 +6,34 @@ use saggar_api::Timestamp;
 use saggar_runtime::{FileEntry, FileKind, FilePath, Files};
 use serde_json::{Value, json};
 
+use super::way::Ways;
 use crate::e2b::failure::Failure;
 
 /// Looks at a path and shows what is there.
 pub(in crate::e2b) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, Failure> {
     let entry = files.stat(path, false).await?;
-    shown(files, path, entry).await
+    shown(files, &mut Ways::default(), path, entry).await
 }
 
-/// Shows an entry that was looked at. A link has the type of what it leads to, and says that it is one.
-pub(super) async fn shown(files: &mut Files, path: &FilePath, entry: FileEntry) -> Result<Value, Failure> {
+/// Shows an entry that was looked at. A link has the type and the permissions of what it leads to, and says that it is one.
+pub(super) async fn shown(
+    files: &mut Files,
+    ways: &mut Ways,
+    path: &FilePath,
+    entry: FileEntry,
+) -> Result<Value, Failure> {
     let is_link = entry.kind == FileKind::Link;
-    let kind =
-        if is_link { files.stat(path, true).await.map_or(FileKind::Link, |target| target.kind) } else { entry.kind };
+    let (kind, mode) = match is_link {
+        true => files.stat(path, true).await.map_or((FileKind::Link, 0), |target| (target.kind, target.mode)),
+        false => (entry.kind, entry.mode),
+    };
     let metadata = if entry.kind == FileKind::File { metadata(files, path).await } else { BTreeMap::new() };
     let mut shown = json!({
         "name": path.name(),
         "type": kind_name(kind),
         "path": path.to_string(),
         "size": entry.size.to_string(),
-        "mode": entry.mode,
+        "mode": mode,
         "permissions": permissions(entry.kind, entry.mode),
         "owner": owner(entry.uid),
         "group": owner(entry.gid),
@@ -34,8 +42,9 @@ pub(super) async fn shown(files: &mut Files, path: &FilePath, entry: FileEntry) 
     });
     if is_link {
         shown["isSymlink"] = json!(true);
-        let target = entry.link_target.unwrap_or_default();
-        shown["symlinkTarget"] = json!(String::from_utf8_lossy(&target));
+        // Where there is nothing at its end, E2B's agent tells the link itself.
+        let target = ways.follow(files, path).await.map_or_else(|| path.to_string(), |target| target.to_string());
+        shown["symlinkTarget"] = json!(target);
     }
     Ok(shown)
 }

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
-use saggar_runtime::{FileEvent, FileEventKind, FilePath, Files, Watching};
+use saggar_runtime::{Action, FileEvent, FileEventKind, FilePath, Files, Heard, Watching};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -19,6 +19,9 @@ use crate::server::Shared;
 
 /// Most events that wait for a client to take them. More wait in the sandbox, where there is a bound too.
 const WAITING_MAX: usize = 64;
+
+/// The protocol of agents since which they can be asked whether they have told everything.
+const SETTLE_SINCE: u32 = 3;
 
 /// What to watch.
 #[derive(Debug, Default, Deserialize)]
@@ -36,6 +39,9 @@ pub(super) struct Watched {
     path: FilePath,
     /// To look at entries with, where that is asked for.
     files: Option<Files>,
+    /// Whether its agent tells of the content of new files, and can be asked whether it has told everything: not one that was started before
+    /// there was that.
+    is_current: bool,
 }
 
 impl Watched {
@@ -51,19 +57,33 @@ impl Watched {
         directory(&mut files, &path).await?;
         let watching = files.watch(&path, request.recursive).await?;
         let files = if request.include_entry { Some(to_read(server, insider, user).await?) } else { None };
-        Ok(Self { watching, path, files })
+        let described = server.sandboxes.describe(&insider.may(Action::ReadSandbox)?).await?;
+        Ok(Self { watching, path, files, is_current: described.guest_protocol >= SETTLE_SINCE })
     }
 
-    /// The next events; `None` when the sandbox is gone. May be cancelled while it waits for one.
+    /// The next event; `None` when the sandbox is gone. May be cancelled while it waits for one.
     pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, Failure> {
         Ok(self.watching.next().await?)
+    }
+
+    /// The next event, or that everything has been told. As [`Watched::next`].
+    pub(super) async fn hear(&mut self) -> Result<Option<Heard>, Failure> {
+        Ok(self.watching.hear().await?)
+    }
+
+    /// Asks to be told when everything has been told that happened until now; false where that can't be asked.
+    pub(super) async fn settle(&mut self) -> Result<bool, Failure> {
+        if self.is_current {
+            self.watching.settle().await?;
+        }
+        Ok(self.is_current)
     }
 
     /// Events as they are told: none, one or two.
     pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, Failure> {
         let name = String::from_utf8_lossy(&event.path).into_owned();
         let mut told = Vec::new();
-        for kind in kinds(&event)? {
+        for kind in kinds(&event, self.is_current)? {
             let mut one = json!({ "name": name, "type": kind });
             if let Some(files) = &mut self.files
                 && let Ok(path) = self.path.join(&event.path)
@@ -78,10 +98,11 @@ impl Watched {
     }
 }
 
-/// What an event is called. A file that appears has its content, whole, by then: clients that wait for it to be written hear that too.
-fn kinds(event: &FileEvent) -> Result<&'static [&'static str], Failure> {
+/// What an event is called. With an agent that doesn't tell of it, a file that appears has its content, whole, by then: clients that wait for it
+/// to be written hear that too.
+fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], Failure> {
     Ok(match event.kind {
-        FileEventKind::Created if event.is_directory => &["EVENT_TYPE_CREATE"],
+        FileEventKind::Created if event.is_directory || is_current => &["EVENT_TYPE_CREATE"],
         FileEventKind::Created => &["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"],
         FileEventKind::Written => &["EVENT_TYPE_WRITE"],
         FileEventKind::Removed => &["EVENT_TYPE_REMOVE"],

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use http::request::Parts;
 use saggar_domain::SandboxId;
+use saggar_runtime::{Action, Heard};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::watch::{WatchRequest, Watched};
@@ -24,6 +26,10 @@ const OF_ALL_MAX: usize = 4096;
 /// Most events that one keeps, and most bytes of them as they are told.
 const EVENTS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 1 << 19;
+/// Most who ask one watcher at once whether it has everything.
+const QUESTIONS_MAX: usize = 16;
+/// How long who asks for events waits until all are there.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
 /// One that nobody asks for this long is forgotten.
 const UNASKED_MAX: Duration = Duration::from_secs(3600);
 
@@ -38,6 +44,7 @@ pub(crate) struct Watchers {
 struct Watcher {
     sandbox: SandboxId,
     kept: Arc<Mutex<Kept>>,
+    questions: mpsc::Sender<Question>,
     task: AbortHandle,
     asked_at: Instant,
 }
@@ -47,6 +54,9 @@ impl Drop for Watcher {
         self.task.abort();
     }
 }
+
+/// Somebody wants to know when everything is kept that happened until now. Dropped when that can't be known.
+type Question = oneshot::Sender<()>;
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -101,20 +111,38 @@ pub(super) async fn create(server: &Shared, insider: &Insider, parts: &Parts, bo
     server.watchers.check_room(insider.id())?;
     let watched = Watched::begin(server, insider, parts, &request).await?;
     let kept = Arc::new(Mutex::new(Kept::default()));
-    let task = tokio::spawn(collect(watched, Arc::clone(&kept))).abort_handle();
+    let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+    let task = tokio::spawn(collect(watched, Arc::clone(&kept), asked)).abort_handle();
     // It opens nothing by itself: who asks has shown the sandbox's token too.
     let id = format!("w{}", server.watchers.last.fetch_add(1, Ordering::Relaxed) + 1);
-    let watcher = Watcher { sandbox: insider.id().clone(), kept, task, asked_at: Instant::now() };
+    let watcher = Watcher { sandbox: insider.id().clone(), kept, questions, task, asked_at: Instant::now() };
     server.watchers.lock().insert(id.clone(), watcher);
     Ok(json!({ "watcherId": id }))
 }
 
-async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>) {
+async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>, mut questions: mpsc::Receiver<Question>) {
+    // They are answered in the order in which they were asked.
+    let mut asking: VecDeque<Question> = VecDeque::new();
     loop {
-        let told = match watched.next().await {
-            Ok(Some(event)) => watched.told(event).await,
-            Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
-            Err(failure) => Err(failure),
+        let told = tokio::select! {
+            heard = watched.hear() => match heard {
+                Ok(Some(Heard::Event(event))) => watched.told(event).await,
+                Ok(Some(Heard::Settled)) => {
+                    // Whoever asked may have gone.
+                    let _ = asking.pop_front().map(|question| question.send(()));
+                    continue;
+                }
+                Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
+                Err(failure) => Err(failure),
+            },
+            Some(question) = questions.recv(), if asking.len() < QUESTIONS_MAX => match watched.settle().await {
+                Ok(true) => {
+                    asking.push_back(question);
+                    continue;
+                }
+                Ok(false) => continue,
+                Err(failure) => Err(failure),
+            },
         };
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match told {
@@ -133,11 +161,24 @@ async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>) {
 
 pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
     let WatcherRequest { watcher_id } = connect::unary(parts, body).await?;
-    let mut list = server.watchers.lock();
-    let watcher = list.get_mut(&watcher_id).filter(|watcher| watcher.sandbox == *insider.id());
-    let watcher = watcher.ok_or_else(|| not_found(&watcher_id))?;
-    watcher.asked_at = Instant::now();
-    let mut kept = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let (kept, questions) = {
+        let mut list = server.watchers.lock();
+        let watcher = list.get_mut(&watcher_id).filter(|watcher| watcher.sandbox == *insider.id());
+        let watcher = watcher.ok_or_else(|| not_found(&watcher_id))?;
+        watcher.asked_at = Instant::now();
+        (Arc::clone(&watcher.kept), watcher.questions.clone())
+    };
+    server.sandboxes.check_runs(&insider.may(Action::ReadSandbox)?).await?;
+    let settled = async {
+        let (question, answer) = oneshot::channel();
+        if questions.send(question).await.is_ok() {
+            // Not answered, there is nothing to wait for: the watch is over, or its agent can't be asked.
+            let _ = answer.await;
+        }
+    };
+    // Where it takes longer, what there is by then is told.
+    let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     let events = kept.take();
     match &kept.end {
         // What was heard is told before why there is no more.

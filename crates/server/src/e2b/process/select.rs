@@ -23,7 +23,12 @@ pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector)
 /// The one that is meant, if it runs.
 pub(super) async fn running(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
     let exec = any(server, insider, selector).await?;
-    if exec.status.is_none() { Ok(exec) } else { Err(no_process(selector)) }
+    if runs(&exec) { Ok(exec) } else { Err(no_process(selector)) }
+}
+
+/// Whether there is anything of it. Its end may still wait behind output that nobody takes.
+pub(super) fn runs(exec: &ExecState) -> bool {
+    exec.status.is_none() && !exec.is_deserted
 }
 
 fn pick(execs: Vec<ExecState>, selector: &Selector) -> Option<ExecState> {
@@ -34,7 +39,7 @@ fn pick(execs: Vec<ExecState>, selector: &Selector) -> Option<ExecState> {
         (None, None) => false,
     };
     let meant = || execs.iter().rev().filter(|exec| is_meant(exec));
-    meant().find(|exec| exec.status.is_none()).or_else(|| meant().next()).cloned()
+    meant().find(|exec| runs(exec)).or_else(|| meant().next()).cloned()
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl Source for Events {
                 }
                 Ok(Some(Message::Reply(Reply::Exited(state)))) => {
                     self.facts.is_over = true;
-                    return Some(match ended(&state) {
+                    return Some(match ended(&state, &self.facts.id) {
                         Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
                         Err(failure) => failure.end(),
                     });
@@ -171,11 +171,7 @@ impl Source for Events {
                     return self.facts.last(&Failure::from(Fault::Refused(problem)));
                 }
                 Ok(Some(Message::Reply(_))) => {}
-                Ok(None) | Err(_) => {
-                    let message =
-                        format!("the connection to sandbox {} ended before the stream completed", self.facts.id);
-                    return self.facts.last(&Failure::new(Code::Unavailable, message));
-                }
+                Ok(None) | Err(_) => return self.facts.last(&broken_off(&self.facts.id)),
             }
         }
     }
@@ -185,16 +181,22 @@ fn too_long() -> Failure {
     Failure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
 }
 
-/// How a program ended, as Go would say it.
-fn ended(state: &ExecState) -> Result<Value, Failure> {
+/// Clients that hear this ask whether the sandbox still runs, and say what became of it by the answer.
+fn broken_off(sandbox: &str) -> Failure {
+    let message = format!("the connection to sandbox {sandbox} ended before the stream completed");
+    Failure::new(Code::Unavailable, message)
+}
+
+/// How a program ended, as Go would say it. One that went with its sandbox has no end of its own.
+fn ended(state: &ExecState, sandbox: &str) -> Result<Value, Failure> {
     let message =
         |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
     let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {
         (Some(ExecStatus::TimedOut), ..) => return Err(too_long()),
+        (_, None, None) => return Err(broken_off(sandbox)),
         (_, Some(code), _) => (i32::from(code), true, format!("exit status {code}"), None),
-        (status, None, signal) => {
-            let signal = signal.map_or_else(|| "unknown".to_owned(), |signal| name(signal).to_owned());
-            let text = format!("signal: {signal}");
+        (status, None, Some(signal)) => {
+            let text = format!("signal: {}", name(signal));
             let error = if status == Some(ExecStatus::OutOfMemory) { message("out of memory") } else { text.clone() };
             (-1, false, text, Some(error))
         }

@@ -1,0 +1,62 @@
+//! Whose a process is: its number and those of the processes above it, as the sandbox has them.
+
+use std::fs::File;
+use std::io::Read;
+
+/// How far up is looked. A line that is longer was made to be, and is then nobody's.
+const LINE_MAX: usize = 64;
+/// A status is shorter than this.
+const STATUS_LEN: u64 = 8192;
+
+/// The numbers inside the sandbox of a thread of the host's and of those above it. Empty where that can't be seen.
+pub(super) fn of(thread: u32) -> Vec<u32> {
+    let mut line = Vec::new();
+    let mut next = thread;
+    while next > 0 && line.len() < LINE_MAX {
+        let Some(Status { inside, above }) = read(next) else { break };
+        line.push(inside);
+        // Above the first process of a sandbox is the host.
+        next = if inside == 1 { 0 } else { above };
+    }
+    line
+}
+
+struct Status {
+    inside: u32,
+    above: u32,
+}
+
+fn read(process: u32) -> Option<Status> {
+    let mut text = String::new();
+    let file = File::open(format!("/proc/{process}/status")).ok()?;
+    file.take(STATUS_LEN).read_to_string(&mut text).ok()?;
+    parse(&text)
+}
+
+/// `NStgid` has a number for each namespace, from ours inwards. A process names itself in the first line, where it can't begin another.
+fn parse(text: &str) -> Option<Status> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Some(Status {
+        inside: field("NStgid")?.split_whitespace().last()?.parse().ok()?,
+        above: field("PPid")?.trim().parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_up_from_the_process() {
+        let line = of(std::process::id());
+        assert_eq!(line[..2], [std::process::id(), std::os::unix::process::parent_id()]);
+        assert!(of(0).is_empty() && of(u32::MAX).is_empty());
+    }
+
+    #[test]
+    fn the_innermost_number_is_told() {
+        let status = parse("Name:\tPPid:\t9\nTgid:\t40\nPPid:\t30\nNStgid:\t40\t7\n").unwrap();
+        assert_eq!((status.inside, status.above), (7, 30));
+        assert!(parse("Name:\tx\nPPid:\t30\n").is_none());
+    }
+}
