@@ -71,10 +71,11 @@ pub struct SubAgent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct AgentModel {
-    /// Which provider; there is `scripted`.
+    /// Which provider. This version supports `scripted` only.
     #[schema(example = "scripted")]
     pub provider: String,
     /// For `scripted`: what it says, turn by turn.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object, example = json!({"turns": [{"calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}))]
     pub script: Value,
     /// The most tokens of one reply, which is what is set aside for it.
@@ -172,12 +173,45 @@ pub struct Run {
     /// Who started it and waits for its end, where a run did.
     #[serde(default)]
     pub child_of: Option<RunChildOf>,
+    /// The question it asks, while it is `asking`. Only where one run is looked at, not in lists.
+    #[serde(default)]
+    pub question: Option<RunQuestion>,
+    /// The step that a person has to decide about, while it is `parked`. Only where one run is looked at, not in lists.
+    #[serde(default)]
+    pub parked: Option<RunParked>,
     /// The sandbox it works in.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
     /// How it ended: `{"outcome": "completed", …}`, or another word and what belongs to it.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,
+}
+
+/// What a run asks a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunQuestion {
+    /// What an answer names: the number of the step that asks.
+    pub id: u64,
+    /// What is asked.
+    #[schema(example = "Which colour?")]
+    pub text: String,
+    /// When it was asked.
+    #[schema(value_type = schema::Instant)]
+    pub asked_at: Timestamp,
+}
+
+/// A step of which nobody knows whether it was done. Decide about it with `decideStep`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunParked {
+    /// The number of the step.
+    pub step: u64,
+    /// The tool that was called, or `model`.
+    pub tool: String,
+    /// Why nobody knows.
+    pub reason: String,
+    /// When it parked.
+    #[schema(value_type = schema::Instant)]
+    pub since: Timestamp,
 }
 
 /// Whose past a fork has.
@@ -263,6 +297,11 @@ pub struct SignalRun {
     pub name: String,
     /// What.
     pub body: String,
+    /// The question that an `answer` is for, which it has to name: `question.id` of the run. An answer to any other question than the open one
+    /// is refused; the same answer to the same question again is accepted and changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 2)]
+    pub question: Option<u64>,
 }
 
 /// What to do about a step of which nobody knows whether it was done.

@@ -39,7 +39,8 @@ fn a_run_asks_is_answered_forked_exported_and_tested() {
     });
     let decide = json!({ "decision": "retry" });
     server.post(&format!("/api/v1/runs/{run}/steps/1/decide"), &decide).problem(409, "conflict");
-    let signal = json!({ "id": "one", "name": "answer", "body": "This." });
+    assert_eq!(asking["question"]["text"], "Which?");
+    let signal = json!({ "id": "one", "name": "answer", "question": asking["question"]["id"], "body": "This." });
     for _ in 0..2 {
         assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &signal).status, 202);
     }
@@ -56,8 +57,9 @@ fn a_run_asks_is_answered_forked_exported_and_tested() {
         server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 3, "message": "Again." })).expect(201);
     assert_eq!((&fork["generation"], &fork["parent"]["run_id"]), (&json!(1), &json!(run)));
     let fork = fork["id"].as_str().expect("it has an id");
-    until_state(&server, fork, "asking");
-    server.post(&format!("/api/v1/runs/{fork}/signal"), &json!({ "name": "answer", "body": "That." }));
+    let question = &until_state(&server, fork, "asking")["question"]["id"];
+    let signal = json!({ "name": "answer", "question": question, "body": "That." });
+    assert_eq!(server.post(&format!("/api/v1/runs/{fork}/signal"), &signal).status, 202);
     until_state(&server, fork, "finished");
     assert_eq!(results(&server, fork), ["20000 bytes written", "That."]);
     server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 99 })).problem(409, "conflict");
@@ -91,4 +93,35 @@ fn the_same_request_is_one_run_and_anothers_is_not_there() {
     let mut wrong = agent(json!([]));
     wrong["agent"]["tools"]["telephone"] = json!({});
     server.post("/api/v1/runs", &wrong).problem(400, "invalid_value");
+}
+
+#[test]
+fn an_answer_that_is_repeated_does_not_answer_the_next_question() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let ask = |question: &str| json!({ "tool": "ask_human", "arguments": { "question": question } });
+    let turns =
+        json!([{ "calls": [ask("Which colour?"), ask("Delete the production database?")] }, { "text": "finished" }]);
+    let run = start(&server, turns);
+    let signal = format!("/api/v1/runs/{run}/signal");
+    let first = until_state(&server, &run, "asking")["question"].clone();
+    assert_eq!((&first["id"], &first["text"]), (&json!(2), &json!("Which colour?")));
+    let unnamed = server.post(&signal, &json!({ "name": "answer", "body": "yes" })).problem(400, "invalid_value");
+    assert!(unnamed["detail"].as_str().unwrap_or_default().contains("question 2"), "{unnamed}");
+    let yes = json!({ "name": "answer", "question": 2, "body": "yes" });
+    assert_eq!(server.post(&signal, &yes).status, 202);
+    eventually("it asks the next question", || {
+        server.get(&format!("/api/v1/runs/{run}")).expect(200)["question"]["id"] == 3
+    });
+    assert_eq!(server.post(&signal, &yes).status, 202, "the same answer again is harmless");
+    let other = json!({ "name": "answer", "question": 2, "body": "no" });
+    let refused = server.post(&signal, &other).problem(409, "conflict");
+    let said = refused.to_string();
+    assert!(said.contains("Delete the production database?") && said.contains("--question 3"), "{said}");
+    server.post(&signal, &json!({ "name": "answer", "question": 4, "body": "yes" })).problem(409, "conflict");
+    let shown = server.get(&format!("/api/v1/runs/{run}")).expect(200);
+    assert_eq!((&shown["state"], &shown["question"]["id"]), (&json!("asking"), &json!(3)));
+    assert_eq!(results(&server, &run), ["yes"]);
+    assert_eq!(server.post(&signal, &json!({ "name": "answer", "question": 3, "body": "no" })).status, 202);
+    until_state(&server, &run, "finished");
+    assert_eq!(results(&server, &run), ["yes", "no"]);
 }

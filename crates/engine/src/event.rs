@@ -12,6 +12,7 @@ use crate::budget::{BudgetName, Spending};
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::input::{Decision, Failure};
+use crate::rules::Rules;
 
 /// Something has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub enum Event {
     Claimed {
         /// Higher than any before.
         epoch: u64,
+        /// How the worker decides, up to the next claim.
+        #[serde(default, skip_serializing_if = "Rules::is_first")]
+        rules: Rules,
         /// When.
         at: Timestamp,
     },
@@ -130,6 +134,9 @@ pub enum Event {
         name: String,
         /// What.
         body: Body,
+        /// The step whose question it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        question: Option<u64>,
         /// When.
         at: Timestamp,
     },
@@ -226,6 +233,26 @@ impl Event {
             | Self::Resumed { at }
             | Self::StepAbandoned { at, .. }
             | Self::RunFinished { at, .. } => *at,
+        }
+    }
+
+    /// The step that it is about.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::StepIntended { step, .. }
+            | Self::StepSettled { step, .. }
+            | Self::StepFailed { step, .. }
+            | Self::StepUnknown { step, .. }
+            | Self::StepProbed { step, .. }
+            | Self::StepDecided { step, .. }
+            | Self::StepAbandoned { step, .. } => Some(*step),
+            Self::RunStarted { .. }
+            | Self::Forked { .. }
+            | Self::Claimed { .. }
+            | Self::SignalReceived { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::RunFinished { .. } => None,
         }
     }
 

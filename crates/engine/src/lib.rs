@@ -23,6 +23,7 @@ mod record;
 mod repeats;
 mod replay;
 mod retry;
+mod rules;
 mod run;
 
 pub use agent::{AgentSpec, ModelRef, ToolSpec};
@@ -36,4 +37,5 @@ pub use key::EffectKey;
 pub use record::{ENTRY_VERSION, Entry, EntryError};
 pub use replay::{Divergence, Replayed, replay};
 pub use retry::RetryPolicy;
-pub use run::{Attempt, Message, OpenStep, Pending, Run, Status, Work};
+pub use rules::Rules;
+pub use run::{ANSWER, Attempt, Message, OpenStep, Pending, Run, Status, Work};

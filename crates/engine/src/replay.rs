@@ -87,9 +87,9 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             message: message.clone(),
             is_logical_only: *is_logical_only,
         }),
-        Event::Claimed { epoch, .. } => Some(Input::Claim { epoch: *epoch }),
-        Event::SignalReceived { id, name, body, .. } => {
-            Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone() }))
+        Event::Claimed { epoch, rules, .. } => Some(Input::Claim { epoch: *epoch, rules: *rules }),
+        Event::SignalReceived { id, name, body, question, .. } => {
+            Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone(), question: *question }))
         }
         Event::Paused { .. } => Some(Input::Pause),
         Event::Resumed { .. } => Some(Input::Resume),

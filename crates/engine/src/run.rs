@@ -28,11 +28,16 @@ use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::repeats::Repeats;
+use crate::rules::Rules;
 
 pub use pending::{Pending, Work};
 
+/// The name of a signal that answers a question.
+pub const ANSWER: &str = "answer";
 /// Signals that a run keeps until it asks for them.
 pub(crate) const SIGNALS_MAX: usize = 256;
+/// Answers that are remembered, so that the same one twice is harmless and another is told so.
+const ANSWERED_MAX: usize = 64;
 /// Ids of signals that are remembered, so that the same one twice is once.
 const SIGNAL_IDS_MAX: usize = 1024;
 
@@ -41,6 +46,7 @@ const SIGNAL_IDS_MAX: usize = 1024;
 pub struct Run {
     born: Option<Born>,
     epoch: u64,
+    rules: Rules,
     conversation: Vec<Message>,
     conversation_bytes: u64,
     replies: u64,
@@ -50,7 +56,9 @@ pub struct Run {
     last_step: u64,
     ledger: Ledger,
     repeats: Repeats,
+    // Answers that named no question, which only the first rules give to the next one.
     answers: VecDeque<Body>,
+    answered: VecDeque<(u64, Body)>,
     signal_ids: VecDeque<String>,
     known_signals: BTreeSet<String>,
     is_paused: bool,
@@ -100,6 +108,8 @@ pub struct OpenStep {
     pub class: Class,
     /// Where it stands.
     pub phase: Attempt,
+    /// When this attempt was intended.
+    pub since: Timestamp,
 }
 
 /// Where an open step stands.
@@ -218,6 +228,12 @@ impl Run {
         self.open.as_ref()
     }
 
+    /// The open question, by the number of its step.
+    pub fn open_question(&self) -> Option<u64> {
+        let open = self.open.as_ref()?;
+        matches!((&open.phase, &open.effect), (Attempt::Doing, Effect::AskHuman { .. })).then_some(open.step)
+    }
+
     /// The number of the newest step.
     pub fn last_step(&self) -> u64 {
         self.last_step
@@ -281,9 +297,12 @@ impl Run {
                     self.say(Message::User(message.clone()));
                 }
             }
-            Event::Claimed { epoch, .. } => self.epoch = *epoch,
-            Event::StepIntended { step, attempt, effect, class, reserved, .. } => {
-                self.intend(*step, *attempt, effect, *class, *reserved);
+            Event::Claimed { epoch, rules, .. } => {
+                self.epoch = *epoch;
+                self.rules = *rules;
+            }
+            Event::StepIntended { step, attempt, effect, class, reserved, at } => {
+                self.intend(*step, *attempt, effect, *class, *reserved, *at);
             }
             Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
             Event::StepFailed { usage, retry_at, .. } => {
@@ -296,7 +315,7 @@ impl Run {
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
             // What was decided is in the event after it.
             Event::StepDecided { .. } => {}
-            Event::SignalReceived { id, name, body, .. } => self.hear(id, name, body),
+            Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
             Event::Paused { .. } => self.is_paused = true,
             Event::Resumed { .. } => self.is_paused = false,
             // What was set aside for it stays so: whoever started this run has to count with it.
@@ -327,7 +346,7 @@ impl Run {
         });
     }
 
-    fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending) {
+    fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending, since: Timestamp) {
         if step > self.last_step {
             self.last_step = step;
             if let Some(call) = effect.call() {
@@ -337,7 +356,7 @@ impl Run {
         }
         self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
         self.ledger.reserve(reserved);
-        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing });
+        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing, since });
     }
 
     /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.
@@ -370,16 +389,19 @@ impl Run {
             // A model that gave up ends the run, in the event after this.
             (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
         }
-        // An answer that waited for its question has been given.
         if matches!(open.effect, Effect::AskHuman { .. })
             && let Settled::Returned(result) = result
-            && self.answers.front() == Some(&result.content)
         {
-            self.answers.pop_front();
+            // An answer that waited for its question has been given.
+            self.answers.pop_front_if(|answer| *answer == result.content);
+            if self.answered.len() == ANSWERED_MAX {
+                self.answered.pop_front();
+            }
+            self.answered.push_back((step, result.content.clone()));
         }
     }
 
-    fn hear(&mut self, id: &str, name: &str, body: &Body) {
+    fn hear(&mut self, id: &str, name: &str, body: &Body, question: Option<u64>) {
         if self.signal_ids.len() == SIGNAL_IDS_MAX
             && let Some(oldest) = self.signal_ids.pop_front()
         {
@@ -387,8 +409,10 @@ impl Run {
         }
         self.signal_ids.push_back(id.to_owned());
         self.known_signals.insert(id.to_owned());
-        match name {
-            "answer" => self.answers.push_back(body.clone()),
+        match (name, question) {
+            // What it settles is in the event after it.
+            (ANSWER, Some(_)) => {}
+            (ANSWER, None) => self.answers.push_back(body.clone()),
             _ => self.say(Message::User(body.clone())),
         }
     }

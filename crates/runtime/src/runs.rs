@@ -21,6 +21,8 @@ mod journal;
 mod lease;
 mod presence;
 mod real;
+mod standing;
+mod tell;
 mod worker;
 
 pub use bodies::{fetch, shelve};
@@ -33,4 +35,5 @@ pub use instruction::Instruction;
 pub use journal::Journal;
 pub use real::{RealEffects, RunSettings, ScriptError, TOOLS, default_class};
 pub use saggar_engine as engine;
+pub use standing::Awaited;
 pub use worker::{Worker, WorkerSettings};

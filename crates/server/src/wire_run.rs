@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use saggar_api as api;
 use saggar_domain::{RunState, Timeout};
 use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
-use saggar_runtime::runs::{ForkAt, Replay, default_class};
+use saggar_runtime::runs::{Awaited, ForkAt, Replay, default_class};
 use saggar_runtime::store::RunRow;
 
 use crate::refusal::Refusal;
@@ -91,9 +91,26 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         generation: row.generation,
         parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through }),
         child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
+        question: None,
+        parked: None,
         sandbox_id: row.sandbox,
         outcome,
     })
+}
+
+/// A run with what it waits for from a person.
+pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
+    match awaited {
+        None => run,
+        Some(Awaited::Answer { question, text, since }) => {
+            let question = api::RunQuestion { id: question, text, asked_at: wire::time(since) };
+            api::Run { question: Some(question), ..run }
+        }
+        Some(Awaited::Decision { step, what, reason, since }) => {
+            let parked = api::RunParked { step, tool: what, reason, since: wire::time(since) };
+            api::Run { parked: Some(parked), ..run }
+        }
+    }
 }
 
 pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {

@@ -3,7 +3,7 @@
 use saggar_domain::{RunId, Timestamp};
 
 use super::next::{Planner, is_late};
-use super::{Attempt, Born, OpenStep, Run, SIGNALS_MAX};
+use super::{ANSWER, Attempt, Born, OpenStep, Run, SIGNALS_MAX};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::BudgetName;
@@ -11,6 +11,7 @@ use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
+use crate::rules::Rules;
 
 /// Attempts of one step after which a worker's death is no longer taken for bad luck: then a person looks.
 const REDONE_MAX: u32 = 20;
@@ -30,7 +31,7 @@ impl Run {
         }
         match input {
             Input::Start { .. } | Input::Fork { .. } => Err(Rejected::NotStarted),
-            Input::Claim { epoch } => self.decide_claim(now, born, *epoch),
+            Input::Claim { epoch, rules } => self.decide_claim(now, born, *epoch, *rules),
             Input::Reported { epoch, step, attempt, report, chance } => {
                 if *epoch != self.epoch {
                     return Err(Rejected::Stale { given: *epoch, current: self.epoch });
@@ -101,14 +102,14 @@ impl Run {
 
     /// Only who holds a run begins anything: so nothing is open in a run that nobody has held, and what is open was left by a worker. That is
     /// settled by its class, and never silently done again where that could do harm.
-    fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64) -> Result<Vec<Event>, Rejected> {
+    fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64, rules: Rules) -> Result<Vec<Event>, Rejected> {
         if epoch <= self.epoch {
             return Err(Rejected::Stale { given: epoch, current: self.epoch });
         }
-        let mut events = vec![Event::Claimed { epoch, at: now }];
+        let mut events = vec![Event::Claimed { epoch, rules, at: now }];
         let Some(open) = &self.open else {
             if !self.is_paused {
-                events.extend(Planner::new(self, born, now).plan());
+                events.extend(Planner::new(self, born, now).by(rules).plan());
             }
             return Ok(events);
         };
@@ -157,15 +158,23 @@ impl Run {
         if self.known_signals.contains(&signal.id) {
             return Ok(Vec::new());
         }
-        if self.answers.len() >= SIGNALS_MAX {
+        let is_answer = signal.name == ANSWER;
+        if is_answer && self.rules.answers_name_their_question() {
+            let question = signal.question.ok_or(Rejected::UnnamedQuestion)?;
+            if self.open_question() != Some(question) {
+                // Asked for again because no reply came, the same answer is harmless.
+                return match self.answered.iter().find(|(step, _)| *step == question) {
+                    Some((_, answer)) if *answer == signal.body => Ok(Vec::new()),
+                    Some(_) => Err(Rejected::AlreadyAnswered { question }),
+                    None => Err(Rejected::NotOpen { question }),
+                };
+            }
+        } else if self.answers.len() >= SIGNALS_MAX && !self.rules.answers_name_their_question() {
             return Err(Rejected::TooManySignals(SIGNALS_MAX));
         }
-        let Signal { id, name, body } = signal.clone();
-        let is_answer = name == "answer";
-        let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), at: now }];
-        if let Some(open) = &self.open
-            && let (Attempt::Doing, Effect::AskHuman { .. }, true) = (&open.phase, &open.effect, is_answer)
-        {
+        let Signal { id, name, body, question } = signal.clone();
+        let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), question, at: now }];
+        if let Some(open) = self.open.as_ref().filter(|_| is_answer && self.open_question().is_some()) {
             let result = Settled::Returned(ToolResult { content: body, is_error: false });
             events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
         }

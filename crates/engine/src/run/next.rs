@@ -15,6 +15,7 @@ use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::key::EffectKey;
 use crate::repeats::Repeats;
+use crate::rules::Rules;
 
 /// Bytes of conversation to a token, for what is set aside.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -37,6 +38,7 @@ pub(super) struct Planner<'a> {
     messages: u64,
     conversation_bytes: u64,
     calls: VecDeque<&'a ToolCall>,
+    // Only the first rules keep answers for questions to come.
     answers: VecDeque<&'a Body>,
     events: Vec<Event>,
 }
@@ -57,6 +59,15 @@ impl<'a> Planner<'a> {
             answers: run.answers.iter().collect(),
             events: Vec::new(),
         }
+        .by(run.rules)
+    }
+
+    /// Who claims a run decides by its own rules, not by those of whoever had it before.
+    pub(super) fn by(mut self, rules: Rules) -> Self {
+        if rules.answers_name_their_question() {
+            self.answers.clear();
+        }
+        self
     }
 
     /// The step that was open will have cost this, and one more message will have been said.

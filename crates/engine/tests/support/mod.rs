@@ -22,7 +22,7 @@ impl Driven {
         let mut driven = Self { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
         let run = RunId::from_random([7; 16]);
         driven.input(Input::Start { run, agent: Box::new(agent), child_of: None }).expect("it is accepted");
-        driven.input(Input::Claim { epoch: 1 }).expect("it is accepted");
+        driven.input(Input::claim(1)).expect("it is accepted");
         driven
     }
 

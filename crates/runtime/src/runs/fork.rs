@@ -69,8 +69,13 @@ impl Runs {
         self.row(permit, &id).await
     }
 
-    /// The last entry of a step. Steps only grow along a journal, so it is found by halving.
     async fn end_of_step(&self, parent: &RunRow, step: u64) -> Result<u64, Fault> {
+        let found = self.find_end_of_step(parent, step).await?;
+        found.ok_or_else(|| no_such(&parent.id, format!("run {} has no step {step}", parent.id)))
+    }
+
+    /// The last entry of a step, if there is such a step. Steps only grow along a journal, so it is found by halving.
+    pub(super) async fn find_end_of_step(&self, parent: &RunRow, step: u64) -> Result<Option<u64>, Fault> {
         let (mut low, mut high) = (0, parent.head);
         // INVARIANT: every entry up to `low` belongs to this step or an earlier one; some entry after `high` to a later one, or none is left.
         while low < high {
@@ -82,8 +87,8 @@ impl Runs {
             }
         }
         match self.step_at(parent, low).await? {
-            Some(found) if found == step && low > 0 => Ok(low),
-            _ => Err(no_such(&parent.id, format!("run {} has no step {step}", parent.id))),
+            Some(found) if found == step && low > 0 => Ok(Some(low)),
+            _ => Ok(None),
         }
     }
 
@@ -111,22 +116,7 @@ impl Runs {
 }
 
 fn step_of(entry: &str) -> Option<u64> {
-    match Entry::decode(entry).ok()?.event {
-        Event::StepIntended { step, .. }
-        | Event::StepSettled { step, .. }
-        | Event::StepFailed { step, .. }
-        | Event::StepUnknown { step, .. }
-        | Event::StepProbed { step, .. }
-        | Event::StepDecided { step, .. }
-        | Event::StepAbandoned { step, .. } => Some(step),
-        Event::RunStarted { .. }
-        | Event::Forked { .. }
-        | Event::Claimed { .. }
-        | Event::SignalReceived { .. }
-        | Event::Paused { .. }
-        | Event::Resumed { .. }
-        | Event::RunFinished { .. } => None,
-    }
+    Entry::decode(entry).ok()?.event.step()
 }
 
 fn no_such(id: &RunId, what: String) -> Fault {

@@ -5,6 +5,7 @@
 mod children;
 mod decide;
 mod end;
+mod inbox;
 mod kills;
 // Tests of the binary link it too, and each uses a part of it.
 #[allow(dead_code)]

@@ -84,12 +84,15 @@ pub(crate) async fn list(
     responses((status = 200, description = "The run", body = Run)),
 )]
 pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -> Result<axum::Json<Run>, Refusal> {
-    Ok(axum::Json(wire::run(server.runs.get(&allowed.permit).await?)?))
+    let row = server.runs.get(&allowed.permit).await?;
+    let awaited = server.runs.awaited(&allowed.permit, &row).await?;
+    Ok(axum::Json(wire::awaiting(wire::run(row)?, awaited)))
 }
 
 /// Say something to a run, or answer its question
 ///
-/// Durable when this answers; the same `id` twice is once.
+/// Durable when this answers; the same `id` twice is once. An answer names its `question`; one that is for no open question is refused with a
+/// conflict, which says what the run asks now.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/signal", tag = "runs", operation_id = "signalRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -101,8 +104,8 @@ pub(crate) async fn signal(
     State(server): State<Shared>,
     Json(signal): Json<SignalRun>,
 ) -> Result<StatusCode, Refusal> {
-    let SignalRun { id, name, body } = signal;
-    server.tell(&allowed.permit, id, Instruction::Signal { name, body: Body::text(body) }).await
+    let SignalRun { id, name, body, question } = signal;
+    server.tell(&allowed.permit, id, Instruction::Signal { name, body: Body::text(body), question }).await
 }
 
 /// Let a run begin no new effect
@@ -142,6 +145,8 @@ pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>
 }
 
 /// Decide about a step of which nobody knows whether it was done
+///
+/// Refused with a conflict when the run isn't parked at that step.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/steps/{step}/decide", tag = "runs", operation_id = "decideStep",
     params(
