@@ -81,6 +81,26 @@ pub struct AgentModel {
     /// The most tokens of one reply, which is what is set aside for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_tokens_max: Option<u64>,
+    /// The most that one reply costs, in millionths, which is what is set aside for it. Without it, the most that a reply has cost before is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_micros_max: Option<u64>,
+}
+
+impl AgentModel {
+    /// The providers there are.
+    pub const PROVIDERS: [&str; 1] = ["scripted"];
+
+    /// What is wrong with a provider, and what to do about it. Asked before anything else is read: what belongs to a provider that isn't
+    /// supported would only be a puzzle.
+    pub fn wrong_provider(provider: &str) -> Option<(String, String)> {
+        if Self::PROVIDERS.contains(&provider) {
+            return None;
+        }
+        let supported = Self::PROVIDERS.map(|provider| format!("{provider:?}")).join(", ");
+        let message = format!("the model provider {provider:?} is not supported: this version supports {supported}");
+        let help = "set model.provider to \"scripted\" and model.script to the turns it says; docs/durability.md shows an agent";
+        Some((message, help.to_owned()))
+    }
 }
 
 /// A tool an agent may use.
@@ -222,6 +242,18 @@ pub struct RunParent {
     pub run_id: RunId,
     /// Up to which entry.
     pub through: u64,
+    /// The call that was open there, which the fork makes again with a key of its own. Only in the answer to `forkRun`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub does_again: Option<RunOpenCall>,
+}
+
+/// A call that was open where a run was forked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunOpenCall {
+    /// The step, in the run that was forked.
+    pub step: u64,
+    /// The tool, or `model`.
+    pub tool: String,
 }
 
 /// Who started a run.

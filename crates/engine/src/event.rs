@@ -42,6 +42,9 @@ pub enum Event {
         message: Option<Body>,
         /// Whether files were not restored with the conversation.
         is_logical_only: bool,
+        /// Whether the call that was open is done again, by a key of the fork's own. Before version 3 it was dropped.
+        #[serde(default, skip_serializing_if = "is_false")]
+        does_again: bool,
         /// When.
         at: Timestamp,
     },
@@ -112,6 +115,13 @@ pub enum Event {
     },
     /// Whoever did an effect is being asked whether it was done.
     StepProbed {
+        /// Which step.
+        step: u64,
+        /// When.
+        at: Timestamp,
+    },
+    /// An effect is to be done again, and the run is paused: it is when the run is resumed.
+    StepInterrupted {
         /// Which step.
         step: u64,
         /// When.
@@ -227,6 +237,7 @@ impl Event {
             | Self::StepFailed { at, .. }
             | Self::StepUnknown { at, .. }
             | Self::StepProbed { at, .. }
+            | Self::StepInterrupted { at, .. }
             | Self::StepDecided { at, .. }
             | Self::SignalReceived { at, .. }
             | Self::Paused { at }
@@ -244,6 +255,7 @@ impl Event {
             | Self::StepFailed { step, .. }
             | Self::StepUnknown { step, .. }
             | Self::StepProbed { step, .. }
+            | Self::StepInterrupted { step, .. }
             | Self::StepDecided { step, .. }
             | Self::StepAbandoned { step, .. } => Some(*step),
             Self::RunStarted { .. }
@@ -267,6 +279,7 @@ impl Event {
             Self::StepFailed { .. } => "step_failed",
             Self::StepUnknown { .. } => "step_unknown",
             Self::StepProbed { .. } => "step_probed",
+            Self::StepInterrupted { .. } => "step_interrupted",
             Self::StepDecided { .. } => "step_decided",
             Self::SignalReceived { .. } => "signal_received",
             Self::Paused { .. } => "paused",
@@ -275,4 +288,9 @@ impl Event {
             Self::RunFinished { .. } => "run_finished",
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

@@ -31,6 +31,8 @@ pub enum Input {
         message: Option<Body>,
         /// Whether files are not restored with the conversation.
         is_logical_only: bool,
+        /// Whether the call that is open is done again.
+        does_again: bool,
     },
     /// A worker holds it now. What the last one left unfinished is settled by its class.
     Claim {
@@ -177,6 +179,12 @@ pub enum Rejected {
     AlreadyAnswered {
         /// Which.
         question: u64,
+    },
+    /// A fork would have to do again what may be done once.
+    #[error("step {step} may have been done, and a person decides about it: a fork can't go on from there")]
+    Undecided {
+        /// Which step is open.
+        step: u64,
     },
     /// The run is over.
     #[error("the run has finished")]

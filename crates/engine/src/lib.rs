@@ -14,6 +14,7 @@
 mod agent;
 mod body;
 mod budget;
+mod built_in;
 mod child;
 mod effect;
 mod event;
@@ -29,6 +30,7 @@ mod run;
 pub use agent::{AgentSpec, ModelRef, ToolSpec};
 pub use body::{BODY_INLINE_MAX, Body};
 pub use budget::{Budget, BudgetName, Ledger, Spending};
+pub use built_in::BuiltIn;
 pub use child::{ChildEnd, ChildOf, DEPTH_MAX, NewChild};
 pub use effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 pub use event::{Event, Outcome, Settled};

@@ -26,6 +26,23 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// From 2: nothing is done again while the run is paused. Before, a worker that took a paused run redid what the last one had left open.
+    pub(crate) fn hold_back_while_paused(self) -> bool {
+        self.0 >= 2
+    }
+
+    /// From 2: an attempt that ended with its worker is no failed attempt.
+    pub(crate) fn count_deaths_apart(self) -> bool {
+        self.0 >= 2
+    }
+
+    /// From 2: money is set aside before a model is called, and checked before it is called again.
+    pub(crate) fn reserve_money(self) -> bool {
+        self.0 >= 2
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self::FIRST

@@ -55,6 +55,8 @@ pub struct Run {
     open: Option<OpenStep>,
     last_step: u64,
     ledger: Ledger,
+    // The most that a call of the model has cost.
+    dearest: u64,
     repeats: Repeats,
     // Answers that named no question, which only the first rules give to the next one.
     answers: VecDeque<Body>,
@@ -110,6 +112,29 @@ pub struct OpenStep {
     pub phase: Attempt,
     /// When this attempt was intended.
     pub since: Timestamp,
+    /// How many of its attempts ended with their worker.
+    pub deaths: u32,
+}
+
+impl OpenStep {
+    /// Whether a worker does it, or may.
+    fn is_being_done(&self) -> bool {
+        let is_executed = match &self.effect {
+            Effect::CallModel { .. } | Effect::CallTool { .. } => true,
+            Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => false,
+        };
+        is_executed && self.phase == Attempt::Doing
+    }
+
+    /// Whether it may have been done, and must not be done again without a person's word.
+    fn is_undecided(&self) -> bool {
+        match &self.phase {
+            Attempt::Unknown { .. } => true,
+            // It failed, and certainly did nothing.
+            Attempt::Backoff { .. } => false,
+            Attempt::Doing | Attempt::Probing | Attempt::Interrupted => self.class == Class::Once,
+        }
+    }
 }
 
 /// Where an open step stands.
@@ -124,6 +149,8 @@ pub enum Attempt {
         /// When.
         until: Timestamp,
     },
+    /// It is to be done again when the run is resumed.
+    Interrupted,
     /// Nobody knows, and a person decides.
     Unknown {
         /// Why nobody knows.
@@ -244,6 +271,11 @@ impl Run {
         &self.ledger
     }
 
+    /// The most that a call of the model has cost, in millionths.
+    pub fn dearest(&self) -> u64 {
+        self.dearest
+    }
+
     /// How it ended, once it has.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
@@ -267,6 +299,7 @@ impl Run {
         };
         match (&open.phase, &open.effect) {
             (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
+            (Attempt::Interrupted, _) => Status::Paused,
             (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
             (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
@@ -281,7 +314,7 @@ impl Run {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
-            Event::Forked { run, generation, message, is_logical_only, at, .. } => {
+            Event::Forked { run, generation, message, is_logical_only, does_again, at, .. } => {
                 if let Some(born) = &mut self.born {
                     born.id = run.clone();
                     born.generation = *generation;
@@ -290,7 +323,10 @@ impl Run {
                     born.child_of = None;
                 }
                 self.epoch = 0;
-                self.drop_open();
+                match does_again {
+                    true => self.put_back_open(),
+                    false => self.drop_open(),
+                }
                 self.is_paused = false;
                 self.ledger.settle(Spending::default());
                 if let Some(message) = message {
@@ -300,12 +336,17 @@ impl Run {
             Event::Claimed { epoch, rules, .. } => {
                 self.epoch = *epoch;
                 self.rules = *rules;
+                // Whoever held the run and was doing this is gone.
+                if let Some(open) = self.open.as_mut().filter(|open| open.is_being_done()) {
+                    open.deaths = open.deaths.saturating_add(1);
+                }
             }
             Event::StepIntended { step, attempt, effect, class, reserved, at } => {
                 self.intend(*step, *attempt, effect, *class, *reserved, *at);
             }
             Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
             Event::StepFailed { usage, retry_at, .. } => {
+                self.dearest = self.dearest.max(usage.micros);
                 let reserved = self.ledger.reserved();
                 self.ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
                 self.ledger.reserve(reserved);
@@ -313,6 +354,7 @@ impl Run {
             }
             Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
+            Event::StepInterrupted { .. } => self.set_phase(Attempt::Interrupted),
             // What was decided is in the event after it.
             Event::StepDecided { .. } => {}
             Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
@@ -356,13 +398,24 @@ impl Run {
         }
         self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
         self.ledger.reserve(reserved);
-        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing, since });
+        let deaths = self.open.as_ref().filter(|open| open.step == step).map_or(0, |open| open.deaths);
+        let (effect, phase) = (effect.clone(), Attempt::Doing);
+        self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths });
     }
 
     /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.
     fn drop_open(&mut self) {
-        if let Some(OpenStep { effect: Effect::Delegate { call, .. }, .. }) = self.open.take() {
-            self.calls.push_front(call);
+        match &self.open {
+            Some(OpenStep { effect: Effect::Delegate { .. }, .. }) => self.put_back_open(),
+            Some(_) | None => self.open = None,
+        }
+    }
+
+    /// The call of the open step is the next one again.
+    fn put_back_open(&mut self) {
+        let open = self.open.take();
+        if let Some(call) = open.as_ref().and_then(|open| open.effect.call()) {
+            self.calls.push_front(call.clone());
             self.repeats.take_back();
         }
     }
@@ -370,6 +423,7 @@ impl Run {
     fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
         let Some(open) = self.open.take_if(|open| open.step == step) else { return };
         self.ledger.settle(open.effect.cost(result, usage));
+        self.dearest = self.dearest.max(usage.micros);
         match (result, open.effect.call()) {
             (Settled::Replied(reply), _) => {
                 self.calls = reply.calls.iter().cloned().collect();

@@ -290,7 +290,8 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     let mut fork = Driven { run: Run::from_events(&past), journal: past, now: driven.now };
     let message = Some(Body::text("this time with care"));
     let run = RunId::from_random([9; 16]);
-    let events = fork.input(Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true }).unwrap();
+    let input = Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true };
+    let events = fork.input(input).unwrap();
     assert_eq!((names(&events), fork.run.status(), fork.run.pending()), (vec!["forked"], Status::Queued, None));
     assert_eq!(names(&fork.input(Input::claim(1)).unwrap()), ["claimed", "step_intended"]);
     let pending = fork.run.pending().unwrap();

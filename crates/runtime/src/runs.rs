@@ -28,7 +28,7 @@ mod worker;
 pub use bodies::{fetch, shelve};
 pub use effects::{About, Effects, Session, Task, Work};
 pub use fixture::{Drift, FIXTURE_SCHEMA, Fixture, Replay};
-pub use fork::ForkAt;
+pub use fork::{ForkAt, Forked, OpenCall};
 pub use handle::{NewRun, Runs};
 pub use hub::Hub;
 pub use instruction::Instruction;

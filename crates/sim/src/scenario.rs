@@ -366,6 +366,7 @@ impl Simulation {
             }
             self.check_effects(&id, &events, &ledger);
             self.check_answers(&id, &events);
+            self.check_pauses(&id, &events);
         }
         for run in self.world.sandboxes() {
             self.world.violation(format!("the sandbox of {run} lives on"));
@@ -389,6 +390,21 @@ impl Simulation {
             let is_other = |event: &&Event| matches!(event, Event::StepSettled { step, result: Settled::Returned(given), .. } if *step == asked && given.content != expected);
             if let Some(other) = events.iter().find(is_other) {
                 self.world.violation(format!("{id}: question {asked} was given the answer of another: {other:?}"));
+            }
+        }
+    }
+
+    /// Nothing is begun, and nothing done again, while a run is paused.
+    fn check_pauses(&self, id: &RunId, events: &[Event]) {
+        let mut is_paused = false;
+        for event in events {
+            match event {
+                Event::Paused { .. } => is_paused = true,
+                Event::Resumed { .. } => is_paused = false,
+                Event::StepIntended { step, attempt, .. } if is_paused => {
+                    self.world.violation(format!("{id}: attempt {attempt} of step {step} began while it was paused"));
+                }
+                _ => {}
             }
         }
     }

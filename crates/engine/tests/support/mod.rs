@@ -80,6 +80,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
         id: format!("call_{index}"),
         tool: (*tool).to_owned(),
         arguments: Body::text(*arguments),
+        read: None,
     };
     ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
 }
@@ -94,6 +95,7 @@ pub fn agent() -> AgentSpec {
             provider: "scripted".to_owned(),
             model: "script".to_owned(),
             reply_tokens_max: 100,
+            reply_micros_max: None,
             retry: RetryPolicy::default(),
         },
         tools: BTreeMap::from([

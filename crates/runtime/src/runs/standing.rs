@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 
 /// Entries read at once while looking backwards.
-const WINDOW: u64 = 16;
+const WINDOW: u64 = 64;
 
 /// The newest step up to an entry.
 #[derive(Clone, Debug)]
@@ -48,6 +48,18 @@ impl Standing {
     pub(super) fn parked(&self) -> Option<&str> {
         match &self.last {
             Event::StepUnknown { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Why nobody may do the step again without a person's word. The engine's rule for forks, on what the journal says.
+    pub(super) fn undecided(&self) -> Option<&'static str> {
+        match &self.last {
+            Event::StepUnknown { .. } | Event::StepDecided { .. } => {
+                Some("may have been done or not, and a person decides about it")
+            }
+            Event::StepFailed { .. } => None,
+            _ if self.is_open() && self.class == Class::Once => Some("may be done only once, and is under way"),
             _ => None,
         }
     }

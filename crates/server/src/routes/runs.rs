@@ -32,6 +32,7 @@ pub(crate) async fn start(
     headers: HeaderMap,
     body: JsonText,
 ) -> Result<Response, Refusal> {
+    wire::check_providers(&body.0)?;
     let start: StartRun = body.read()?;
     let idempotency = idempotency(&headers, &start)?;
     let new = NewRun { agent: wire::agent(start.agent), idempotency };
@@ -168,7 +169,9 @@ pub(crate) async fn decide(
 
 /// Begin another run from this one's past
 ///
-/// It has everything up to that step and a future of its own. Files are not restored with it.
+/// It has everything up to that step and a future of its own. Files are not restored with it. A call that is open there is made again by the fork,
+/// with a key of its own: `parent.does_again` names it. Where the call may be made only once, or nobody knows whether it was made, the fork is
+/// refused with a conflict.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/fork", tag = "runs", operation_id = "forkRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -181,8 +184,8 @@ pub(crate) async fn fork(
     Json(fork): Json<ForkRun>,
 ) -> Result<Response, Refusal> {
     let at = wire::fork_at(&fork)?;
-    let row = server.runs.fork(&allowed.permit, at, fork.message.map(Body::text)).await?;
-    Ok((StatusCode::CREATED, axum::Json(wire::run(row)?)).into_response())
+    let forked = server.runs.fork(&allowed.permit, at, fork.message.map(Body::text)).await?;
+    Ok((StatusCode::CREATED, axum::Json(wire::forked(forked)?)).into_response())
 }
 
 impl Server {
