@@ -68,6 +68,9 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
                 Some(ForkAt::Entry(entry)) => (None, Some(entry)),
             };
             let fork = client.run(run).fork(&ForkRun { at_step, at_entry, message: with }).await?;
+            if let Some(open) = fork.parent.as_ref().and_then(|parent| parent.does_again.as_ref()) {
+                note(&format!("step {} ({}) was open: the fork does it again", open.step, line(&open.tool)));
+            }
             show_id(&fork, is_json)?;
             Ok(0)
         }
@@ -267,6 +270,13 @@ fn row(run: &Run) -> Vec<String> {
 fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
     let mut agent = read_value(path)?;
+    let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
+    for model in others.chain([&agent]).map(|agent| &agent["model"]) {
+        let wrong = model["provider"].as_str().and_then(saggar_api::AgentModel::wrong_provider);
+        if let Some((message, help)) = wrong {
+            return Err(Failure::ours("invalid_agent", format!("{}: {message}", path.display()), help));
+        }
+    }
     read_script(path, &mut agent)?;
     for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
         read_script(path, other)?;
