@@ -195,9 +195,10 @@ fn money_is_set_aside_before_it_is_spent() {
 
 #[test]
 fn a_failed_call_that_cost_something_is_not_tried_beyond_the_limit() {
-    let mut driven = with_money(100, None);
-    assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_failed"], "the first reserved 1");
+    let mut driven = with_money(150, None);
+    assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_failed"], "90 are left, and the next may cost 60");
     driven.pass(Duration::from_secs(60));
+    assert_eq!(driven.run.ledger().reserved().micros, 60);
     assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_settled", "run_finished"]);
     assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
     driven.check();

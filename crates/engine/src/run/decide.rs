@@ -252,12 +252,17 @@ impl Run {
 
     /// The same step once more: visible, counted, by the same key.
     pub(super) fn intend_again(&self, open: &OpenStep, now: Timestamp) -> Event {
+        let mut reserved = self.ledger.reserved();
+        // Where money is set aside, a failed try may have shown that it costs more.
+        if reserved.micros > 0 {
+            reserved.micros = reserved.micros.max(self.dearest);
+        }
         Event::StepIntended {
             step: open.step,
             attempt: open.attempt.saturating_add(1),
             effect: open.effect.clone(),
             class: open.class,
-            reserved: self.ledger.reserved(),
+            reserved,
             at: now,
         }
     }

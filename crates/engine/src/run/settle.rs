@@ -62,7 +62,10 @@ impl Run {
             let refused = if self.rules.reserve_money() {
                 // What the next try may cost comes on top of what this one has cost.
                 let mut ledger = self.ledger;
-                let next = ledger.reserved().plus(one_more);
+                let mut next = ledger.reserved().plus(one_more);
+                if next.micros > 0 {
+                    next.micros = next.micros.max(self.dearest).max(usage.micros);
+                }
                 ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
                 ledger.refuses(next)
             } else {

@@ -102,7 +102,15 @@ impl Runs {
         if !matches!(row.state, RunState::Asking | RunState::Parked) {
             return Ok(None);
         }
-        let Some(standing) = self.standing(row, row.head).await? else { return Ok(None) };
+        let standing = match self.standing(row, row.head).await {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return Ok(None),
+            // A run whose journal is damaged can still be looked at.
+            Err(fault) => {
+                tracing::warn!(run_id = %row.id, error = %fault, "what a run waits for can't be read");
+                return Ok(None);
+            }
+        };
         if let Some(question) = standing.question() {
             let text = super::bodies::fetch(self.store(), question).await?;
             return Ok(Some(Awaited::Answer { question: standing.step, text, since: standing.since }));

@@ -1,5 +1,7 @@
 //! An inbox full of answers that nobody asked for, as an older program left it: the run reads them once, hears what steers it, and rests.
 
+use std::time::{Duration, Instant};
+
 use saggar_domain::{RunState, Timestamp};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
@@ -7,7 +9,7 @@ use saggar_runtime::runs::engine::{Class, Event};
 use saggar_runtime::store::{JsonText, LetterRoom, NewLetter, Store};
 
 use crate::ledger::Ledger;
-use crate::place::{Place, agent};
+use crate::place::{PATIENCE, Place, agent};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn answers_that_nobody_asked_for_are_read_once_and_keep_no_run_from_being_steered() {
@@ -34,7 +36,18 @@ async fn answers_that_nobody_asked_for_are_read_once_and_keep_no_run_from_being_
         place.runs.tell(&place.permit(Action::TellRun(run.clone())), None, instruction).await.unwrap();
     };
     tell(Instruction::Pause).await;
-    place.until(&run, "it rests", |row| row.holder.is_none() && row.wake_at.is_none_or(|at| at > row.updated_at)).await;
+    let begun = Instant::now();
+    let row = loop {
+        let left = store.letters(run.clone()).await.unwrap().len();
+        let row = place.row(&run).await;
+        if left == 1 && row.holder.is_none() {
+            break row;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it reads them and rests: {left} are left, {row:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let is_woken_later = row.wake_at.is_some_and(|at| at > row.updated_at.after(Duration::from_secs(60)));
+    assert!(is_woken_later, "the letter that was left doesn't keep it awake: {row:?}");
     let left = store.letters(run.clone()).await.unwrap();
     assert_eq!(left.iter().map(|letter| letter.id.as_str()).collect::<Vec<_>>(), ["newer"]);
     let events = place.events(&run).await;

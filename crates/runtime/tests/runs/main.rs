@@ -12,5 +12,6 @@ mod kills;
 mod ledger;
 mod let_go;
 mod limits;
+mod paused;
 mod place;
 mod stale;
