@@ -68,7 +68,7 @@ impl BuiltIn {
     /// What a call asks for, as it was read, or as it can be read here.
     pub(crate) fn of(call: &ToolCall) -> Option<Result<Self, String>> {
         match &call.read {
-            Some(read) if read.tool() == call.tool => Some(Ok(read.clone())),
+            Some(read) if read.tool() == call.tool => Some(Ok(BuiltIn::clone(read))),
             _ => Self::parse(&call.tool, call.arguments.as_text().unwrap_or_default()),
         }
     }

@@ -78,7 +78,7 @@ pub struct ToolCall {
     pub arguments: Body,
     /// What they ask for, where they are too long for a record and the tool is one of the engine's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read: Option<BuiltIn>,
+    pub read: Option<Box<BuiltIn>>,
 }
 
 /// What a tool gave.

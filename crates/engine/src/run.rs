@@ -388,7 +388,9 @@ impl Run {
             && let Settled::Returned(result) = result
         {
             // An answer that waited for its question has been given.
-            self.answers.pop_front_if(|answer| *answer == result.content);
+            if self.answers.front() == Some(&result.content) {
+                self.answers.pop_front();
+            }
             if self.answered.len() == ANSWERED_MAX {
                 self.answered.pop_front();
             }

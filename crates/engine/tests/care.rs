@@ -1,4 +1,5 @@
 //! What is not done twice, not without being asked, and not beyond what was set aside: pauses, deaths of workers, forks and money.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod support;
 
@@ -183,7 +184,7 @@ fn money_is_set_aside_before_it_is_spent() {
     assert_eq!(spend(&mut with_money(100, None), 50), 100, "the limit, and nothing beyond");
     assert_eq!(spend(&mut with_money(120, None), 50), 100, "a third call could cost 50, and 20 are left");
     assert_eq!(spend(&mut with_money(100, None), 1000), 1000, "what the first call costs is not known before");
-    let mut stated = with_money(100, Some(1000));
+    let stated = with_money(100, Some(1000));
     assert_eq!(
         stated.run.outcome(),
         Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }),
@@ -211,7 +212,7 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
         id: "c".to_owned(),
         tool: tool.to_owned(),
         arguments: blob(20_000),
-        read,
+        read: read.map(Box::new),
     };
     let question = BuiltIn::AskHuman { question: blob(19_000) };
     let task = BuiltIn::Delegate { task: blob(19_000), agent: None };

@@ -32,10 +32,11 @@ async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(),
         && call.arguments.is_too_long()
         && let Some(Ok(read)) = BuiltIn::parse(&call.tool, text)
     {
-        call.read = Some(match read.body().cloned() {
+        let read = match read.body().cloned() {
             Some(body) => read.with_body(shelve(journal, body).await?),
             None => read,
-        });
+        };
+        call.read = Some(Box::new(read));
     }
     call.arguments = shelve(journal, call.arguments.clone()).await?;
     Ok(())

@@ -170,7 +170,7 @@ fn bodies(event: &Event) -> Vec<&Body> {
 }
 
 fn of_call(call: &ToolCall) -> impl Iterator<Item = &Body> {
-    [&call.arguments].into_iter().chain(call.read.as_ref().and_then(BuiltIn::body))
+    [&call.arguments].into_iter().chain(call.read.as_deref().and_then(BuiltIn::body))
 }
 
 fn name(event: Option<&Event>) -> &'static str {
