@@ -71,15 +71,36 @@ pub struct SubAgent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct AgentModel {
-    /// Which provider; there is `scripted`.
+    /// Which provider. This version supports `scripted` only.
     #[schema(example = "scripted")]
     pub provider: String,
     /// For `scripted`: what it says, turn by turn.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object, example = json!({"turns": [{"calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}))]
     pub script: Value,
     /// The most tokens of one reply, which is what is set aside for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_tokens_max: Option<u64>,
+    /// The most that one reply costs, in millionths, which is what is set aside for it. Without it, the most that a reply has cost before is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_micros_max: Option<u64>,
+}
+
+impl AgentModel {
+    /// The providers there are.
+    pub const PROVIDERS: [&str; 1] = ["scripted"];
+
+    /// What is wrong with a provider, and what to do about it. Asked before anything else is read: what belongs to a provider that isn't
+    /// supported would only be a puzzle.
+    pub fn wrong_provider(provider: &str) -> Option<(String, String)> {
+        if Self::PROVIDERS.contains(&provider) {
+            return None;
+        }
+        let supported = Self::PROVIDERS.map(|provider| format!("{provider:?}")).join(", ");
+        let message = format!("the model provider {provider:?} is not supported: this version supports {supported}");
+        let help = "set model.provider to \"scripted\" and model.script to the turns it says; docs/durability.md shows an agent";
+        Some((message, help.to_owned()))
+    }
 }
 
 /// A tool an agent may use.
@@ -172,12 +193,45 @@ pub struct Run {
     /// Who started it and waits for its end, where a run did.
     #[serde(default)]
     pub child_of: Option<RunChildOf>,
+    /// The question it asks, while it is `asking`. Only where one run is looked at, not in lists.
+    #[serde(default)]
+    pub question: Option<RunQuestion>,
+    /// The step that a person has to decide about, while it is `parked`. Only where one run is looked at, not in lists.
+    #[serde(default)]
+    pub parked: Option<RunParked>,
     /// The sandbox it works in.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
     /// How it ended: `{"outcome": "completed", …}`, or another word and what belongs to it.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,
+}
+
+/// What a run asks a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunQuestion {
+    /// What an answer names: the number of the step that asks.
+    pub id: u64,
+    /// What is asked.
+    #[schema(example = "Which colour?")]
+    pub text: String,
+    /// When it was asked.
+    #[schema(value_type = schema::Instant)]
+    pub asked_at: Timestamp,
+}
+
+/// A step of which nobody knows whether it was done. Decide about it with `decideStep`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunParked {
+    /// The number of the step.
+    pub step: u64,
+    /// The tool that was called, or `model`.
+    pub tool: String,
+    /// Why nobody knows.
+    pub reason: String,
+    /// When it parked.
+    #[schema(value_type = schema::Instant)]
+    pub since: Timestamp,
 }
 
 /// Whose past a fork has.
@@ -188,6 +242,18 @@ pub struct RunParent {
     pub run_id: RunId,
     /// Up to which entry.
     pub through: u64,
+    /// The call that was open there, which the fork makes again with a key of its own. Only in the answer to `forkRun`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub does_again: Option<RunOpenCall>,
+}
+
+/// A call that was open where a run was forked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunOpenCall {
+    /// The step, in the run that was forked.
+    pub step: u64,
+    /// The tool, or `model`.
+    pub tool: String,
 }
 
 /// Who started a run.
@@ -263,6 +329,11 @@ pub struct SignalRun {
     pub name: String,
     /// What.
     pub body: String,
+    /// The question that an `answer` is for, which it has to name: `question.id` of the run. An answer to any other question than the open one
+    /// is refused; the same answer to the same question again is accepted and changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 2)]
+    pub question: Option<u64>,
 }
 
 /// What to do about a step of which nobody knows whether it was done.

@@ -152,7 +152,7 @@ fn body_of(path: &str) -> Value {
     match path.rsplit('/').next().unwrap_or_default() {
         "execs" => json!({ "command": "true" }),
         "timeout" => json!({ "ttl": "1m" }),
-        "signal" if path.contains("/runs/") => json!({ "name": "answer", "body": "x" }),
+        "signal" if path.contains("/runs/") => json!({ "name": "note", "body": "x" }),
         "signal" => json!({ "signal": "TERM" }),
         "resize" => json!({ "rows": 24, "cols": 80 }),
         "move" => json!({ "from": "/tmp/a", "to": "/tmp/b" }),

@@ -57,7 +57,8 @@ fn post(server: &Server, path: &str) {
 }
 
 fn answer(server: &Server, run: &str, text: &str) {
-    let signal = json!({ "name": "answer", "body": text });
+    let question = &until_state(server, run, "asking")["question"]["id"];
+    let signal = json!({ "name": "answer", "question": question, "body": text });
     assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &signal).status, 202);
 }
 
@@ -159,7 +160,7 @@ fn the_budget_of_children_trips_by_name_and_a_cancel_goes_down() {
     let mut wrong = parent(json!([]), json!([]), json!({}));
     wrong["agent"]["agents"]["helper"]["tools"]["http"] = json!({});
     server.post("/api/v1/runs", &wrong).problem(400, "invalid_value");
-    let signal = json!({ "id": "@parent", "name": "answer", "body": "x" });
+    let signal = json!({ "id": "@parent", "name": "note", "body": "x" });
     let other = start(&server, &parent(json!([{ "calls": [ask("?")] }]), json!([]), json!({})));
     server.post(&format!("/api/v1/runs/{other}/signal"), &signal).problem(400, "invalid_value");
 }

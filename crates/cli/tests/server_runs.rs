@@ -4,7 +4,11 @@ mod http;
 mod runs;
 
 use http::{Server, command, eventually};
-use runs::{agent, gated, results, said, shell, start, until_completed, until_gated, until_state};
+use runs::ledger::Ledger;
+use runs::{
+    agent, agent_with, begin, gated, http as call_http, results, said, shell, start, until_completed, until_gated,
+    until_state,
+};
 use serde_json::{Value, json};
 
 #[test]
@@ -39,7 +43,8 @@ fn a_run_asks_is_answered_forked_exported_and_tested() {
     });
     let decide = json!({ "decision": "retry" });
     server.post(&format!("/api/v1/runs/{run}/steps/1/decide"), &decide).problem(409, "conflict");
-    let signal = json!({ "id": "one", "name": "answer", "body": "This." });
+    assert_eq!(asking["question"]["text"], "Which?");
+    let signal = json!({ "id": "one", "name": "answer", "question": asking["question"]["id"], "body": "This." });
     for _ in 0..2 {
         assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &signal).status, 202);
     }
@@ -56,8 +61,9 @@ fn a_run_asks_is_answered_forked_exported_and_tested() {
         server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 3, "message": "Again." })).expect(201);
     assert_eq!((&fork["generation"], &fork["parent"]["run_id"]), (&json!(1), &json!(run)));
     let fork = fork["id"].as_str().expect("it has an id");
-    until_state(&server, fork, "asking");
-    server.post(&format!("/api/v1/runs/{fork}/signal"), &json!({ "name": "answer", "body": "That." }));
+    let question = &until_state(&server, fork, "asking")["question"]["id"];
+    let signal = json!({ "name": "answer", "question": question, "body": "That." });
+    assert_eq!(server.post(&format!("/api/v1/runs/{fork}/signal"), &signal).status, 202);
     until_state(&server, fork, "finished");
     assert_eq!(results(&server, fork), ["20000 bytes written", "That."]);
     server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 99 })).problem(409, "conflict");
@@ -91,4 +97,164 @@ fn the_same_request_is_one_run_and_anothers_is_not_there() {
     let mut wrong = agent(json!([]));
     wrong["agent"]["tools"]["telephone"] = json!({});
     server.post("/api/v1/runs", &wrong).problem(400, "invalid_value");
+}
+
+#[test]
+fn an_answer_that_is_repeated_does_not_answer_the_next_question() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let ask = |question: &str| json!({ "tool": "ask_human", "arguments": { "question": question } });
+    let turns =
+        json!([{ "calls": [ask("Which colour?"), ask("Delete the production database?")] }, { "text": "finished" }]);
+    let run = start(&server, turns);
+    let signal = format!("/api/v1/runs/{run}/signal");
+    let first = until_state(&server, &run, "asking")["question"].clone();
+    assert_eq!((&first["id"], &first["text"]), (&json!(2), &json!("Which colour?")));
+    let unnamed = server.post(&signal, &json!({ "name": "answer", "body": "yes" })).problem(400, "invalid_value");
+    assert!(unnamed["detail"].as_str().unwrap_or_default().contains("question 2"), "{unnamed}");
+    let yes = json!({ "name": "answer", "question": 2, "body": "yes" });
+    assert_eq!(server.post(&signal, &yes).status, 202);
+    eventually("it asks the next question", || {
+        server.get(&format!("/api/v1/runs/{run}")).expect(200)["question"]["id"] == 3
+    });
+    assert_eq!(server.post(&signal, &yes).status, 202, "the same answer again is harmless");
+    let other = json!({ "name": "answer", "question": 2, "body": "no" });
+    let refused = server.post(&signal, &other).problem(409, "conflict");
+    let said = refused.to_string();
+    assert!(said.contains("Delete the production database?") && said.contains("--question 3"), "{said}");
+    server.post(&signal, &json!({ "name": "answer", "question": 4, "body": "yes" })).problem(409, "conflict");
+    let shown = server.get(&format!("/api/v1/runs/{run}")).expect(200);
+    assert_eq!((&shown["state"], &shown["question"]["id"]), (&json!("asking"), &json!(3)));
+    assert_eq!(results(&server, &run), ["yes"]);
+    assert_eq!(server.post(&signal, &json!({ "name": "answer", "question": 3, "body": "no" })).status, 202);
+    until_state(&server, &run, "finished");
+    assert_eq!(results(&server, &run), ["yes", "no"]);
+}
+
+/// What `saggar runs …` prints, and whether it succeeded.
+fn saggar(server: &Server, arguments: &[&str]) -> (bool, String) {
+    let mut command = command(&["runs"]);
+    let output = command
+        .args(arguments)
+        .env("SAGGAR_URL", format!("http://{}", server.address))
+        .env("SAGGAR_API_KEY", &server.key)
+        .output()
+        .expect("the binary was built");
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).expect("text")).concat();
+    (output.status.success(), said)
+}
+
+#[test]
+fn the_command_line_shows_a_question_and_takes_its_answer() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let ask = json!({ "tool": "ask_human", "arguments": { "question": "Which colour?" } });
+    let run = start(&server, json!([{ "calls": [ask] }, { "text": "finished" }]));
+    until_state(&server, &run, "asking");
+    let (_, shown) = saggar(&server, &["show", &run]);
+    let how = format!("saggar runs answer {run} --question 2 TEXT");
+    assert!(shown.contains("asks     Which colour?") && shown.contains(&how), "{shown}");
+    let mut follow = command(&["runs"]);
+    follow.args(["follow", &run]).env("SAGGAR_URL", format!("http://{}", server.address));
+    follow.env("SAGGAR_API_KEY", &server.key).stdout(std::process::Stdio::piped());
+    let mut follow = follow.spawn().expect("the binary was built");
+    let mut printed = std::io::BufRead::lines(std::io::BufReader::new(follow.stdout.take().expect("piped")));
+    let line = printed.find(|line| line.as_ref().is_ok_and(|line| line.contains(&how)));
+    assert!(line.is_some(), "it says how to answer, and goes on following");
+    let (is_done, refused) = saggar(&server, &["answer", &run, "--question", "7", "blue"]);
+    assert!(!is_done && refused.contains("question 7 is not open") && refused.contains("Which colour?"), "{refused}");
+    let (is_done, said) = saggar(&server, &["answer", &run, "blue"]);
+    assert!(is_done && said.contains("answering question 2: Which colour?"), "{said}");
+    let rest: Vec<String> = printed.map(|line| line.expect("text")).collect();
+    assert!(rest.iter().any(|line| line.contains("step 2  settled  blue")), "{rest:#?}");
+    assert!(follow.wait().expect("it ends").success());
+    // What it printed names places to fork at.
+    let entry = rest.iter().find(|line| line.contains("step 2  settled")).expect("it is there");
+    let entry = entry.split_whitespace().next().expect("its number");
+    for at in ["2", entry] {
+        let (is_done, said) = saggar(&server, &["fork", &run, "--at", at]);
+        assert!(is_done, "--at {at}: {said}");
+        until_completed(&server, said.trim());
+    }
+    let (is_done, said) = saggar(&server, &["answer", &run, "blue"]);
+    assert!(!is_done && said.contains("asks nothing now"), "{said}");
+}
+
+#[test]
+fn a_provider_that_is_not_supported_is_the_one_thing_that_is_told() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let told = "the model provider \"anthropic\" is not supported: this version supports \"scripted\"";
+    let model = json!({ "provider": "anthropic", "model": "some-model" });
+    let agent = json!({ "agent": { "name": "a", "task": "t", "model": model } });
+    let problem = server.post("/api/v1/runs", &agent).problem(400, "invalid_value");
+    assert_eq!(problem["detail"], told, "{problem}");
+    let path = server.data().join("agent.toml");
+    let toml = "name = \"a\"\ntask = \"t\"\n[model]\nprovider = \"anthropic\"\nmodel = \"some-model\"\nscript = \"absent.json\"\n";
+    std::fs::write(&path, toml).expect("a file of ours");
+    let (is_done, said) = saggar(&server, &["start", path.to_str().expect("a name")]);
+    assert!(!is_done && said.contains(told), "{said}");
+}
+
+#[test]
+fn a_fork_makes_an_open_call_again_and_none_where_nobody_knows() {
+    let ledger = Ledger::start();
+    let server = Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.at("/")]);
+    let calls =
+        |url: &str| json!([{ "calls": [call_http(url, 1), call_http(&ledger.url, 2)] }, { "text": "finished" }]);
+
+    ledger.hold(true);
+    let run = begin(&server, &agent(calls(&ledger.url)));
+    eventually("it calls", || ledger.has(&format!("{run}/0/2")));
+    let fork = server.post(&format!("/api/v1/runs/{run}/fork"), &json!({})).expect(201);
+    assert_eq!(fork["parent"]["does_again"], json!({ "step": 2, "tool": "http" }));
+    let fork = fork["id"].as_str().expect("it has an id");
+    ledger.hold(false);
+    until_completed(&server, &run);
+    until_completed(&server, fork);
+    assert_eq!(results(&server, &run), [format!("done {run}/0/2"), format!("done {run}/0/3")]);
+    assert_eq!(results(&server, fork), [format!("done {fork}/1/3"), format!("done {fork}/1/4")], "by keys of its own");
+
+    let tools = json!({ "http": { "class": "once", "timeout": "200ms" } });
+    let run = begin(&server, &agent_with(tools, calls(&ledger.at("/hang"))));
+    let parked = until_state(&server, &run, "parked")["parked"].clone();
+    assert_eq!((&parked["step"], &parked["tool"]), (&json!(2), &json!("http")));
+    for at in [json!({}), json!({ "at_step": 2 })] {
+        let refused = server.post(&format!("/api/v1/runs/{run}/fork"), &at).problem(409, "conflict");
+        assert!(refused["detail"].as_str().unwrap_or_default().contains("step 2 (http)"), "{refused}");
+        assert!(refused.to_string().contains(&format!("saggar runs decide {run} 2")), "{refused}");
+    }
+    let retry = json!({ "decision": "retry" });
+    let refused = server.post(&format!("/api/v1/runs/{run}/steps/7/decide"), &retry).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap_or_default().contains("parked at step 2"), "{refused}");
+    let (_, shown) = saggar(&server, &["show", &run]);
+    assert!(shown.contains(&format!("saggar runs decide {run} 2 done --result TEXT")), "{shown}");
+    assert_eq!(server.post(&format!("/api/v1/runs/{run}/cancel"), &json!({})).status, 202);
+    until_state(&server, &run, "finished");
+    server.post(&format!("/api/v1/runs/{run}/fork"), &json!({})).problem(409, "conflict");
+    server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 1 })).expect(201);
+}
+
+#[test]
+fn long_arguments_are_read_by_the_tools_that_nobody_executes() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let long = "x".repeat(100_000);
+    let calls = json!([
+        { "tool": "wait", "arguments": { "seconds": 0, "why": long } },
+        { "tool": "delegate", "arguments": { "task": long, "agent": "sub" } },
+        { "tool": "ask_human", "arguments": { "question": long } },
+    ]);
+    let mut agent = agent_with(json!({ "delegate": {} }), json!([{ "calls": calls }, { "text": "finished" }]));
+    let model = json!({ "provider": "scripted", "script": { "turns": [{ "text": "the child's word" }] } });
+    agent["agent"]["agents"] = json!({ "sub": { "model": model } });
+    let run = begin(&server, &agent);
+    let asking = until_state(&server, &run, "asking");
+    assert_eq!(asking["question"]["text"], json!(long));
+    let answer = json!({ "name": "answer", "question": asking["question"]["id"], "body": "read" });
+    assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &answer).status, 202);
+    until_completed(&server, &run);
+    assert_eq!(results(&server, &run)[0], "the time has passed");
+    assert_eq!(results(&server, &run).last().map(String::as_str), Some("read"));
+    let fixture = server.get(&format!("/api/v1/runs/{run}/export")).expect(200);
+    let path = server.data().join("fixture.json");
+    std::fs::write(&path, fixture.to_string()).expect("a file of ours");
+    let tested = command(&["test"]).arg(&path).output().expect("the binary was built");
+    assert!(tested.status.success(), "{tested:?}");
 }

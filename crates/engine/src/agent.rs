@@ -47,6 +47,9 @@ pub struct ModelRef {
     /// The most tokens of one reply, which is what is reserved for it.
     #[serde(default = "default_reply_tokens")]
     pub reply_tokens_max: u64,
+    /// The most that one reply costs, in millionths, which is what is set aside for it; `None` where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_micros_max: Option<u64>,
     /// How a failed call is tried again.
     #[serde(default)]
     pub retry: RetryPolicy,

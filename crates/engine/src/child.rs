@@ -94,6 +94,11 @@ impl Run {
         spec.agents = own.agents.clone();
         spec.task = task.clone();
         spec.budget = *budget;
+        // The same model costs the child what it cost its parent.
+        if agent.is_none() && self.dearest() > 0 {
+            let most = spec.model.reply_micros_max.unwrap_or(0).max(self.dearest());
+            spec.model.reply_micros_max = Some(most);
+        }
         let child_of = ChildOf { run: self.id()?.clone(), step: *step, depth: self.depth() + 1 };
         Some(NewChild { run: child.clone(), agent: Box::new(spec), child_of })
     }

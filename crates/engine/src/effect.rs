@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
 use crate::budget::Budget;
+use crate::built_in::BuiltIn;
 
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +76,9 @@ pub struct ToolCall {
     pub tool: String,
     /// Its arguments, as JSON text.
     pub arguments: Body,
+    /// What they ask for, where they are too long for a record and the tool is one of the engine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Box<BuiltIn>>,
 }
 
 /// What a tool gave.

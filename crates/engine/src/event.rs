@@ -12,6 +12,7 @@ use crate::budget::{BudgetName, Spending};
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::input::{Decision, Failure};
+use crate::rules::Rules;
 
 /// Something has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub enum Event {
         message: Option<Body>,
         /// Whether files were not restored with the conversation.
         is_logical_only: bool,
+        /// Whether the call that was open is done again, by a key of the fork's own. Before version 3 it was dropped.
+        #[serde(default, skip_serializing_if = "is_false")]
+        does_again: bool,
         /// When.
         at: Timestamp,
     },
@@ -48,6 +52,9 @@ pub enum Event {
     Claimed {
         /// Higher than any before.
         epoch: u64,
+        /// How the worker decides, up to the next claim.
+        #[serde(default, skip_serializing_if = "Rules::is_first")]
+        rules: Rules,
         /// When.
         at: Timestamp,
     },
@@ -113,6 +120,13 @@ pub enum Event {
         /// When.
         at: Timestamp,
     },
+    /// An effect is to be done again, and the run is paused: it is when the run is resumed.
+    StepInterrupted {
+        /// Which step.
+        step: u64,
+        /// When.
+        at: Timestamp,
+    },
     /// A person decided about an effect that nobody knew of.
     StepDecided {
         /// Which step.
@@ -130,6 +144,9 @@ pub enum Event {
         name: String,
         /// What.
         body: Body,
+        /// The step whose question it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        question: Option<u64>,
         /// When.
         at: Timestamp,
     },
@@ -220,12 +237,34 @@ impl Event {
             | Self::StepFailed { at, .. }
             | Self::StepUnknown { at, .. }
             | Self::StepProbed { at, .. }
+            | Self::StepInterrupted { at, .. }
             | Self::StepDecided { at, .. }
             | Self::SignalReceived { at, .. }
             | Self::Paused { at }
             | Self::Resumed { at }
             | Self::StepAbandoned { at, .. }
             | Self::RunFinished { at, .. } => *at,
+        }
+    }
+
+    /// The step that it is about.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::StepIntended { step, .. }
+            | Self::StepSettled { step, .. }
+            | Self::StepFailed { step, .. }
+            | Self::StepUnknown { step, .. }
+            | Self::StepProbed { step, .. }
+            | Self::StepInterrupted { step, .. }
+            | Self::StepDecided { step, .. }
+            | Self::StepAbandoned { step, .. } => Some(*step),
+            Self::RunStarted { .. }
+            | Self::Forked { .. }
+            | Self::Claimed { .. }
+            | Self::SignalReceived { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::RunFinished { .. } => None,
         }
     }
 
@@ -240,6 +279,7 @@ impl Event {
             Self::StepFailed { .. } => "step_failed",
             Self::StepUnknown { .. } => "step_unknown",
             Self::StepProbed { .. } => "step_probed",
+            Self::StepInterrupted { .. } => "step_interrupted",
             Self::StepDecided { .. } => "step_decided",
             Self::SignalReceived { .. } => "signal_received",
             Self::Paused { .. } => "paused",
@@ -248,4 +288,9 @@ impl Event {
             Self::RunFinished { .. } => "run_finished",
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

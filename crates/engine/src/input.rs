@@ -7,6 +7,7 @@ use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{ModelReply, ToolResult, Usage};
+use crate::rules::Rules;
 
 /// Something is asked or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +31,15 @@ pub enum Input {
         message: Option<Body>,
         /// Whether files are not restored with the conversation.
         is_logical_only: bool,
+        /// Whether the call that is open is done again.
+        does_again: bool,
     },
     /// A worker holds it now. What the last one left unfinished is settled by its class.
     Claim {
         /// Higher than any before.
         epoch: u64,
+        /// How it decides from here on.
+        rules: Rules,
     },
     /// What came of an attempt.
     Reported {
@@ -68,6 +73,13 @@ pub enum Input {
     },
     /// The child that it waits for has ended.
     ChildEnded(ChildEnd),
+}
+
+impl Input {
+    /// A claim by a worker of this version.
+    pub fn claim(epoch: u64) -> Self {
+        Self::Claim { epoch, rules: Rules::NEWEST }
+    }
 }
 
 /// What came of an attempt.
@@ -123,6 +135,8 @@ pub struct Signal {
     pub name: String,
     /// What.
     pub body: Body,
+    /// The question that an answer is for: the number of the step that asks it.
+    pub question: Option<u64>,
 }
 
 /// What a person decides about an effect that nobody knows of.
@@ -151,6 +165,27 @@ pub enum Rejected {
     /// It is not what the run waits for; perhaps it came twice.
     #[error("the run doesn't wait for that")]
     NotAwaited,
+    /// An answer doesn't say which question it is for.
+    #[error("an answer names its question, which is the number of the step that asks it")]
+    UnnamedQuestion,
+    /// The question isn't open.
+    #[error("question {question} is not open")]
+    NotOpen {
+        /// The one that was answered.
+        question: u64,
+    },
+    /// The question has another answer.
+    #[error("question {question} already has another answer")]
+    AlreadyAnswered {
+        /// Which.
+        question: u64,
+    },
+    /// A fork would have to do again what may be done once.
+    #[error("step {step} may have been done, and a person decides about it: a fork can't go on from there")]
+    Undecided {
+        /// Which step is open.
+        step: u64,
+    },
     /// The run is over.
     #[error("the run has finished")]
     Finished,

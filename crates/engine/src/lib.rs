@@ -14,6 +14,7 @@
 mod agent;
 mod body;
 mod budget;
+mod built_in;
 mod child;
 mod effect;
 mod event;
@@ -23,11 +24,13 @@ mod record;
 mod repeats;
 mod replay;
 mod retry;
+mod rules;
 mod run;
 
 pub use agent::{AgentSpec, ModelRef, ToolSpec};
 pub use body::{BODY_INLINE_MAX, Body};
 pub use budget::{Budget, BudgetName, Ledger, Spending};
+pub use built_in::BuiltIn;
 pub use child::{ChildEnd, ChildOf, DEPTH_MAX, NewChild};
 pub use effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 pub use event::{Event, Outcome, Settled};
@@ -36,4 +39,5 @@ pub use key::EffectKey;
 pub use record::{ENTRY_VERSION, Entry, EntryError};
 pub use replay::{Divergence, Replayed, replay};
 pub use retry::RetryPolicy;
-pub use run::{Attempt, Message, OpenStep, Pending, Run, Status, Work};
+pub use rules::Rules;
+pub use run::{ANSWER, Attempt, Message, OpenStep, Pending, Run, Status, Work};

@@ -81,22 +81,25 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         Event::RunStarted { run, agent, child_of, .. } => {
             Some(Input::Start { run: run.clone(), agent: agent.clone(), child_of: child_of.clone() })
         }
-        Event::Forked { run, generation, message, is_logical_only, .. } => Some(Input::Fork {
+        Event::Forked { run, generation, message, is_logical_only, does_again, .. } => Some(Input::Fork {
             run: run.clone(),
             generation: *generation,
             message: message.clone(),
             is_logical_only: *is_logical_only,
+            does_again: *does_again,
         }),
-        Event::Claimed { epoch, .. } => Some(Input::Claim { epoch: *epoch }),
-        Event::SignalReceived { id, name, body, .. } => {
-            Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone() }))
+        Event::Claimed { epoch, rules, .. } => Some(Input::Claim { epoch: *epoch, rules: *rules }),
+        Event::SignalReceived { id, name, body, question, .. } => {
+            Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone(), question: *question }))
         }
         Event::Paused { .. } => Some(Input::Pause),
         Event::Resumed { .. } => Some(Input::Resume),
         Event::StepDecided { step, decision, .. } => Some(Input::Decide { step: *step, decision: decision.clone() }),
         Event::StepIntended { .. } => match &run.open_step()?.phase {
             Attempt::Probing => reported(Report::NeverDone, 0),
-            Attempt::Doing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => Some(Input::Tick),
+            Attempt::Doing | Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. } => {
+                Some(Input::Tick)
+            }
         },
         Event::StepSettled { result, usage, snapshot, .. } => match (result, &run.open_step()?.effect) {
             (_, Effect::Wait { .. }) => Some(Input::Tick),
@@ -112,6 +115,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             reported(report, chance_of(run, *at, *retry_at)?)
         }
         Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
+        Event::StepInterrupted { .. } => reported(Report::NeverDone, 0),
         Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),
         // Where a fork cut off how it ended, any end that gives up a step is as good.
         Event::StepAbandoned { .. } => Some(second.and_then(finish_input).unwrap_or(Input::Cancel)),
@@ -135,6 +139,6 @@ fn chance_of(run: &Run, at: Timestamp, retry_at: Timestamp) -> Option<u64> {
         None => agent.model.retry,
         Some(call) => agent.tools.get(&call.tool).map(|tool| tool.retry).unwrap_or_default(),
     };
-    let least = policy.wait_ms(open.attempt, 0)?;
+    let least = policy.wait_ms(run.tries(open), 0)?;
     Some((retry_at.as_millis() - at.as_millis()).saturating_sub(least))
 }

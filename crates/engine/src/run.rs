@@ -14,6 +14,7 @@
 
 mod decide;
 mod next;
+mod open;
 mod pending;
 mod settle;
 
@@ -28,11 +29,17 @@ use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::repeats::Repeats;
+use crate::rules::Rules;
 
+pub use open::{Attempt, OpenStep};
 pub use pending::{Pending, Work};
 
+/// The name of a signal that answers a question.
+pub const ANSWER: &str = "answer";
 /// Signals that a run keeps until it asks for them.
 pub(crate) const SIGNALS_MAX: usize = 256;
+/// Answers that are remembered, so that the same one twice is harmless and another is told so.
+const ANSWERED_MAX: usize = 64;
 /// Ids of signals that are remembered, so that the same one twice is once.
 const SIGNAL_IDS_MAX: usize = 1024;
 
@@ -41,6 +48,7 @@ const SIGNAL_IDS_MAX: usize = 1024;
 pub struct Run {
     born: Option<Born>,
     epoch: u64,
+    rules: Rules,
     conversation: Vec<Message>,
     conversation_bytes: u64,
     replies: u64,
@@ -49,8 +57,12 @@ pub struct Run {
     open: Option<OpenStep>,
     last_step: u64,
     ledger: Ledger,
+    // The most that a call of the model has cost.
+    dearest: u64,
     repeats: Repeats,
+    // Answers that named no question, which only the first rules give to the next one.
     answers: VecDeque<Body>,
+    answered: VecDeque<(u64, Body)>,
     signal_ids: VecDeque<String>,
     known_signals: BTreeSet<String>,
     is_paused: bool,
@@ -84,40 +96,6 @@ pub enum Message {
         call: String,
         /// What.
         result: ToolResult,
-    },
-}
-
-/// A step that has begun and is not settled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenStep {
-    /// Its number.
-    pub step: u64,
-    /// Which try.
-    pub attempt: u32,
-    /// What.
-    pub effect: Effect,
-    /// What a crash means.
-    pub class: Class,
-    /// Where it stands.
-    pub phase: Attempt,
-}
-
-/// Where an open step stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempt {
-    /// It is being done, or may be.
-    Doing,
-    /// Whoever did it is being asked.
-    Probing,
-    /// It failed, and is tried again.
-    Backoff {
-        /// When.
-        until: Timestamp,
-    },
-    /// Nobody knows, and a person decides.
-    Unknown {
-        /// Why nobody knows.
-        reason: String,
     },
 }
 
@@ -218,6 +196,12 @@ impl Run {
         self.open.as_ref()
     }
 
+    /// The open question, by the number of its step.
+    pub fn open_question(&self) -> Option<u64> {
+        let open = self.open.as_ref()?;
+        matches!((&open.phase, &open.effect), (Attempt::Doing, Effect::AskHuman { .. })).then_some(open.step)
+    }
+
     /// The number of the newest step.
     pub fn last_step(&self) -> u64 {
         self.last_step
@@ -226,6 +210,11 @@ impl Run {
     /// What it may spend and has spent.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// The most that a call of the model has cost, in millionths.
+    pub fn dearest(&self) -> u64 {
+        self.dearest
     }
 
     /// How it ended, once it has.
@@ -251,6 +240,7 @@ impl Run {
         };
         match (&open.phase, &open.effect) {
             (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
+            (Attempt::Interrupted, _) => Status::Paused,
             (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
             (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
@@ -265,7 +255,7 @@ impl Run {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
-            Event::Forked { run, generation, message, is_logical_only, at, .. } => {
+            Event::Forked { run, generation, message, is_logical_only, does_again, at, .. } => {
                 if let Some(born) = &mut self.born {
                     born.id = run.clone();
                     born.generation = *generation;
@@ -274,19 +264,30 @@ impl Run {
                     born.child_of = None;
                 }
                 self.epoch = 0;
-                self.drop_open();
+                match does_again {
+                    true => self.put_back_open(),
+                    false => self.drop_open(),
+                }
                 self.is_paused = false;
                 self.ledger.settle(Spending::default());
                 if let Some(message) = message {
                     self.say(Message::User(message.clone()));
                 }
             }
-            Event::Claimed { epoch, .. } => self.epoch = *epoch,
-            Event::StepIntended { step, attempt, effect, class, reserved, .. } => {
-                self.intend(*step, *attempt, effect, *class, *reserved);
+            Event::Claimed { epoch, rules, .. } => {
+                self.epoch = *epoch;
+                self.rules = *rules;
+                // Whoever held the run and was doing this is gone.
+                if let Some(open) = self.open.as_mut().filter(|open| open.is_being_done()) {
+                    open.deaths = open.deaths.saturating_add(1);
+                }
+            }
+            Event::StepIntended { step, attempt, effect, class, reserved, at } => {
+                self.intend(*step, *attempt, effect, *class, *reserved, *at);
             }
             Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
             Event::StepFailed { usage, retry_at, .. } => {
+                self.dearest = self.dearest.max(usage.micros);
                 let reserved = self.ledger.reserved();
                 self.ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
                 self.ledger.reserve(reserved);
@@ -294,9 +295,10 @@ impl Run {
             }
             Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
+            Event::StepInterrupted { .. } => self.set_phase(Attempt::Interrupted),
             // What was decided is in the event after it.
             Event::StepDecided { .. } => {}
-            Event::SignalReceived { id, name, body, .. } => self.hear(id, name, body),
+            Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
             Event::Paused { .. } => self.is_paused = true,
             Event::Resumed { .. } => self.is_paused = false,
             // What was set aside for it stays so: whoever started this run has to count with it.
@@ -327,7 +329,7 @@ impl Run {
         });
     }
 
-    fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending) {
+    fn intend(&mut self, step: u64, attempt: u32, effect: &Effect, class: Class, reserved: Spending, since: Timestamp) {
         if step > self.last_step {
             self.last_step = step;
             if let Some(call) = effect.call() {
@@ -337,13 +339,24 @@ impl Run {
         }
         self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
         self.ledger.reserve(reserved);
-        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing });
+        let deaths = self.open.as_ref().filter(|open| open.step == step).map_or(0, |open| open.deaths);
+        let (effect, phase) = (effect.clone(), Attempt::Doing);
+        self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths });
     }
 
     /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.
     fn drop_open(&mut self) {
-        if let Some(OpenStep { effect: Effect::Delegate { call, .. }, .. }) = self.open.take() {
-            self.calls.push_front(call);
+        match &self.open {
+            Some(OpenStep { effect: Effect::Delegate { .. }, .. }) => self.put_back_open(),
+            Some(_) | None => self.open = None,
+        }
+    }
+
+    /// The call of the open step is the next one again.
+    fn put_back_open(&mut self) {
+        let open = self.open.take();
+        if let Some(call) = open.as_ref().and_then(|open| open.effect.call()) {
+            self.calls.push_front(call.clone());
             self.repeats.take_back();
         }
     }
@@ -351,6 +364,7 @@ impl Run {
     fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
         let Some(open) = self.open.take_if(|open| open.step == step) else { return };
         self.ledger.settle(open.effect.cost(result, usage));
+        self.dearest = self.dearest.max(usage.micros);
         match (result, open.effect.call()) {
             (Settled::Replied(reply), _) => {
                 self.calls = reply.calls.iter().cloned().collect();
@@ -370,16 +384,21 @@ impl Run {
             // A model that gave up ends the run, in the event after this.
             (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
         }
-        // An answer that waited for its question has been given.
         if matches!(open.effect, Effect::AskHuman { .. })
             && let Settled::Returned(result) = result
-            && self.answers.front() == Some(&result.content)
         {
-            self.answers.pop_front();
+            // An answer that waited for its question has been given.
+            if self.answers.front() == Some(&result.content) {
+                self.answers.pop_front();
+            }
+            if self.answered.len() == ANSWERED_MAX {
+                self.answered.pop_front();
+            }
+            self.answered.push_back((step, result.content.clone()));
         }
     }
 
-    fn hear(&mut self, id: &str, name: &str, body: &Body) {
+    fn hear(&mut self, id: &str, name: &str, body: &Body, question: Option<u64>) {
         if self.signal_ids.len() == SIGNAL_IDS_MAX
             && let Some(oldest) = self.signal_ids.pop_front()
         {
@@ -387,8 +406,10 @@ impl Run {
         }
         self.signal_ids.push_back(id.to_owned());
         self.known_signals.insert(id.to_owned());
-        match name {
-            "answer" => self.answers.push_back(body.clone()),
+        match (name, question) {
+            // What it settles is in the event after it.
+            (ANSWER, Some(_)) => {}
+            (ANSWER, None) => self.answers.push_back(body.clone()),
             _ => self.say(Message::User(body.clone())),
         }
     }

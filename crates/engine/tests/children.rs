@@ -32,7 +32,7 @@ fn newborn(driven: &Driven) -> NewChild {
 fn begin(child: NewChild, now: saggar_domain::Timestamp) -> Driven {
     let mut driven = Driven { run: Run::new(), journal: Vec::new(), now };
     driven.input(child.start()).unwrap();
-    driven.input(Input::Claim { epoch: 1 }).unwrap();
+    driven.input(Input::claim(1)).unwrap();
     driven
 }
 
@@ -59,7 +59,7 @@ fn a_child_is_named_by_its_parents_key_and_gets_no_more_than_its_parent_has() {
     assert!(!child.agent.tools.contains_key("once"), "its own agent has no such tool");
     assert!(child.agent.tools.contains_key("delegate"));
     assert_eq!((driven.run.status(), driven.run.pending()), (Status::Delegating { child: child.run.clone() }, None));
-    let claimed = driven.input(Input::Claim { epoch: 2 }).unwrap();
+    let claimed = driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&claimed), ["claimed"], "a worker that is lost changes nothing");
     driven.check();
 }
@@ -245,8 +245,8 @@ fn a_fork_starts_its_own_child_where_one_was_under_way_and_reads_what_was_record
     let fork = |past: Vec<Event>| {
         let mut fork = Driven { run: Run::from_events(&past), journal: past, now: driven.now };
         let (run, message) = (RunId::from_random([9; 16]), None);
-        fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true }).unwrap();
-        fork.input(Input::Claim { epoch: 1 }).unwrap();
+        fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true }).unwrap();
+        fork.input(Input::claim(1)).unwrap();
         fork.check();
         fork
     };

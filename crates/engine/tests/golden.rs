@@ -8,7 +8,7 @@ use saggar_engine::{Entry, Event, Outcome, Run, Spending, replay};
 /// Every kind of event there was in version 1, with every field filled that it had.
 const V1: &str = include_str!("../journals/v1.jsonl");
 
-/// The names that both have.
+/// The names that all have.
 const NAMES: [&str; 14] = [
     "claimed",
     "forked",
@@ -29,6 +29,10 @@ const NAMES: [&str; 14] = [
 /// The same, and everything about child runs, which came with version 2.
 const V2: &str = include_str!("../journals/v2.jsonl");
 
+/// The same, with what came with version 3: the rules of claims, answers that name their question, steps that wait for a resume, arguments that
+/// were read before they became a blob, and forks that do an open call again.
+const V3: &str = include_str!("../journals/v3.jsonl");
+
 /// The events of a journal that is written today as it was written then, and that decides what it decided.
 fn check(journal: &str, version: u32) -> (Vec<Event>, Run) {
     let entries: Vec<Entry> = journal.lines().map(|line| Entry::decode(line).unwrap()).collect();
@@ -37,7 +41,8 @@ fn check(journal: &str, version: u32) -> (Vec<Event>, Run) {
         assert_eq!(entry.encode(), line, "what is written today is what was written then");
     }
     let names: BTreeSet<_> = entries.iter().map(|entry| entry.event.name()).collect();
-    assert_eq!(names, BTreeSet::from(NAMES));
+    let interrupted = (version >= 3).then_some("step_interrupted");
+    assert_eq!(names, NAMES.into_iter().chain(interrupted).collect());
     let events: Vec<Event> = entries.into_iter().map(|entry| entry.event).collect();
     let replayed = replay(&events);
     assert_eq!(replayed.divergence, None, "the same is decided as then");
@@ -62,4 +67,15 @@ fn version_2_is_read_and_means_what_it_meant() {
     assert_eq!((run.ledger().spent(), run.depth(), run.child_of()), (spent, 1, None));
     let begun = Run::from_events(&events[..1]);
     assert_eq!(begun.child_of().map(|of| (of.step, of.depth)), Some((5, 1)));
+}
+
+#[test]
+fn version_3_is_read_and_means_what_it_meant() {
+    let (events, run) = check(V3, 3);
+    assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
+    assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (2, 13, 1, 14));
+    let spent = Spending { steps: 18, tokens: 86, micros: 30, tool_calls: 13, retries: 8, children: 2 };
+    assert_eq!((run.ledger().spent(), run.dearest()), (spent, 12));
+    let answers = events.iter().filter(|event| matches!(event, Event::SignalReceived { question: Some(2), .. }));
+    assert_eq!(answers.count(), 1);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    Body, Budget, BudgetName, ChildEnd, Decision, Effect, Entry, Event, Failure, Input, Outcome, Rejected, Report, Run,
-    Signal, Spending, Status, Usage, Work, replay,
+    Body, Budget, BudgetName, ChildEnd, Decision, Effect, Entry, Event, Failure, Input, Outcome, Rejected, Report,
+    Rules, Run, Signal, Spending, Status, Usage, Work, replay,
 };
 use support::{Driven, agent, reply};
 
@@ -44,7 +44,7 @@ fn what_a_lost_worker_left_open_is_settled_by_its_class() {
         let mut driven = Driven::start(agent());
         driven.reply(&[(tool, "{}")]);
         let key = driven.run.pending().unwrap().key.clone();
-        assert_eq!(names(&driven.input(Input::Claim { epoch: 2 }).unwrap()), events, "{tool}");
+        assert_eq!(names(&driven.input(Input::claim(2)).unwrap()), events, "{tool}");
         assert_eq!(driven.run.status(), then, "{tool}");
         if let Some(pending) = driven.run.pending() {
             assert_eq!(pending.key, key, "the key of a step stays the same");
@@ -57,13 +57,13 @@ fn what_a_lost_worker_left_open_is_settled_by_its_class() {
 fn a_stale_worker_and_a_report_that_comes_twice_change_nothing() {
     let mut driven = Driven::start(agent());
     driven.reply(&[("keyed", "{}")]);
-    driven.input(Input::Claim { epoch: 5 }).unwrap();
+    driven.input(Input::claim(5)).unwrap();
     let returned = Report::NeverDone;
     let late = Input::Reported { epoch: 1, step: 2, attempt: 1, report: returned.clone(), chance: 0 };
     assert_eq!(driven.input(late), Err(Rejected::Stale { given: 1, current: 5 }));
     let earlier = Input::Reported { epoch: 5, step: 2, attempt: 1, report: returned, chance: 0 };
     assert_eq!(driven.input(earlier), Err(Rejected::NotAwaited), "the first attempt is no longer awaited");
-    assert_eq!(driven.input(Input::Claim { epoch: 5 }), Err(Rejected::Stale { given: 5, current: 5 }));
+    assert_eq!(driven.input(Input::claim(5)), Err(Rejected::Stale { given: 5, current: 5 }));
     driven.returned("done");
     let again = Input::Reported { epoch: 5, step: 2, attempt: 2, report: Report::NeverDone, chance: 0 };
     assert_eq!(driven.input(again), Err(Rejected::NotAwaited));
@@ -75,7 +75,7 @@ fn a_probe_finds_it_done_never_done_or_parks() {
     let lost = |report: Report| {
         let mut driven = Driven::start(agent());
         driven.reply(&[("probeable", "{}")]);
-        driven.input(Input::Claim { epoch: 2 }).unwrap();
+        driven.input(Input::claim(2)).unwrap();
         assert!(matches!(driven.run.pending().unwrap().work, Work::Probe(_)));
         let events = driven.report(report).unwrap();
         driven.check();
@@ -105,7 +105,7 @@ fn a_person_decides_about_a_step_that_nobody_knows_of() {
             Err(Rejected::NotAwaited),
             "not before it is parked"
         );
-        driven.input(Input::Claim { epoch: 2 }).unwrap();
+        driven.input(Input::claim(2)).unwrap();
         assert_eq!(names(&driven.input(Input::Decide { step: 2, decision }).unwrap()), events);
         driven.check();
     }
@@ -195,22 +195,55 @@ fn waiting_and_asking_need_no_worker() {
     driven.reply(&[("wait", "{\"seconds\":60}"), ("ask_human", "{\"question\":\"may I?\"}")]);
     assert_eq!(driven.run.pending(), None);
     assert_eq!(driven.run.next_deadline(), Some(driven.now.after(Duration::from_secs(60))));
-    driven.input(Input::Claim { epoch: 2 }).unwrap();
+    driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&driven.pass(Duration::from_secs(60))), ["step_settled", "step_intended"]);
     assert_eq!(driven.run.status(), Status::Asking);
-    let answer =
-        |id: &str| Input::Signal(Signal { id: id.to_owned(), name: "answer".to_owned(), body: Body::text("yes") });
-    let events = driven.input(answer("s1")).unwrap();
+    let events = driven.input(answer("s1", Some(3), "yes")).unwrap();
     assert_eq!(names(&events), ["signal_received", "step_settled", "step_intended"]);
-    assert_eq!(driven.input(answer("s1")).unwrap(), [], "the same signal twice is once");
+    assert_eq!(driven.input(answer("s1", Some(3), "yes")).unwrap(), [], "the same signal twice is once");
+    driven.check();
+}
+
+fn answer(id: &str, question: Option<u64>, text: &str) -> Input {
+    let (id, name, body) = (id.to_owned(), "answer".to_owned(), Body::text(text));
+    Input::Signal(Signal { id, name, body, question })
+}
+
+#[test]
+fn an_answer_is_taken_by_the_question_that_it_names_and_by_no_other() {
+    let mut driven = Driven::start(agent());
+    driven.reply(&[("ask_human", "{\"question\":\"which?\"}"), ("ask_human", "{\"question\":\"delete it?\"}")]);
+    assert_eq!(driven.run.open_question(), Some(2));
+    assert_eq!(driven.input(answer("a", None, "yes")), Err(Rejected::UnnamedQuestion));
+    assert_eq!(driven.input(answer("b", Some(3), "yes")), Err(Rejected::NotOpen { question: 3 }), "not asked yet");
+    driven.input(answer("c", Some(2), "yes")).unwrap();
+    assert_eq!(driven.run.open_question(), Some(3));
+    assert_eq!(driven.input(answer("d", Some(2), "yes")), Ok(Vec::new()), "the same answer again is harmless");
+    assert_eq!(driven.input(answer("e", Some(2), "no")), Err(Rejected::AlreadyAnswered { question: 2 }));
+    assert_eq!((driven.run.open_question(), driven.run.last_step()), (Some(3), 3), "the next question is still open");
     driven.check();
 }
 
 #[test]
-fn an_answer_that_comes_before_its_question_waits_for_it() {
-    let mut driven = Driven::start(agent());
-    let answer = Signal { id: "s1".to_owned(), name: "answer".to_owned(), body: Body::text("yes") };
-    driven.input(Input::Signal(answer)).unwrap();
+fn answers_that_an_older_program_kept_are_given_to_no_question() {
+    let mut driven = Driven { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
+    let run = RunId::from_random([7; 16]);
+    driven.input(Input::Start { run, agent: Box::new(agent()), child_of: None }).unwrap();
+    driven.input(Input::Claim { epoch: 1, rules: Rules::FIRST }).unwrap();
+    driven.input(answer("old", None, "yes")).unwrap();
+    driven.input(Input::claim(2)).unwrap();
+    driven.reply(&[("ask_human", "{\"question\":\"delete it?\"}")]);
+    assert_eq!(driven.run.status(), Status::Asking);
+    driven.check();
+}
+
+#[test]
+fn by_the_first_rules_an_answer_that_comes_before_its_question_waits_for_it() {
+    let mut driven = Driven { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
+    let run = RunId::from_random([7; 16]);
+    driven.input(Input::Start { run, agent: Box::new(agent()), child_of: None }).unwrap();
+    driven.input(Input::Claim { epoch: 1, rules: Rules::FIRST }).unwrap();
+    driven.input(answer("s1", None, "yes")).unwrap();
     let events = driven.reply(&[("ask_human", "{\"question\":\"may I?\"}"), ("ask_human", "{\"question\":\"and?\"}")]);
     assert_eq!(names(&events), ["step_settled", "step_intended", "step_settled", "step_intended"]);
     assert_eq!(driven.run.status(), Status::Asking, "one answer is for one question");
@@ -257,9 +290,10 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     let mut fork = Driven { run: Run::from_events(&past), journal: past, now: driven.now };
     let message = Some(Body::text("this time with care"));
     let run = RunId::from_random([9; 16]);
-    let events = fork.input(Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true }).unwrap();
+    let input = Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true };
+    let events = fork.input(input).unwrap();
     assert_eq!((names(&events), fork.run.status(), fork.run.pending()), (vec!["forked"], Status::Queued, None));
-    assert_eq!(names(&fork.input(Input::Claim { epoch: 1 }).unwrap()), ["claimed", "step_intended"]);
+    assert_eq!(names(&fork.input(Input::claim(1)).unwrap()), ["claimed", "step_intended"]);
     let pending = fork.run.pending().unwrap();
     assert_ne!(pending.key, key);
     assert_eq!((pending.step, fork.run.generation(), fork.run.id()), (2, 3, Some(&run)));
@@ -286,12 +320,12 @@ fn a_journal_that_was_edited_diverges_where_it_was() {
 fn entries_read_back_and_newer_ones_are_refused() {
     let mut driven = Driven::start(agent());
     driven.reply(&[("wait", "{\"seconds\":1}"), ("once", "{}")]);
-    driven.input(Input::Claim { epoch: 2 }).unwrap();
+    driven.input(Input::claim(2)).unwrap();
     for (index, event) in driven.journal.iter().enumerate() {
         let entry = Entry::new(index as u64 + 1, event.clone());
         assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
     }
-    assert!(Entry::decode(r#"{"v":3,"seq":1,"event":"from_the_future"}"#).unwrap_err().to_string().contains("newer"));
+    assert!(Entry::decode(r#"{"v":4,"seq":1,"event":"from_the_future"}"#).unwrap_err().to_string().contains("newer"));
     assert!(Entry::decode("{").is_err());
 }
 
@@ -314,7 +348,10 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 format!("{{\"n\":{},\"seconds\":{},\"question\":\"?\",\"task\":\"?\"}}", chance(3), chance(9));
             let tool = tools[chance(8) as usize];
             let input = match chance(13) {
-                0 => Input::Claim { epoch: driven.run.epoch() + chance(2) },
+                0 => {
+                    let rules = if seed % 3 == 0 { Rules::FIRST } else { Rules::NEWEST };
+                    Input::Claim { epoch: driven.run.epoch() + chance(2), rules }
+                }
                 1 => Input::Tick,
                 2 => Input::Pause,
                 3 => Input::Resume,
@@ -322,7 +359,9 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 5 => Input::Decide { step: driven.run.last_step(), decision: Decision::Retry },
                 6 => {
                     let name = if chance(2) == 0 { "answer" } else { "message" };
-                    Input::Signal(Signal { id: chance(20).to_string(), name: name.to_owned(), body: Body::text("hi") })
+                    let question = Some(driven.run.last_step()).filter(|_| chance(4) > 0);
+                    let (id, name, body) = (chance(20).to_string(), name.to_owned(), Body::text("hi"));
+                    Input::Signal(Signal { id, name, body, question })
                 }
                 12 => {
                     let Some(child) = driven.run.child().cloned() else { continue };

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use saggar_api as api;
 use saggar_domain::{RunState, Timeout};
 use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
-use saggar_runtime::runs::{ForkAt, Replay, default_class};
+use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_class};
 use saggar_runtime::store::RunRow;
+use serde::Deserialize;
 
 use crate::refusal::Refusal;
 use crate::wire;
@@ -17,6 +18,37 @@ const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 const REPLY_TOKENS: u64 = 4096;
 /// How often the same call in a row is no loop, unless somebody says.
 const REPEATS: u32 = 8;
+
+/// Refuses a model of a provider that there isn't, before anything else is found to be wrong with it.
+pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
+    #[derive(Deserialize)]
+    struct Start {
+        agent: Agent,
+    }
+    #[derive(Deserialize)]
+    struct Agent {
+        model: Model,
+        #[serde(default)]
+        agents: BTreeMap<String, SubAgent>,
+    }
+    #[derive(Deserialize)]
+    struct SubAgent {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        provider: String,
+    }
+    // What can't even be read so far is refused by whoever reads all of it.
+    let Ok(Start { agent }) = serde_json::from_slice(body) else { return Ok(()) };
+    let others = agent.agents.values().map(|other| &other.model);
+    for model in others.chain([&agent.model]) {
+        if let Some((message, help)) = api::AgentModel::wrong_provider(&model.provider) {
+            return Err(Refusal::new(api::Code::InvalidValue, message, help));
+        }
+    }
+    Ok(())
+}
 
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
     let api::Agent { name, system, task, model, tools, budget, repeats_max, agents } = agent;
@@ -54,6 +86,7 @@ fn spec(
             provider: model.provider,
             model: model.script.to_string(),
             reply_tokens_max: model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
+            reply_micros_max: model.reply_micros_max,
             retry: RetryPolicy::default(),
         },
         budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
@@ -89,11 +122,37 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         wake_at,
         entries: row.head,
         generation: row.generation,
-        parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through }),
+        parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through, does_again: None }),
         child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
+        question: None,
+        parked: None,
         sandbox_id: row.sandbox,
         outcome,
     })
+}
+
+/// A fork, with the call that it makes again.
+pub(crate) fn forked(forked: Forked) -> Result<api::Run, Refusal> {
+    let mut run = run(forked.row)?;
+    if let Some(parent) = &mut run.parent {
+        parent.does_again = forked.does_again.map(|OpenCall { step, tool }| api::RunOpenCall { step, tool });
+    }
+    Ok(run)
+}
+
+/// A run with what it waits for from a person.
+pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
+    match awaited {
+        None => run,
+        Some(Awaited::Answer { question, text, since }) => {
+            let question = api::RunQuestion { id: question, text, asked_at: wire::time(since) };
+            api::Run { question: Some(question), ..run }
+        }
+        Some(Awaited::Decision { step, what, reason, since }) => {
+            let parked = api::RunParked { step, tool: what, reason, since: wire::time(since) };
+            api::Run { parked: Some(parked), ..run }
+        }
+    }
 }
 
 pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {

@@ -42,6 +42,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
             provider: "simulated".to_owned(),
             model: seed.to_string(),
             reply_tokens_max: 10,
+            reply_micros_max: None,
             retry: RETRY,
         },
         tools: TOOLS.map(tool).into_iter().collect::<BTreeMap<_, _>>(),
@@ -64,6 +65,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
             let (tool, _) = TOOLS[chance.below(TOOLS.len() as u64) as usize];
             let arguments = match tool {
                 "wait" => format!("{{\"seconds\": {}}}", chance.below(5)),
+                "ask_human" if chance.per_mille(100) => format!("{{\"question\": \"{}?\"}}", "q".repeat(20_000)),
                 "ask_human" => format!("{{\"question\": \"{replies}.{index}?\"}}"),
                 // Now and then the same agent once more.
                 "delegate" if chance.per_mille(100) => format!("{{\"task\": \"{}\"}}", chance.number()),
@@ -71,7 +73,8 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
                 _ if chance.per_mille(100) => format!("{{\"long\": \"{}\"}}", "x".repeat(20_000)),
                 _ => format!("{{\"n\": {index}}}"),
             };
-            ToolCall { id: format!("{replies}.{index}"), tool: tool.to_owned(), arguments: Body::text(arguments) }
+            let (id, tool, arguments) = (format!("{replies}.{index}"), tool.to_owned(), Body::text(arguments));
+            ToolCall { id, tool, arguments, read: None }
         })
         .collect();
     let text = if chance.per_mille(30) { "z".repeat(20_000) } else { format!("turn {replies}") };

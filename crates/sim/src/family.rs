@@ -83,9 +83,8 @@ impl Family {
         let tree: Vec<&Member> = self.below(id);
         let total = tree.iter().map(|member| spent(&member.events)).fold(Spending::default(), Spending::plus);
         let (limit, ledger) = (first.run.ledger().limit(), first.run.ledger());
-        // What is set aside for one effect is the most that a limit is overshot by; of money nothing is, and a reply costs 1.
-        let over = Spending { micros: 1, ..Spending::default() };
-        if let Some(what) = past(&limit, total, over) {
+        // A reply costs 1, which is what is set aside for the first: no limit is overshot.
+        if let Some(what) = past(&limit, total) {
             return Some(format!("{id}: its tree has spent {what}: {total:?} of {limit:?}"));
         }
         let is_given_up =
@@ -138,15 +137,15 @@ fn spent(events: &[Event]) -> Spending {
     all
 }
 
-/// Which limit is passed by more than it may be. A try that a lost worker made necessary is never refused, so retries are not judged.
-fn past(limit: &Budget, spent: Spending, over: Spending) -> Option<&'static str> {
-    let is_past = |limit: Option<u64>, spent: u64, over: u64| limit.is_some_and(|limit| spent > limit + over);
+/// Which limit is passed. A try that a lost worker made necessary is never refused, so retries are not judged.
+fn past(limit: &Budget, spent: Spending) -> Option<&'static str> {
+    let is_past = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent > limit);
     [
-        ("too many steps", is_past(limit.steps, spent.steps, over.steps)),
-        ("too many tokens", is_past(limit.tokens, spent.tokens, over.tokens)),
-        ("too much money", is_past(limit.micros, spent.micros, over.micros)),
-        ("too many calls", is_past(limit.tool_calls, spent.tool_calls, over.tool_calls)),
-        ("too many children", is_past(limit.children, spent.children, over.children)),
+        ("too many steps", is_past(limit.steps, spent.steps)),
+        ("too many tokens", is_past(limit.tokens, spent.tokens)),
+        ("too much money", is_past(limit.micros, spent.micros)),
+        ("too many calls", is_past(limit.tool_calls, spent.tool_calls)),
+        ("too many children", is_past(limit.children, spent.children)),
     ]
     .into_iter()
     .find_map(|(what, is_past)| is_past.then_some(what))

@@ -211,6 +211,14 @@ impl Memory {
         ids.filter(|id| inner.inbox.iter().any(|(run, _)| run == id)).collect()
     }
 
+    pub(crate) fn wake_unread(&self, now: Timestamp) -> usize {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let has_letters = |id: &RunId| inner.inbox.iter().any(|(run, _)| run == id);
+        let unread = inner.runs.iter_mut().filter(|(id, kept)| kept.row.state != RunState::Finished && has_letters(id));
+        unread.map(|(_, kept)| kept.row.wake_at = Some(kept.row.wake_at.map_or(now, |at| at.min(now)))).count()
+    }
+
     pub(crate) fn page(&self, run: &RunId, after: u64, most: usize) -> Vec<JournalEntry> {
         let inner = self.lock();
         let entries = inner.runs.get(run).map(|kept| kept.entries.as_slice()).unwrap_or_default();
@@ -233,7 +241,7 @@ impl Memory {
         let summary = &append.summary;
         let is_over = summary.state == RunState::Finished;
         inner.inbox.retain(|(run, letter)| *run != append.run || !(is_over || append.consumed.contains(&letter.n)));
-        let has_letters = inner.inbox.iter().any(|(run, _)| *run == append.run);
+        let has_letters = inner.inbox.iter().any(|(run, letter)| *run == append.run && letter.n > append.seen);
         kept.row.head += append.entries.len() as u64;
         let is_running = summary.state == RunState::Running && kept.row.state == RunState::Running;
         // One that goes on as it did is due already, and stays so.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use saggar_domain::{ProjectId, RunId, RunState};
-use saggar_engine::{Attempt, Body, Budget, Decision, EffectKey, Entry, Event, Input, Message, Run, Settled};
+use saggar_engine::{
+    ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, Run, Settled,
+};
 use saggar_runtime::runs::{Hub, Instruction, Worker, WorkerSettings};
 use saggar_store::{NewLetter, NewRun};
 use tokio::sync::watch;
@@ -77,6 +79,8 @@ struct Simulation {
     /// Signals that were acknowledged.
     told: Vec<(RunId, String)>,
     letters: u64,
+    /// Answers that were given.
+    answers: Vec<(RunId, Instruction)>,
 }
 
 /// Simulates. The clock must be paused.
@@ -85,7 +89,8 @@ pub async fn simulate(scenario: Scenario) -> Outcome {
     let world = World::new(scenario.seed, scenario.plan, memory.clone());
     let project = ProjectId::from_random([1; 16]);
     let workers = (0..scenario.workers).map(|_| None).collect();
-    let mut simulation = Simulation { scenario, memory, world, project, workers, told: Vec::new(), letters: 0 };
+    let mut simulation =
+        Simulation { scenario, memory, world, project, workers, told: Vec::new(), letters: 0, answers: Vec::new() };
     simulation.begin();
     simulation.disturb().await;
     simulation.settle().await;
@@ -195,20 +200,39 @@ impl Simulation {
         }
     }
 
+    /// Somebody didn't hear that an answer was taken, and gives it again: much later, and not as the same letter.
+    fn repeat_an_answer(&mut self) {
+        if !self.answers.is_empty() {
+            let which = self.world.chance(|chance| chance.below(self.answers.len() as u64)) as usize;
+            let (run, answer) = self.answers[which].clone();
+            self.send(&run, &answer);
+        }
+    }
+
     /// Somebody says something to some run, or pauses it, or lets it go on.
     fn speak(&mut self) {
+        self.repeat_an_answer();
         let ids = self.memory.ids();
         let run = ids[self.world.chance(|chance| chance.below(ids.len() as u64)) as usize].clone();
         let instruction = match self.world.chance(|chance| chance.below(3)) {
             0 => Instruction::Pause,
             1 => Instruction::Resume,
             _ if self.scenario.cancels && self.world.chance(|chance| chance.per_mille(300)) => Instruction::Cancel,
-            _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way") },
+            _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way"), question: None },
         };
         self.tell(&run, instruction);
     }
 
     fn tell(&mut self, run: &RunId, instruction: Instruction) {
+        if let Some(id) = self.send(run, &instruction)
+            && matches!(instruction, Instruction::Signal { .. })
+        {
+            self.told.push((run.clone(), id));
+        }
+    }
+
+    /// The letter's id, if the run isn't over.
+    fn send(&mut self, run: &RunId, instruction: &Instruction) -> Option<String> {
         self.letters += 1;
         let id = format!("letter {}", self.letters);
         let body = instruction.encode().expect("it is short");
@@ -219,9 +243,7 @@ impl Simulation {
         if is_taken && self.world.chance(|chance| chance.per_mille(333)) {
             self.memory.put_letter(letter);
         }
-        if is_taken && matches!(instruction, Instruction::Signal { .. }) {
-            self.told.push((run.clone(), id));
-        }
+        is_taken.then_some(id)
     }
 
     /// People answer what they are asked, and decide what nobody knows after they have looked.
@@ -235,8 +257,11 @@ impl Simulation {
                 RunState::Asking => {
                     let run = self.memory.events(&id, |events| Run::from_events(events));
                     let step = run.open_step().map_or(0, |open| open.step);
-                    let body = Body::text(format!("the answer to step {step}"));
-                    self.tell(&id, Instruction::Signal { name: "answer".to_owned(), body });
+                    let body = Body::text(answer_to(step));
+                    let question = run.open_question();
+                    let answer = Instruction::Signal { name: ANSWER.to_owned(), body, question };
+                    self.tell(&id, answer.clone());
+                    self.answers.push((id, answer));
                 }
                 RunState::Parked => self.decide(&id),
                 RunState::Queued | RunState::Running | RunState::Waiting | RunState::Paused | RunState::Finished => {}
@@ -340,6 +365,8 @@ impl Simulation {
                 }
             }
             self.check_effects(&id, &events, &ledger);
+            self.check_answers(&id, &events);
+            self.check_pauses(&id, &events);
         }
         for run in self.world.sandboxes() {
             self.world.violation(format!("the sandbox of {run} lives on"));
@@ -350,6 +377,36 @@ impl Simulation {
         }
         let (trace, violations, calls, ledger) = self.world.close();
         Outcome { trace, violations, calls, ledger, ends, children: family.children() }
+    }
+
+    /// Each question has the answer that was given to it, however often others were repeated.
+    fn check_answers(&self, id: &RunId, events: &[Event]) {
+        let asked = events.iter().filter_map(|event| match event {
+            Event::StepIntended { step, effect: Effect::AskHuman { .. }, .. } => Some(*step),
+            _ => None,
+        });
+        for asked in asked {
+            let expected = Body::text(answer_to(asked));
+            let is_other = |event: &&Event| matches!(event, Event::StepSettled { step, result: Settled::Returned(given), .. } if *step == asked && given.content != expected);
+            if let Some(other) = events.iter().find(is_other) {
+                self.world.violation(format!("{id}: question {asked} was given the answer of another: {other:?}"));
+            }
+        }
+    }
+
+    /// Nothing is begun, and nothing done again, while a run is paused.
+    fn check_pauses(&self, id: &RunId, events: &[Event]) {
+        let mut is_paused = false;
+        for event in events {
+            match event {
+                Event::Paused { .. } => is_paused = true,
+                Event::Resumed { .. } => is_paused = false,
+                Event::StepIntended { step, attempt, .. } if is_paused => {
+                    self.world.violation(format!("{id}: attempt {attempt} of step {step} began while it was paused"));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// By the outside ledger: nothing twice but what may be, and nothing that was recorded as done but wasn't.
@@ -372,6 +429,10 @@ impl Simulation {
             }
         }
     }
+}
+
+fn answer_to(step: u64) -> String {
+    format!("the answer to step {step}")
 }
 
 /// What was said and done, without when and how often it was tried.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
 use saggar_runtime::runs::Journal;
 use saggar_sim::Memory;
-use saggar_store::{Append, Appended, Holder, JsonText, Lease, NewLetter, NewRun, Store, Summary, Taking};
+use saggar_store::{Append, Appended, Holder, JsonText, Lease, LetterRoom, NewLetter, NewRun, Store, Summary, Taking};
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
@@ -58,7 +58,7 @@ impl Kept for InStore {
     }
 
     async fn put_letter(&self, letter: NewLetter) {
-        self.0.put_letter(letter).await.unwrap();
+        self.0.put_letter(letter, LetterRoom::Data).await.unwrap();
     }
 
     fn project(&self) -> ProjectId {
@@ -103,6 +103,7 @@ fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Ti
         entries: vec!["entry".to_owned()],
         summary,
         consumed: Vec::new(),
+        seen: 0,
         children: Vec::new(),
         letters: Vec::new(),
     }

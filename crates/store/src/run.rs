@@ -26,7 +26,7 @@ pub use blob::{BLOB_BYTES_MAX, BlobHash};
 pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Taking};
 pub use create::{Fork, ForkError, NewRun, RunInsertion};
 pub use get::RunQuery;
-pub use inbox::{InboxError, Letter, NewLetter};
+pub use inbox::{InboxError, Letter, LetterRoom, NewLetter};
 pub use load::{JOURNAL_PAGE, JournalEntry};
 
 /// A run.

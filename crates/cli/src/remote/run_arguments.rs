@@ -58,17 +58,34 @@ pub(crate) enum RunsCommand {
         /// Its id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// Only what comes after this entry
-        #[arg(long, value_name = "N")]
+        /// Only what comes after this entry, by its number as it is printed: e12
+        #[arg(long, value_name = "ENTRY", value_parser = entry)]
         after: Option<u64>,
     },
-    /// Say something to a run, or answer its question
-    #[command(after_help = "Example:\n  saggar runs signal $id answer 'the blue one'")]
+    /// Answer the question that a run asks
+    #[command(
+        after_help = "`saggar runs show RUN` prints the question and its number.\n\nExamples:\n  saggar runs answer $id 'the blue one'\n  saggar runs answer $id --question 2 'the blue one'"
+    )]
+    Answer {
+        /// Its id
+        #[arg(value_name = "RUN", value_parser = run_id)]
+        run: RunId,
+        /// The answer
+        #[arg(value_name = "TEXT")]
+        text: String,
+        /// The question's number; without it, the one that is open now. Scripts should give it: a repeated answer then never answers the next question
+        #[arg(long, value_name = "ID")]
+        question: Option<u64>,
+    },
+    /// Say something to the agent of a run
+    #[command(
+        after_help = "To answer a question of the run's: saggar runs answer.\n\nExample:\n  saggar runs signal $id note 'the tests are in the other directory'"
+    )]
     Signal {
         /// Its id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// What kind: `answer` for a question of the run's, anything else is said to the agent
+        /// What kind of message, in a word of your choice, such as `note`; the agent is told the text
         #[arg(value_name = "NAME")]
         name: String,
         /// What
@@ -119,9 +136,9 @@ pub(crate) enum RunsCommand {
         /// Its id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// After this step; without it, after everything there is
-        #[arg(long, value_name = "STEP")]
-        at: Option<u64>,
+        /// After this step (3), or after this entry (e12), as `runs follow` prints them; without it, after everything there is
+        #[arg(long, value_name = "STEP|ENTRY", value_parser = fork_at)]
+        at: Option<ForkAt>,
         /// Something to say to the fork
         #[arg(long, value_name = "TEXT")]
         with: Option<String>,
@@ -138,6 +155,28 @@ pub(crate) enum RunsCommand {
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
+}
+
+/// Where to fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForkAt {
+    Step(u64),
+    Entry(u64),
+}
+
+/// A step or an entry, as `runs follow` prints them.
+fn fork_at(text: &str) -> Result<ForkAt, String> {
+    let number = |text: &str| text.trim().parse().ok();
+    let step = number(text.strip_prefix("step").unwrap_or(text)).map(ForkAt::Step);
+    step.or_else(|| text.strip_prefix('e').and_then(number).map(ForkAt::Entry))
+        .ok_or_else(|| "not a step such as 3, nor an entry such as e12; `saggar runs follow` prints both".to_owned())
+}
+
+fn entry(text: &str) -> Result<u64, String> {
+    text.strip_prefix('e')
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| "not an entry such as e12; `saggar runs follow` prints them".to_owned())
 }
 
 fn run_id(text: &str) -> Result<RunId, String> {

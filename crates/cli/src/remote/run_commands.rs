@@ -6,9 +6,9 @@ use saggar_api::client::{Client, RunHandle};
 use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, StartRun};
 use serde_json::Value;
 
-use super::dispatch::{Outcome, print, print_json};
+use super::dispatch::{Outcome, note, print, print_json};
 use super::failure::Failure;
-use super::run_arguments::RunsCommand;
+use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
 
@@ -50,9 +50,10 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
         }
         RunsCommand::Follow { run, after } => follow_run(&client.run(run), after.unwrap_or(0), is_json).await,
         RunsCommand::Signal { run, name, body, id } => {
-            client.run(run).signal(&SignalRun { id, name, body }).await?;
+            client.run(run).signal(&SignalRun { id, name, body, question: None }).await?;
             Ok(0)
         }
+        RunsCommand::Answer { run, text, question } => answer(&client.run(run), question, text).await,
         RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(Failure::from),
         RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(Failure::from),
         RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(Failure::from),
@@ -61,7 +62,15 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             Ok(0)
         }
         RunsCommand::Fork { run, at, with } => {
-            let fork = client.run(run).fork(&ForkRun { at_step: at, at_entry: None, message: with }).await?;
+            let (at_step, at_entry) = match at {
+                None => (None, None),
+                Some(ForkAt::Step(step)) => (Some(step), None),
+                Some(ForkAt::Entry(entry)) => (None, Some(entry)),
+            };
+            let fork = client.run(run).fork(&ForkRun { at_step, at_entry, message: with }).await?;
+            if let Some(open) = fork.parent.as_ref().and_then(|parent| parent.does_again.as_ref()) {
+                note(&format!("step {} ({}) was open: the fork does it again", open.step, line(&open.tool)));
+            }
             show_id(&fork, is_json)?;
             Ok(0)
         }
@@ -93,11 +102,28 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
 
 async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
     let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
+    if !is_json {
+        let now = run.get().await?;
+        // What it waits for was before what is followed.
+        if now.entries <= after {
+            print(awaited(&now).as_bytes())?;
+        }
+    }
     while let Some(entry) = entries.next().await? {
         if is_json {
             print_json(&entry)?;
-        } else {
-            print(format!("{}\n", entry_line(&entry)).as_bytes())?;
+            continue;
+        }
+        print(format!("{}\n", entry_line(&entry)).as_bytes())?;
+        let may_wait = entry["event"] == "step_unknown" || entry["effect"]["do"] == "ask_human";
+        if may_wait {
+            let now = run.get().await?;
+            let step =
+                now.question.as_ref().map(|question| question.id).or(now.parked.as_ref().map(|parked| parked.step));
+            // What was asked long ago and is answered needs nobody.
+            if step.is_some() && step == entry["step"].as_u64() {
+                print(awaited(&now).as_bytes())?;
+            }
         }
     }
     let ended = run.get().await?;
@@ -105,10 +131,55 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
     Ok(if is_completed { 0 } else { NOT_COMPLETED })
 }
 
+/// Answers a question: the one that is named, or else the one that is open.
+async fn answer(run: &RunHandle, question: Option<u64>, text: String) -> Outcome {
+    let question = match question {
+        Some(question) => question,
+        None => {
+            let now = run.get().await?;
+            let Some(question) = now.question else {
+                let what = format!("run {} asks nothing now: it is {}", now.id, now.state.as_str());
+                return Err(Failure::ours(
+                    "nothing_asked",
+                    what,
+                    format!("look at it with: saggar runs show {}", now.id),
+                ));
+            };
+            note(&format!("answering question {}: {}", question.id, line(&question.text)));
+            question.id
+        }
+    };
+    let (name, body) = ("answer".to_owned(), text);
+    run.signal(&SignalRun { id: None, name, body, question: Some(question) }).await?;
+    Ok(0)
+}
+
+/// What a run waits for from a person, and the command that gives it.
+fn awaited(run: &Run) -> String {
+    let mut text = String::new();
+    if let Some(question) = &run.question {
+        text += &format!("  asks     {}\n", line(&question.text));
+        text += &format!("           answer: saggar runs answer {} --question {} TEXT\n", run.id, question.id);
+    }
+    if let Some(parked) = &run.parked {
+        let (step, tool) = (parked.step, line(&parked.tool));
+        text += &format!("  parked   at step {step} ({tool}): {}\n", line(&parked.reason));
+        text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
+        text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
+        text += &format!("           give the run up:  saggar runs decide {} {step} abandon\n", run.id);
+    }
+    text
+}
+
 /// One entry on one line: what happened, to which step, and the beginning of what was said.
 fn entry_line(entry: &Value) -> String {
     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-    let step = entry["step"].as_u64().map(|step| format!(" {step}")).unwrap_or_default();
+    // Numbered as `fork --at` and `follow --after` take them.
+    let event = text("event");
+    let what = match entry["step"].as_u64() {
+        Some(step) => format!("step {step}  {}", event.strip_prefix("step_").unwrap_or(&event)),
+        None => event,
+    };
     let said = match text("event").as_str() {
         "step_intended" => {
             let effect = &entry["effect"];
@@ -134,7 +205,7 @@ fn entry_line(entry: &Value) -> String {
         _ => String::new(),
     };
     let said: String = line(&said).chars().take(SUMMARY_MAX).collect();
-    format!("{:>6}  {}{step}  {said}", entry["seq"], text("event")).trim_end().to_owned()
+    format!("{:>7}  {what}  {said}", format!("e{}", entry["seq"])).trim_end().to_owned()
 }
 
 fn body(body: &Value) -> String {
@@ -162,6 +233,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
         span(run.created_at, now()),
         run.entries
     );
+    text += &awaited(run);
     if let Some(parent) = &run.parent {
         text += &format!("  fork of  {} after entry {}\n", parent.run_id, parent.through);
     }
@@ -198,6 +270,13 @@ fn row(run: &Run) -> Vec<String> {
 fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
     let mut agent = read_value(path)?;
+    let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
+    for model in others.chain([&agent]).map(|agent| &agent["model"]) {
+        let wrong = model["provider"].as_str().and_then(saggar_api::AgentModel::wrong_provider);
+        if let Some((message, help)) = wrong {
+            return Err(Failure::ours("invalid_agent", format!("{}: {message}", path.display()), help));
+        }
+    }
     read_script(path, &mut agent)?;
     for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
         read_script(path, other)?;

@@ -3,7 +3,7 @@
 use saggar_domain::{RunId, Timestamp};
 
 use super::next::{Planner, is_late};
-use super::{Attempt, Born, OpenStep, Run, SIGNALS_MAX};
+use super::{ANSWER, Attempt, Born, OpenStep, Run, SIGNALS_MAX};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::BudgetName;
@@ -11,9 +11,11 @@ use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
+use crate::rules::Rules;
 
-/// Attempts of one step after which a worker's death is no longer taken for bad luck: then a person looks.
-const REDONE_MAX: u32 = 20;
+/// Deaths of workers in the middle of one step after which they are no longer taken for bad luck: then a person looks. The first rules count
+/// all attempts.
+const WORKER_DEATHS_MAX: u32 = 20;
 
 impl Run {
     /// What an input comes to. No event means that there was nothing to do, for example because it came twice.
@@ -22,15 +24,19 @@ impl Run {
             return self.decide_start(now, run, agent, child_of.as_ref());
         }
         let born = self.born.as_ref().ok_or(Rejected::NotStarted)?;
-        if let Input::Fork { run, generation, message, is_logical_only } = input {
-            return Ok(self.decide_fork(now, born, run, *generation, message, *is_logical_only));
+        if let Input::Fork { run, generation, message, is_logical_only, does_again } = input {
+            let undecided = self.open.as_ref().filter(|open| *does_again && open.is_undecided());
+            return match undecided {
+                Some(open) => Err(Rejected::Undecided { step: open.step }),
+                None => Ok(self.decide_fork(now, born, run, *generation, message, *is_logical_only, *does_again)),
+            };
         }
         if self.outcome.is_some() {
             return Err(Rejected::Finished);
         }
         match input {
             Input::Start { .. } | Input::Fork { .. } => Err(Rejected::NotStarted),
-            Input::Claim { epoch } => self.decide_claim(now, born, *epoch),
+            Input::Claim { epoch, rules } => self.decide_claim(now, born, *epoch, *rules),
             Input::Reported { epoch, step, attempt, report, chance } => {
                 if *epoch != self.epoch {
                     return Err(Rejected::Stale { given: *epoch, current: self.epoch });
@@ -46,8 +52,10 @@ impl Run {
             Input::Resume if !self.is_paused => Ok(Vec::new()),
             Input::Resume => {
                 let mut events = vec![Event::Resumed { at: now }];
-                if self.open.is_none() {
-                    events.extend(Planner::new(self, born, now).plan());
+                match &self.open {
+                    None => events.extend(Planner::new(self, born, now).plan()),
+                    Some(open) if open.phase == Attempt::Interrupted => events.push(self.redo(open, now)),
+                    Some(_) => {}
                 }
                 Ok(events)
             }
@@ -79,6 +87,7 @@ impl Run {
         Ok(vec![Event::RunStarted { run, agent, child_of: child_of.cloned(), at: now }])
     }
 
+    #[allow(clippy::too_many_arguments, reason = "each is a field of the event")]
     fn decide_fork(
         &self,
         now: Timestamp,
@@ -87,6 +96,7 @@ impl Run {
         generation: u32,
         message: &Option<Body>,
         is_logical_only: bool,
+        does_again: bool,
     ) -> Vec<Event> {
         let forked = Event::Forked {
             run: run.clone(),
@@ -94,6 +104,7 @@ impl Run {
             generation,
             message: message.clone(),
             is_logical_only,
+            does_again,
             at: now,
         };
         vec![forked]
@@ -101,32 +112,41 @@ impl Run {
 
     /// Only who holds a run begins anything: so nothing is open in a run that nobody has held, and what is open was left by a worker. That is
     /// settled by its class, and never silently done again where that could do harm.
-    fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64) -> Result<Vec<Event>, Rejected> {
+    fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64, rules: Rules) -> Result<Vec<Event>, Rejected> {
         if epoch <= self.epoch {
             return Err(Rejected::Stale { given: epoch, current: self.epoch });
         }
-        let mut events = vec![Event::Claimed { epoch, at: now }];
+        let mut events = vec![Event::Claimed { epoch, rules, at: now }];
         let Some(open) = &self.open else {
             if !self.is_paused {
-                events.extend(Planner::new(self, born, now).plan());
+                events.extend(Planner::new(self, born, now).by(rules).plan());
             }
             return Ok(events);
         };
         match &open.phase {
             Attempt::Doing => {}
-            Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => return Ok(events),
+            Attempt::Probing | Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. } => {
+                return Ok(events);
+            }
         }
         match &open.effect {
             Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return Ok(events),
             Effect::CallModel { .. } | Effect::CallTool { .. } => {}
         }
         let unknown = |reason: &str| Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
+        let is_poison = match rules.count_deaths_apart() {
+            true => open.deaths.saturating_add(1) >= WORKER_DEATHS_MAX,
+            false => open.attempt >= WORKER_DEATHS_MAX && open.class != Class::Probeable,
+        };
+        let is_held_back = self.is_paused && rules.hold_back_while_paused();
         events.push(match open.class {
-            Class::Pure | Class::Model | Class::Keyed if open.attempt >= REDONE_MAX => {
+            Class::Pure | Class::Model | Class::Keyed | Class::Probeable if is_poison => {
                 unknown("every worker that tried it was lost")
             }
-            Class::Pure | Class::Model | Class::Keyed => self.intend_again(open, now),
-            Class::Probeable => Event::StepProbed { step: open.step, at: now },
+            Class::Pure | Class::Model | Class::Keyed | Class::Probeable if is_held_back => {
+                Event::StepInterrupted { step: open.step, at: now }
+            }
+            Class::Pure | Class::Model | Class::Keyed | Class::Probeable => self.redo(open, now),
             Class::Once => {
                 unknown("the worker was lost while it was being done, and nobody can be asked whether it was")
             }
@@ -147,9 +167,14 @@ impl Run {
                 let result = ToolResult { content: Body::text("the time has passed"), is_error: false };
                 Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))
             }
-            (Attempt::Doing | Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => {
-                Ok(Vec::new())
-            }
+            (
+                Attempt::Doing
+                | Attempt::Probing
+                | Attempt::Backoff { .. }
+                | Attempt::Interrupted
+                | Attempt::Unknown { .. },
+                _,
+            ) => Ok(Vec::new()),
         }
     }
 
@@ -157,15 +182,23 @@ impl Run {
         if self.known_signals.contains(&signal.id) {
             return Ok(Vec::new());
         }
-        if self.answers.len() >= SIGNALS_MAX {
+        let is_answer = signal.name == ANSWER;
+        if is_answer && self.rules.answers_name_their_question() {
+            let question = signal.question.ok_or(Rejected::UnnamedQuestion)?;
+            if self.open_question() != Some(question) {
+                // Asked for again because no reply came, the same answer is harmless.
+                return match self.answered.iter().find(|(step, _)| *step == question) {
+                    Some((_, answer)) if *answer == signal.body => Ok(Vec::new()),
+                    Some(_) => Err(Rejected::AlreadyAnswered { question }),
+                    None => Err(Rejected::NotOpen { question }),
+                };
+            }
+        } else if self.answers.len() >= SIGNALS_MAX && !self.rules.answers_name_their_question() {
             return Err(Rejected::TooManySignals(SIGNALS_MAX));
         }
-        let Signal { id, name, body } = signal.clone();
-        let is_answer = name == "answer";
-        let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), at: now }];
-        if let Some(open) = &self.open
-            && let (Attempt::Doing, Effect::AskHuman { .. }, true) = (&open.phase, &open.effect, is_answer)
-        {
+        let Signal { id, name, body, question } = signal.clone();
+        let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), question, at: now }];
+        if let Some(open) = self.open.as_ref().filter(|_| is_answer && self.open_question().is_some()) {
             let result = Settled::Returned(ToolResult { content: body, is_error: false });
             events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
         }
@@ -183,7 +216,7 @@ impl Run {
         let open = self.open.as_ref().filter(is_parked).ok_or(Rejected::NotAwaited)?;
         let mut events = vec![Event::StepDecided { step, decision: decision.clone(), at: now }];
         match decision {
-            Decision::Retry => events.push(self.intend_again(open, now)),
+            Decision::Retry => events.push(self.intend_again_or_wait(open, now)),
             Decision::Done(body) => {
                 let settled = match &open.effect {
                     Effect::CallModel { .. } => Settled::Replied(ModelReply { text: body.clone(), calls: Vec::new() }),
@@ -201,14 +234,35 @@ impl Run {
         Ok(events)
     }
 
+    /// What was under way when its worker was lost: whoever can be asked is asked first.
+    fn redo(&self, open: &OpenStep, now: Timestamp) -> Event {
+        match open.class {
+            Class::Probeable => Event::StepProbed { step: open.step, at: now },
+            Class::Pure | Class::Model | Class::Keyed | Class::Once => self.intend_again(open, now),
+        }
+    }
+
+    /// The same step once more, or when the run is resumed.
+    pub(super) fn intend_again_or_wait(&self, open: &OpenStep, now: Timestamp) -> Event {
+        match self.is_paused && self.rules.hold_back_while_paused() {
+            true => Event::StepInterrupted { step: open.step, at: now },
+            false => self.intend_again(open, now),
+        }
+    }
+
     /// The same step once more: visible, counted, by the same key.
     pub(super) fn intend_again(&self, open: &OpenStep, now: Timestamp) -> Event {
+        let mut reserved = self.ledger.reserved();
+        // Where money is set aside, a failed try may have shown that it costs more.
+        if reserved.micros > 0 {
+            reserved.micros = reserved.micros.max(self.dearest);
+        }
         Event::StepIntended {
             step: open.step,
             attempt: open.attempt.saturating_add(1),
             effect: open.effect.clone(),
             class: open.class,
-            reserved: self.ledger.reserved(),
+            reserved,
             at: now,
         }
     }

@@ -10,33 +10,30 @@ use super::{Born, Run};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{Budget, BudgetName, Ledger, Spending};
+use crate::built_in::BuiltIn;
 use crate::child::DEPTH_MAX;
 use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
 use crate::event::{Event, Outcome, Settled};
 use crate::key::EffectKey;
 use crate::repeats::Repeats;
+use crate::rules::Rules;
 
 /// Bytes of conversation to a token, for what is set aside.
 const BYTES_PER_TOKEN: u64 = 4;
-/// The longest a run waits by its own wish.
-const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
-
-/// The tools that the engine does itself.
-const WAIT: &str = "wait";
-const ASK_HUMAN: &str = "ask_human";
-const DELEGATE: &str = "delegate";
-
 /// Plans what follows a settled step.
 pub(super) struct Planner<'a> {
     born: &'a Born,
     agent: &'a AgentSpec,
     now: Timestamp,
+    rules: Rules,
     ledger: Ledger,
+    dearest: u64,
     repeats: Repeats,
     last_step: u64,
     messages: u64,
     conversation_bytes: u64,
     calls: VecDeque<&'a ToolCall>,
+    // Only the first rules keep answers for questions to come.
     answers: VecDeque<&'a Body>,
     events: Vec<Event>,
 }
@@ -48,7 +45,9 @@ impl<'a> Planner<'a> {
             born,
             agent: &born.agent,
             now,
+            rules: run.rules,
             ledger: *run.ledger(),
+            dearest: run.dearest,
             repeats: run.repeats.clone(),
             last_step: run.last_step,
             messages: run.conversation.len() as u64,
@@ -57,12 +56,28 @@ impl<'a> Planner<'a> {
             answers: run.answers.iter().collect(),
             events: Vec::new(),
         }
+        .by(run.rules)
+    }
+
+    /// Who claims a run decides by its own rules, not by those of whoever had it before.
+    pub(super) fn by(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        if rules.answers_name_their_question() {
+            self.answers.clear();
+        }
+        self
     }
 
     /// The step that was open will have cost this, and one more message will have been said.
     pub(super) fn after_settling(mut self, cost: Spending) -> Self {
         self.ledger.settle(cost);
         self.messages += 1;
+        self
+    }
+
+    /// A call of the model will have cost this.
+    pub(super) fn after_paying(mut self, micros: u64) -> Self {
+        self.dearest = self.dearest.max(micros);
         self
     }
 
@@ -121,7 +136,7 @@ impl<'a> Planner<'a> {
             }
         }
         let tokens = self.agent.model.reply_tokens_max.saturating_add(self.conversation_bytes / BYTES_PER_TOKEN);
-        let reserved = Spending { steps: 1, tokens, ..Spending::default() };
+        let reserved = Spending { steps: 1, tokens, micros: self.micros_for_a_reply(), ..Spending::default() };
         if let Some(budget) = self.ledger.refuses(reserved) {
             return self.finish(Outcome::BudgetExceeded { budget });
         }
@@ -129,38 +144,34 @@ impl<'a> Planner<'a> {
         self.events
     }
 
+    /// Money for a call of the model, where there is a limit: the most that the agent's spec says, or that one has cost. What the first one costs
+    /// isn't known without a spec, so it needs only that something is left.
+    fn micros_for_a_reply(&self) -> u64 {
+        let is_limited = self.ledger.limit().micros.is_some() && self.rules.reserve_money();
+        let most = self.agent.model.reply_micros_max.unwrap_or(1).max(self.dearest).max(1);
+        if is_limited { most } else { 0 }
+    }
+
     /// What a call comes to, or what the model is told instead.
     fn effect(&self, call: &ToolCall) -> Result<(Effect, Class), String> {
         let Some(tool) = self.agent.tools.get(&call.tool) else {
             return Err(format!("there is no tool {:?}", call.tool));
         };
-        match call.tool.as_str() {
-            WAIT => {
-                let seconds = argument(call, "seconds").and_then(|value| value.as_u64());
-                let seconds = seconds.filter(|seconds| *seconds <= WAIT_SECONDS_MAX);
-                let seconds = seconds.ok_or("wait needs \"seconds\": a whole number of at most a year")?;
+        let Some(asked) = BuiltIn::of(call) else {
+            return Ok((Effect::CallTool { call: call.clone() }, tool.class));
+        };
+        match asked? {
+            BuiltIn::Wait { seconds } => {
                 let until = self.now.after(std::time::Duration::from_secs(seconds));
                 Ok((Effect::Wait { call: call.clone(), until }, Class::Pure))
             }
-            ASK_HUMAN => {
-                let question = argument(call, "question").and_then(|value| value.as_str().map(Body::text));
-                let question = question.ok_or("ask_human needs \"question\": a text")?;
-                Ok((Effect::AskHuman { call: call.clone(), question }, Class::Pure))
-            }
-            DELEGATE => Ok((self.delegate(call)?, Class::Keyed)),
-            _ => Ok((Effect::CallTool { call: call.clone() }, tool.class)),
+            BuiltIn::AskHuman { question } => Ok((Effect::AskHuman { call: call.clone(), question }, Class::Pure)),
+            BuiltIn::Delegate { task, agent } => Ok((self.delegate(call, task, agent)?, Class::Keyed)),
         }
     }
 
     /// The child that a call asks for, with the budget of its own agent; how much of that there is, is seen later.
-    fn delegate(&self, call: &ToolCall) -> Result<Effect, String> {
-        let task = argument(call, "task").and_then(|value| value.as_str().map(Body::text));
-        let task = task.ok_or("delegate needs \"task\": a text, and may have \"agent\": a name")?;
-        let agent = match argument(call, "agent") {
-            None | Some(serde_json::Value::Null) => None,
-            Some(serde_json::Value::String(name)) => Some(name),
-            Some(_) => return Err("\"agent\" is a name".to_owned()),
-        };
+    fn delegate(&self, call: &ToolCall, task: Body, agent: Option<String>) -> Result<Effect, String> {
         let budget = match &agent {
             None => self.agent.budget,
             Some(name) => {
@@ -216,9 +227,4 @@ impl<'a> Planner<'a> {
 pub(super) fn is_late(agent: &AgentSpec, started_at: Timestamp, now: Timestamp) -> bool {
     let limit = agent.budget.wall_ms.map(std::time::Duration::from_millis);
     limit.is_some_and(|limit| now >= started_at.after(limit))
-}
-
-fn argument(call: &ToolCall, name: &str) -> Option<serde_json::Value> {
-    let arguments: serde_json::Value = serde_json::from_str(call.arguments.as_text()?).ok()?;
-    arguments.get(name).cloned()
 }

@@ -42,7 +42,7 @@ impl Run {
             (Attempt::Doing, Effect::CallModel { .. }) => Work::CallModel,
             (Attempt::Doing, Effect::CallTool { call }) => Work::CallTool(call),
             (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. })
-            | (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return None,
+            | (Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => return None,
         };
         let key = EffectKey::of(&born.id, born.generation, open.step);
         Some(Pending { step: open.step, attempt: open.attempt, key, work })
@@ -56,7 +56,7 @@ impl Run {
             // While it is paused no new try is made, whatever its time.
             (Attempt::Backoff { .. }, _) if self.is_paused => None,
             (Attempt::Backoff { until }, _) | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
-            (Attempt::Doing | Attempt::Probing | Attempt::Unknown { .. }, _) => None,
+            (Attempt::Doing | Attempt::Probing | Attempt::Interrupted | Attempt::Unknown { .. }, _) => None,
         });
         [wall, own].into_iter().flatten().min()
     }

@@ -25,7 +25,9 @@ impl Run {
             }
             (Attempt::Doing, _) => false,
             (Attempt::Probing, _) => true,
-            (Attempt::Backoff { .. } | Attempt::Unknown { .. }, _) => return Err(Rejected::NotAwaited),
+            (Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => {
+                return Err(Rejected::NotAwaited);
+            }
         };
         let is_model = matches!(open.effect, Effect::CallModel { .. });
         match report {
@@ -38,7 +40,7 @@ impl Run {
             }
             Report::Replied { .. } | Report::Returned { .. } => Err(Rejected::NotAwaited),
             Report::Failed { failure, usage } => Ok(self.fail(now, born, open, failure, *usage, chance)),
-            Report::NeverDone if is_probing => Ok(vec![self.intend_again(open, now)]),
+            Report::NeverDone if is_probing => Ok(vec![self.intend_again_or_wait(open, now)]),
             Report::NeverDone => Err(Rejected::NotAwaited),
             Report::Unknown { reason } => Ok(self.lose(now, born, open, reason, is_probing, chance)),
         }
@@ -55,9 +57,21 @@ impl Run {
         chance: u64,
     ) -> Vec<Event> {
         let one_more = Spending { retries: 1, ..Spending::default() };
-        let wait = policy(born, open).wait_ms(open.attempt, chance).filter(|_| failure.is_passing);
+        let wait = policy(born, open).wait_ms(self.tries(open), chance).filter(|_| failure.is_passing);
         if let Some(wait) = wait {
-            if let Some(budget) = self.ledger.refuses(one_more) {
+            let refused = if self.rules.reserve_money() {
+                // What the next try may cost comes on top of what this one has cost.
+                let mut ledger = self.ledger;
+                let mut next = ledger.reserved().plus(one_more);
+                if next.micros > 0 {
+                    next.micros = next.micros.max(self.dearest).max(usage.micros);
+                }
+                ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
+                ledger.refuses(next)
+            } else {
+                self.ledger.refuses(one_more)
+            };
+            if let Some(budget) = refused {
                 let result = Settled::GaveUp(failure.clone());
                 return vec![
                     Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now },
@@ -82,6 +96,14 @@ impl Run {
             Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => {
                 self.settle_and_go_on(now, born, open, settled, usage, None)
             }
+        }
+    }
+
+    /// Which try this is, of those that a tool's `attempts_max` counts.
+    pub(crate) fn tries(&self, open: &OpenStep) -> u32 {
+        match self.rules.count_deaths_apart() {
+            true => open.attempt.saturating_sub(open.deaths).max(1),
+            false => open.attempt,
         }
     }
 
@@ -139,6 +161,9 @@ impl Run {
         let mut planner = Planner::new(self, born, now).after_settling(cost);
         if is_queued_answer {
             planner = planner.without_answer();
+        }
+        if matches!(open.effect, Effect::CallModel { .. }) {
+            planner = planner.after_paying(usage.micros);
         }
         if let Some(calls) = &calls {
             planner = planner.with_calls(calls);

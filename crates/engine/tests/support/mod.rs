@@ -22,7 +22,7 @@ impl Driven {
         let mut driven = Self { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
         let run = RunId::from_random([7; 16]);
         driven.input(Input::Start { run, agent: Box::new(agent), child_of: None }).expect("it is accepted");
-        driven.input(Input::Claim { epoch: 1 }).expect("it is accepted");
+        driven.input(Input::claim(1)).expect("it is accepted");
         driven
     }
 
@@ -80,6 +80,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
         id: format!("call_{index}"),
         tool: (*tool).to_owned(),
         arguments: Body::text(*arguments),
+        read: None,
     };
     ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
 }
@@ -94,6 +95,7 @@ pub fn agent() -> AgentSpec {
             provider: "scripted".to_owned(),
             model: "script".to_owned(),
             reply_tokens_max: 100,
+            reply_micros_max: None,
             retry: RetryPolicy::default(),
         },
         tools: BTreeMap::from([

@@ -1,6 +1,6 @@
 //! Long bodies: beside the journal, and there before the entry that names them.
 
-use saggar_engine::{BODY_INLINE_MAX, Body, ModelReply, Report, ToolResult};
+use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, ToolCall, ToolResult};
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
@@ -26,13 +26,29 @@ pub async fn fetch<J: Journal>(journal: &J, body: &Body) -> Result<String, Error
     String::from_utf8(bytes).map_err(|_| damaged("a blob isn't text any more"))
 }
 
+/// The arguments of a call beside the journal, where they are long. What the engine has to read of them is read before.
+async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(), Error> {
+    if let Body::Text(text) = &call.arguments
+        && call.arguments.is_too_long()
+        && let Some(Ok(read)) = BuiltIn::parse(&call.tool, text)
+    {
+        let read = match read.body().cloned() {
+            Some(body) => read.with_body(shelve(journal, body).await?),
+            None => read,
+        };
+        call.read = Some(Box::new(read));
+    }
+    call.arguments = shelve(journal, call.arguments.clone()).await?;
+    Ok(())
+}
+
 /// The same report with its long bodies beside the journal.
 pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Result<Report, Error> {
     Ok(match report {
         Report::Replied { reply, usage } => {
             let mut calls = reply.calls;
             for call in &mut calls {
-                call.arguments = shelve(journal, call.arguments.clone()).await?;
+                shelve_call(journal, call).await?;
             }
             let text = shelve(journal, reply.text).await?;
             Report::Replied { reply: ModelReply { text, calls }, usage }

@@ -72,6 +72,8 @@ struct Driven<S> {
     session: Arc<S>,
     /// The sandbox that the row names.
     recorded: Option<saggar_domain::SandboxId>,
+    /// The newest letter that was looked at. Those that were left don't keep the run awake.
+    seen: i64,
 }
 
 /// An effect under way.
@@ -113,7 +115,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             return Ok(self.finish(&driven).await);
         }
         let now = self.effects.now();
-        let claim = Input::Claim { epoch: self.claimed.epoch };
+        let claim = Input::claim(self.claimed.epoch);
         let mut batch = Batch::default();
         self.input(&mut driven, now, claim, &mut batch).map_err(|rejected| {
             tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "a run can't be claimed");
@@ -188,7 +190,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             sandbox: row.sandbox.clone(),
         };
         let session = Arc::new(self.effects.session(about));
-        Ok(Driven { run, head, session, recorded: row.sandbox.clone() })
+        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), seen: 0 })
     }
 
     /// Decides, and takes in what was decided: from here to the commit memory is ahead of the journal.
@@ -205,21 +207,26 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(())
     }
 
-    /// Takes in what people wrote, in order. What the run can't use now is answered by nothing; what it has no room for stays.
+    /// Takes in what waits in the inbox: what steers the run first, then what is said to it, each in order. All of it is read, so that nothing
+    /// waits behind anything else. Only a letter of a newer version stays, for a newer program.
     async fn read_letters(&self, driven: &mut Driven<E::Session>, batch: &mut Batch) -> Result<Vec<i64>, Stopped> {
         let letters = self.until_done(|| self.journal.letters(self.claimed.run.id.clone())).await;
-        let mut consumed = Vec::new();
-        for letter in letters {
-            let Some(instruction) = Instruction::decode(&letter) else {
-                tracing::error!(run_id = %self.claimed.run.id, "a letter of a newer version waits for a newer program");
-                break;
-            };
-            match self.input(driven, self.effects.now(), instruction.into_input(&letter.id), batch) {
-                Ok(()) => {}
-                Err(Rejected::TooManySignals(_)) => break,
-                Err(rejected) => {
-                    tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "what was told came too late");
+        driven.seen = letters.last().map_or(driven.seen, |letter| letter.n.max(driven.seen));
+        let mut read = Vec::with_capacity(letters.len());
+        for letter in &letters {
+            match Instruction::decode(letter) {
+                Some(instruction) => read.push((instruction, letter)),
+                None => {
+                    tracing::error!(run_id = %self.claimed.run.id, "a letter of a newer version waits for a newer program");
                 }
+            }
+        }
+        read.sort_by_key(|(instruction, _)| instruction.is_data());
+        let mut consumed = Vec::with_capacity(read.len());
+        for (instruction, letter) in read {
+            let input = instruction.into_input(letter, &driven.run);
+            if let Err(rejected) = self.input(driven, self.effects.now(), input, batch) {
+                tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "a letter changed nothing");
             }
             consumed.push(letter.n);
         }
@@ -244,6 +251,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             entries,
             summary,
             consumed,
+            seen: driven.seen,
             children,
             letters,
         };

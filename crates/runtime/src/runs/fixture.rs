@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use saggar_engine::{Body, ChildEnd, Divergence, Entry, EntryError, Event, Outcome, Settled, replay};
+use saggar_engine::{
+    Body, BuiltIn, ChildEnd, Divergence, Effect, Entry, EntryError, Event, Outcome, Settled, ToolCall, replay,
+};
 use serde::{Deserialize, Serialize};
 
 use super::bodies::fetch;
@@ -139,9 +141,15 @@ fn bodies(event: &Event) -> Vec<&Body> {
             agent.system.iter().chain([&agent.task]).chain(others).collect()
         }
         Event::Forked { message, .. } => message.iter().collect(),
-        Event::StepIntended { effect, .. } => effect.call().map(|call| &call.arguments).into_iter().collect(),
+        Event::StepIntended { effect, .. } => {
+            let asked = match effect {
+                Effect::AskHuman { question: body, .. } | Effect::Delegate { task: body, .. } => Some(body),
+                Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } => None,
+            };
+            effect.call().into_iter().flat_map(of_call).chain(asked).collect()
+        }
         Event::StepSettled { result, .. } => match result {
-            Settled::Replied(reply) => reply.calls.iter().map(|call| &call.arguments).chain([&reply.text]).collect(),
+            Settled::Replied(reply) => reply.calls.iter().flat_map(of_call).chain([&reply.text]).collect(),
             Settled::Returned(result) => vec![&result.content],
             Settled::Ended(ChildEnd { outcome: Outcome::Completed { answer }, .. }) => vec![answer],
             Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
@@ -153,11 +161,16 @@ fn bodies(event: &Event) -> Vec<&Body> {
         | Event::StepFailed { .. }
         | Event::StepUnknown { .. }
         | Event::StepProbed { .. }
+        | Event::StepInterrupted { .. }
         | Event::Paused { .. }
         | Event::Resumed { .. }
         | Event::StepAbandoned { .. }
         | Event::RunFinished { .. } => Vec::new(),
     }
+}
+
+fn of_call(call: &ToolCall) -> impl Iterator<Item = &Body> {
+    [&call.arguments].into_iter().chain(call.read.as_deref().and_then(BuiltIn::body))
 }
 
 fn name(event: Option<&Event>) -> &'static str {

@@ -6,6 +6,7 @@ use saggar_store::{Fork, ForkError, RunRow};
 
 use super::bodies::shelve;
 use super::handle::Runs;
+use super::standing::Standing;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -24,10 +25,31 @@ pub enum ForkAt {
     End,
 }
 
+/// A fork.
+#[derive(Clone, Debug)]
+pub struct Forked {
+    /// The new run.
+    pub row: RunRow,
+    /// The call that was open where its past was cut. The fork does it again.
+    pub does_again: Option<OpenCall>,
+}
+
+/// A call that was open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCall {
+    /// The step, in the run that was forked.
+    pub step: u64,
+    /// The tool, or `model`.
+    pub tool: String,
+}
+
 impl Runs {
     /// Begins a run that has this one's past up to there, and its own future. Files are not restored with it: the fork is marked
     /// logical-only.
-    pub async fn fork(&self, permit: &Permit, at: ForkAt, message: Option<Body>) -> Result<RunRow, Fault> {
+    ///
+    /// The call that is open there, if one is, is done again by the fork, with a key of the fork's own. Where that could do harm, the fork is
+    /// refused: a person decides first, or forks before that step and means it.
+    pub async fn fork(&self, permit: &Permit, at: ForkAt, message: Option<Body>) -> Result<Forked, Fault> {
         permit.check(|action| matches!(action, Action::ForkRun(_)))?;
         let parent = self.row(permit, permit.run()?).await?;
         let through = match at {
@@ -40,6 +62,7 @@ impl Runs {
             ForkAt::End => parent.head,
             ForkAt::Step(step) => self.end_of_step(&parent, step).await?,
         };
+        let (through, does_again) = self.open_call(&parent, through).await?;
         let message = match message {
             Some(message) => Some(shelve(self.store(), message).await?),
             None => None,
@@ -55,6 +78,7 @@ impl Runs {
                 generation,
                 message: message.clone(),
                 is_logical_only: true,
+                does_again: true,
                 at: created_at,
             };
             Entry::new(seq, event).encode()
@@ -66,11 +90,48 @@ impl Runs {
             Err(ForkError::Store(error)) => return Err(error.into()),
         }
         self.hub().wake();
-        self.row(permit, &id).await
+        Ok(Forked { row: self.row(permit, &id).await?, does_again })
     }
 
-    /// The last entry of a step. Steps only grow along a journal, so it is found by halving.
+    /// Where to cut a past that was to be cut after an entry, and the call that is open there.
+    async fn open_call(&self, parent: &RunRow, through: u64) -> Result<(u64, Option<OpenCall>), Fault> {
+        let mut through = through;
+        let mut standing = self.standing(parent, through).await?;
+        // A step that was given up with its run is open in a past that has no end.
+        if let Some(Standing { last: Event::StepAbandoned { .. }, seq, .. }) = standing {
+            through = seq - 1;
+            standing = self.standing(parent, through).await?;
+        }
+        let Some(standing) = standing.filter(Standing::is_open) else { return Ok((through, None)) };
+        let (step, tool) = (standing.step, standing.what().to_owned());
+        if let Some(why) = standing.undecided() {
+            let before = match step {
+                1 => "fork it at a later time".to_owned(),
+                _ => format!(
+                    "fork before it, and the fork calls {tool} itself: saggar runs fork {} --at {}",
+                    parent.id,
+                    step - 1
+                ),
+            };
+            let what = format!("step {step} ({tool}) of run {} {why}: no fork can go on from there", parent.id);
+            let decide = match standing.parked() {
+                Some(_) if parent.outcome.is_none() => {
+                    format!("decide it first: saggar runs decide {} {step} retry|done|abandon; or ", parent.id)
+                }
+                _ => String::new(),
+            };
+            return Err(Fault::Conflict { what, help: format!("{decide}{before}") });
+        }
+        Ok((through, Some(OpenCall { step, tool })))
+    }
+
     async fn end_of_step(&self, parent: &RunRow, step: u64) -> Result<u64, Fault> {
+        let found = self.find_end_of_step(parent, step).await?;
+        found.ok_or_else(|| no_such(&parent.id, format!("run {} has no step {step}", parent.id)))
+    }
+
+    /// The last entry of a step, if there is such a step. Steps only grow along a journal, so it is found by halving.
+    pub(super) async fn find_end_of_step(&self, parent: &RunRow, step: u64) -> Result<Option<u64>, Fault> {
         let (mut low, mut high) = (0, parent.head);
         // INVARIANT: every entry up to `low` belongs to this step or an earlier one; some entry after `high` to a later one, or none is left.
         while low < high {
@@ -82,8 +143,8 @@ impl Runs {
             }
         }
         match self.step_at(parent, low).await? {
-            Some(found) if found == step && low > 0 => Ok(low),
-            _ => Err(no_such(&parent.id, format!("run {} has no step {step}", parent.id))),
+            Some(found) if found == step && low > 0 => Ok(Some(low)),
+            _ => Ok(None),
         }
     }
 
@@ -111,22 +172,7 @@ impl Runs {
 }
 
 fn step_of(entry: &str) -> Option<u64> {
-    match Entry::decode(entry).ok()?.event {
-        Event::StepIntended { step, .. }
-        | Event::StepSettled { step, .. }
-        | Event::StepFailed { step, .. }
-        | Event::StepUnknown { step, .. }
-        | Event::StepProbed { step, .. }
-        | Event::StepDecided { step, .. }
-        | Event::StepAbandoned { step, .. } => Some(step),
-        Event::RunStarted { .. }
-        | Event::Forked { .. }
-        | Event::Claimed { .. }
-        | Event::SignalReceived { .. }
-        | Event::Paused { .. }
-        | Event::Resumed { .. }
-        | Event::RunFinished { .. } => None,
-    }
+    Entry::decode(entry).ok()?.event.step()
 }
 
 fn no_such(id: &RunId, what: String) -> Fault {

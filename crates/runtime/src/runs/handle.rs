@@ -1,18 +1,14 @@
-//! What people and programs do with runs. Everything that changes a run goes through its inbox: only who holds it appends.
+//! What people and programs do with runs: begin, list, read and follow them. See `tell` for what changes one.
 
 use std::time::Duration;
 
 use saggar_domain::{Code, Problem, RunId, RunState};
-use saggar_engine::{AgentSpec, Body, Decision, Entry, Event, Input, Run};
-use saggar_store::{
-    Idempotency, InboxError, JournalEntry, NewLetter, NewRun as NewRow, Page, RunInsertion, RunQuery, RunRow, Store,
-};
+use saggar_engine::{AgentSpec, Body, Entry, Event, Input, Run};
+use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
 use super::bodies::shelve;
-use super::family::OWN_LETTERS;
 use super::hub::Hub;
-use super::instruction::Instruction;
 use super::real::{TOOLS, check_script};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -21,7 +17,7 @@ use crate::sandboxes::{now, random};
 /// How often a follower looks for what other processes have appended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Longest name of an agent, and id of a signal.
-const NAME_LEN_MAX: usize = 128;
+pub(super) const NAME_LEN_MAX: usize = 128;
 /// Agents that one may name.
 const AGENTS_MAX: usize = 32;
 
@@ -144,55 +140,6 @@ impl Runs {
         }
     }
 
-    /// Tells a run something. Durable when this returns; the same id twice is once. What the run makes of it is in its journal.
-    pub async fn tell(&self, permit: &Permit, id: Option<String>, instruction: Instruction) -> Result<(), Fault> {
-        permit.check(|action| matches!(action, Action::TellRun(_)))?;
-        let row = self.row(permit, permit.run()?).await?;
-        let id = id.unwrap_or_else(|| match &instruction {
-            // Asked for again because no answer came, it must not wait for the next time that this step parks.
-            Instruction::Decide { step, .. } => format!("decide {step} {}", row.head),
-            _ => format!("{:032x}", u128::from_ne_bytes(random())),
-        });
-        if id.is_empty() || id.len() > NAME_LEN_MAX || id.starts_with(OWN_LETTERS) {
-            let own = OWN_LETTERS;
-            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes, and doesn't begin with {own:?}")));
-        }
-        let instruction = match instruction {
-            Instruction::Signal { name, body } => Instruction::Signal { name, body: shelve(&self.store, body).await? },
-            Instruction::Decide { step, decision: Decision::Done(body) } => {
-                Instruction::Decide { step, decision: Decision::Done(shelve(&self.store, body).await?) }
-            }
-            // What only runs say to each other, they say by what they append.
-            Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
-            other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
-                other
-            }
-        };
-        if matches!(instruction, Instruction::Decide { .. }) && row.state != RunState::Parked {
-            return Err(Fault::Conflict {
-                what: format!("run {} waits for no decision: it is {}", row.id, row.state.as_str()),
-                help: "decide while the run is parked; its journal says at which step".to_owned(),
-            });
-        }
-        let body = instruction.encode().ok_or_else(|| refuse("that is too long".to_owned()))?;
-        let letter = NewLetter { project: row.project, run: row.id.clone(), id, at: now(), body };
-        match self.store.put_letter(letter).await {
-            Ok(()) => {}
-            Err(InboxError::NoRun) => return Err(Fault::no_run(&row.id)),
-            Err(InboxError::Finished) => {
-                let what = format!("run {} has finished", row.id);
-                return Err(Fault::Conflict { what, help: "fork it to go on from a step".to_owned() });
-            }
-            Err(error @ InboxError::Full) => {
-                let retry_after = Duration::from_secs(1);
-                return Err(Fault::Capacity { what: error.to_string(), retry_after });
-            }
-            Err(InboxError::Store(error)) => return Err(error.into()),
-        }
-        self.hub.letter(&row.id);
-        Ok(())
-    }
-
     pub(super) async fn row(&self, permit: &Permit, id: &RunId) -> Result<RunRow, Fault> {
         self.store.run(permit.project().clone(), id.clone()).await?.ok_or_else(|| Fault::no_run(id))
     }
@@ -233,6 +180,6 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     }
 }
 
-fn refuse(message: String) -> Fault {
+pub(super) fn refuse(message: String) -> Fault {
     Fault::Refused(Problem::new(Code::InvalidValue, message, "correct it, and ask again"))
 }

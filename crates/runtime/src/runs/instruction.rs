@@ -1,11 +1,11 @@
 //! What people tell a run, as it waits in its inbox. Versioned: a letter may be read by a later program than the one that took it.
 
-use saggar_engine::{Body, ChildEnd, Decision, Input, Signal};
+use saggar_engine::{ANSWER, Body, ChildEnd, Decision, Input, Run, Signal};
 use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
-/// The newest version that is known.
-const VERSION: u32 = 2;
+/// The newest version that is known. 2 knows child runs, 3 answers that name their question.
+const VERSION: u32 = 3;
 
 /// Something to tell a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub enum Instruction {
         name: String,
         /// What.
         body: Body,
+        /// The question that an answer is for: the number of the step that asks it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        question: Option<u64>,
     },
     /// No new effects.
     Pause,
@@ -51,7 +54,8 @@ impl Instruction {
     /// The oldest version that has it.
     fn version(&self) -> u32 {
         match self {
-            Self::Signal { .. } | Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } => 1,
+            Self::Signal { question: Some(_), .. } => 3,
+            Self::Signal { question: None, .. } | Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } => 1,
             Self::ChildEnded(_) => 2,
         }
     }
@@ -62,10 +66,24 @@ impl Instruction {
         (written.v <= VERSION).then_some(written.instruction)
     }
 
-    /// What it is to the engine. The letter's id makes the same signal twice one.
-    pub(super) fn into_input(self, id: &str) -> Input {
+    /// Whether it is something said, and not something that steers the run.
+    pub(super) fn is_data(&self) -> bool {
         match self {
-            Self::Signal { name, body } => Input::Signal(Signal { id: id.to_owned(), name, body }),
+            Self::Signal { .. } => true,
+            Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } | Self::ChildEnded(_) => false,
+        }
+    }
+
+    /// What it is to the engine, for a run in this state. The letter's id makes the same signal twice one.
+    pub(super) fn into_input(self, letter: &Letter, run: &Run) -> Input {
+        match self {
+            Self::Signal { name, body, question } => {
+                // A letter of version 1 names no question. It is for the one that was open when it came.
+                let was_open = || run.open_step().is_some_and(|open| open.since <= letter.at);
+                let is_unnamed = name == ANSWER && question.is_none();
+                let question = if is_unnamed { run.open_question().filter(|_| was_open()) } else { question };
+                Input::Signal(Signal { id: letter.id.clone(), name, body, question })
+            }
             Self::Pause => Input::Pause,
             Self::Resume => Input::Resume,
             Self::Cancel => Input::Cancel,

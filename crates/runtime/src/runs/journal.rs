@@ -31,6 +31,8 @@ pub trait Journal: Clone + Send + Sync + 'static {
     fn drop_holder(&self, holder: Holder, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Runs of a holder that somebody has written to.
     fn with_letters(&self, holder: Holder) -> impl Future<Output = Result<Vec<RunId>, Error>> + Send;
+    /// Wakes runs with unread letters: a worker that begins may read what an older program left.
+    fn wake_unread(&self, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
     /// What waits for a run, in order.
     fn letters(&self, run: RunId) -> impl Future<Output = Result<Vec<Letter>, Error>> + Send;
     /// A page of entries after that number.
@@ -74,6 +76,10 @@ impl Journal for Store {
 
     async fn with_letters(&self, holder: Holder) -> Result<Vec<RunId>, Error> {
         self.runs_with_letters(holder).await
+    }
+
+    async fn wake_unread(&self, now: Timestamp) -> Result<usize, Error> {
+        Store::wake_unread(self, now).await
     }
 
     async fn letters(&self, run: RunId) -> Result<Vec<Letter>, Error> {

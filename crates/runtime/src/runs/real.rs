@@ -5,6 +5,8 @@
 
 mod files;
 mod http;
+#[cfg(test)]
+mod reference;
 mod sandbox;
 mod script;
 mod shell;

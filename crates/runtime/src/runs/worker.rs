@@ -96,6 +96,9 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         let presence = self.show(&holder);
         let belief = Belief::new(self.settings.lease);
         let mut drives = Drives::default();
+        if let Err(error) = self.journal.wake_unread(self.effects.now()).await {
+            tracing::warn!(error = %error, "letters that an older program left may wait longer");
+        }
         let ended = {
             let (lease, every) = (self.settings.lease, self.settings.renew_every);
             let keep = belief.keep(&self.journal, &self.effects, &holder, lease, every);

@@ -116,6 +116,7 @@ async fn pausing_and_cancelling_reach_the_child_and_a_fork_starts_its_own() {
         .fork(&place.permit(Action::ForkRun(run.clone())), saggar_runtime::runs::ForkAt::End, None)
         .await
         .unwrap()
+        .row
         .id;
     place.until(&fork, "it waits", |row| row.state == RunState::Waiting && row.holder.is_none()).await;
     let own = children(&place, &fork).await;

@@ -5,11 +5,13 @@
 mod children;
 mod decide;
 mod end;
+mod inbox;
 mod kills;
 // Tests of the binary link it too, and each uses a part of it.
 #[allow(dead_code)]
 mod ledger;
 mod let_go;
 mod limits;
+mod paused;
 mod place;
 mod stale;

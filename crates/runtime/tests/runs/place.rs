@@ -170,6 +170,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
             provider: "scripted".to_owned(),
             model: script.to_string(),
             reply_tokens_max: 100,
+            reply_micros_max: None,
             retry: RetryPolicy::default(),
         },
         tools: BTreeMap::from([("http".to_owned(), tool)]),

@@ -32,6 +32,7 @@ pub(crate) async fn start(
     headers: HeaderMap,
     body: JsonText,
 ) -> Result<Response, Refusal> {
+    wire::check_providers(&body.0)?;
     let start: StartRun = body.read()?;
     let idempotency = idempotency(&headers, &start)?;
     let new = NewRun { agent: wire::agent(start.agent), idempotency };
@@ -84,12 +85,15 @@ pub(crate) async fn list(
     responses((status = 200, description = "The run", body = Run)),
 )]
 pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -> Result<axum::Json<Run>, Refusal> {
-    Ok(axum::Json(wire::run(server.runs.get(&allowed.permit).await?)?))
+    let row = server.runs.get(&allowed.permit).await?;
+    let awaited = server.runs.awaited(&allowed.permit, &row).await?;
+    Ok(axum::Json(wire::awaiting(wire::run(row)?, awaited)))
 }
 
 /// Say something to a run, or answer its question
 ///
-/// Durable when this answers; the same `id` twice is once.
+/// Durable when this answers; the same `id` twice is once. An answer names its `question`; one that is for no open question is refused with a
+/// conflict, which says what the run asks now.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/signal", tag = "runs", operation_id = "signalRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -101,8 +105,8 @@ pub(crate) async fn signal(
     State(server): State<Shared>,
     Json(signal): Json<SignalRun>,
 ) -> Result<StatusCode, Refusal> {
-    let SignalRun { id, name, body } = signal;
-    server.tell(&allowed.permit, id, Instruction::Signal { name, body: Body::text(body) }).await
+    let SignalRun { id, name, body, question } = signal;
+    server.tell(&allowed.permit, id, Instruction::Signal { name, body: Body::text(body), question }).await
 }
 
 /// Let a run begin no new effect
@@ -142,6 +146,8 @@ pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>
 }
 
 /// Decide about a step of which nobody knows whether it was done
+///
+/// Refused with a conflict when the run isn't parked at that step.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/steps/{step}/decide", tag = "runs", operation_id = "decideStep",
     params(
@@ -163,7 +169,9 @@ pub(crate) async fn decide(
 
 /// Begin another run from this one's past
 ///
-/// It has everything up to that step and a future of its own. Files are not restored with it.
+/// It has everything up to that step and a future of its own. Files are not restored with it. A call that is open there is made again by the fork,
+/// with a key of its own: `parent.does_again` names it. Where the call may be made only once, or nobody knows whether it was made, the fork is
+/// refused with a conflict.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/fork", tag = "runs", operation_id = "forkRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -176,8 +184,8 @@ pub(crate) async fn fork(
     Json(fork): Json<ForkRun>,
 ) -> Result<Response, Refusal> {
     let at = wire::fork_at(&fork)?;
-    let row = server.runs.fork(&allowed.permit, at, fork.message.map(Body::text)).await?;
-    Ok((StatusCode::CREATED, axum::Json(wire::run(row)?)).into_response())
+    let forked = server.runs.fork(&allowed.permit, at, fork.message.map(Body::text)).await?;
+    Ok((StatusCode::CREATED, axum::Json(wire::forked(forked)?)).into_response())
 }
 
 impl Server {

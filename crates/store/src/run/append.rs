@@ -27,7 +27,7 @@ const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id 
 /// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
 const WAKE: &str = "
     UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2)
-    WHERE id = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1)";
+    WHERE id = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1 AND n > ?3)";
 const CONSUME: &str = "DELETE FROM inbox WHERE n = ?1 AND run_id = ?2";
 /// Nobody reads what is left for a run that is over.
 const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
@@ -47,6 +47,8 @@ pub struct Append {
     pub summary: Summary,
     /// Letters that these entries answer, by number.
     pub consumed: Vec<i64>,
+    /// The newest letter that the writer knows of. One that it left unread doesn't keep the run awake; a newer one does.
+    pub seen: i64,
     /// Runs that these entries start.
     pub children: Vec<NewRun>,
     /// What these entries say to other runs. One that has finished hears nothing.
@@ -116,7 +118,7 @@ fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
             column::execute(connection, LET_GO, [id])?;
         }
     } else if !goes_on {
-        column::execute(connection, WAKE, (id, column::millis(summary.at)))?;
+        column::execute(connection, WAKE, (id, column::millis(summary.at), append.seen))?;
     }
     for child in &append.children {
         create::insert_child(connection, child)?;

@@ -12,6 +12,8 @@ use crate::writer::Durability;
 
 /// Most letters that wait for one run.
 const LETTERS_MAX: u64 = 1000;
+/// Room beyond that for letters that steer the run, so that what is said to it never keeps them out.
+const CONTROL_MAX: u64 = 100;
 
 const COUNT: &str = "SELECT count(*) AS letters FROM inbox WHERE run_id = ?1";
 const INSERT: &str = "
@@ -21,6 +23,10 @@ const WAKE: &str = "UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2) WHER
 /// A run's word to another takes the place of its word before, under a number of its own: who has read that one has not read this.
 const REPLACE: &str = "DELETE FROM inbox WHERE run_id = ?1 AND id = ?2";
 const IS_LIVE: &str = "SELECT 1 AS is_live FROM run WHERE id = ?1 AND project_id = ?2 AND state <> 'finished'";
+const WAKE_UNREAD: &str = "
+    UPDATE run SET wake_at = min(coalesce(wake_at, ?1), ?1)
+    WHERE state <> 'finished' AND id IN (SELECT run_id FROM inbox)";
+const FIND: &str = "SELECT body_json FROM inbox WHERE run_id = ?1 AND id = ?2";
 const LIST: &str = "SELECT n, id, at, body_json FROM inbox WHERE run_id = ?1 ORDER BY n";
 
 /// Something said to a run.
@@ -51,6 +57,17 @@ pub struct Letter {
     pub body: JsonText,
 }
 
+/// How many letters may wait before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterRoom {
+    /// Something said to the run: the first thousand.
+    Data,
+    /// Something that steers the run: a hundred more.
+    Control,
+    /// No bound: the caller gives it an id of which one can wait.
+    Unbounded,
+}
+
 /// Why a letter was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
@@ -63,6 +80,9 @@ pub enum InboxError {
     /// Too many wait.
     #[error("more than {LETTERS_MAX} letters wait for the run")]
     Full,
+    /// A letter with the same id and another text waits.
+    #[error("a letter with the same id says something else")]
+    Different,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
@@ -87,7 +107,7 @@ fn write(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
 
 impl Store {
     /// Writes down something said to a run, and wakes it. The same id twice is once.
-    pub async fn put_letter(&self, letter: NewLetter) -> Result<(), InboxError> {
+    pub async fn put_letter(&self, letter: NewLetter, room: LetterRoom) -> Result<(), InboxError> {
         let work = move |connection: &Connection| {
             let Some(run) = get::of_project(connection, &letter.project, &letter.run)? else {
                 return Ok(Err(InboxError::NoRun));
@@ -96,14 +116,35 @@ impl Store {
                 return Ok(Err(InboxError::Finished));
             }
             let id = letter.run.as_str();
-            let waiting = column::one(connection, COUNT, [id], |row| column::number(row, "letters"))?;
-            if waiting.unwrap_or(0) >= LETTERS_MAX {
+            let known =
+                column::one(connection, FIND, (id, &letter.id), |row| column::plain::<String>(row, "body_json"))?;
+            match known {
+                Some(body) if body != letter.body.as_str() => return Ok(Err(InboxError::Different)),
+                Some(_) => {
+                    write(connection, &letter)?;
+                    return Ok(Ok(()));
+                }
+                None => {}
+            }
+            let waiting = column::one(connection, COUNT, [id], |row| column::number(row, "letters"))?.unwrap_or(0);
+            let is_full = match room {
+                LetterRoom::Data => waiting >= LETTERS_MAX,
+                LetterRoom::Control => waiting >= LETTERS_MAX + CONTROL_MAX,
+                LetterRoom::Unbounded => false,
+            };
+            if is_full {
                 return Ok(Err(InboxError::Full));
             }
             write(connection, &letter)?;
             Ok(Ok(()))
         };
         self.write(Durability::Power, work).await?
+    }
+
+    /// Wakes every run that has unread letters: whoever left them may have been an older program.
+    pub async fn wake_unread(&self, now: Timestamp) -> Result<usize, Error> {
+        let work = move |connection: &Connection| column::execute(connection, WAKE_UNREAD, [column::millis(now)]);
+        self.write(Durability::Process, work).await
     }
 
     /// What waits for a run, in order. It goes with the append that answers it.

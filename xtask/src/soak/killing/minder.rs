@@ -151,7 +151,8 @@ impl Minder {
             }
             Some("asking") if !run.is_answered => {
                 // Once is enough: what was acknowledged is not said again.
-                let answer = json!({ "id": "the answer", "name": "answer", "body": run.tag }).to_string();
+                let question = &shown["question"]["id"];
+                let answer = json!({ "name": "answer", "question": question, "body": run.tag }).to_string();
                 let told = self.insist(Ask::post(&format!("{RUNS}/{}/signal", run.id), &answer))?;
                 // A conflict: it is over by now, so an earlier try, whose answer was lost, has been heard.
                 ensure!(matches!(told.status, 202 | 409), "an answer was refused: {}", told.text());

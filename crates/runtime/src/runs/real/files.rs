@@ -18,7 +18,7 @@ const LIST_MAX: u32 = 1000;
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-enum Arguments {
+pub(super) enum Arguments {
     Read { path: String },
     Write { path: String, content: String },
     List { path: String },

@@ -24,7 +24,7 @@ const ANSWER_MAX: usize = 256 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Arguments {
+pub(super) struct Arguments {
     url: String,
     #[serde(default)]
     body: serde_json::Value,

@@ -58,6 +58,7 @@ impl Script {
             id: format!("call_{replies}_{index}"),
             tool: call.tool.clone(),
             arguments: Body::text(call.arguments.to_string()),
+            read: None,
         };
         let calls = turn.calls.iter().enumerate().map(call).collect();
         let reply = ModelReply { text: Body::text(&turn.text), calls };

@@ -29,7 +29,7 @@ const OUTPUT_MAX: usize = 64 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Arguments {
+pub(super) struct Arguments {
     command: Command,
     #[serde(default)]
     cwd: Option<String>,

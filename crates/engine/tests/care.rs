@@ -1,0 +1,244 @@
+//! What is not done twice, not without being asked, and not beyond what was set aside: pauses, deaths of workers, forks and money.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+mod support;
+
+use std::time::Duration;
+
+use saggar_domain::RunId;
+use saggar_engine::{
+    AgentSpec, Body, Budget, BudgetName, BuiltIn, Decision, Effect, Event, Failure, Input, ModelReply, Outcome,
+    Rejected, Report, Rules, Run, Status, ToolCall, ToolResult, Usage, Work,
+};
+use support::{Driven, agent, reply};
+
+fn names(events: &[Event]) -> Vec<&'static str> {
+    events.iter().map(Event::name).collect()
+}
+
+fn failed(micros: u64) -> Report {
+    let failure = Failure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing: true };
+    Report::Failed { failure, usage: Usage { tokens: 0, micros } }
+}
+
+/// A run with a call of a tool under way.
+fn under_way(tool: &str) -> Driven {
+    let mut driven = Driven::start(agent());
+    driven.reply(&[(tool, "{}"), ("pure", "{\"next\":1}")]);
+    driven
+}
+
+fn lose_worker(driven: &mut Driven) -> Vec<Event> {
+    let epoch = driven.run.epoch() + 1;
+    driven.input(Input::claim(epoch)).unwrap()
+}
+
+#[test]
+fn a_paused_run_does_nothing_again_until_it_is_resumed() {
+    for (tool, then) in [("pure", "step_intended"), ("keyed", "step_intended"), ("probeable", "step_probed")] {
+        let mut driven = under_way(tool);
+        driven.input(Input::Pause).unwrap();
+        assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_interrupted"], "{tool}");
+        assert_eq!((driven.run.status(), driven.run.pending()), (Status::Paused, None), "{tool}");
+        assert_eq!(names(&lose_worker(&mut driven)), ["claimed"], "another worker waits too");
+        assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", then], "{tool}");
+        assert!(driven.run.pending().is_some());
+        driven.check();
+    }
+    let mut model = Driven::start(agent());
+    model.input(Input::Pause).unwrap();
+    assert_eq!(names(&lose_worker(&mut model)), ["claimed", "step_interrupted"]);
+    model.check();
+}
+
+#[test]
+fn what_was_never_done_or_is_to_be_retried_waits_for_the_resume_too() {
+    let mut probed = under_way("probeable");
+    lose_worker(&mut probed);
+    probed.input(Input::Pause).unwrap();
+    assert_eq!(names(&probed.report(Report::NeverDone).unwrap()), ["step_interrupted"]);
+    assert_eq!(names(&probed.input(Input::Resume).unwrap()), ["resumed", "step_probed"]);
+    probed.check();
+    let mut parked = under_way("once");
+    lose_worker(&mut parked);
+    parked.input(Input::Pause).unwrap();
+    let retry = Input::Decide { step: 2, decision: Decision::Retry };
+    assert_eq!(names(&parked.input(retry).unwrap()), ["step_decided", "step_interrupted"]);
+    assert_eq!(parked.run.status(), Status::Paused);
+    assert_eq!(names(&parked.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
+    parked.check();
+}
+
+#[test]
+fn attempts_that_ended_with_their_worker_are_no_failures() {
+    let mut driven = under_way("keyed");
+    for _ in 0..5 {
+        assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_intended"]);
+    }
+    // Three attempts are allowed: all three are there for failures.
+    for _ in 0..2 {
+        assert_eq!(names(&driven.report(failed(0)).unwrap()), ["step_failed"]);
+        driven.pass(Duration::from_secs(60));
+    }
+    assert_eq!(names(&driven.report(failed(0)).unwrap()), ["step_settled", "step_intended"]);
+    driven.check();
+}
+
+#[test]
+fn a_step_that_no_worker_survives_parks() {
+    for tool in ["pure", "keyed", "probeable"] {
+        let mut driven = under_way(tool);
+        let mut deaths = 0;
+        while !matches!(driven.run.status(), Status::Parked { .. }) {
+            deaths += 1;
+            assert!(deaths <= 20, "{tool}");
+            lose_worker(&mut driven);
+            if matches!(driven.run.pending().map(|pending| pending.work), Some(Work::Probe(_))) {
+                driven.report(Report::NeverDone).unwrap();
+            }
+        }
+        assert_eq!(deaths, 20, "{tool}");
+        driven.check();
+    }
+}
+
+fn fork(driven: &Driven) -> Result<Driven, Rejected> {
+    let (run, journal) = (Run::from_events(&driven.journal), driven.journal.clone());
+    let mut fork = Driven { run, journal, now: driven.now };
+    let (run, message) = (RunId::from_random([9; 16]), None);
+    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true })?;
+    fork.input(Input::claim(1)).unwrap();
+    Ok(fork)
+}
+
+#[test]
+fn a_fork_does_the_open_call_again_with_a_key_of_its_own() {
+    for tool in ["pure", "keyed", "probeable"] {
+        let driven = under_way(tool);
+        let key = driven.run.pending().unwrap().key.clone();
+        let mut fork = fork(&driven).unwrap();
+        let pending = fork.run.pending().unwrap();
+        assert!(matches!(pending.work, Work::CallTool(call) if call.tool == tool), "{tool}");
+        assert_ne!(pending.key, key);
+        fork.returned("one");
+        assert!(
+            matches!(fork.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"),
+            "then the next"
+        );
+        fork.check();
+    }
+    let mut asking = Driven::start(agent());
+    asking.reply(&[("ask_human", "{\"question\":\"may I?\"}")]);
+    let fork = fork(&asking).unwrap();
+    assert_eq!((fork.run.status(), fork.run.open_question()), (Status::Asking, Some(3)), "it asks by itself");
+}
+
+#[test]
+fn what_may_have_been_done_once_is_not_forked_away() {
+    let mut driven = under_way("once");
+    assert_eq!(fork(&driven).err(), Some(Rejected::Undecided { step: 2 }), "under way");
+    lose_worker(&mut driven);
+    assert_eq!(fork(&driven).err(), Some(Rejected::Undecided { step: 2 }), "parked");
+    driven.input(Input::Decide { step: 2, decision: Decision::Done(Body::text("it was")) }).unwrap();
+    assert!(fork(&driven).is_ok(), "decided");
+}
+
+#[test]
+fn forks_of_older_journals_drop_the_open_call_as_they_did() {
+    let driven = under_way("keyed");
+    let mut fork = Driven { run: driven.run.clone(), journal: driven.journal.clone(), now: driven.now };
+    let (run, message) = (RunId::from_random([9; 16]), None);
+    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: false }).unwrap();
+    fork.input(Input::Claim { epoch: 1, rules: Rules::FIRST }).unwrap();
+    assert!(matches!(fork.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
+    fork.check();
+}
+
+fn with_money(micros: u64, reply_micros_max: Option<u64>) -> Driven {
+    let mut spec = AgentSpec { budget: Budget { micros: Some(micros), ..Budget::default() }, ..agent() };
+    spec.model.reply_micros_max = reply_micros_max;
+    Driven::start(spec)
+}
+
+/// The model answers at this price until the run ends: what was spent.
+fn spend(driven: &mut Driven, price: u64) -> u64 {
+    for turn in 0..50 {
+        let arguments = format!("{{\"n\":{turn}}}");
+        let reply = reply(&[("pure", arguments.as_str())]);
+        driven.report(Report::Replied { reply, usage: Usage { tokens: 0, micros: price } }).unwrap();
+        if driven.run.outcome().is_some() {
+            break;
+        }
+        driven.returned("x");
+        if driven.run.outcome().is_some() {
+            break;
+        }
+    }
+    assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+    driven.check();
+    driven.run.ledger().spent().micros
+}
+
+#[test]
+fn money_is_set_aside_before_it_is_spent() {
+    assert_eq!(spend(&mut with_money(100, None), 50), 100, "the limit, and nothing beyond");
+    assert_eq!(spend(&mut with_money(120, None), 50), 100, "a third call could cost 50, and 20 are left");
+    assert_eq!(spend(&mut with_money(100, None), 1000), 1000, "what the first call costs is not known before");
+    let stated = with_money(100, Some(1000));
+    assert_eq!(
+        stated.run.outcome(),
+        Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }),
+        "where it is, it is"
+    );
+    stated.check();
+    assert_eq!(with_money(0, None).run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+}
+
+#[test]
+fn a_failed_call_that_cost_something_is_not_tried_beyond_the_limit() {
+    let mut driven = with_money(150, None);
+    assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_failed"], "90 are left, and the next may cost 60");
+    driven.pass(Duration::from_secs(60));
+    assert_eq!(driven.run.ledger().reserved().micros, 60);
+    assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_settled", "run_finished"]);
+    assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+    driven.check();
+}
+
+#[test]
+fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
+    let blob = |length: u64| Body::Blob { hash: "ab".repeat(32), length };
+    let call = |tool: &str, read: Option<BuiltIn>| ToolCall {
+        id: "c".to_owned(),
+        tool: tool.to_owned(),
+        arguments: blob(20_000),
+        read: read.map(Box::new),
+    };
+    let question = BuiltIn::AskHuman { question: blob(19_000) };
+    let task = BuiltIn::Delegate { task: blob(19_000), agent: None };
+    for (tool, read) in [("wait", BuiltIn::Wait { seconds: 60 }), ("ask_human", question), ("delegate", task)] {
+        let mut driven = Driven::start(agent());
+        let reply = ModelReply { text: Body::text(""), calls: vec![call(tool, Some(read))] };
+        driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
+        match (&driven.run.open_step().unwrap().effect, tool) {
+            (Effect::Wait { until, .. }, "wait") => assert_eq!(*until, driven.now.after(Duration::from_secs(60))),
+            (Effect::AskHuman { question: body, .. }, "ask_human")
+            | (Effect::Delegate { task: body, .. }, "delegate") => {
+                assert_eq!(*body, blob(19_000));
+            }
+            (other, _) => panic!("{tool}: {other:?}"),
+        }
+        driven.check();
+    }
+    let mut unread = Driven::start(agent());
+    let reply = ModelReply { text: Body::text(""), calls: vec![call("wait", None)] };
+    let events = unread.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
+    let told = |event: &Event| {
+        matches!(
+            event,
+            Event::StepSettled { result: saggar_engine::Settled::Returned(ToolResult { is_error: true, .. }), .. }
+        )
+    };
+    assert!(events.iter().any(told), "as an older journal has it");
+    unread.check();
+}

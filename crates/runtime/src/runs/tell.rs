@@ -1,0 +1,186 @@
+//! Telling a run something. It goes through the run's inbox: only the worker that holds a run appends to its journal.
+//!
+//! What can't be meant is refused here, with an explanation. That is a courtesy: a run may move on before its inbox is read, so the engine
+//! checks again, and its word counts.
+
+use std::time::Duration;
+
+use saggar_engine::{ANSWER, Body, Decision, Event, Settled};
+use saggar_store::{InboxError, LetterRoom, NewLetter, RunRow};
+
+use super::bodies::{fetch, shelve};
+use super::family::OWN_LETTERS;
+use super::handle::{NAME_LEN_MAX, Runs, refuse};
+use super::instruction::Instruction;
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::sandboxes::{now, random};
+
+/// The most of a question that an explanation repeats, in characters.
+const QUOTED_MAX: usize = 200;
+
+/// Whether something has to be written down.
+enum Checked {
+    /// It has, under this id.
+    New(Option<String>),
+    /// The run has heard it before.
+    Known,
+}
+
+impl Runs {
+    /// Tells a run something. Durable when this returns; the same id twice is once. What the run makes of it is in its journal.
+    pub async fn tell(&self, permit: &Permit, id: Option<String>, instruction: Instruction) -> Result<(), Fault> {
+        permit.check(|action| matches!(action, Action::TellRun(_)))?;
+        let row = self.row(permit, permit.run()?).await?;
+        if id.as_ref().is_some_and(|id| id.is_empty() || id.len() > NAME_LEN_MAX || id.starts_with(OWN_LETTERS)) {
+            let own = OWN_LETTERS;
+            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes, and doesn't begin with {own:?}")));
+        }
+        let instruction = match instruction {
+            Instruction::Signal { name, body, question } => {
+                Instruction::Signal { name, body: shelve(self.store(), body).await?, question }
+            }
+            Instruction::Decide { step, decision: Decision::Done(body) } => {
+                Instruction::Decide { step, decision: Decision::Done(shelve(self.store(), body).await?) }
+            }
+            // What only runs say to each other, they say by what they append.
+            Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
+            other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
+                other
+            }
+        };
+        if row.outcome.is_some() {
+            return Err(finished(&row));
+        }
+        let (own, room) = match &instruction {
+            Instruction::Signal { name, body, question } if name == ANSWER => {
+                match self.check_answer(&row, *question, body).await? {
+                    Checked::New(own) => (own, LetterRoom::Data),
+                    Checked::Known => return Ok(()),
+                }
+            }
+            Instruction::Signal { question: Some(_), .. } => {
+                return Err(refuse(format!("only a signal named {ANSWER:?} is for a question")));
+            }
+            Instruction::Signal { .. } => (None, LetterRoom::Data),
+            Instruction::Decide { step, .. } => {
+                self.check_decision(&row, *step).await?;
+                // Asked for again because no reply came, it must not wait for the next time that this step parks.
+                (Some(format!("decide {step} {}", row.head)), LetterRoom::Control)
+            }
+            // One that is not read yet is enough.
+            Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
+            Instruction::Pause | Instruction::Resume | Instruction::ChildEnded(_) => (None, LetterRoom::Control),
+        };
+        let id = own.or(id).unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
+        let body = instruction.encode().ok_or_else(|| refuse("what is said is too long".to_owned()))?;
+        let letter = NewLetter { project: permit.project().clone(), run: row.id.clone(), id, at: now(), body };
+        match self.store().put_letter(letter, room).await {
+            Ok(()) => {}
+            Err(InboxError::NoRun) => return Err(Fault::no_run(&row.id)),
+            Err(InboxError::Finished) => return Err(finished(&row)),
+            Err(InboxError::Different) => {
+                let what = format!("run {} was told something else under the same id, and has not read it yet", row.id);
+                return Err(Fault::Conflict { what, help: format!("look at {} in a moment", row.id) });
+            }
+            Err(error @ InboxError::Full) => {
+                let retry_after = Duration::from_secs(1);
+                return Err(Fault::Capacity { what: error.to_string(), retry_after });
+            }
+            Err(InboxError::Store(error)) => return Err(error.into()),
+        }
+        self.hub().letter(&row.id);
+        Ok(())
+    }
+
+    /// An answer is for the question it names, while that is open. The same answer again is harmless.
+    async fn check_answer(&self, row: &RunRow, question: Option<u64>, body: &Body) -> Result<Checked, Fault> {
+        let standing = self.standing(row, row.head).await?;
+        let open = standing.as_ref().and_then(|standing| Some((standing.step, standing.question()?)));
+        let open = match open {
+            Some((step, text)) => Some((step, fetch(self.store(), text).await?)),
+            None => None,
+        };
+        let how = match &open {
+            Some((step, _)) => format!(
+                "answer it with \"question\": {step}, or with: saggar runs answer {} --question {step} TEXT",
+                row.id
+            ),
+            None => format!("wait until it asks: saggar runs follow {}", row.id),
+        };
+        let asks = match &open {
+            Some((step, text)) => format!("run {} asks question {step}: {:?}", row.id, quoted(text)),
+            None => format!("run {} asks nothing now", row.id),
+        };
+        let Some(question) = question else {
+            return Err(match open {
+                Some(_) => refuse_with(format!("an answer names its question; {asks}"), how),
+                None => Fault::Conflict { what: asks, help: how },
+            });
+        };
+        if open.as_ref().is_some_and(|(step, _)| *step == question) {
+            // A question has one answer: a second one that is not the same is seen even before the first is read.
+            return Ok(Checked::New(Some(format!("{OWN_LETTERS}answer {question}"))));
+        }
+        match self.answer_of(row, question).await? {
+            Some(answer) if answer == *body => Ok(Checked::Known),
+            Some(answer) => {
+                let answer = fetch(self.store(), &answer).await?;
+                let what = format!("question {question} already has the answer {:?}; {asks}", quoted(&answer));
+                Err(Fault::Conflict { what, help: how })
+            }
+            None => Err(Fault::Conflict { what: format!("question {question} is not open; {asks}"), help: how }),
+        }
+    }
+
+    /// The answer that a question has.
+    async fn answer_of(&self, row: &RunRow, question: u64) -> Result<Option<Body>, Fault> {
+        let Some(end) = self.find_end_of_step(row, question).await? else { return Ok(None) };
+        let Some(standing) = self.standing(row, end).await?.filter(|standing| standing.step == question) else {
+            return Ok(None);
+        };
+        Ok(match (standing.effect, standing.last) {
+            (saggar_engine::Effect::AskHuman { .. }, Event::StepSettled { result: Settled::Returned(result), .. }) => {
+                Some(result.content)
+            }
+            _ => None,
+        })
+    }
+
+    /// A decision is for the step that the run is parked at.
+    async fn check_decision(&self, row: &RunRow, step: u64) -> Result<(), Fault> {
+        let standing = self.standing(row, row.head).await?;
+        let parked = standing.as_ref().filter(|standing| standing.parked().is_some());
+        match parked {
+            Some(standing) if standing.step == step => Ok(()),
+            Some(standing) => {
+                let (parked, what) = (standing.step, standing.what());
+                Err(Fault::Conflict {
+                    what: format!("run {} is parked at step {parked} ({what}), not at step {step}", row.id),
+                    help: format!("decide it with: saggar runs decide {} {parked} retry|done|abandon", row.id),
+                })
+            }
+            None => Err(Fault::Conflict {
+                what: format!("run {} is not parked at step {step}: it is {}", row.id, row.state.as_str()),
+                help: format!("only a parked step is decided; look at it with: saggar runs show {}", row.id),
+            }),
+        }
+    }
+}
+
+fn finished(row: &RunRow) -> Fault {
+    let what = format!("run {} has finished", row.id);
+    Fault::Conflict { what, help: "fork it to go on from a step".to_owned() }
+}
+
+fn refuse_with(message: String, help: String) -> Fault {
+    Fault::Refused(saggar_domain::Problem::new(saggar_domain::Code::InvalidValue, message, help))
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted: String = text.chars().take(QUOTED_MAX).collect();
+    if quoted.len() < text.len() {
+        quoted.push('…');
+    }
+    quoted
+}
