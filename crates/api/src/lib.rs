@@ -52,8 +52,8 @@ pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use run::{
     Agent, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery, ListRuns,
-    ReplayDivergence, ReplayReport, Run, RunBudget, RunChildOf, RunList, RunParent, SignalRun, StartRun, StepDecision,
-    SubAgent,
+    ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList, RunParent, SignalRun, StartRun,
+    StepDecision, SubAgent,
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, OnTimeout, Ports,

@@ -93,6 +93,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
         sandbox_id: row.sandbox,
         outcome,
+        blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })
 }
 

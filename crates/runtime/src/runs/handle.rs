@@ -9,6 +9,7 @@ use saggar_store::{
 };
 use tokio::time::sleep;
 
+use super::blocked::Blocked;
 use super::bodies::shelve;
 use super::family::OWN_LETTERS;
 use super::hub::Hub;
@@ -168,6 +169,13 @@ impl Runs {
                 other
             }
         };
+        let blocked = match &row.block {
+            None => Blocked::Waits,
+            Some(block) => self.tell_blocked(&row, block, &instruction).await?,
+        };
+        if matches!(blocked, Blocked::Done) {
+            return Ok(());
+        }
         if matches!(instruction, Instruction::Decide { .. }) && row.state != RunState::Parked {
             return Err(Fault::Conflict {
                 what: format!("run {} waits for no decision: it is {}", row.id, row.state.as_str()),
@@ -188,6 +196,9 @@ impl Runs {
                 return Err(Fault::Capacity { what: error.to_string(), retry_after });
             }
             Err(InboxError::Store(error)) => return Err(error.into()),
+        }
+        if matches!(blocked, Blocked::Lifted) {
+            self.lift(&row.id).await?;
         }
         self.hub.letter(&row.id);
         Ok(())

@@ -13,3 +13,4 @@ mod let_go;
 mod limits;
 mod place;
 mod stale;
+mod trust;
