@@ -52,7 +52,7 @@ pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use run::{
     Agent, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery, ListRuns,
-    ReplayDivergence, ReplayReport, Run, RunBudget, RunChildOf, RunList, RunOpenCall, RunParent, RunParked,
+    ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList, RunOpenCall, RunParent, RunParked,
     RunQuestion, SignalRun, StartRun, StepDecision, SubAgent,
 };
 pub use sandbox::{

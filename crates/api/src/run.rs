@@ -205,6 +205,19 @@ pub struct Run {
     /// How it ended: `{"outcome": "completed", …}`, or another word and what belongs to it.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,
+    /// Why nobody drives it, where that is so. It goes on when somebody resumes it, and ends when somebody cancels it.
+    #[serde(default)]
+    pub blocked: Option<RunBlock>,
+}
+
+/// Why a run is not driven until a person has decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunBlock {
+    /// `restored`: the store was restored from a backup, and the run may have gone on elsewhere. `damaged`: its journal can't be read.
+    #[schema(example = "restored")]
+    pub kind: String,
+    /// The same in words.
+    pub reason: String,
 }
 
 /// What a run asks a person.

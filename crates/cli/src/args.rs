@@ -10,6 +10,7 @@ use saggar_domain::{
     ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
 };
 
+use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
 use crate::manual::{CompletionArguments, ManArguments};
 use crate::outcome::OUR_FAILURE;
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Backup(Later<CopyArguments>),
     /// Make a backup the store of a data directory that has none
     Restore(Later<CopyArguments>),
+    /// Verify a server's data directory, while it runs or not
+    Check(Later<CheckArguments>),
     /// Make, use and end sandboxes of a server
     Sandbox(Later<SandboxArguments>),
     /// Begin, follow, steer and fork runs of agents on a server

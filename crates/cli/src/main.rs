@@ -3,6 +3,7 @@
 
 mod args;
 mod changes;
+mod check;
 mod doctor;
 mod events;
 mod fixture;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Config(arguments)) => settings::main(*arguments.0),
         Ok(args::Command::Backup(arguments)) => serve::backup(&arguments.0),
         Ok(args::Command::Restore(arguments)) => serve::restore(&arguments.0),
+        Ok(args::Command::Check(arguments)) => check::main(&arguments.0),
         Ok(args::Command::Sandbox(arguments)) => remote::sandbox(*arguments.0),
         Ok(args::Command::Runs(arguments)) => remote::runs(*arguments.0),
         Ok(args::Command::Test(arguments)) => fixture::main(&arguments.0),

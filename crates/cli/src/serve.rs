@@ -94,7 +94,7 @@ fn raise_descriptors() {
 /// Copies the store of a data directory to a file, whether or not a server runs.
 pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
     copy(arguments, |config, file| {
-        saggar_server::backup(&config.data_directory, file)?;
+        saggar_server::backup(&config.data_directory, file, std::time::SystemTime::now().into())?;
         let beside = saggar_server::files_beside_the_store(&config.data_directory);
         if !beside.is_empty() {
             eprintln!(

@@ -317,3 +317,41 @@ fn tls_is_spoken_with_a_certificate_made_here() {
     assert!(server.printed.contains(&fingerprint));
     server.stop();
 }
+
+#[test]
+fn a_data_directory_is_checked_beside_its_server_and_lost_writes_stop_the_next_start() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let data = server.data();
+    let data = data.to_str().unwrap();
+    let check = |more: &[&str]| run(&[&["check", "--data-dir", data], more].concat(), &[]);
+    let agent = json!({ "agent": {
+        "name": "a", "task": "t", "tools": { "ask_human": {} },
+        "model": { "provider": "scripted", "script": { "turns": [
+            { "text": "", "calls": [{ "tool": "ask_human", "arguments": { "question": "?" } }] }, { "text": "Done." },
+        ] } },
+    } });
+    let asking = server.post("/api/v1/runs", &agent).expect(201)["id"].as_str().unwrap().to_owned();
+    let state = |server: &Server| server.get(&format!("/api/v1/runs/{asking}")).expect(200);
+    http::eventually("it asks", || state(&server)["state"] == "asking");
+    let (code, stdout, stderr) = check(&["--json"]);
+    let report: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout} {stderr}"));
+    assert_eq!((code, &report["is_sound"], &report["runs"]), (0, &json!(true), &json!(1)), "{report}");
+    server.kill();
+    let log = server.data().join("saggar.db-wal");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let middle = bytes.len() - 2000;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let (code, stdout, _) = check(&[]);
+    assert!(code == 1 && stdout.contains("acknowledged writes are lost"), "{stdout}");
+    let (code, _, stderr) = run(&["serve", "--data-dir", data, "--port", "0"], &[]);
+    assert!(code == 125 && stderr.contains("acknowledged writes are lost"), "{stderr}");
+    assert!(stderr.contains("saggar check --accept-loss"), "{stderr}");
+    let (code, stdout, stderr) = check(&["--accept-loss"]);
+    assert!(code == 0 && stdout.contains("given up"), "{stdout} {stderr}");
+    server.begin();
+    let blocked = state(&server);
+    assert_eq!((&blocked["state"], &blocked["blocked"]["kind"]), (&json!("parked"), &json!("restored")), "{blocked}");
+    server.post(&format!("/api/v1/runs/{asking}/cancel"), &json!({})).expect(202);
+    http::eventually("it is over", || state(&server)["state"] == "finished");
+}

@@ -22,6 +22,7 @@ mod public_ports;
 mod quantity;
 mod spec;
 mod timestamp;
+mod uptime;
 
 pub use canonical::{PolicyHash, canonical_json};
 pub use capability::{CAPABILITIES_SCHEMA, Capabilities, Capability, Support};
@@ -42,3 +43,4 @@ pub use public_ports::PublicPorts;
 pub use quantity::{ByteSize, Count, Cpus, Timeout};
 pub use spec::{DEFAULT_PROTECTED, Mount, Spec};
 pub use timestamp::Timestamp;
+pub use uptime::Uptime;

@@ -47,6 +47,14 @@ pub enum Fault {
         /// When to try again.
         retry_after: Duration,
     },
+    /// Something that everybody needs is taken for the moment: nothing was done.
+    #[error("{what}")]
+    Busy {
+        /// What.
+        what: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// What was asked for can't or may not be.
     #[error("{0}")]
     Refused(Problem),
@@ -135,6 +143,9 @@ impl From<saggar_store::Error> for Fault {
         match error {
             error @ (saggar_store::Error::Full | saggar_store::Error::ReadOnly) => {
                 Self::StoreUnwritable { what: error.to_string(), help: error.help() }
+            }
+            error @ saggar_store::Error::Busy => {
+                Self::Busy { what: error.to_string(), retry_after: Duration::from_secs(1) }
             }
             other => Self::internal("the store", other),
         }

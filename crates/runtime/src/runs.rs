@@ -8,7 +8,10 @@
 //! begins after its intent is durable; what comes of it is appended by whoever holds the run, and by nobody else. A worker that is not sure
 //! to hold a run stops at once: the next one finds everything in the journal.
 
+mod blocked;
 mod bodies;
+mod check;
+mod damage;
 mod drive;
 mod effects;
 mod family;
@@ -26,6 +29,7 @@ mod tell;
 mod worker;
 
 pub use bodies::{fetch, shelve};
+pub use check::check_data_directory;
 pub use effects::{About, Effects, Session, Task, Work};
 pub use fixture::{Drift, FIXTURE_SCHEMA, Fixture, Replay};
 pub use fork::{ForkAt, Forked, OpenCall};

@@ -28,7 +28,7 @@ mod watch;
 
 use std::sync::Arc;
 
-use saggar_domain::{BootId, ExecId, SandboxId, Timestamp};
+use saggar_domain::{BootId, ExecId, SandboxId, Timestamp, Uptime};
 use saggar_sandbox::DataDirectory;
 use saggar_store::Store;
 use tokio::sync::Semaphore;
@@ -171,6 +171,13 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 /// The wall clock.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(std::time::SystemTime::now())
+}
+
+/// The clock that leases are judged by: nobody sets it, and it is the same for every process of the host.
+pub(crate) fn uptime() -> Uptime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    Uptime::from_millis(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
 }
 
 /// Which boot of the host this is.

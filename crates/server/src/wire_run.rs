@@ -128,6 +128,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         parked: None,
         sandbox_id: row.sandbox,
         outcome,
+        blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })
 }
 

@@ -4,10 +4,10 @@
 
 use std::future::pending;
 
-use saggar_domain::{RunId, Timestamp};
+use saggar_domain::{RunId, Timestamp, Uptime};
 use saggar_runtime::runs::Journal;
 use saggar_store::{
-    Append, Appended, BlobHash, Claimed, Error, Holder, JOURNAL_PAGE, JournalEntry, Lease, Letter, Taking,
+    Append, Appended, BlobHash, Claimed, Error, Holder, JOURNAL_PAGE, JournalEntry, Lease, Letter, Now, Taking,
 };
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -81,22 +81,22 @@ impl FaultyJournal {
 }
 
 impl Journal for FaultyJournal {
-    async fn claim(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
+    async fn claim(&self, holder: Holder, at: Timestamp, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
         // Done twice, it takes what nobody asked for; no store of ours does that.
         let fate = StoreFate { again_after: None, ..self.world.store_fate() };
-        self.send("claim", fate, move |memory| memory.claim(&holder, lease, taking)).await
+        self.send("claim", fate, move |memory| memory.claim(&holder, at, lease, taking)).await
     }
 
     async fn held(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {
         self.call("held", move |memory| memory.held(&holder)).await
     }
 
-    async fn is_due(&self, now: Timestamp) -> Result<bool, Error> {
+    async fn is_due(&self, now: Now) -> Result<bool, Error> {
         // Not counted among the calls: workers look all the time.
         Ok(self.memory.is_due(now))
     }
 
-    async fn renew(&self, holder: Holder, until: Timestamp) -> Result<usize, Error> {
+    async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
         self.call("renew", move |memory| memory.renew(&holder, until)).await
     }
 
@@ -139,6 +139,10 @@ impl Journal for FaultyJournal {
         .await
     }
 
+    async fn block(&self, run: RunId, epoch: u64, reason: String) -> Result<(), Error> {
+        self.call("block", move |memory| memory.block(&run, epoch, &reason)).await
+    }
+
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<BlobHash, Error> {
         self.call("put blob", move |memory| memory.put_blob(&bytes)).await
     }
@@ -150,19 +154,19 @@ impl Journal for FaultyJournal {
 
 /// Without faults: for the contract's own tests.
 impl Journal for Memory {
-    async fn claim(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
-        Ok(Memory::claim(self, &holder, lease, taking))
+    async fn claim(&self, holder: Holder, at: Timestamp, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
+        Ok(Memory::claim(self, &holder, at, lease, taking))
     }
 
     async fn held(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {
         Ok(Memory::held(self, &holder))
     }
 
-    async fn is_due(&self, now: Timestamp) -> Result<bool, Error> {
+    async fn is_due(&self, now: Now) -> Result<bool, Error> {
         Ok(Memory::is_due(self, now))
     }
 
-    async fn renew(&self, holder: Holder, until: Timestamp) -> Result<usize, Error> {
+    async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
         Ok(Memory::renew(self, &holder, until))
     }
 
@@ -198,6 +202,11 @@ impl Journal for Memory {
 
     async fn append(&self, append: Append) -> Result<Appended, Error> {
         Ok(Memory::append(self, &append))
+    }
+
+    async fn block(&self, run: RunId, epoch: u64, reason: String) -> Result<(), Error> {
+        Memory::block(self, &run, epoch, &reason);
+        Ok(())
     }
 
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<BlobHash, Error> {

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
+use saggar_domain::{ProjectId, RunId, RunState, Timestamp, Uptime};
 use saggar_engine::{Entry, Event};
 use saggar_store::{
-    Append, Appended, BlobHash, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, RunRow,
-    Taking,
+    Append, Appended, BlobHash, Block, BlockKind, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, Letter, NewLetter,
+    NewRun, Now, RunRow, Taking,
 };
 
 /// A store in memory. Cheap to clone.
@@ -29,20 +29,20 @@ struct Inner {
 #[derive(Debug)]
 struct Kept {
     row: RunRow,
-    lease_until: Option<Timestamp>,
+    lease_until: Option<Uptime>,
     entries: Vec<String>,
     /// The same, decoded.
     events: Vec<Event>,
 }
 
 impl Kept {
-    fn is_free(&self, now: Timestamp) -> bool {
+    fn is_free(&self, now: Uptime) -> bool {
         let is_held = |until| until > now && until <= now.after(LEASE_MAX);
         self.row.holder.is_none() || !self.lease_until.is_some_and(is_held)
     }
 
-    fn is_due(&self, now: Timestamp) -> bool {
-        self.row.wake_at.is_some_and(|at| at <= now) && self.is_free(now)
+    fn is_due(&self, now: Now) -> bool {
+        self.row.block.is_none() && self.row.wake_at.is_some_and(|at| at <= now.wall) && self.is_free(now.uptime)
     }
 }
 
@@ -69,6 +69,7 @@ impl Inner {
             generation: 0,
             sandbox: None,
             outcome: None,
+            block: None,
         };
         self.runs.insert(new.id, Kept { row, lease_until: None, events: decode(&new.first), entries: vec![new.first] });
     }
@@ -127,7 +128,8 @@ impl Memory {
         self.lock().inbox.iter().filter(|(of, _)| of == run).map(|(_, letter)| letter.clone()).collect()
     }
 
-    pub(crate) fn claim(&self, holder: &Holder, lease: Lease, taking: Taking) -> Vec<Claimed> {
+    pub(crate) fn claim(&self, holder: &Holder, at: Timestamp, lease: Lease, taking: Taking) -> Vec<Claimed> {
+        let now = Now { wall: at, uptime: lease.from };
         let mut inner = self.lock();
         let mut claimed = Vec::new();
         let mut turns: BTreeMap<ProjectId, u64> = BTreeMap::new();
@@ -135,7 +137,7 @@ impl Memory {
             *turns.entry(kept.row.project.clone()).or_default() += 1;
         }
         let mut due: Vec<(u64, Option<Timestamp>, RunId)> = Vec::new();
-        let mut ordered: Vec<&Kept> = inner.runs.values().filter(|kept| kept.is_due(lease.from)).collect();
+        let mut ordered: Vec<&Kept> = inner.runs.values().filter(|kept| kept.is_due(now)).collect();
         ordered.sort_by_key(|kept| (kept.row.wake_at, kept.row.id.clone()));
         for kept in ordered {
             let turn = turns.entry(kept.row.project.clone()).or_default();
@@ -157,7 +159,7 @@ impl Memory {
             let Some(kept) = inner.runs.get_mut(&id) else { continue };
             kept.row.epoch += 1;
             kept.row.holder = Some(holder.clone());
-            kept.row.updated_at = lease.from;
+            kept.row.updated_at = at;
             kept.lease_until = Some(lease.until);
             claimed.push(Claimed { run: row, epoch: kept.row.epoch });
         }
@@ -170,11 +172,11 @@ impl Memory {
         held.map(|kept| Claimed { run: kept.row.clone(), epoch: kept.row.epoch }).collect()
     }
 
-    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_due(&self, now: Now) -> bool {
         self.lock().runs.values().any(|kept| kept.is_due(now))
     }
 
-    pub(crate) fn renew(&self, holder: &Holder, until: Timestamp) -> usize {
+    pub(crate) fn renew(&self, holder: &Holder, until: Uptime) -> usize {
         let mut inner = self.lock();
         let held = inner.runs.values_mut().filter(|kept| kept.row.holder.as_ref() == Some(holder));
         held.map(|kept| kept.lease_until = Some(until)).count()
@@ -183,6 +185,18 @@ impl Memory {
     pub(crate) fn release(&self, run: &RunId, epoch: u64) {
         if let Some(kept) = self.lock().runs.get_mut(run).filter(|kept| kept.row.epoch == epoch) {
             (kept.row.holder, kept.lease_until) = (None, None);
+        }
+    }
+
+    pub(crate) fn block(&self, run: &RunId, epoch: u64, reason: &str) {
+        let mut inner = self.lock();
+        let kept = inner.runs.get_mut(run).filter(|kept| kept.row.epoch == epoch && kept.row.block.is_none());
+        if let Some(kept) = kept {
+            (kept.row.holder, kept.lease_until) = (None, None);
+            kept.row.block = Some(Block { kind: BlockKind::Damaged, reason: reason.to_owned() });
+            if kept.row.state != RunState::Finished {
+                kept.row.state = RunState::Parked;
+            }
         }
     }
 

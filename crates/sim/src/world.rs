@@ -8,7 +8,7 @@ use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::{RunId, SandboxId, Timestamp};
+use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
 use saggar_engine::{Body, Event, Failure, Report, ToolResult, Usage, replay};
 use saggar_runtime::runs::{About, Effects, Session, Task, Work};
 use saggar_store::{Append, Appended};
@@ -80,6 +80,11 @@ impl World {
         let passed = i64::try_from(self.begun.elapsed().as_millis()).unwrap_or(i64::MAX);
         let moved = passed.saturating_add(self.lock().clock_ms);
         Timestamp::from_millis(EPOCH_MS.saturating_add_signed(moved))
+    }
+
+    /// The clock of leases, which nobody sets.
+    pub(crate) fn uptime(&self) -> Uptime {
+        Uptime::from_millis(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Sets the clock to what is off by this much.
@@ -292,6 +297,10 @@ impl Effects for SimEffects {
 
     fn now(&self) -> Timestamp {
         self.world.now()
+    }
+
+    fn uptime(&self) -> Uptime {
+        self.world.uptime()
     }
 
     fn chance(&self) -> u64 {

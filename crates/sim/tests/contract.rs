@@ -5,10 +5,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
+use saggar_domain::{ProjectId, RunId, RunState, Timestamp, Uptime};
 use saggar_runtime::runs::Journal;
 use saggar_sim::Memory;
-use saggar_store::{Append, Appended, Holder, JsonText, Lease, LetterRoom, NewLetter, NewRun, Store, Summary, Taking};
+use saggar_store::{
+    Append, Appended, Holder, JsonText, Lease, LetterRoom, NewLetter, NewRun, Now, Store, Summary, Taking,
+};
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
@@ -89,8 +91,17 @@ fn holder(name: &str) -> Holder {
     Holder::parse(name).unwrap()
 }
 
+/// The clock of leases goes with the wall clock here.
+fn up(at: Timestamp) -> Uptime {
+    Uptime::from_millis(at.as_millis() - NOW.before(Duration::from_secs(7200)).as_millis())
+}
+
+fn both(at: Timestamp) -> Now {
+    Now { wall: at, uptime: up(at) }
+}
+
 fn lease(from: Timestamp) -> Lease {
-    Lease { from, until: from.after(Duration::from_secs(1)) }
+    Lease { from: up(from), until: up(from).after(Duration::from_secs(1)) }
 }
 
 fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Timestamp>) -> Append {
@@ -130,24 +141,24 @@ async fn story(kept: &impl Kept) -> Vec<String> {
         taken.collect::<Vec<_>>().join(", ")
     };
     let later = NOW.after(Duration::from_secs(10));
-    lines.push(format!("due: {:?} {:?}", journal.is_due(NOW).await, journal.is_due(later).await));
+    lines.push(format!("due: {:?} {:?}", journal.is_due(both(NOW)).await, journal.is_due(both(later)).await));
     let first = Taking { most: 2, ..ANY };
-    lines.push(taken(journal.claim(holder("one"), lease(later), first).await.unwrap()));
-    lines.push(taken(journal.claim(holder("two"), lease(later), Taking { per_agent: 2, ..ANY }).await.unwrap()));
-    lines.push(taken(journal.claim(holder("two"), lease(later), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("one"), later, lease(later), first).await.unwrap()));
+    lines.push(taken(journal.claim(holder("two"), later, lease(later), Taking { per_agent: 2, ..ANY }).await.unwrap()));
+    lines.push(taken(journal.claim(holder("two"), later, lease(later), ANY).await.unwrap()));
     lines.push(taken(journal.held(holder("one")).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 1, 1, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.append(append(&run(1), 1, 1, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.append(append(&run(1), 7, 2, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.append(append(&run(9), 1, 0, RunState::Running, Some(NOW))).await));
     // Renewed, it is held for longer; after that another takes it, and the first can do nothing.
-    lines.push(format!("{:?}", journal.renew(holder("one"), later.after(Duration::from_secs(5))).await));
+    lines.push(format!("{:?}", journal.renew(holder("one"), up(later.after(Duration::from_secs(5)))).await));
     let then = later.after(Duration::from_secs(2));
-    lines.push(taken(journal.claim(holder("three"), lease(then), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("three"), then, lease(then), ANY).await.unwrap()));
     let then = later.after(Duration::from_secs(6));
-    lines.push(taken(journal.claim(holder("three"), lease(then), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("three"), then, lease(then), ANY).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 1, 2, RunState::Running, Some(NOW))).await));
-    lines.push(format!("{:?}", journal.renew(holder("one"), then).await));
+    lines.push(format!("{:?}", journal.renew(holder("one"), up(then)).await));
     // Asleep for ever, but for a letter; one that comes before the append isn't slept over.
     let letter = |id: &str| NewLetter {
         project: kept.project(),
@@ -163,24 +174,24 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(format!("{:?}", letters.iter().map(|letter| letter.id.clone()).collect::<Vec<_>>()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 2, 2, RunState::Asking, None)).await));
     journal.release(run(1), 1).await.unwrap();
-    lines.push(taken(journal.claim(holder("four"), lease(then), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("four"), then, lease(then), ANY).await.unwrap()));
     journal.release(run(1), 2).await.unwrap();
-    lines.push(taken(journal.claim(holder("four"), lease(then), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("four"), then, lease(then), ANY).await.unwrap()));
     let consuming = Append { consumed: vec![letters[0].n], ..append(&run(1), 3, 3, RunState::Asking, None) };
     lines.push(format!("{:?}", journal.append(consuming).await));
     journal.release(run(1), 3).await.unwrap();
-    lines.push(format!("due: {:?}", taken(journal.claim(holder("five"), lease(then), ANY).await.unwrap())));
+    lines.push(format!("due: {:?}", taken(journal.claim(holder("five"), then, lease(then), ANY).await.unwrap())));
     kept.put_letter(letter("b")).await;
-    lines.push(taken(journal.claim(holder("five"), lease(then), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("five"), then, lease(then), ANY).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 4, 4, RunState::Finished, None)).await));
     lines.push(format!("{:?}", journal.letters(run(1)).await.unwrap().len()));
     lines.push(format!("{:?}", journal.drop_holder(holder("five"), then).await));
     lines.push(format!("{:?}", journal.drop_holder(holder("three"), then).await));
-    lines.push(taken(journal.claim(holder("six"), lease(then), ANY).await.unwrap()));
-    // A clock that was set back by an hour holds nobody for an hour.
+    lines.push(taken(journal.claim(holder("six"), then, lease(then), ANY).await.unwrap()));
+    // A lease that ends later than any can was given in an earlier boot.
     let back = NOW.after(Duration::from_secs(5)).before(Duration::from_secs(3));
-    lines.push(format!("{:?}", journal.renew(holder("six"), then.after(Duration::from_secs(3600))).await));
-    lines.push(taken(journal.claim(holder("seven"), lease(back), ANY).await.unwrap()));
+    lines.push(format!("{:?}", journal.renew(holder("six"), up(then.after(Duration::from_secs(3600)))).await));
+    lines.push(taken(journal.claim(holder("seven"), back, lease(back), ANY).await.unwrap()));
     // A child is there with the append that starts it; a newer word takes the place of the one before; a finished run is held until it is let go of.
     let child = NewRun {
         id: run(8),
@@ -210,14 +221,31 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(format!("{:?}", journal.append(says).await));
     let waiting = journal.letters(run(8)).await.unwrap();
     lines.push(format!("{:?}", waiting.iter().map(|letter| letter.body.as_str().to_owned()).collect::<Vec<_>>()));
-    lines.push(taken(journal.claim(holder("eight"), lease(back), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("eight"), back, lease(back), ANY).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(8), 1, 1, RunState::Finished, Some(NOW))).await));
     lines.push(format!("{:?}", journal.drop_holder(holder("eight"), back).await));
-    lines.push(taken(journal.claim(holder("nine"), lease(back), ANY).await.unwrap()));
+    lines.push(taken(journal.claim(holder("nine"), back, lease(back), ANY).await.unwrap()));
     journal.let_go(run(8), 1).await.unwrap();
     lines.push(taken(journal.held(holder("nine")).await.unwrap()));
     journal.let_go(run(8), 2).await.unwrap();
-    lines.push(format!("{:?} {:?}", journal.held(holder("nine")).await.unwrap().len(), journal.is_due(then).await));
+    lines.push(format!(
+        "{:?} {:?}",
+        journal.held(holder("nine")).await.unwrap().len(),
+        journal.is_due(both(then)).await
+    ));
+    // A wall clock that is set forward ends no lease; what nobody can read is nobody's until a person says so.
+    let held = journal.claim(holder("ten"), then, lease(then), ANY).await.unwrap();
+    lines.push(taken(held.clone()));
+    let late = Now { wall: then.after(Duration::from_secs(3600)), uptime: up(then) };
+    lines.push(format!("{:?}", journal.is_due(late).await));
+    lines.push(taken(journal.claim(holder("eleven"), late.wall, lease(then), ANY).await.unwrap()));
+    let (unread, epoch) = (held[0].run.id.clone(), held[0].epoch);
+    journal.block(unread.clone(), epoch + 1, "not whose it is".to_owned()).await.unwrap();
+    lines.push(taken(journal.held(holder("ten")).await.unwrap()));
+    journal.block(unread, epoch, "damaged".to_owned()).await.unwrap();
+    lines.push(taken(journal.held(holder("ten")).await.unwrap()));
+    journal.drop_holder(holder("ten"), then).await.unwrap();
+    lines.push(taken(journal.claim(holder("eleven"), then, lease(then), ANY).await.unwrap()));
     let page = journal.page(run(1), 1).await.unwrap();
     lines.push(format!("{:?}", page.iter().map(|entry| (entry.seq, entry.entry.clone())).collect::<Vec<_>>()));
     let hash = journal.put_blob(vec![1, 2, 3]).await.unwrap();

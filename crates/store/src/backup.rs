@@ -8,17 +8,20 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use saggar_domain::Timestamp;
 
 use crate::error::Error;
+use crate::marker::{self, Marker};
 use crate::migrate::{self, MigrateError};
 use crate::open::{self, OpenError};
+use crate::restored;
 
 /// Appended to a name while the file is not yet whole.
 const PARTIAL: &str = ".partial";
 /// What SQLite keeps beside a database; stale without it.
-const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
+pub(crate) const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 
 /// Why a backup or a restore failed. Nothing that was there before has changed.
 #[derive(Debug, thiserror::Error)]
@@ -64,16 +67,18 @@ impl BackupError {
     }
 }
 
-/// Writes a copy of the store of a data directory to a new file, whether or not a server runs there.
-pub fn backup(data_directory: &Path, to: &Path) -> Result<(), BackupError> {
+/// Writes a copy of the store of a data directory to a new file, whether or not a server runs there. The copy says of itself that it is
+/// one, and of when: whoever opens it knows that its runs may have gone on.
+pub fn backup(data_directory: &Path, to: &Path, now: Timestamp) -> Result<(), BackupError> {
     let database = open::database_in(data_directory);
     if !database.try_exists()? {
         return Err(BackupError::NoStore);
     }
+    open::check_log(data_directory)?;
     let partial = with_suffix(to, PARTIAL);
     make_new(&partial)?;
     let written =
-        copy_database(&database, &partial).and_then(|()| check(&partial)).and_then(|()| publish(&partial, to));
+        copy_database(&database, &partial, now).and_then(|()| check(&partial)).and_then(|()| publish(&partial, to));
     discard_unless(written, &partial)
 }
 
@@ -90,18 +95,29 @@ pub fn restore(from: &Path, data_directory: &Path) -> Result<(), BackupError> {
     make_new(&partial)?;
     let written = copy_file(from, &partial)
         .and_then(|()| check(&partial))
+        // A backup of an earlier version doesn't say that it is one.
+        .and_then(|()| mark(&partial, restored::mark_restored))
         .and_then(|()| COMPANIONS.iter().try_for_each(|suffix| remove_if_there(&with_suffix(&database, suffix))))
+        // It speaks of the store that was here.
+        .and_then(|()| Ok(Marker::remove(data_directory).and_then(|()| marker::expect_no_log(data_directory))?))
         .and_then(|()| publish(&partial, &database));
     discard_unless(written, &partial)
 }
 
-fn copy_database(database: &Path, to: &Path) -> Result<(), BackupError> {
+fn copy_database(database: &Path, to: &Path, now: Timestamp) -> Result<(), BackupError> {
     let connection = open::connect_to_read(database)?;
     let target = to.to_str().ok_or_else(|| std::io::Error::from(ErrorKind::InvalidInput))?;
     // It only reads this database; but a connection that may only query refuses the statement.
     connection.pragma_update(None, "query_only", false).map_err(Error::from)?;
     connection.execute("VACUUM INTO ?1", [target]).map_err(Error::from)?;
-    Ok(())
+    mark(to, |copy| restored::mark_copy(copy, now))
+}
+
+/// Writes to the copy itself, before it has its name.
+pub(crate) fn mark(copy: &Path, mark: impl FnOnce(&Connection) -> Result<(), Error>) -> Result<(), BackupError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(copy, flags).map_err(Error::from)?;
+    Ok(mark(&connection)?)
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<(), BackupError> {
@@ -132,7 +148,7 @@ fn check(path: &Path) -> Result<(), BackupError> {
     }
 }
 
-fn integrity(connection: &Connection) -> Result<String, Error> {
+pub(crate) fn integrity(connection: &Connection) -> Result<String, Error> {
     let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     let dangling: u32 = connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0))?;
     Ok(if found == "ok" && dangling > 0 { format!("{dangling} rows belong to nothing") } else { found })
@@ -167,14 +183,14 @@ fn discard_unless(written: Result<(), BackupError>, partial: &Path) -> Result<()
     written
 }
 
-fn remove_if_there(path: &Path) -> Result<(), BackupError> {
+pub(crate) fn remove_if_there(path: &Path) -> Result<(), BackupError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::types::FromSql;
 use rusqlite::{OptionalExtension, Params, Row};
-use saggar_domain::Timestamp;
+use saggar_domain::{Timestamp, Uptime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -62,6 +62,11 @@ pub(crate) fn span_optional(row: &Row<'_>, column: &str) -> Result<Option<Durati
 /// A moment as a column holds it.
 pub(crate) fn millis(time: Timestamp) -> i64 {
     i64::try_from(time.as_millis()).expect("a timestamp ends with the year 9999")
+}
+
+/// A moment of the clock of leases, as a column holds it.
+pub(crate) fn uptime(moment: Uptime) -> i64 {
+    i64::try_from(moment.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A span as a column holds it; longer than time itself is the longest.

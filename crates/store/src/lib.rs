@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod backup;
+mod check;
 mod column;
 mod cursor;
 mod error;
@@ -15,19 +16,24 @@ mod hash;
 mod json_text;
 mod key;
 mod lock;
+mod marker;
 mod meta;
 mod migrate;
 mod open;
 mod page;
 mod project;
 mod readers;
+mod restored;
 mod run;
 mod sandbox;
 mod store;
+mod stuck;
 mod sweep;
+mod wal;
 mod writer;
 
 pub use backup::{BackupError, backup, restore};
+pub use check::{Checked, Finding, accept_loss, check};
 pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
 pub use error::Error;
 pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
@@ -42,14 +48,15 @@ pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
-    Append, Appended, BLOB_BYTES_MAX, BlobHash, Claimed, Fork, ForkError, Holder, InboxError, JOURNAL_PAGE,
-    JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, RunInsertion, RunQuery, RunRow, Summary,
-    Taking,
+    Append, Appended, BLOB_BYTES_MAX, BlobHash, Block, BlockKind, Claimed, Fork, ForkError, Holder, InboxError,
+    JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, Now, RunInsertion, RunQuery,
+    RunRow, Summary, Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,
     NewSandbox, Sandbox, SandboxPatch, SandboxQuery, Scope,
 };
 pub use store::Store;
+pub use stuck::WORKERS;
 pub use sweep::{Retention, Swept};
 pub use writer::Durability;

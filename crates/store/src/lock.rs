@@ -53,3 +53,9 @@ fn read_pid(file: &mut File) -> Option<u32> {
     file.take(PID_LEN_MAX).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
+
+/// Whether the process that took the lock last lives. For a guess only: a pid is used again.
+pub(crate) fn is_held(path: &Path) -> bool {
+    let pid = File::open(path).ok().and_then(|mut file| read_pid(&mut file));
+    pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+}

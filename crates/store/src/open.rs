@@ -10,18 +10,24 @@ use saggar_domain::{Code, Problem};
 
 use crate::error::Error;
 use crate::lock::{Lock, LockError};
+use crate::marker::{self, Marker};
 use crate::migrate::{self, MigrateError};
 use crate::readers::READERS;
+use crate::restored;
+use crate::stuck::{Turn, wait_for_turn};
+use crate::wal::{self, Left, Verdict};
 use crate::writer::Durability;
 
 /// The database, in the data directory.
 pub(crate) const DATABASE: &str = "saggar.db";
 /// The lock beside it.
 pub(crate) const LOCK: &str = "saggar.lock";
+/// Made by a server once it has opened its store; so where it is, there was one.
+const SIGNING_KEY: &str = "signing.key";
+/// What SQLite's log begins with.
+const LOG_HEADER_BYTES: u64 = 32;
 /// How long to wait for another process that has the database: a backup, or a person with a shell.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a writer looks whether another process has finished its commit.
-const TURN: Duration = Duration::from_micros(500);
 /// Statements kept ready on each connection: about as many as there are.
 const STATEMENTS_MAX: usize = 64;
 /// Pages of log (16 MiB) after which it is folded back into the file. That waits for the disk twice and writes each page that
@@ -53,6 +59,18 @@ pub enum OpenError {
     Damaged {
         /// In what way.
         what: String,
+    },
+    /// What was committed since the last checkpoint is not all there.
+    #[error("acknowledged writes are lost: the log of the store in the data directory {what}")]
+    LogDamaged {
+        /// In what way.
+        what: String,
+    },
+    /// There was a store, and it isn't there.
+    #[error("the data directory has had a store, and its database {what}")]
+    Gone {
+        /// Missing, or empty.
+        what: &'static str,
     },
     /// Written by a later version.
     #[error("the store has schema version {found}, and this program knows up to {known}")]
@@ -86,6 +104,12 @@ impl OpenError {
             Self::Damaged { .. } => {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
+            Self::LogDamaged { .. } => format!(
+                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss"
+            ),
+            Self::Gone { .. } => format!(
+                "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to begin anew, name an empty data directory"
+            ),
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
             Self::Older { .. } => "start the server of this version first: it brings the store to its own".into(),
             Self::Storage(error) => error.help().into(),
@@ -126,7 +150,7 @@ impl From<MigrateError> for OpenError {
 }
 
 impl OpenError {
-    fn from_storage(error: Error) -> Self {
+    pub(crate) fn from_storage(error: Error) -> Self {
         match error {
             Error::Corrupt { what } => Self::Damaged { what: format!("is damaged: {what}") },
             other => Self::Storage(other),
@@ -138,6 +162,7 @@ impl OpenError {
 pub(crate) struct Opened {
     /// Absent in a process that has joined another.
     pub(crate) lock: Option<Lock>,
+    pub(crate) directory: PathBuf,
     pub(crate) writer: Connection,
     pub(crate) readers: Vec<Connection>,
 }
@@ -145,20 +170,31 @@ pub(crate) struct Opened {
 pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     let lock = lock(directory)?;
     let path = database_in(directory);
+    let marker = Marker::read(directory).map_err(OpenError::at_file)?;
+    check_there(directory, marker.as_ref())?;
+    check_log(directory)?;
     make_private(&path).and_then(|()| sync_directory(directory)).map_err(OpenError::at_file)?;
     let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     // Before anything is changed: the mode of the journal is written into the file.
     check_before(&writer, &path)?;
     settle(&writer).map_err(OpenError::from_storage)?;
     migrate::migrate(&mut writer)?;
+    if marker.is_none() && !restored::is_counted(&writer).map_err(OpenError::from_storage)? {
+        // From here on the marker is there before the store counts: a kill in between is not taken for a copy.
+        Marker::opened(0).write(directory).map_err(OpenError::at_file)?;
+    }
+    let opens = restored::settle(&writer, &Turn::new(directory), marker.as_ref()).map_err(OpenError::from_storage)?;
+    Marker::opened(opens).write(directory).map_err(OpenError::at_file)?;
+    marker::expect_log(directory).map_err(OpenError::at_file)?;
     let readers =
         (0..READERS).map(|_| connect_to_read(&path)).collect::<Result<_, _>>().map_err(OpenError::from_storage)?;
-    Ok(Opened { lock: Some(lock), writer, readers })
+    Ok(Opened { lock: Some(lock), directory: directory.to_owned(), writer, readers })
 }
 
 /// Opens beside the process that has the lock. Changes nothing: a file that isn't at our version is not for us to migrate.
 pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
     let path = database_in(directory);
+    check_log(directory)?;
     let writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     let found = migrate::check_version(&writer)?;
     if found != migrate::known() {
@@ -167,7 +203,7 @@ pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
     settle(&writer).map_err(OpenError::from_storage)?;
     let readers =
         (0..READERS).map(|_| connect_to_read(&path)).collect::<Result<_, _>>().map_err(OpenError::from_storage)?;
-    Ok(Opened { lock: None, writer, readers })
+    Ok(Opened { lock: None, directory: directory.to_owned(), writer, readers })
 }
 
 /// Makes the directory if it isn't there, and keeps other processes out.
@@ -202,15 +238,43 @@ fn connect_to_write(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// SQLite's own waiting doubles up to a tenth of a second, and so loses most turns to a writer that comes back at once: a worker beside a
-/// busy server would get none.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "SQLite tells nobody when a lock is let go of: there is no event to wait for"
-)]
-fn wait_for_turn(tried: i32) -> bool {
-    std::thread::sleep(TURN);
-    TURN * tried.unsigned_abs() < BUSY_TIMEOUT
+/// A database that was there and isn't, or is empty, is not made anew: that would pass for a store in which nothing has ever happened.
+fn check_there(directory: &Path, marker: Option<&Marker>) -> Result<(), OpenError> {
+    let len = |name: &str| match std::fs::metadata(directory.join(name)) {
+        Ok(found) => Ok(Some(found.len())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(OpenError::at_file(error)),
+    };
+    let what = match len(DATABASE)? {
+        None => "is missing",
+        Some(0) => "is empty",
+        Some(_) => return Ok(()),
+    };
+    let had_one = marker.is_some()
+        || len(SIGNING_KEY)?.is_some()
+        // The log of a store whose making was broken off has no frames in it.
+        || len(&format!("{DATABASE}-wal"))?.is_some_and(|len| len > LOG_HEADER_BYTES);
+    if had_one { Err(OpenError::Gone { what }) } else { Ok(()) }
+}
+
+/// Before SQLite reads the log: it takes damage for a write that a crash cut off, and forgets what comes after.
+pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
+    let path = database_in(directory);
+    if !path.exists() {
+        return Ok(());
+    }
+    let damaged = |what: String| Err(OpenError::LogDamaged { what });
+    // Asked before the log is looked for: whoever closes the store removes the log last.
+    if marker::is_log_expected(directory) && !wal::is_there(&path).map_err(OpenError::at_file)? {
+        return damaged("is missing".into());
+    }
+    let marker = Marker::read(directory).map_err(OpenError::at_file)?;
+    let left = if marker.is_some_and(|marker| marker.is_of_this_boot()) { Left::SameBoot } else { Left::Unknown };
+    match wal::look(&path, left).map_err(OpenError::at_file)? {
+        Verdict::Whole => Ok(()),
+        Verdict::Damaged { frame: 0 } => damaged("doesn't begin as one".into()),
+        Verdict::Damaged { frame } => damaged(format!("is damaged at frame {frame}, and more was committed after it")),
+    }
 }
 
 fn check_before(connection: &Connection, path: &Path) -> Result<(), OpenError> {

@@ -8,11 +8,13 @@
 
 mod append;
 mod blob;
+mod block;
 mod claim;
 mod create;
 mod get;
 mod inbox;
 mod load;
+mod sum;
 
 use rusqlite::Row;
 use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
@@ -22,11 +24,16 @@ use crate::error::Error;
 use crate::json_text::JsonText;
 
 pub use append::{Append, Appended, Summary};
+pub(crate) use blob::has_blob;
 pub use blob::{BLOB_BYTES_MAX, BlobHash};
-pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Taking};
+pub(crate) use block::block_all;
+pub use block::{Block, BlockKind};
+pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Now, Taking};
 pub use create::{Fork, ForkError, NewRun, RunInsertion};
 pub use get::RunQuery;
+pub(crate) use get::any;
 pub use inbox::{InboxError, Letter, LetterRoom, NewLetter};
+pub(crate) use load::page;
 pub use load::{JOURNAL_PAGE, JournalEntry};
 
 /// A run.
@@ -64,13 +71,16 @@ pub struct RunRow {
     pub sandbox: Option<SandboxId>,
     /// How it ended.
     pub outcome: Option<JsonText>,
+    /// Why no worker takes it until a person has decided.
+    pub block: Option<Block>,
 }
 
 /// The columns that [`read`] reads.
 macro_rules! columns {
     () => {
         "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
-         parent_through, child_of, child_of_step, generation, sandbox_id, outcome_json"
+         parent_through, child_of, child_of_step, generation, sandbox_id, outcome_json, \
+         blocked, blocked_reason"
     };
 }
 use columns;
@@ -96,5 +106,6 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         generation: column::plain(row, "generation")?,
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
+        block: block::read(row)?,
     })
 }

@@ -3,16 +3,19 @@
 //! Cheap to clone. The last one to go waits for its threads: everything that was queued is written, then the file is closed and
 //! the data directory is free for the next process. The operations are beside the types they work on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
 use crate::error::Error;
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
+use crate::marker;
 use crate::open::{self, OpenError, Opened, Settings};
 use crate::readers::Readers;
+use crate::stuck::Turn;
+use crate::wal;
 use crate::writer::{Durability, Writer};
 
 /// An open store.
@@ -44,11 +47,12 @@ impl Store {
     }
 
     fn start(opened: Opened, settings: Settings) -> Result<Self, OpenError> {
-        let Opened { lock, writer, readers } = opened;
-        let (writer, writing) = Writer::start(writer, settings.durability).map_err(OpenError::thread)?;
+        let Opened { lock, directory, writer, readers } = opened;
+        let (writer, writing) =
+            Writer::start(writer, Turn::new(&directory), settings.durability).map_err(OpenError::thread)?;
         let (readers, reading) = Readers::start(readers).map_err(OpenError::thread)?;
         let queues = Some(Queues { writer, readers });
-        Ok(Self { inner: Arc::new(Inner { queues, reading, writing: Some(writing), _lock: lock }) })
+        Ok(Self { inner: Arc::new(Inner { queues, reading, writing: Some(writing), directory, lock }) })
     }
 
     pub(crate) async fn write<T, F>(&self, durability: Durability, work: F) -> Result<T, Error>
@@ -90,8 +94,9 @@ struct Inner {
     queues: Option<Queues>,
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
-    /// Let go of last: after the connections are closed.
-    _lock: Option<Lock>,
+    directory: PathBuf,
+    /// Let go of last: after the connections are closed. Absent in a process that has joined another.
+    lock: Option<Lock>,
 }
 
 impl Drop for Inner {
@@ -104,10 +109,20 @@ impl Drop for Inner {
             // One that panicked has nothing left to wait for.
             let _ = thread.join();
         }
+        // The last one to close folds the log back and removes it. A worker is that only where its server is gone.
+        if self.lock.is_some() || !lock::is_held(&self.directory.join(open::LOCK)) {
+            // Where this fails, the log can't be removed either.
+            let _ = marker::expect_no_log(&self.directory);
+        }
         drop(writer);
         if let Some(thread) = self.writing.take() {
             // The same.
             let _ = thread.join();
+        }
+        // A server that went meanwhile has left the closing to us.
+        if wal::is_there(&open::database_in(&self.directory)).is_ok_and(|is_there| !is_there) {
+            // As above.
+            let _ = marker::expect_no_log(&self.directory);
         }
     }
 }

@@ -13,6 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
+use crate::stuck::Turn;
 
 /// Writes that may wait; more callers wait for a place among them.
 const QUEUE_MAX: usize = 1024;
@@ -47,11 +48,15 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Starts the thread on its connection. Every commit is at least as durable as `floor`.
-    pub(crate) fn start(connection: Connection, floor: Durability) -> std::io::Result<(Self, JoinHandle<()>)> {
+    pub(crate) fn start(
+        connection: Connection,
+        turn: Turn,
+        floor: Durability,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let thread = std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || Committer { connection, floor, set: None }.run(waiting))?;
+            .spawn(move || Committer { connection, turn, floor, set: None }.run(waiting))?;
         Ok((Self { queue }, thread))
     }
 
@@ -126,6 +131,7 @@ where
 
 struct Committer {
     connection: Connection,
+    turn: Turn,
     floor: Durability,
     /// What the connection is set to.
     set: Option<Durability>,
@@ -183,7 +189,7 @@ impl Committer {
             self.connection.pragma_update(None, "synchronous", durability.synchronous())?;
             self.set = Some(durability);
         }
-        Ok(self.connection.execute_batch("BEGIN IMMEDIATE")?)
+        self.turn.begin(&self.connection)
     }
 
     /// Up to the first that fails, which may leave a half of itself.

@@ -246,6 +246,13 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
     if let Some(sandbox) = &run.sandbox_id {
         text += &format!("  sandbox  {sandbox}\n");
     }
+    if let Some(blocked) = &run.blocked {
+        text += &format!("  blocked  {}: {}\n", line(&blocked.kind), line(&blocked.reason));
+        text += &format!(
+            "           let it go on with: saggar runs resume {0}; end it with: saggar runs cancel {0}\n",
+            run.id
+        );
+    }
     if let Some(outcome) = &run.outcome {
         text += &format!("  outcome  {}\n", line(&outcome.to_string()));
     }

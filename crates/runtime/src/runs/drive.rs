@@ -19,6 +19,7 @@ use saggar_store::{Append, Appended, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
 use super::bodies::{fetch, shelve_report};
+use super::damage::{Unread, decode};
 use super::effects::{About, Effects, Session, Task, Work};
 use super::family::Batch;
 use super::hub::{Hub, Topic};
@@ -37,7 +38,7 @@ const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// What an effect may take beyond its time before it is given up from here: it has its own clock, and its own way to end.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 /// How a store that fails is tried again. The end of the lease is the end of it.
-const STORE_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 20, most_ms: 500 };
+pub(super) const STORE_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 20, most_ms: 500 };
 /// How it is tried again to let go of what a run held. After that, its own time ends it.
 const END_RETRY: RetryPolicy = RetryPolicy { attempts_max: 6, first_ms: 200, most_ms: 5000 };
 /// The longest that one such try may take.
@@ -109,7 +110,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     }
 
     async fn go(&self, topic: &Topic) -> Result<Stopped, Stopped> {
-        let mut driven = self.load().await?;
+        let mut driven = match self.load().await {
+            Ok(driven) => driven,
+            Err(unread) => return self.unread(unread).await,
+        };
         if driven.run.outcome().is_some() {
             // Whoever had it was lost between its end and letting go of what it held.
             return Ok(self.finish(&driven).await);
@@ -163,25 +167,19 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     }
 
     /// The run as its journal has it.
-    async fn load(&self) -> Result<Driven<E::Session>, Stopped> {
+    async fn load(&self) -> Result<Driven<E::Session>, Unread> {
         let row = &self.claimed.run;
         let mut run = Run::new();
         let mut head = 0;
         loop {
-            let page = self.until_done(|| self.journal.page(row.id.clone(), head)).await;
+            let page = self.until_readable(|| self.journal.page(row.id.clone(), head)).await?;
             let Some(last) = page.last() else { break };
             head = last.seq;
             for entry in &page {
-                match Entry::decode(&entry.entry) {
-                    Ok(entry) => run.apply(&entry.event),
-                    Err(error) => {
-                        tracing::error!(run_id = %row.id, seq = entry.seq, error = %error, "a journal can't be read");
-                        return Err(Stopped::Broken);
-                    }
-                }
+                run.apply(&decode(entry)?.event);
             }
         }
-        let agent = run.agent().cloned().ok_or(Stopped::Broken)?;
+        let agent = run.agent().cloned().ok_or_else(|| Unread::Damaged("its journal has no beginning".to_owned()))?;
         let about = About {
             run: row.id.clone(),
             generation: run.generation(),
@@ -290,13 +288,17 @@ impl<J: Journal, E: Effects> Drive<J, E> {
 
     /// The run is over: what it holds is let go of, and then nobody looks at it again.
     async fn finish(&self, driven: &Driven<E::Session>) -> Stopped {
-        let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
-        if !driven.session.may_hold() && run.state != RunState::Finished {
+        if !driven.session.may_hold() && self.claimed.run.state != RunState::Finished {
             return Stopped::Finished;
         }
+        self.let_go(&driven.session).await
+    }
+
+    pub(super) async fn let_go(&self, session: &E::Session) -> Stopped {
+        let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
         let mut attempt = 1;
         // Whoever doesn't answer is asked again.
-        while !tokio::time::timeout(END_TIMEOUT, driven.session.end()).await.unwrap_or(false) {
+        while !tokio::time::timeout(END_TIMEOUT, session.end()).await.unwrap_or(false) {
             if END_RETRY.wait_ms(attempt, 0).is_none() {
                 tracing::error!(run_id = %run.id, attempt, "what a run held can't be ended; its own time will");
                 break;
@@ -356,7 +358,11 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let work = match call {
             None => Work::CallModel { replies: driven.run.replies() },
             Some(call) => {
-                let arguments = self.until_done(|| fetch(&self.journal, &call.arguments)).await;
+                let fetched = self.until_readable(|| fetch(&self.journal, &call.arguments)).await;
+                let arguments = match fetched {
+                    Ok(arguments) => arguments,
+                    Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
+                };
                 let tool = call.tool.clone();
                 if is_probe { Work::Probe { tool, arguments } } else { Work::CallTool { tool, arguments } }
             }
@@ -429,7 +435,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     }
 
     /// Tries until the store does it. The end of the lease is the end of this too: [`Drive::run`] drops it.
-    async fn until_done<T, F, Fut>(&self, work: F) -> T
+    pub(super) async fn until_done<T, F, Fut>(&self, work: F) -> T
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, saggar_store::Error>>,
@@ -448,7 +454,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     }
 
     /// Waits before the next try.
-    async fn wait_by(&self, policy: &RetryPolicy, failures: u32) {
+    pub(super) async fn wait_by(&self, policy: &RetryPolicy, failures: u32) {
         let wait = policy.wait_ms(failures, self.effects.chance()).unwrap_or(policy.most_ms);
         sleep(Duration::from_millis(wait)).await;
     }

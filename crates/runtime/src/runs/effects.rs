@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{ProjectId, RunId, SandboxId, Timestamp};
+use saggar_domain::{ProjectId, RunId, SandboxId, Timestamp, Uptime};
 use saggar_engine::{AgentSpec, EffectKey, Report};
 
 /// The world, for a worker.
@@ -17,6 +17,8 @@ pub trait Effects: Clone + Send + Sync + 'static {
 
     /// The wall clock.
     fn now(&self) -> Timestamp;
+    /// The clock that leases are judged by. Every worker of a data directory has the same.
+    fn uptime(&self) -> Uptime;
     /// A random number.
     fn chance(&self) -> u64;
     /// Begins to work for a run.

@@ -47,7 +47,7 @@ impl Batch {
         if matches!(event, Event::RunFinished { .. })
             && let Some((child_of, end)) = run.end_for_parent()
         {
-            let id = format!("{FROM_CHILD} {}", end.child);
+            let id = child_end_id(&end.child);
             self.say(project, &event, child_of.run.clone(), &id, &Instruction::ChildEnded(short(end)));
         }
         self.events.push(event);
@@ -58,6 +58,11 @@ impl Batch {
         let body = instruction.encode().expect("what runs say to each other is short");
         self.letters.push(NewLetter { project, run: to, id, at, body });
     }
+}
+
+/// The id of the letter that says how a child ended.
+pub(super) fn child_end_id(child: &RunId) -> String {
+    format!("{FROM_CHILD} {child}")
 }
 
 /// The child that an event makes, as it is written down.

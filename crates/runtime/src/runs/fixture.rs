@@ -134,7 +134,7 @@ impl Fixture {
 }
 
 /// Every body that an event holds.
-fn bodies(event: &Event) -> Vec<&Body> {
+pub(super) fn bodies(event: &Event) -> Vec<&Body> {
     match event {
         Event::RunStarted { agent, .. } => {
             let others = agent.agents.values().flat_map(|other| &other.system);

@@ -5,8 +5,10 @@
 
 use std::future::Future;
 
-use saggar_domain::{RunId, Timestamp};
-use saggar_store::{Append, Appended, BlobHash, Claimed, Error, Holder, JournalEntry, Lease, Letter, Store, Taking};
+use saggar_domain::{RunId, Timestamp, Uptime};
+use saggar_store::{
+    Append, Appended, BlobHash, Claimed, Error, Holder, JournalEntry, Lease, Letter, Now, Store, Taking,
+};
 
 /// Where runs are kept.
 pub trait Journal: Clone + Send + Sync + 'static {
@@ -14,15 +16,16 @@ pub trait Journal: Clone + Send + Sync + 'static {
     fn claim(
         &self,
         holder: Holder,
+        at: Timestamp,
         lease: Lease,
         taking: Taking,
     ) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
     /// What a holder has: after a claim of which nobody knows whether it was made.
     fn held(&self, holder: Holder) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
     /// Whether there is something to take.
-    fn is_due(&self, now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn is_due(&self, now: Now) -> impl Future<Output = Result<bool, Error>> + Send;
     /// Prolongs every lease of a holder.
-    fn renew(&self, holder: Holder, until: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
+    fn renew(&self, holder: Holder, until: Uptime) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Gives one run back.
     fn release(&self, run: RunId, epoch: u64) -> impl Future<Output = Result<(), Error>> + Send;
     /// A run that has finished holds nothing any more.
@@ -39,6 +42,8 @@ pub trait Journal: Clone + Send + Sync + 'static {
     fn page(&self, run: RunId, after: u64) -> impl Future<Output = Result<Vec<JournalEntry>, Error>> + Send;
     /// Appends, if the run is still the writer's and where they left it.
     fn append(&self, append: Append) -> impl Future<Output = Result<Appended, Error>> + Send;
+    /// What the journal of a run says can't be read: nobody takes it until a person has decided. Does nothing for who no longer holds it.
+    fn block(&self, run: RunId, epoch: u64, reason: String) -> impl Future<Output = Result<(), Error>> + Send;
     /// Keeps bytes under their hash.
     fn put_blob(&self, bytes: Vec<u8>) -> impl Future<Output = Result<BlobHash, Error>> + Send;
     /// The bytes of a hash.
@@ -46,19 +51,19 @@ pub trait Journal: Clone + Send + Sync + 'static {
 }
 
 impl Journal for Store {
-    async fn claim(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
-        self.claim_due(holder, lease, taking).await
+    async fn claim(&self, holder: Holder, at: Timestamp, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
+        self.claim_due(holder, at, lease, taking).await
     }
 
     async fn held(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {
         self.runs_held_by(holder).await
     }
 
-    async fn is_due(&self, now: Timestamp) -> Result<bool, Error> {
+    async fn is_due(&self, now: Now) -> Result<bool, Error> {
         self.is_run_due(now).await
     }
 
-    async fn renew(&self, holder: Holder, until: Timestamp) -> Result<usize, Error> {
+    async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
         self.renew_leases(holder, until).await
     }
 
@@ -92,6 +97,10 @@ impl Journal for Store {
 
     async fn append(&self, append: Append) -> Result<Appended, Error> {
         Store::append(self, append).await
+    }
+
+    async fn block(&self, run: RunId, epoch: u64, reason: String) -> Result<(), Error> {
+        self.block_damaged(run, epoch, reason).await
     }
 
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<BlobHash, Error> {

@@ -1,7 +1,8 @@
 //! Leases, from the side of who holds them: how long a worker may believe that its runs are its own.
 //!
-//! What counts here is time that has passed since a renewal was *asked for*, by a clock that nobody sets: so a worker that was stopped for a
-//! while knows it before it does anything. The store's fence is what makes a mistake harmless; this makes it rare.
+//! What counts here is time that has passed since a renewal was *asked for*, by the monotonic clock: so a worker that was stopped for a
+//! while knows it before it does anything. The leases in the store are by the same clock, so nobody who sets the wall clock ends one. The
+//! store's fence is what makes a mistake harmless; this makes it rare.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,7 @@ impl Belief {
             if !self.holds() {
                 return;
             }
-            let renewed = timeout_at(self.until(), journal.renew(holder.clone(), effects.now().after(span))).await;
+            let renewed = timeout_at(self.until(), journal.renew(holder.clone(), effects.uptime().after(span))).await;
             match renewed {
                 Ok(Ok(_)) if self.holds() => self.prolong(asked, span),
                 // What was written after the end of the lease gives nothing back that another may have.

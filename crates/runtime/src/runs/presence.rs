@@ -9,10 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use saggar_store::Holder;
-
-/// The directory of the locks, in the data directory.
-const WORKERS: &str = "workers";
+use saggar_store::{Holder, WORKERS};
 
 /// A worker that is here for as long as this lives.
 #[derive(Debug)]

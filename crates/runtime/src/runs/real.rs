@@ -14,7 +14,7 @@ mod shell;
 use std::future::Future;
 use std::sync::Arc;
 
-use saggar_domain::{SandboxId, Timestamp};
+use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::{Body, Class, Failure, Report, ToolResult, Usage};
 
 use super::effects::{About, Effects, Session, Task, Work};
@@ -75,6 +75,10 @@ impl Effects for RealEffects {
 
     fn now(&self) -> Timestamp {
         sandboxes::now()
+    }
+
+    fn uptime(&self) -> Uptime {
+        sandboxes::uptime()
     }
 
     fn chance(&self) -> u64 {
@@ -162,9 +166,11 @@ fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
 /// What a fault means that came before anything was begun.
 fn not_begun(fault: &Fault) -> Report {
     match fault {
-        Fault::InProgress | Fault::Capacity { .. } | Fault::Internal { .. } | Fault::StoreUnwritable { .. } => {
-            failed("sandbox_unavailable", fault.to_string(), true)
-        }
+        Fault::InProgress
+        | Fault::Capacity { .. }
+        | Fault::Busy { .. }
+        | Fault::Internal { .. }
+        | Fault::StoreUnwritable { .. } => failed("sandbox_unavailable", fault.to_string(), true),
         Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),
         Fault::NotFound { .. }
         | Fault::Ended { .. }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use saggar_engine::{ANSWER, Body, Decision, Event, Settled};
 use saggar_store::{InboxError, LetterRoom, NewLetter, RunRow};
 
+use super::blocked::Blocked;
 use super::bodies::{fetch, shelve};
 use super::family::OWN_LETTERS;
 use super::handle::{NAME_LEN_MAX, Runs, refuse};
@@ -52,6 +53,13 @@ impl Runs {
         if row.outcome.is_some() {
             return Err(finished(&row));
         }
+        let blocked = match &row.block {
+            None => Blocked::Waits,
+            Some(block) => self.tell_blocked(&row, block, &instruction).await?,
+        };
+        if matches!(blocked, Blocked::Done) {
+            return Ok(());
+        }
         let (own, room) = match &instruction {
             Instruction::Signal { name, body, question } if name == ANSWER => {
                 match self.check_answer(&row, *question, body).await? {
@@ -88,6 +96,9 @@ impl Runs {
                 return Err(Fault::Capacity { what: error.to_string(), retry_after });
             }
             Err(InboxError::Store(error)) => return Err(error.into()),
+        }
+        if matches!(blocked, Blocked::Lifted) {
+            self.lift(&row.id).await?;
         }
         self.hub().letter(&row.id);
         Ok(())

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::RunId;
-use saggar_store::{Claimed, Holder, Lease, Taking};
+use saggar_store::{Claimed, Holder, Lease, Now, Taking};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -194,15 +194,15 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         }
         loop {
             let room = self.settings.runs_max.saturating_sub(u32::try_from(drives.runs.len()).unwrap_or(u32::MAX));
-            let now = self.effects.now();
+            let now = Now { wall: self.effects.now(), uptime: self.effects.uptime() };
             // A look costs no write; most find nothing.
             if room == 0 || !belief.holds() || !self.journal.is_due(now).await? {
                 return Ok(());
             }
-            let lease = Lease { from: now, until: now.after(self.settings.lease) };
+            let lease = Lease { from: now.uptime, until: now.uptime.after(self.settings.lease) };
             let (per_agent, per_project) = (self.settings.per_agent, self.settings.per_project);
             let taking = Taking { most: room, per_agent, per_project };
-            let claimed = self.journal.claim(holder.clone(), lease, taking).await?;
+            let claimed = self.journal.claim(holder.clone(), now.wall, lease, taking).await?;
             if claimed.is_empty() {
                 return Ok(());
             }

@@ -4,14 +4,14 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{RunId, SandboxId, Timestamp};
+use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
 use saggar_runtime::runs::engine::{Body, Class, ModelReply, Report, Usage};
 use saggar_runtime::runs::{About, Effects, Hub, Session, Task, Worker, WorkerSettings};
 use saggar_runtime::store::Store;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::place::{PATIENCE, Place, random};
+use crate::place::{PATIENCE, Place, random, uptime};
 
 /// A world whose sandboxes end, or never do.
 #[derive(Clone)]
@@ -30,6 +30,10 @@ impl Effects for World {
 
     fn now(&self) -> Timestamp {
         Timestamp::from(std::time::SystemTime::now())
+    }
+
+    fn uptime(&self) -> Uptime {
+        uptime()
     }
 
     fn chance(&self) -> u64 {

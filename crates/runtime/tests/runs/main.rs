@@ -15,3 +15,4 @@ mod limits;
 mod paused;
 mod place;
 mod stale;
+mod trust;

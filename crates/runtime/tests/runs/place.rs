@@ -24,8 +24,13 @@ pub struct Place {
 
 impl Place {
     pub async fn new() -> Self {
-        let directory = std::env::temp_dir().join(format!("saggar-runs-{:032x}", u128::from_ne_bytes(random())));
+        let directory = new_directory();
         std::fs::create_dir(&directory).unwrap();
+        Self::over(directory).await
+    }
+
+    /// Over a data directory that is there.
+    pub async fn over(directory: PathBuf) -> Self {
         let store = Store::open(&directory).unwrap();
         let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
         let project = store.default_project(ProjectId::from_random(random()), now).await.unwrap().id;
@@ -95,6 +100,11 @@ impl Drop for Place {
         // Whatever is left there belongs to a test that has failed already.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A directory that isn't there yet.
+pub fn new_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("saggar-runs-{:032x}", u128::from_ne_bytes(random())))
 }
 
 /// A process that ends with its test.
@@ -184,4 +194,10 @@ pub fn random<const N: usize>() -> [u8; N] {
     let mut bits = [0; N];
     rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty()).unwrap();
     bits
+}
+
+/// The clock of leases.
+pub fn uptime() -> saggar_domain::Uptime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    saggar_domain::Uptime::from_millis(now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000)
 }

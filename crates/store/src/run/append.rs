@@ -6,6 +6,7 @@ use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
 
 use super::create::{self, NewRun};
 use super::inbox::{self, NewLetter};
+use super::sum;
 use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
@@ -13,7 +14,6 @@ use crate::store::Store;
 use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
-const INSERT: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
 /// Moves the run on if it is the writer's and where they left it. What follows from the letters comes after.
 const MOVE: &str = "
     UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id)
@@ -95,19 +95,21 @@ pub enum Appended {
 impl Store {
     /// Appends, if the run is still the writer's and where they left it. Survives a power cut.
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
-        self.write(Durability::Power, move |connection| apply(connection, &append)).await
+        // Not on the thread that everybody waits for.
+        let sums = sum::of_all(&append.run, append.head + 1, &append.entries);
+        self.write(Durability::Power, move |connection| apply(connection, &append, &sums)).await
     }
 }
 
-fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
+fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appended, Error> {
     let (id, summary) = (append.run.as_str(), &append.summary);
     let seq = append.head + append.entries.len() as u64;
     let goes_on = go_on(connection, append, seq)?;
     if !goes_on && !change(connection, append, seq)? {
         return why_not(connection, append);
     }
-    for (seq, entry) in (append.head + 1..).zip(&append.entries) {
-        column::execute(connection, INSERT, (id, column::count(seq), entry))?;
+    for ((seq, entry), sum) in (append.head + 1..).zip(&append.entries).zip(sums) {
+        sum::insert(connection, id, seq, entry, *sum)?;
     }
     for letter in &append.consumed {
         column::execute(connection, CONSUME, (letter, id))?;

@@ -12,6 +12,7 @@ use crate::writer::Durability;
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
 const INSERT: &str = "INSERT INTO blob (hash, bytes) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING";
+const EXISTS: &str = "SELECT 1 AS is_there FROM blob WHERE hash = ?1";
 const GET: &str = "SELECT bytes FROM blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
@@ -41,6 +42,10 @@ impl BlobHash {
     pub fn to_hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+pub(crate) fn has_blob(connection: &Connection, hash: BlobHash) -> Result<bool, Error> {
+    Ok(column::one(connection, EXISTS, [hash.0], |_| Ok(()))?.is_some())
 }
 
 impl Store {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use saggar_domain::{ProjectId, RunId, Timestamp};
+use saggar_domain::{ProjectId, RunId, Timestamp, Uptime};
 
 use super::{RunRow, columns, read};
 use crate::column;
@@ -15,24 +15,25 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Due runs that nobody holds, finished ones that still hold something among them; those of projects with the fewest held runs first, then the longest due. ?1 now, ?2 most of an agent, ?3
-/// most of a project, ?4 how many, ?5 the latest end that a lease can have: one that ends later was given by a clock that has since
-/// been set back.
+/// Due runs that nobody holds, finished ones that still hold something among them; those of projects with the fewest held runs first, then
+/// the longest due. ?1 now, ?2 most of an agent, ?3 most of a project, ?4 how many, ?5 now by the clock of leases, ?6 the latest end that a
+/// lease can have by it: one that ends later was given in an earlier boot, whose processes are all dead.
 const DUE: &str = concat!(
-    "WITH held AS (SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?1 GROUP BY project_id, agent)
+    "WITH held AS (SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?5 AND lease_until <= ?6 GROUP BY project_id, agent)
      SELECT ",
     columns!(),
     ", row_number() OVER (PARTITION BY project_id ORDER BY wake_at, id)
           + coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) AS turn
      FROM run
-     WHERE wake_at IS NOT NULL AND wake_at <= ?1
-       AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?5)
+     WHERE wake_at IS NOT NULL AND blocked IS NULL AND wake_at <= ?1
+       AND (holder IS NULL OR lease_until <= ?5 OR lease_until > ?6)
        AND coalesce((SELECT held FROM held WHERE held.project_id = run.project_id AND held.agent = run.agent), 0) < ?2
        AND coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) < ?3
      ORDER BY turn, wake_at, id LIMIT ?4"
 );
 const HELD: &str = "
-    SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?1
+    SELECT project_id, agent, count(*) AS held FROM run
+    WHERE holder IS NOT NULL AND lease_until > ?1 AND lease_until <= ?2
     GROUP BY project_id, agent";
 const TAKE: &str = "
     UPDATE run SET holder = ?2, lease_until = ?3, epoch = epoch + 1, updated_at = ?4
@@ -47,8 +48,8 @@ const DROP_HOLDER: &str = "UPDATE run SET holder = NULL, lease_until = NULL, wak
     WHERE holder = ?1";
 const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?1");
 const IS_DUE: &str = "
-    SELECT 1 AS is_due FROM run WHERE wake_at IS NOT NULL AND wake_at <= ?1
-        AND (holder IS NULL OR lease_until <= ?1 OR lease_until > ?2)
+    SELECT 1 AS is_due FROM run WHERE wake_at IS NOT NULL AND blocked IS NULL AND wake_at <= ?1
+        AND (holder IS NULL OR lease_until <= ?2 OR lease_until > ?3)
     LIMIT 1";
 const WITH_LETTERS: &str = "
     SELECT id FROM run WHERE holder = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE inbox.run_id = run.id)";
@@ -76,13 +77,22 @@ impl Holder {
     }
 }
 
-/// From when, until when.
+/// Until when a holder is waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     /// Now.
-    pub from: Timestamp,
-    /// When another may take over.
-    pub until: Timestamp,
+    pub from: Uptime,
+    /// When another may take over. At most [`LEASE_MAX`] later.
+    pub until: Uptime,
+}
+
+/// Now, by both clocks: what is due is due by the wall clock, and who holds it holds it by one that nobody sets.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// What timers are due by.
+    pub wall: Timestamp,
+    /// What leases are judged by.
+    pub uptime: Uptime,
 }
 
 /// How many to take.
@@ -107,10 +117,16 @@ pub struct Claimed {
 
 impl Store {
     /// Takes runs that are due and that nobody holds.
-    pub async fn claim_due(&self, holder: Holder, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
+    pub async fn claim_due(
+        &self,
+        holder: Holder,
+        at: Timestamp,
+        lease: Lease,
+        taking: Taking,
+    ) -> Result<Vec<Claimed>, Error> {
         let work = move |connection: &Connection| {
-            let (now, latest) = (column::millis(lease.from), column::millis(lease.from.after(LEASE_MAX)));
-            let params = (now, taking.per_agent, taking.per_project, taking.most, latest);
+            let (now, latest) = (column::uptime(lease.from), column::uptime(lease.from.after(LEASE_MAX)));
+            let params = (column::millis(at), taking.per_agent, taking.per_project, taking.most, now, latest);
             let due = column::all(connection, DUE, params, read)?;
             let mut held = held(connection, lease.from)?;
             let mut claimed = Vec::new();
@@ -125,8 +141,8 @@ impl Store {
                 let params = (
                     run.id.as_str(),
                     holder.as_str(),
-                    column::millis(lease.until),
-                    column::millis(lease.from),
+                    column::uptime(lease.until),
+                    column::millis(at),
                     column::count(run.epoch),
                 );
                 if column::execute(connection, TAKE, params)? > 0 {
@@ -150,9 +166,9 @@ impl Store {
     }
 
     /// Prolongs every lease of a holder.
-    pub async fn renew_leases(&self, holder: Holder, until: Timestamp) -> Result<usize, Error> {
+    pub async fn renew_leases(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
         let work =
-            move |connection: &Connection| column::execute(connection, RENEW, (holder.as_str(), column::millis(until)));
+            move |connection: &Connection| column::execute(connection, RENEW, (holder.as_str(), column::uptime(until)));
         self.write(Durability::Process, work).await
     }
 
@@ -181,9 +197,10 @@ impl Store {
     }
 
     /// Whether there is a run that is due and that nobody holds; limits apart.
-    pub async fn is_run_due(&self, now: Timestamp) -> Result<bool, Error> {
+    pub async fn is_run_due(&self, now: Now) -> Result<bool, Error> {
         let work = move |connection: &Connection| {
-            let params = (column::millis(now), column::millis(now.after(LEASE_MAX)));
+            let latest = now.uptime.after(LEASE_MAX);
+            let params = (column::millis(now.wall), column::uptime(now.uptime), column::uptime(latest));
             Ok(column::one(connection, IS_DUE, params, |_| Ok(()))?.is_some())
         };
         self.read(work).await
@@ -199,8 +216,8 @@ impl Store {
 }
 
 /// How many runs of each agent are held.
-fn held(connection: &Connection, now: Timestamp) -> Result<BTreeMap<(ProjectId, String), u64>, Error> {
-    let rows = column::all(connection, HELD, [column::millis(now)], |row| {
+fn held(connection: &Connection, now: Uptime) -> Result<BTreeMap<(ProjectId, String), u64>, Error> {
+    let rows = column::all(connection, HELD, [column::uptime(now), column::uptime(now.after(LEASE_MAX))], |row| {
         let project = column::parsed(row, "project_id", ProjectId::parse)?;
         Ok(((project, column::plain(row, "agent")?), column::number(row, "held")?))
     })?;

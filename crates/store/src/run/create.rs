@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunId, Timestamp};
 
-use super::get;
+use super::{get, sum};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
@@ -18,7 +18,6 @@ const INSERT: &str = "
         parent_through, generation, child_of, child_of_step)
     VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11)";
 const EXISTS: &str = "SELECT 1 AS is_there FROM run WHERE id = ?1";
-const INSERT_ENTRY: &str = "INSERT INTO journal (run_id, seq, entry) VALUES (?1, ?2, ?3)";
 const FIND_KEY: &str = "
     SELECT request_hash, run_id FROM run_request WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
 const INSERT_KEY: &str = "
@@ -189,6 +188,5 @@ fn insert(
         Error::Taken { .. } => error.naming("a run of that id"),
         other => other.naming("the project"),
     })?;
-    column::execute(connection, INSERT_ENTRY, (new.id.as_str(), column::count(seq), first))?;
-    Ok(())
+    sum::insert(connection, new.id.as_str(), seq, first, sum::of(&new.id, seq, first))
 }

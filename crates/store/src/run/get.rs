@@ -52,13 +52,17 @@ impl Store {
 
     /// A run, whosever it is: for the runtime itself.
     pub async fn run_of_any(&self, id: RunId) -> Result<Option<RunRow>, Error> {
-        self.read(move |connection| column::one(connection, GET_ANY, [id.as_str()], read)).await
+        self.read(move |connection| any(connection, &id)).await
     }
 
     /// A page of runs, newest first.
     pub async fn runs(&self, query: RunQuery) -> Result<Page<RunRow, RunId>, Error> {
         self.read(move |connection| list(connection, &query)).await
     }
+}
+
+pub(crate) fn any(connection: &Connection, id: &RunId) -> Result<Option<RunRow>, Error> {
+    column::one(connection, GET_ANY, [id.as_str()], read)
 }
 
 pub(super) fn of_project(connection: &Connection, project: &ProjectId, id: &RunId) -> Result<Option<RunRow>, Error> {

@@ -1,8 +1,10 @@
-//! Reading a journal: the parents' past first, a page at a time.
+//! Reading a journal: the parents' past first, a page at a time. Each entry is held against its checksum, and none may be missing: what isn't
+//! what was written is an error, and never an entry.
 
 use rusqlite::Connection;
 use saggar_domain::RunId;
 
+use super::sum;
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
@@ -14,7 +16,7 @@ const PARENTS_MAX: usize = 1000;
 
 const PARENT: &str = "SELECT parent_id, parent_through, head FROM run WHERE id = ?1";
 const PAGE: &str = "
-    SELECT seq, entry FROM journal WHERE run_id = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4";
+    SELECT seq, entry, sum FROM journal WHERE run_id = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4";
 
 /// One entry, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl Store {
 }
 
 /// Which run of the line holds the entry after `after`, and up to where.
-fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+pub(crate) fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
     let mut id = run.clone();
     let mut until = u64::MAX;
     for _ in 0..PARENTS_MAX {
@@ -53,12 +55,36 @@ fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<
                 until = until.min(through);
             }
             _ => {
-                let params = (id.as_str(), column::count(after), column::count(until.min(head)), limit);
-                return column::all(connection, PAGE, params, |row| {
-                    Ok(JournalEntry { seq: column::number(row, "seq")?, entry: column::plain(row, "entry")? })
-                });
+                return own_page(connection, &id, after, until.min(head), limit);
             }
         }
     }
     Err(Error::corrupt("a run has more parents than there can be".to_owned()))
+}
+
+/// Entries of one run's own, after `after` up to `until`.
+fn own_page(
+    connection: &Connection,
+    id: &RunId,
+    after: u64,
+    until: u64,
+    limit: u32,
+) -> Result<Vec<JournalEntry>, Error> {
+    let params = (id.as_str(), column::count(after), column::count(until), limit);
+    let damaged = |seq: u64, what: &str| Error::corrupt(format!("entry {seq} of {id} {what}"));
+    let mut expected = after + 1;
+    let entries = column::all(connection, PAGE, params, |row| {
+        let seq = column::number(row, "seq")?;
+        if seq != expected {
+            return Err(damaged(expected, "is missing"));
+        }
+        expected += 1;
+        let entry: String = row.get("entry").map_err(|_| damaged(seq, "is not text"))?;
+        match column::plain::<Option<i64>>(row, "sum")? {
+            Some(sum) if sum != sum::of(id, seq, &entry) => Err(damaged(seq, "is not what was written")),
+            Some(_) | None => Ok(JournalEntry { seq, entry }),
+        }
+    })?;
+    let all = until.saturating_sub(after).min(limit.into());
+    if (entries.len() as u64) < all { Err(damaged(expected, "is missing")) } else { Ok(entries) }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use rusqlite::Connection;
 use saggar_store::{BackupError, OpenError, Scope, Store, backup, restore};
 
-use crate::fixture::{Scratch, event, insert, sandbox, store_with_project};
+use crate::fixture::{NOW, Scratch, event, insert, sandbox, store_with_project};
 
 #[tokio::test]
 async fn a_backup_of_a_store_at_work_is_whole_and_comes_back() {
@@ -25,7 +25,7 @@ async fn a_backup_of_a_store_at_work_is_whole_and_comes_back() {
     });
     let file = scratch.join("backup.db");
     let (directory, target) = (scratch.path().to_owned(), file.clone());
-    tokio::task::spawn_blocking(move || backup(&directory, &target)).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || backup(&directory, &target, NOW)).await.unwrap().unwrap();
     writing.await.unwrap();
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!scratch.join("backup.db.partial").exists());
@@ -44,13 +44,13 @@ async fn a_backup_of_a_store_at_work_is_whole_and_comes_back() {
 async fn nothing_is_overwritten() {
     let scratch = Scratch::new();
     let file = scratch.join("backup.db");
-    assert!(matches!(backup(scratch.path(), &file), Err(BackupError::NoStore)));
+    assert!(matches!(backup(scratch.path(), &file, NOW), Err(BackupError::NoStore)));
     let (store, _) = store_with_project(&scratch).await;
     std::fs::write(&file, "precious").unwrap();
-    assert!(matches!(backup(scratch.path(), &file), Err(BackupError::TargetExists)));
+    assert!(matches!(backup(scratch.path(), &file, NOW), Err(BackupError::TargetExists)));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     std::fs::remove_file(&file).unwrap();
-    backup(scratch.path(), &file).unwrap();
+    backup(scratch.path(), &file, NOW).unwrap();
     let busy = restore(&file, scratch.path());
     assert!(matches!(busy, Err(BackupError::Open(OpenError::Locked { .. }))), "{busy:?}");
     drop(store);
@@ -65,7 +65,7 @@ async fn what_is_no_whole_backup_is_not_restored() {
         insert(&store, &sandbox(&project)).await;
     }
     let file = scratch.join("backup.db");
-    backup(scratch.path(), &file).unwrap();
+    backup(scratch.path(), &file, NOW).unwrap();
     let whole = std::fs::read(&file).unwrap();
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;

@@ -9,10 +9,11 @@ use std::time::Duration;
 use rustix::rand::{GetRandomFlags, getrandom};
 use saggar_domain::{
     BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Labels, NetworkMode, PolicyHash, ProjectId, ProjectName,
-    SandboxId, TemplateName, Timestamp, User,
+    RunId, RunState, SandboxId, TemplateName, Timestamp, Uptime, User,
 };
 use saggar_store::{
-    Ending, ExecEnd, Insertion, JsonText, Lifetime, NewExec, NewSandbox, Project, Store, StoredEvent, TokenHash,
+    Append, Claimed, Ending, ExecEnd, Holder, Insertion, JsonText, Lease, Lifetime, NewExec, NewRun, NewSandbox,
+    Project, RunInsertion, Store, StoredEvent, Summary, Taking, TokenHash,
 };
 
 /// A moment that the tests count from.
@@ -131,4 +132,43 @@ pub fn part(test: &str, variable: &str, value: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(variable, value);
     command
+}
+
+/// A run whose first entry is this.
+pub async fn run(store: &Store, project: &ProjectId, first: &str, child_of: Option<(RunId, u64)>) -> RunId {
+    let id = RunId::from_random(random());
+    let new = NewRun {
+        id: id.clone(),
+        project: project.clone(),
+        agent: "a".to_owned(),
+        created_at: NOW,
+        first: first.to_owned(),
+        child_of,
+    };
+    assert_eq!(store.create_run(new, None).await, Ok(RunInsertion::Inserted));
+    id
+}
+
+/// Takes everything that can be taken.
+pub async fn take_all(store: &Store, holder: &str) -> Vec<Claimed> {
+    let from = Uptime::from_millis(1_000_000);
+    let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
+    let taking = Taking { most: 1000, per_agent: 1000, per_project: 1000 };
+    store.claim_due(Holder::parse(holder).unwrap(), NOW, lease, taking).await.unwrap()
+}
+
+/// Entries that leave a run as it was.
+pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str], state: RunState) -> Append {
+    let outcome = (state == RunState::Finished).then(|| JsonText::parse("{}").unwrap());
+    Append {
+        run: run.clone(),
+        epoch,
+        head,
+        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        summary: Summary { state, at: NOW, wake_at: None, outcome, sandbox: None },
+        consumed: Vec::new(),
+        seen: 0,
+        children: Vec::new(),
+        letters: Vec::new(),
+    }
 }

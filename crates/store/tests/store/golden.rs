@@ -1,21 +1,22 @@
 //! Stores of older versions: each opens, reads back whole, and has the schema of a new one.
 //!
-//! `tests/golden/v1.sql` is the dump of a store that version 1 wrote, a row of each kind. It stays as it is for ever; a new
-//! version of the schema adds a dump of its own: run `part_that_writes_the_golden_store` with SAGGAR_STORE_GOLDEN set to a new
-//! directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas that a dump leaves out.
+//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, a row of each kind. They are never edited. A new
+//! version of the schema adds a dump of its own: run `part_that_writes_the_golden_store` with SAGGAR_STORE_GOLDEN set to a new directory,
+//! dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas that a dump leaves out.
 
 use std::time::Duration;
 
 use rusqlite::Connection;
-use saggar_domain::{ExecId, KeyId, ProjectId, SandboxId};
+use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
-    Exec, ExecOutput, ExecProgress, Idempotency, IdempotencyKey, Insertion, Life, NewExec, PageLimit, RequestHash,
-    Sandbox, Scope, Store, Tail,
+    Append, BlobHash, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion, JsonText, Lease,
+    Life, NewExec, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, Store, Summary, Tail, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, sandbox_with};
 
 const V1: &str = include_str!("../golden/v1.sql");
+const V3: &str = include_str!("../golden/v3.sql");
 
 fn from_dump(dump: &str) -> Scratch {
     let scratch = Scratch::new();
@@ -34,9 +35,11 @@ fn schema(scratch: &Scratch) -> Vec<(String, Option<String>)> {
 
 #[test]
 fn an_old_store_has_the_schema_of_a_new_one() {
-    let (old, new) = (from_dump(V1), Scratch::new());
-    drop((old.open(), new.open()));
-    assert_eq!(schema(&old), schema(&new), "a released migration was edited, or a new one misses something");
+    for dump in [V1, V3] {
+        let (old, new) = (from_dump(dump), Scratch::new());
+        drop((old.open(), new.open()));
+        assert_eq!(schema(&old), schema(&new), "a released migration was edited, or a new one misses something");
+    }
 }
 
 #[tokio::test]
@@ -72,6 +75,23 @@ async fn what_version_1_wrote_reads_back_whole() {
     assert_eq!(store.count_sandboxes(Scope::All).await.unwrap().len(), 1);
 }
 
+#[tokio::test]
+async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
+    let scratch = from_dump(V3);
+    let store = scratch.open();
+    let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
+    assert_eq!((row.state, row.head, row.epoch, row.block), (RunState::Waiting, 3, 1, None));
+    // Its lease was by another clock.
+    assert_eq!(row.holder, None);
+    let entries = store.journal_after(parent_run(), 0).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.entry.as_str()).collect::<Vec<_>>(), ["first", "second", "third"]);
+    let child = store.run_of_any(child_run()).await.unwrap().unwrap();
+    assert_eq!((child.state, child.child_of), (RunState::Queued, Some((parent_run(), 2))));
+    assert_eq!(store.letters(parent_run()).await.unwrap().len(), 1);
+    assert_eq!(store.blob(BlobHash::of(b"a blob")).await, Ok(Some(b"a blob".to_vec())));
+    assert_eq!(claim(&store, "w2", NOW).await, 2, "whoever comes first takes it");
+}
+
 /// Writes the store that the dump of the present version is made of, where the environment says so; nothing by itself.
 #[tokio::test]
 async fn part_that_writes_the_golden_store() {
@@ -105,4 +125,58 @@ async fn write(store: &Store) {
     store.append_events(asked.id.clone(), vec![event(0), event(1)]).await.unwrap();
     store.end_sandbox(asked.id, ending(ended_at)).await.unwrap();
     store.set_meta(MetaKey::BootId, "0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e".into()).await.unwrap();
+    write_runs(store).await;
+}
+
+fn parent_run() -> RunId {
+    RunId::from_random([6; 16])
+}
+
+fn child_run() -> RunId {
+    RunId::from_random([7; 16])
+}
+
+/// A run that is held and has started a child, and that somebody has written to; and a blob.
+async fn write_runs(store: &Store) {
+    let project = ProjectId::from_random([1; 16]);
+    let new = |id, agent: &str, first: &str, child_of| NewRun {
+        id,
+        project: project.clone(),
+        agent: agent.to_owned(),
+        created_at: NOW,
+        first: first.to_owned(),
+        child_of,
+    };
+    let again = Idempotency { key: IdempotencyKey::parse("run").unwrap(), request_hash: RequestHash::of(b"run") };
+    store.create_run(new(parent_run(), "a", "first", None), Some(again)).await.unwrap();
+    let epoch = claim(store, "w1", NOW).await;
+    let append = Append {
+        run: parent_run(),
+        epoch,
+        head: 1,
+        entries: vec!["second".to_owned(), "third".to_owned()],
+        summary: Summary {
+            state: RunState::Waiting,
+            at: NOW,
+            wake_at: Some(NOW.after(Duration::from_secs(60))),
+            outcome: None,
+            sandbox: Some(SandboxId::from_random([3; 16])),
+        },
+        consumed: Vec::new(),
+        seen: 0,
+        children: vec![new(child_run(), "b", "child's first", Some((parent_run(), 2)))],
+        letters: Vec::new(),
+    };
+    store.append(append).await.unwrap();
+    let body = JsonText::parse(r#"{"v":1,"tell":"pause"}"#).unwrap();
+    let letter = NewLetter { project: project.clone(), run: parent_run(), id: "letter".to_owned(), at: NOW, body };
+    store.put_letter(letter, saggar_store::LetterRoom::Data).await.unwrap();
+    store.put_blob(b"a blob".to_vec()).await.unwrap();
+}
+
+async fn claim(store: &Store, name: &str, at: Timestamp) -> u64 {
+    let taking = Taking { most: 1, per_agent: 1, per_project: 1 };
+    let from = Uptime::from_millis(1_000_000);
+    let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
+    store.claim_due(Holder::parse(name).unwrap(), at, lease, taking).await.unwrap()[0].epoch
 }

@@ -4,12 +4,15 @@
 
 mod backup;
 mod crash;
+mod damage;
 mod fixture;
 mod full;
 mod golden;
 mod history;
 mod keys;
 mod opening;
+mod restored;
 mod runs;
 mod sandboxes;
+mod stuck;
 mod sweep;

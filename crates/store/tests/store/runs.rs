@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
+use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
     Append, Appended, BlobHash, Claimed, Fork, ForkError, Holder, Idempotency, IdempotencyKey, InboxError, JsonText,
-    Lease, LetterRoom, NewLetter, NewRun, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
+    Lease, LetterRoom, NewLetter, NewRun, Now, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, project, random, store_with_project};
@@ -15,8 +15,17 @@ fn holder(name: &str) -> Holder {
     Holder::parse(name).unwrap()
 }
 
+/// The clock of leases goes with the wall clock here.
+fn up(at: Timestamp) -> Uptime {
+    Uptime::from_millis(at.as_millis() - NOW.before(Duration::from_secs(7200)).as_millis())
+}
+
+fn both(at: Timestamp) -> Now {
+    Now { wall: at, uptime: up(at) }
+}
+
 fn lease(from: Timestamp) -> Lease {
-    Lease { from, until: from.after(Duration::from_secs(1)) }
+    Lease { from: up(from), until: up(from).after(Duration::from_secs(1)) }
 }
 
 const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
@@ -40,7 +49,7 @@ async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: 
 }
 
 async fn claim(store: &Store, name: &str, at: Timestamp) -> Vec<Claimed> {
-    store.claim_due(holder(name), lease(at), ANY).await.unwrap()
+    store.claim_due(holder(name), at, lease(at), ANY).await.unwrap()
 }
 
 fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
@@ -108,7 +117,7 @@ async fn a_lease_is_renewed_released_or_dropped_with_its_dead_holder() {
     let run = create(&store, &project, "a").await;
     let epoch = claim(&store, "one", NOW).await[0].epoch;
     let later = NOW.after(Duration::from_secs(5));
-    assert_eq!(store.renew_leases(holder("one"), later.after(Duration::from_secs(1))).await, Ok(1));
+    assert_eq!(store.renew_leases(holder("one"), up(later).after(Duration::from_secs(1))).await, Ok(1));
     assert!(claim(&store, "two", later).await.is_empty());
     store.release_run(run.clone(), epoch).await.unwrap();
     assert_eq!(claim(&store, "two", later).await.len(), 1);
@@ -130,10 +139,10 @@ async fn runs_are_taken_in_turns_and_within_their_limits() {
     create(&store, &first, "other").await;
     create(&store, &second.id, "busy").await;
     let taking = Taking { most: 2, per_agent: 2, per_project: 3 };
-    let taken = store.claim_due(holder("w"), lease(NOW), taking).await.unwrap();
+    let taken = store.claim_due(holder("w"), NOW, lease(NOW), taking).await.unwrap();
     let projects: BTreeSet<_> = taken.iter().map(|claimed| claimed.run.project.clone()).collect();
     assert_eq!((taken.len(), projects.len()), (2, 2), "each project has its turn");
-    let more = store.claim_due(holder("w"), lease(NOW), Taking { most: 100, ..taking }).await.unwrap();
+    let more = store.claim_due(holder("w"), NOW, lease(NOW), Taking { most: 100, ..taking }).await.unwrap();
     let all: Vec<_> = taken.iter().chain(&more).filter(|claimed| claimed.run.project == first).collect();
     let busy = all.iter().filter(|claimed| claimed.run.agent == "busy").count();
     assert_eq!((all.len(), busy), (3, 2), "two of an agent and three of a project at once");
@@ -154,7 +163,7 @@ async fn a_busy_project_or_agent_makes_nobody_else_wait() {
     }
     let mut turns = Vec::new();
     for _ in 0..5 {
-        let taken = store.claim_due(holder("w"), lease(later), Taking { most: 1, ..ANY }).await.unwrap();
+        let taken = store.claim_due(holder("w"), later, lease(later), Taking { most: 1, ..ANY }).await.unwrap();
         turns.push(taken[0].run.project == busy);
     }
     assert_eq!(turns, [true, false, true, false, true], "projects have turns, whoever has waited for longer");
@@ -162,9 +171,9 @@ async fn a_busy_project_or_agent_makes_nobody_else_wait() {
     let other = create_at(&store, &busy, "other", later.after(Duration::from_millis(1))).await;
     let at = later.after(Duration::from_millis(2));
     let full = Taking { most: 1, per_agent: 3, per_project: 100 };
-    let taken = store.claim_due(holder("w"), lease(at), full).await.unwrap();
+    let taken = store.claim_due(holder("w"), at, lease(at), full).await.unwrap();
     assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&other]);
-    assert!(store.claim_due(holder("w"), lease(at), full).await.unwrap().is_empty());
+    assert!(store.claim_due(holder("w"), at, lease(at), full).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -260,17 +269,17 @@ async fn a_letter_that_was_seen_and_left_does_not_keep_its_run_awake() {
         rest
     };
     store.append(rest(1, seen)).await.unwrap();
-    assert!(!store.is_run_due(NOW).await.unwrap());
+    assert!(!store.is_run_due(both(NOW)).await.unwrap());
     store.put_letter(letter("next"), LetterRoom::Data).await.unwrap();
     store.append(rest(2, seen)).await.unwrap();
     store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(store.is_run_due(NOW).await.unwrap(), "one that came later does");
+    assert!(store.is_run_due(both(NOW)).await.unwrap(), "one that came later does");
     let epoch = claim(&store, "w", NOW).await[0].epoch;
     store.append(Append { epoch, ..rest(3, seen + 1) }).await.unwrap();
     store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(!store.is_run_due(NOW).await.unwrap());
+    assert!(!store.is_run_due(both(NOW)).await.unwrap());
     assert_eq!(store.wake_unread(NOW).await.unwrap(), 1);
-    assert!(store.is_run_due(NOW).await.unwrap(), "a worker that begins looks at what was left");
+    assert!(store.is_run_due(both(NOW)).await.unwrap(), "a worker that begins looks at what was left");
 }
 
 #[tokio::test]
@@ -387,9 +396,9 @@ async fn a_worker_joins_beside_the_server_and_is_fenced_like_any_other() {
     let (server, project) = store_with_project(&scratch).await;
     let worker = Store::join(scratch.path()).unwrap();
     let run = create(&server, &project, "a").await;
-    assert_eq!(worker.is_run_due(NOW).await, Ok(true));
+    assert_eq!(worker.is_run_due(both(NOW)).await, Ok(true));
     let epoch = claim(&worker, "worker", NOW).await[0].epoch;
-    assert_eq!(worker.is_run_due(NOW).await, Ok(false));
+    assert_eq!(worker.is_run_due(both(NOW)).await, Ok(false));
     assert_eq!(worker.append(append(&run, epoch, 1, &["second"])).await, Ok(Appended::Done { head: 2 }));
     assert_eq!(journal(&server, &run).await, ["first", "second"]);
     assert_eq!(server.runs_held_by(holder("worker")).await.unwrap().len(), 1);
@@ -505,5 +514,22 @@ async fn a_finished_run_is_taken_over_until_what_it_holds_is_let_go_of() {
     assert_eq!(store.runs_held_by(holder("two")).await.unwrap().len(), 1, "only who holds it lets go");
     store.let_go_run(run.clone(), taken[0].epoch).await.unwrap();
     assert!(claim(&store, "three", NOW.after(Duration::from_secs(9999))).await.is_empty());
-    assert_eq!(store.is_run_due(NOW.after(Duration::from_secs(9999))).await, Ok(false));
+    assert_eq!(store.is_run_due(both(NOW.after(Duration::from_secs(9999)))).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_is_set_ends_no_lease_and_a_reboot_ends_all() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let run = create(&store, &project, "a").await;
+    assert_eq!(claim(&store, "one", NOW).await[0].run.id, run);
+    let hour = Duration::from_secs(3600);
+    for wall in [NOW.after(hour), NOW.before(hour)] {
+        assert_eq!(store.is_run_due(Now { wall, uptime: up(NOW) }).await, Ok(false));
+        assert!(store.claim_due(holder("two"), wall, lease(NOW), ANY).await.unwrap().is_empty(), "it is held");
+    }
+    // That clock begins anew with each boot: nobody of the boot before is alive.
+    let from = Uptime::from_millis(1000);
+    let rebooted = Lease { from, until: from.after(Duration::from_secs(1)) };
+    assert_eq!(store.claim_due(holder("two"), NOW, rebooted, ANY).await.unwrap().len(), 1);
 }

@@ -1,0 +1,105 @@
+//! What a person can do about a run that is blocked: let it go on, or end it.
+
+use saggar_domain::{ProjectId, RunId};
+use saggar_engine::{ChildEnd, Entry, Outcome, Run, Spending};
+use saggar_store::{Block, BlockKind, JsonText, LetterRoom, NewLetter, RunRow};
+
+use super::family::child_end_id;
+use super::handle::Runs;
+use super::instruction::Instruction;
+use crate::fault::Fault;
+use crate::sandboxes::{now, random};
+
+/// What is left to do for something that a blocked run is told.
+pub(super) enum Blocked {
+    /// It waits in the run's inbox.
+    Waits,
+    /// The block is lifted once it is in the run's inbox.
+    Lifted,
+    /// It is done.
+    Done,
+}
+
+impl Runs {
+    /// What an instruction means for a run that is blocked.
+    pub(super) async fn tell_blocked(
+        &self,
+        row: &RunRow,
+        block: &Block,
+        instruction: &Instruction,
+    ) -> Result<Blocked, Fault> {
+        match (instruction, block.kind) {
+            (Instruction::Signal { .. } | Instruction::Pause | Instruction::ChildEnded(_), _) => Ok(Blocked::Waits),
+            (Instruction::Resume, _) => Ok(Blocked::Lifted),
+            (Instruction::Decide { .. }, _) => Err(Fault::Conflict {
+                what: format!("run {} is blocked: {}", row.id, block.reason),
+                help: "resume it first, or cancel it".to_owned(),
+            }),
+            (Instruction::Cancel, BlockKind::Restored) => {
+                // The whole family hears of it before any of it can go on.
+                for below in self.store().blocked_below(row.id.clone()).await?.into_iter().filter(|id| *id != row.id) {
+                    self.cancel_below(row.project.clone(), below).await?;
+                }
+                Ok(Blocked::Lifted)
+            }
+            (Instruction::Cancel, BlockKind::Damaged) => self.end_damaged(row).await.map(|()| Blocked::Done),
+        }
+    }
+
+    /// Lifts the block of a run and of everything below it.
+    pub(super) async fn lift(&self, run: &RunId) -> Result<(), Fault> {
+        self.store().unblock(run.clone(), now()).await?;
+        self.hub().wake();
+        Ok(())
+    }
+
+    async fn cancel_below(&self, project: ProjectId, run: RunId) -> Result<(), Fault> {
+        let id = format!("{:032x}", u128::from_ne_bytes(random()));
+        let body = Instruction::Cancel.encode().expect("it is short");
+        match self.store().put_letter(NewLetter { project, run, id, at: now(), body }, LetterRoom::Unbounded).await {
+            Err(saggar_store::InboxError::Store(error)) => Err(error.into()),
+            // One that is over, gone, or has too much to read needs no word of it: its parent's end is its end.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Ends a run whose journal can't be read, and tells whoever waits for it.
+    async fn end_damaged(&self, row: &RunRow) -> Result<(), Fault> {
+        let word = match &row.child_of {
+            None => None,
+            Some((parent, _)) => {
+                let spent = self.set_aside(parent).await;
+                let end = ChildEnd { child: row.id.clone(), outcome: Outcome::Cancelled, spent };
+                let body = Instruction::ChildEnded(end).encode().expect("it is short");
+                let (project, run, id) = (row.project.clone(), parent.clone(), child_end_id(&row.id));
+                Some(NewLetter { project, run, id, at: now(), body })
+            }
+        };
+        let outcome = JsonText::of(&Outcome::Cancelled).expect("it is short");
+        if !self.store().end_damaged(row.project.clone(), row.id.clone(), outcome, now(), word).await? {
+            return Err(Fault::Conflict {
+                what: format!("run {} is no longer blocked", row.id),
+                help: "look at it again".to_owned(),
+            });
+        }
+        if let Some((parent, _)) = &row.child_of {
+            self.hub().letter(parent);
+        }
+        self.hub().wake();
+        Ok(())
+    }
+
+    /// What a run has set aside for the child that it waits for. Nobody knows what a child with a damaged journal has spent: all of it counts.
+    async fn set_aside(&self, parent: &RunId) -> Spending {
+        let mut run = Run::new();
+        let mut after = 0;
+        while let Ok(page) = self.store().journal_after(parent.clone(), after).await {
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            for entry in page.iter().filter_map(|entry| Entry::decode(&entry.entry).ok()) {
+                run.apply(&entry.event);
+            }
+        }
+        run.ledger().reserved()
+    }
+}

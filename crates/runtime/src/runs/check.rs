@@ -1,0 +1,50 @@
+//! Looking a data directory through, down to what the entries of its journals say.
+
+use std::path::Path;
+
+use saggar_domain::RunState;
+use saggar_engine::{Body, Entry, EntryError, Run};
+use saggar_store::{BlobHash, Checked, JournalEntry, OpenError, RunRow};
+
+use super::fixture::bodies;
+
+/// Looks through the store of a data directory: its log, its pages, every journal and every blob. Only reads; a server may run meanwhile.
+pub fn check_data_directory(data_directory: &Path) -> Result<Checked, OpenError> {
+    saggar_store::check(data_directory, judge)
+}
+
+/// What is wrong with a run.
+fn judge(row: &RunRow, entries: &[JournalEntry], has_blob: &dyn Fn(BlobHash) -> bool) -> Option<String> {
+    let mut run = Run::new();
+    for entry in entries {
+        let seq = entry.seq;
+        match Entry::decode(&entry.entry) {
+            Ok(entry) if entry.seq != seq => return Some(format!("entry {seq} says that it is entry {}", entry.seq)),
+            Ok(entry) => {
+                let is_there = |body: &Body| match body {
+                    Body::Blob { hash, .. } => BlobHash::parse(hash).is_some_and(has_blob),
+                    Body::Text(_) => true,
+                };
+                if !bodies(&entry.event).into_iter().all(is_there) {
+                    return Some(format!("entry {seq} names a blob that isn't there"));
+                }
+                run.apply(&entry.event);
+            }
+            Err(EntryError::TooNew(version)) => {
+                return Some(format!("entry {seq} is of version {version}, which a newer program can read"));
+            }
+            Err(EntryError::Unreadable(_)) => return Some(format!("entry {seq} can't be read")),
+        }
+    }
+    if run.agent().is_none() {
+        return Some("its journal has no beginning".to_owned());
+    }
+    let told = row.outcome.as_ref().and_then(|outcome| outcome.to_value::<saggar_engine::Outcome>().ok());
+    match (row.state == RunState::Finished, run.outcome()) {
+        (false, None) => None,
+        (true, Some(outcome)) if told.as_ref() == Some(outcome) => None,
+        (true, Some(_)) => Some("its row and its journal tell of different ends".to_owned()),
+        (true, None) => Some("its row says that it has finished, and its journal doesn't".to_owned()),
+        (false, Some(_)) => Some("its journal says that it has finished, and its row doesn't".to_owned()),
+    }
+}

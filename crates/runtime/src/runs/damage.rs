@@ -1,0 +1,98 @@
+//! Journals that can't be read: their runs are blocked, and a person is told. Nothing is done on behalf of a run whose past isn't known.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use saggar_domain::RunState;
+use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, ModelRef, RetryPolicy};
+use saggar_store::{Error, JournalEntry};
+
+use super::drive::{Drive, STORE_RETRY, Stopped};
+use super::effects::{About, Effects};
+use super::journal::Journal;
+
+/// Why a run can't be driven by this program.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// What is there is not what was written.
+    Damaged(String),
+    /// A newer program wrote it, and can read it.
+    Newer,
+}
+
+/// An entry that says what its place says.
+pub(super) fn decode(entry: &JournalEntry) -> Result<Entry, Unread> {
+    let seq = entry.seq;
+    match Entry::decode(&entry.entry) {
+        // A fork's past has its parent's numbers, which are its own.
+        Ok(entry) if entry.seq == seq => Ok(entry),
+        Ok(entry) => Err(Unread::Damaged(format!("entry {seq} says that it is entry {}", entry.seq))),
+        Err(EntryError::TooNew(version)) => {
+            tracing::error!(seq, version, "an entry was written by a newer program, which can read it");
+            Err(Unread::Newer)
+        }
+        Err(EntryError::Unreadable(_)) => Err(Unread::Damaged(format!("entry {seq} can't be read"))),
+    }
+}
+
+impl<J: Journal, E: Effects> Drive<J, E> {
+    /// Tries until the store gives it, or says that it is damaged: that doesn't pass.
+    pub(super) async fn until_readable<T, F, Fut>(&self, work: F) -> Result<T, Unread>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let mut failures = 0;
+        loop {
+            match work().await {
+                Ok(done) => return Ok(done),
+                Err(Error::Corrupt { what }) => return Err(Unread::Damaged(what)),
+                Err(error) => {
+                    tracing::warn!(run_id = %self.claimed.run.id, error = %error, "the store failed");
+                    failures += 1;
+                    self.wait_by(&STORE_RETRY, failures).await;
+                }
+            }
+        }
+    }
+
+    /// What becomes of a run that can't be read.
+    pub(super) async fn unread(&self, unread: Unread) -> Result<Stopped, Stopped> {
+        let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
+        match unread {
+            Unread::Newer => Err(Stopped::Broken),
+            // It was ended by a person. What it holds can be let go of without knowing its past.
+            Unread::Damaged(_) if run.state == RunState::Finished => {
+                let (id, project, sandbox) = (run.id.clone(), run.project.clone(), run.sandbox.clone());
+                let about = About { run: id, generation: run.generation, project, agent: nobody(), sandbox };
+                Ok(self.let_go(&self.effects.session(about)).await)
+            }
+            Unread::Damaged(reason) => {
+                tracing::error!(run_id = %run.id, reason, "a run's journal is damaged; it is blocked until a person ends it");
+                self.until_done(|| self.journal.block(run.id.clone(), epoch, reason.clone())).await;
+                Err(Stopped::Broken)
+            }
+        }
+    }
+}
+
+/// Stands in for an agent that can't be read, where nothing is asked of it.
+fn nobody() -> AgentSpec {
+    let model = ModelRef {
+        provider: String::new(),
+        model: String::new(),
+        reply_tokens_max: 0,
+        reply_micros_max: None,
+        retry: RetryPolicy::default(),
+    };
+    AgentSpec {
+        name: String::new(),
+        system: None,
+        task: Body::text(""),
+        model,
+        tools: BTreeMap::new(),
+        budget: Budget::default(),
+        repeats_max: 1,
+        agents: BTreeMap::new(),
+    }
+}

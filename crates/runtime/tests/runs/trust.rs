@@ -1,0 +1,114 @@
+//! Runs whose past isn't sure: restored from a backup, or with a journal that can't be read. Nobody drives them until a person has decided.
+
+use std::time::Duration;
+
+use saggar_domain::{RunId, RunState, Timestamp};
+use saggar_runtime::Action;
+use saggar_runtime::runs::Instruction;
+use saggar_runtime::runs::engine::Class;
+use saggar_runtime::store::{Append, BlockKind, Holder, Lease, Store, Summary, Taking, backup, restore};
+
+use crate::ledger::Ledger;
+use crate::place::{Place, new_directory, uptime};
+
+const CALLS: usize = 3;
+
+async fn tell(place: &Place, run: &RunId, what: Instruction) {
+    place.runs.tell(&place.permit(Action::TellRun(run.clone())), None, what).await.unwrap();
+}
+
+fn now() -> Timestamp {
+    Timestamp::from(std::time::SystemTime::now())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_restored_run_repeats_nothing_until_a_person_says_so() {
+    let (place, ledger) = (Place::new().await, Ledger::start());
+    ledger.hold(true);
+    let (ended, resumed) = (
+        place.start("agent", Class::Once, &ledger.url, CALLS).await,
+        place.start("agent", Class::Keyed, &ledger.url, CALLS).await,
+    );
+    let worker = place.worker(3000, &ledger.url);
+    place.until(&ended, "both are in their first call", |_| ledger.asked().len() == 2).await;
+    let copy = new_directory();
+    backup(&place.directory, &copy, now()).unwrap();
+    ledger.hold(false);
+    for run in [&ended, &resumed] {
+        place.until_finished(run).await;
+    }
+    drop(worker);
+    let asked = ledger.asked();
+    assert_eq!(asked.len(), 2 * CALLS);
+
+    let elsewhere = new_directory();
+    restore(&copy, &elsewhere).unwrap();
+    std::fs::remove_file(copy).unwrap();
+    let restored = Place::over(elsewhere).await;
+    let _worker = restored.worker(3000, &ledger.url);
+    // Its worker works: this one is new.
+    let other = restored.start("agent", Class::Once, &ledger.url, 1).await;
+    restored.until_finished(&other).await;
+    for run in [&ended, &resumed] {
+        let row = restored.row(run).await;
+        assert_eq!((row.state, row.block.map(|block| block.kind)), (RunState::Parked, Some(BlockKind::Restored)));
+    }
+    let decide = Instruction::Decide { step: 2, decision: saggar_runtime::runs::engine::Decision::Retry };
+    let permit = restored.permit(Action::TellRun(ended.clone()));
+    assert!(restored.runs.tell(&permit, None, decide).await.is_err(), "there is something else to decide first");
+
+    tell(&restored, &ended, Instruction::Cancel).await;
+    let row = restored.until_finished(&ended).await;
+    assert!(row.outcome.unwrap().as_str().contains("cancelled"));
+    tell(&restored, &resumed, Instruction::Resume).await;
+    let row = restored.until_finished(&resumed).await;
+    assert!(row.outcome.unwrap().as_str().contains("completed"));
+    let of = |run: &RunId, asked: std::collections::BTreeMap<String, u64>| {
+        asked.into_iter().filter(|(key, _)| key.starts_with(run.as_str())).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&ended, ledger.asked()), of(&ended, asked.clone()), "nothing was done twice");
+    assert_eq!(of(&resumed, ledger.asked()).len(), CALLS, "the keys are those of before");
+}
+
+/// Takes a run, and appends what no program wrote.
+async fn spoil(place: &Place, run: &RunId) {
+    let store = Store::join(&place.directory).unwrap();
+    let from = uptime();
+    let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
+    let taking = Taking { most: 1, per_agent: 1, per_project: 1 };
+    let taken = store.claim_due(Holder::parse("spoiler").unwrap(), now(), lease, taking).await.unwrap();
+    let append = Append {
+        run: run.clone(),
+        epoch: taken[0].epoch,
+        head: 1,
+        entries: vec!["{\"v\":1,".to_owned()],
+        summary: Summary { state: RunState::Running, at: now(), wake_at: Some(now()), outcome: None, sandbox: None },
+        consumed: Vec::new(),
+        seen: 0,
+        children: Vec::new(),
+        letters: Vec::new(),
+    };
+    store.append(append).await.unwrap();
+    store.release_run(run.clone(), taken[0].epoch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_run_whose_journal_cannot_be_read_says_so_and_can_be_ended() {
+    let (place, ledger) = (Place::new().await, Ledger::start());
+    let run = place.start("agent", Class::Once, &ledger.url, CALLS).await;
+    spoil(&place, &run).await;
+    let _worker = place.worker(3000, &ledger.url);
+    let row = place.until(&run, "it is blocked", |row| row.block.is_some()).await;
+    let block = row.block.unwrap();
+    assert_eq!((row.state, row.holder, block.kind), (RunState::Parked, None, BlockKind::Damaged));
+    assert_eq!(block.reason, "entry 2 can't be read");
+    let found = saggar_runtime::runs::check_data_directory(&place.directory).unwrap();
+    assert!(found.findings.iter().any(|finding| finding.about == run.as_str()), "{found:?}");
+    tell(&place, &run, Instruction::Cancel).await;
+    let row = place.row(&run).await;
+    assert_eq!((row.state, row.block), (RunState::Finished, None));
+    // Others go on.
+    let other = place.start("agent", Class::Once, &ledger.url, 1).await;
+    place.until_finished(&other).await;
+    assert!(!ledger.asked().keys().any(|key| key.starts_with(run.as_str())));
+}
