@@ -161,6 +161,7 @@ pub(crate) fn note(subject: &Subject, action: Option<&Action>) -> Result<(), Ref
 
 /// Notes that the current request goes on to something inside a sandbox. Without a request there is nothing to note.
 pub(crate) fn is_for_sandbox() {
+    // Outside of a request there is none to note it for.
     let _ = CURRENT.try_with(|context| {
         context.known.lock().unwrap_or_else(PoisonError::into_inner).is_for_sandbox = true;
     });

@@ -31,10 +31,11 @@ pub(crate) async fn answer_plain_http(mut stream: TcpStream) {
     let answer = format!("{head}content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     // What it sent is taken first, or closing would throw the answer away with it.
     let mut sent = [0; 8192];
+    // Nothing to take is as good.
     let _ = stream.try_read(&mut sent);
     // A client that is gone doesn't need the answer.
     let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
+    let _ = stream.shutdown().await; // As above.
 }
 
 /// Ends the handshake of a TLS client in its own terms, and says in the log what is wrong.
@@ -43,5 +44,5 @@ pub(crate) fn refuse_tls(stream: TcpStream, peer: IpAddr) {
     let mut sent = [0; 8192];
     // As above.
     let _ = stream.try_read(&mut sent);
-    let _ = stream.try_write(ALERT);
+    let _ = stream.try_write(ALERT); // As above.
 }
