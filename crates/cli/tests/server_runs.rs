@@ -227,7 +227,7 @@ fn a_fork_makes_an_open_call_again_and_none_where_nobody_knows() {
     let (_, shown) = saggar(&server, &["show", &run]);
     assert!(shown.contains(&format!("saggar runs decide {run} 2 done --result TEXT")), "{shown}");
     assert_eq!(server.post(&format!("/api/v1/runs/{run}/cancel"), &json!({})).status, 202);
-    until_state(&server, &run, "finished");
+    eventually("it is cancelled", || server.get(&format!("/api/v1/runs/{run}")).expect(200)["state"] == "finished");
     server.post(&format!("/api/v1/runs/{run}/fork"), &json!({})).problem(409, "conflict");
     server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 1 })).expect(201);
 }
