@@ -97,6 +97,17 @@ pub enum Event {
         /// When.
         at: Timestamp,
     },
+    /// An effect can't begin yet, because there is no room for what it needs. The same attempt begins later.
+    StepDelayed {
+        /// Which step.
+        step: u64,
+        /// What there is no room for.
+        reason: String,
+        /// When it is tried again at the latest. Whoever takes the run before that tries at once.
+        retry_at: Timestamp,
+        /// When.
+        at: Timestamp,
+    },
     /// Nobody knows whether an effect was done: a person decides.
     StepUnknown {
         /// Which step.
@@ -218,6 +229,7 @@ impl Event {
             | Self::StepIntended { at, .. }
             | Self::StepSettled { at, .. }
             | Self::StepFailed { at, .. }
+            | Self::StepDelayed { at, .. }
             | Self::StepUnknown { at, .. }
             | Self::StepProbed { at, .. }
             | Self::StepDecided { at, .. }
@@ -238,6 +250,7 @@ impl Event {
             Self::StepIntended { .. } => "step_intended",
             Self::StepSettled { .. } => "step_settled",
             Self::StepFailed { .. } => "step_failed",
+            Self::StepDelayed { .. } => "step_delayed",
             Self::StepUnknown { .. } => "step_unknown",
             Self::StepProbed { .. } => "step_probed",
             Self::StepDecided { .. } => "step_decided",

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 
-/// The version of [`Entry`] that is written. 2 knows child runs.
-pub const ENTRY_VERSION: u32 = 2;
+/// The version of [`Entry`] that is written. 2 knows child runs, 3 steps that wait for room.
+pub const ENTRY_VERSION: u32 = 3;
 
 /// One event with its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -100,6 +100,8 @@ pub struct OpenStep {
     pub class: Class,
     /// Where it stands.
     pub phase: Attempt,
+    /// Since when it has waited for room, where it had to. Kept until it is settled: it is its place in the queue.
+    pub delayed_since: Option<Timestamp>,
 }
 
 /// Where an open step stands.
@@ -112,6 +114,11 @@ pub enum Attempt {
     /// It failed, and is tried again.
     Backoff {
         /// When.
+        until: Timestamp,
+    },
+    /// It has not begun, because there is no room for what it needs.
+    Delayed {
+        /// When it is tried again at the latest.
         until: Timestamp,
     },
     /// Nobody knows, and a person decides.
@@ -251,8 +258,8 @@ impl Run {
         };
         match (&open.phase, &open.effect) {
             (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
-            (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
-            (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
+            (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => Status::Paused,
+            (Attempt::Backoff { until } | Attempt::Delayed { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
             (Attempt::Doing, Effect::Delegate { child, .. }) => Status::Delegating { child: child.clone() },
@@ -291,6 +298,12 @@ impl Run {
                 self.ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
                 self.ledger.reserve(reserved);
                 self.set_phase(Attempt::Backoff { until: *retry_at });
+            }
+            Event::StepDelayed { retry_at, at, .. } => {
+                self.set_phase(Attempt::Delayed { until: *retry_at });
+                if let Some(open) = &mut self.open {
+                    open.delayed_since.get_or_insert(*at);
+                }
             }
             Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
@@ -335,9 +348,14 @@ impl Run {
                 self.calls.pop_front();
             }
         }
-        self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
+        // An attempt that waited for room begins for the first time now.
+        let same = self.open.as_ref().filter(|open| (open.step, open.attempt) == (step, attempt));
+        let delayed_since = same.and_then(|open| open.delayed_since);
+        let is_retry = attempt > 1 && same.is_none();
+        self.ledger.settle(Spending { retries: u64::from(is_retry), ..Spending::default() });
         self.ledger.reserve(reserved);
-        self.open = Some(OpenStep { step, attempt, effect: effect.clone(), class, phase: Attempt::Doing });
+        let (effect, phase) = (effect.clone(), Attempt::Doing);
+        self.open = Some(OpenStep { step, attempt, effect, class, phase, delayed_since });
     }
 
     /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.

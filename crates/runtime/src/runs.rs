@@ -21,6 +21,7 @@ mod journal;
 mod lease;
 mod presence;
 mod real;
+mod stored_agent;
 mod worker;
 
 pub use bodies::{fetch, shelve};
@@ -31,6 +32,7 @@ pub use handle::{NewRun, Runs};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
-pub use real::{RealEffects, RunSettings, ScriptError, TOOLS, default_class};
+pub use real::{AddressError, HttpAddress, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
 pub use saggar_engine as engine;
+pub use stored_agent::{agent_of_entry, with_agent};
 pub use worker::{Worker, WorkerSettings};

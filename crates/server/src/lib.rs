@@ -9,6 +9,7 @@ mod attend;
 mod config;
 mod e2b;
 mod extract;
+mod given_file;
 mod idle;
 mod keys;
 mod listen;
@@ -33,6 +34,7 @@ mod wire_run;
 mod work;
 
 pub use config::{Auth, Config, ConfigError, E2bNetwork, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
+pub use given_file::{GivenFileError, read_given_file, read_given_text};
 pub use logs::start as start_logs;
 pub use offline::create_key;
 pub use openapi::{document as openapi, text as openapi_text};

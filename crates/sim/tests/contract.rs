@@ -11,7 +11,7 @@ use saggar_sim::Memory;
 use saggar_store::{Append, Appended, Holder, JsonText, Lease, NewLetter, NewRun, Store, Summary, Taking};
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
-const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
+const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
 
 /// A journal, and what isn't a worker's to do.
 trait Kept {
@@ -95,7 +95,7 @@ fn lease(from: Timestamp) -> Lease {
 
 fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Timestamp>) -> Append {
     let outcome = (state == RunState::Finished).then(|| JsonText::parse("{}").unwrap());
-    let summary = Summary { state, at: NOW, wake_at, outcome, sandbox: None };
+    let summary = Summary { state, at: NOW, wake_at, outcome, room_since: None, sandbox: None };
     Append {
         run: id.clone(),
         epoch,
@@ -129,7 +129,7 @@ async fn story(kept: &impl Kept) -> Vec<String> {
         taken.collect::<Vec<_>>().join(", ")
     };
     let later = NOW.after(Duration::from_secs(10));
-    lines.push(format!("due: {:?} {:?}", journal.is_due(NOW).await, journal.is_due(later).await));
+    lines.push(format!("due: {:?} {:?}", journal.is_due(NOW, ANY).await, journal.is_due(later, ANY).await));
     let first = Taking { most: 2, ..ANY };
     lines.push(taken(journal.claim(holder("one"), lease(later), first).await.unwrap()));
     lines.push(taken(journal.claim(holder("two"), lease(later), Taking { per_agent: 2, ..ANY }).await.unwrap()));
@@ -216,7 +216,11 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     journal.let_go(run(8), 1).await.unwrap();
     lines.push(taken(journal.held(holder("nine")).await.unwrap()));
     journal.let_go(run(8), 2).await.unwrap();
-    lines.push(format!("{:?} {:?}", journal.held(holder("nine")).await.unwrap().len(), journal.is_due(then).await));
+    lines.push(format!(
+        "{:?} {:?}",
+        journal.held(holder("nine")).await.unwrap().len(),
+        journal.is_due(then, ANY).await
+    ));
     let page = journal.page(run(1), 1).await.unwrap();
     lines.push(format!("{:?}", page.iter().map(|entry| (entry.seq, entry.entry.clone())).collect::<Vec<_>>()));
     let hash = journal.put_blob(vec![1, 2, 3]).await.unwrap();

@@ -10,9 +10,11 @@ mod append;
 mod blob;
 mod claim;
 mod create;
+mod due;
 mod get;
 mod inbox;
 mod load;
+pub(crate) mod room;
 
 use rusqlite::Row;
 use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
@@ -60,6 +62,8 @@ pub struct RunRow {
     pub child_of: Option<(RunId, u64)>,
     /// Which branch of its tree.
     pub generation: u32,
+    /// Since when its open step has waited for room for a sandbox, where it had to.
+    pub room_since: Option<Timestamp>,
     /// The sandbox it works in.
     pub sandbox: Option<SandboxId>,
     /// How it ended.
@@ -70,7 +74,7 @@ pub struct RunRow {
 macro_rules! columns {
     () => {
         "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
-         parent_through, child_of, child_of_step, generation, sandbox_id, outcome_json"
+         parent_through, child_of, child_of_step, generation, room_since, sandbox_id, outcome_json"
     };
 }
 use columns;
@@ -94,6 +98,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         parent: parent.zip(through),
         child_of: child_of.zip(column::number_optional(row, "child_of_step")?),
         generation: column::plain(row, "generation")?,
+        room_since: column::time_optional(row, "room_since")?,
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
     })

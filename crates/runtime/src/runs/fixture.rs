@@ -151,6 +151,7 @@ fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepDecided { .. }
         | Event::Claimed { .. }
         | Event::StepFailed { .. }
+        | Event::StepDelayed { .. }
         | Event::StepUnknown { .. }
         | Event::StepProbed { .. }
         | Event::Paused { .. }

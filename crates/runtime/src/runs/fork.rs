@@ -115,6 +115,7 @@ fn step_of(entry: &str) -> Option<u64> {
         Event::StepIntended { step, .. }
         | Event::StepSettled { step, .. }
         | Event::StepFailed { step, .. }
+        | Event::StepDelayed { step, .. }
         | Event::StepUnknown { step, .. }
         | Event::StepProbed { step, .. }
         | Event::StepDecided { step, .. }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use saggar_domain::{ExecId, ProjectId, SandboxId};
 use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
-use saggar_supervisor::control::{ExecState, From, Op, Reply, UsageReport};
+use saggar_supervisor::control::{ExecState, From, Op, Reply, State, UsageReport};
 
 use super::Sandboxes;
 use crate::execs::Finished;
@@ -71,6 +71,16 @@ impl Sandboxes {
             }
             Err(Fault::Ended { .. }) => Ok(false),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Whether a sandbox is there and not about to end. One that sleeps is.
+    pub(crate) async fn is_going_on(&self, permit: &Permit) -> bool {
+        let Ok(id) = permit.sandbox() else { return false };
+        match self.question_asleep(permit.project(), id, Op::Describe).await {
+            Ok(Reply::Described(description)) => description.state != State::Ending,
+            Ok(_) => true,
+            Err(fault) => !matches!(fault, Fault::Ended { .. } | Fault::NotFound { .. }),
         }
     }
 

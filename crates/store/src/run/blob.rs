@@ -15,7 +15,7 @@ const INSERT: &str = "INSERT INTO blob (hash, bytes) VALUES (?1, ?2) ON CONFLICT
 const GET: &str = "SELECT bytes FROM blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
