@@ -466,10 +466,7 @@ fn a_message_shows_the_escapes_of_a_name_and_does_not_send_them_to_the_terminal(
 #[test]
 fn a_file_that_is_a_pipe_a_device_or_missing_is_named_and_not_waited_for() {
     let place = place();
-    place.write(
-        "agent.json",
-        r#"{"name": "a", "task": "t", "model": {"provider": "scripted", "script": "fifo"}}"#,
-    );
+    place.write("agent.json", r#"{"name": "a", "task": "t", "model": {"provider": "scripted", "script": "fifo"}}"#);
     let server = ["--url", "http://127.0.0.1:1", "--api-key", "none"];
     for (file, wrong) in [
         ("fifo", "is a pipe, not a regular file"),
