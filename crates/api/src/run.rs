@@ -184,6 +184,9 @@ pub struct Run {
     /// When it goes on by itself, where it waits for a time; the end of its time, where it waits for a run that it started.
     #[schema(value_type = Option<schema::Instant>)]
     pub wake_at: Option<Timestamp>,
+    /// What it waits for besides a time: `sandbox` while there is no room for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
     /// The number of its last entry.
     pub entries: u64,
     /// Which branch of its tree.

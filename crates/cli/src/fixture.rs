@@ -7,6 +7,9 @@ use clap::Args;
 
 use crate::outcome::OUR_FAILURE;
 
+/// No fixture is longer: a run's journal with every body in it.
+const FIXTURE_LEN_MAX: u64 = 1 << 30;
+
 /// `saggar test`.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 when nothing has changed; 1 when behaviour has; 125 when a file can't be read.")]
@@ -21,9 +24,9 @@ pub(crate) fn main(arguments: &TestArguments) -> ExitCode {
     let mut worst = 0;
     for path in &arguments.fixtures {
         let shown = path.display();
-        match std::fs::read_to_string(path) {
+        match saggar_server::read_given_text(path, FIXTURE_LEN_MAX) {
             Err(error) => {
-                eprintln!("error: {shown} can't be read: {}\n  help: name a file", error.kind());
+                eprintln!("error: the fixture {shown} {error}\n  help: {}", error.help());
                 worst = OUR_FAILURE;
             }
             Ok(text) => match saggar_server::check_fixture(&text) {

@@ -15,6 +15,8 @@ use crate::remote::{aligned, terminal_width};
 
 /// The variable that names the file, beside `--config`.
 const FILE_VARIABLE: &str = "SAGGAR_CONFIG";
+/// No file of settings is longer.
+const CONFIG_LEN_MAX: u64 = 1 << 20;
 /// Settings that are paths, which are meant from where the command is given.
 const PATHS: &[&str] = &["data_dir", "tls_certificate", "tls_key"];
 
@@ -69,9 +71,9 @@ impl SettingFlags {
         let file = match self.file.clone().or(variable) {
             None => None,
             Some(path) => {
-                let text = std::fs::read_to_string(&path).map_err(|error| ConfigError {
-                    what: format!("the config file {} can't be read: {}", path.display(), error.kind()),
-                    help: "name a file of settings with --config, or leave it out".to_owned(),
+                let text = saggar_server::read_given_text(&path, CONFIG_LEN_MAX).map_err(|error| ConfigError {
+                    what: format!("the config file {} {error}", path.display()),
+                    help: format!("{}; or leave --config and {FILE_VARIABLE} out", error.help()),
                 })?;
                 Some((path.display().to_string(), text))
             }

@@ -1,9 +1,7 @@
 //! Reading a spec from a file, and joining it with the command line.
 
-use std::io::Read;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
 use saggar_domain::{Access, Code, Draft, DraftLimits, EnvDraft, FsMode, Problem, Spec};
 use saggar_sandbox::{HostTree, held_for};
 
@@ -78,21 +76,8 @@ fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {
 fn read(path: &Path) -> Result<Draft, Problem> {
     let name = path.display().to_string();
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
-    let mut text = String::new();
-    // A pipe would be waited for, and by now no signal could end that.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, flags, Mode::empty())
-        .map(std::fs::File::from)
-        .map_err(|errno| fail(format!("can't be opened: {errno}"), "check its name and permissions"))?;
-    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Err(fail("is not a regular file".to_owned(), "write it to a file first"));
-    }
-    file.take(SPEC_LEN_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| fail(format!("can't be read: {}", error.kind()), "it must be text in UTF-8"))?;
-    if text.len() as u64 > SPEC_LEN_MAX {
-        return Err(fail(format!("is longer than {SPEC_LEN_MAX} bytes"), "a spec is a few lines of TOML or JSON"));
-    }
+    let text =
+        saggar_server::read_given_text(path, SPEC_LEN_MAX).map_err(|error| fail(error.to_string(), error.help()))?;
     const HELP: &str = "see README.md for the fields; unknown ones are errors";
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(&text)

@@ -464,6 +464,27 @@ fn a_message_shows_the_escapes_of_a_name_and_does_not_send_them_to_the_terminal(
 }
 
 #[test]
+fn a_file_that_is_a_pipe_a_device_or_missing_is_named_and_not_waited_for() {
+    let place = place();
+    place.write("agent.json", r#"{"name": "a", "task": "t", "model": {"provider": "scripted", "script": "fifo"}}"#);
+    let server = ["--url", "http://127.0.0.1:1", "--api-key", "none"];
+    for (file, wrong) in [
+        ("fifo", "is a pipe, not a regular file"),
+        ("/dev/zero", "is a device, not a regular file"),
+        ("workspace", "is a directory, not a regular file"),
+        ("absent", "does not exist"),
+    ] {
+        check_usage(&place, &["test", file], &format!("{file} {wrong}"));
+        check_usage(&place, &["config", "show", "--config", file], &format!("{file} {wrong}"));
+        let start: Vec<&str> = ["runs"].iter().chain(&server).chain(&["start", file]).copied().collect();
+        check_usage(&place, &start, wrong);
+    }
+    // A script is read from beside its agent, in the same way.
+    let start: Vec<&str> = ["runs"].iter().chain(&server).chain(&["start", "agent.json"]).copied().collect();
+    check_usage(&place, &start, "is a pipe, not a regular file");
+}
+
+#[test]
 fn a_spec_file_that_is_a_pipe_is_refused_and_not_waited_for() {
     let place = place();
     rustix::fs::mkfifoat(CWD, place.path("fifo.toml"), Mode::from_raw_mode(0o600)).expect("ours");

@@ -3,10 +3,11 @@
 mod http;
 mod runs;
 
-use http::Server;
+use http::{Server, eventually};
 use runs::ledger::Ledger;
 use runs::{
-    agent_with, begin, decide, events, http, journal, results, said, shell, start, until_completed, until_state,
+    agent_with, begin, decide, events, gated, http, journal, results, said, shell, show, start, until_completed,
+    until_gated, until_state,
 };
 use serde_json::{Value, json};
 
@@ -104,6 +105,54 @@ fn heavy_a_tool_that_floods_is_cut_and_says_so() {
     assert_eq!(said(&given[4])["stdout"], "goes on\n");
     let most = memory_most(server.pid());
     assert!(most < MEMORY_KIB_MAX, "the server had {most} KiB");
+}
+
+#[test]
+fn runs_wait_for_a_sandbox_in_turn_while_there_is_no_room_for_one() {
+    let server = Server::start_with(&["--pool-max", "0", "--capacity", "1"]);
+    let first = start(&server, json!([{ "calls": [gated()] }, { "text": "finished" }]));
+    let sandbox = until_gated(&server);
+    let turns = json!([{ "calls": [shell("echo mine"), shell("echo more")] }, { "text": "finished" }]);
+    let waiting: Vec<String> = (0..3).map(|_| start(&server, turns.clone())).collect();
+    for run in &waiting {
+        let mut shown = Value::Null;
+        eventually(&format!("{run} waits for a sandbox"), || {
+            shown = show(&server, run);
+            shown["waiting_for"] == "sandbox"
+        });
+        assert_eq!((&shown["state"], &shown["sandbox_id"]), (&json!("waiting"), &Value::Null));
+    }
+    assert_eq!(server.sh(&sandbox, "touch /tmp/go")["exit_code"], 0);
+    until_completed(&server, &first);
+    for run in &waiting {
+        until_completed(&server, run);
+        let said: Vec<Value> = results(&server, run).iter().map(|result| said(result)["stdout"].clone()).collect();
+        assert_eq!(said, ["mine\n", "more\n"]);
+        assert!(events(&server, run, "step_failed").is_empty(), "to wait is no failure");
+        let delayed = events(&server, run, "step_delayed");
+        assert!(
+            delayed[0]["reason"].as_str().is_some_and(|why| why.starts_with("waiting for a sandbox")),
+            "{delayed:?}"
+        );
+        assert!(events(&server, run, "step_intended").iter().all(|intended| intended["attempt"] == 1));
+    }
+}
+
+#[test]
+fn a_program_that_outlives_its_sandbox_is_settled_and_the_next_gets_another() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let turns = json!([{ "calls": [gated(), shell("echo lost"), shell("ls /tmp")] }, { "text": "finished" }]);
+    let run = start(&server, turns);
+    let sandbox = until_gated(&server);
+    // As it is when the longest life of a sandbox is over.
+    let body = json!({ "ttl": "1s" }).to_string();
+    let shortened = server.request("PATCH", &sandbox, &["Content-Type: application/json"], body.as_bytes());
+    assert_eq!(shortened.status, 200, "{}", shortened.text());
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    assert_eq!(said(&given[0])["sandbox_ended"], "timed_out", "{given:?}");
+    assert!(given[1].starts_with("nothing was done: sandbox") && given[1].contains("timed_out"), "{given:?}");
+    assert_eq!(said(&given[2])["stdout"], "", "it has another sandbox, which is empty");
 }
 
 /// What tools gave, long or short.

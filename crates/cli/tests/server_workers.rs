@@ -220,3 +220,30 @@ fn a_worker_that_was_stopped_past_its_lease_does_nothing_more() {
     assert_eq!(asked.values().sum::<u64>(), 6, "{asked:?}");
     assert_eq!(stale.stop(), Some(0));
 }
+
+#[test]
+fn a_worker_goes_by_the_settings_of_the_server_and_by_nothing_else() {
+    let (ledger, other) = (Ledger::start(), Ledger::start());
+    let mut server = server(&ledger);
+    let plain = |flags: &[&str]| {
+        let mut command = command(&["worker", "--pool-max", "0", "--log", "warn"]);
+        command.arg("--data-dir").arg(server.data()).args(flags).stdout(Stdio::null());
+        command
+    };
+    let refused = plain(&["--http-allowed", &other.url]).stderr(Stdio::piped()).output().expect("the binary was built");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("http_allowed (flag --http-allowed)") && said.contains("restart the server"), "{said}");
+    // One that was told nothing does what the server would do, and what it would do after a change.
+    let worker = Worker(plain(&[]).spawn().expect("the binary was built"));
+    let run = start(&server, calls(&ledger, 2));
+    check_calls(&server, &ledger, &run, 2);
+    server.stop();
+    server.begin_with(&["--pool-max", "0", "--runs-max", "0", "--http-allowed", &other.url]);
+    eventually("the worker has heard of it", || {
+        let run = start(&server, calls(&other, 1));
+        until_completed(&server, &run);
+        results(&server, &run)[0].starts_with("done")
+    });
+    assert_eq!(worker.stop(), Some(0));
+}

@@ -104,6 +104,17 @@ pub enum Event {
         /// When.
         at: Timestamp,
     },
+    /// An effect can't begin yet, because there is no room for what it needs. The same attempt begins later.
+    StepDelayed {
+        /// Which step.
+        step: u64,
+        /// What there is no room for.
+        reason: String,
+        /// When it is tried again at the latest. Whoever takes the run before that tries at once.
+        retry_at: Timestamp,
+        /// When.
+        at: Timestamp,
+    },
     /// Nobody knows whether an effect was done: a person decides.
     StepUnknown {
         /// Which step.
@@ -235,6 +246,7 @@ impl Event {
             | Self::StepIntended { at, .. }
             | Self::StepSettled { at, .. }
             | Self::StepFailed { at, .. }
+            | Self::StepDelayed { at, .. }
             | Self::StepUnknown { at, .. }
             | Self::StepProbed { at, .. }
             | Self::StepInterrupted { at, .. }
@@ -253,6 +265,7 @@ impl Event {
             Self::StepIntended { step, .. }
             | Self::StepSettled { step, .. }
             | Self::StepFailed { step, .. }
+            | Self::StepDelayed { step, .. }
             | Self::StepUnknown { step, .. }
             | Self::StepProbed { step, .. }
             | Self::StepInterrupted { step, .. }
@@ -277,6 +290,7 @@ impl Event {
             Self::StepIntended { .. } => "step_intended",
             Self::StepSettled { .. } => "step_settled",
             Self::StepFailed { .. } => "step_failed",
+            Self::StepDelayed { .. } => "step_delayed",
             Self::StepUnknown { .. } => "step_unknown",
             Self::StepProbed { .. } => "step_probed",
             Self::StepInterrupted { .. } => "step_interrupted",

@@ -106,6 +106,11 @@ pub enum Report {
         /// What it cost all the same.
         usage: Usage,
     },
+    /// It did not begin: there is no room for what it needs, and there will be. This is no attempt.
+    Delayed {
+        /// What there is no room for.
+        reason: String,
+    },
     /// Nobody can say whether it was done.
     Unknown {
         /// Why not.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 
 /// The version of [`Entry`] that is written. 2 knows child runs; 3 knows the rules of a claim, answers that name their question, steps that
-/// wait for a resume, and forks that do an open call again.
+/// wait for a resume or for room, and forks that do an open call again.
 pub const ENTRY_VERSION: u32 = 3;
 
 /// One event with its place.

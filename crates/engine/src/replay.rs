@@ -97,9 +97,11 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         Event::StepDecided { step, decision, .. } => Some(Input::Decide { step: *step, decision: decision.clone() }),
         Event::StepIntended { .. } => match &run.open_step()?.phase {
             Attempt::Probing => reported(Report::NeverDone, 0),
-            Attempt::Doing | Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. } => {
-                Some(Input::Tick)
-            }
+            Attempt::Doing
+            | Attempt::Backoff { .. }
+            | Attempt::Delayed { .. }
+            | Attempt::Interrupted
+            | Attempt::Unknown { .. } => Some(Input::Tick),
         },
         Event::StepSettled { result, usage, snapshot, .. } => match (result, &run.open_step()?.effect) {
             (_, Effect::Wait { .. }) => Some(Input::Tick),
@@ -114,6 +116,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             let report = Report::Failed { failure: failure.clone(), usage: *usage };
             reported(report, chance_of(run, *at, *retry_at)?)
         }
+        Event::StepDelayed { reason, .. } => reported(Report::Delayed { reason: reason.clone() }, 0),
         Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
         Event::StepInterrupted { .. } => reported(Report::NeverDone, 0),
         Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),

@@ -241,8 +241,8 @@ impl Run {
         match (&open.phase, &open.effect) {
             (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
             (Attempt::Interrupted, _) => Status::Paused,
-            (Attempt::Backoff { .. }, _) if self.is_paused => Status::Paused,
-            (Attempt::Backoff { until }, _) => Status::Waiting { until: *until },
+            (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => Status::Paused,
+            (Attempt::Backoff { until } | Attempt::Delayed { until }, _) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
             (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
             (Attempt::Doing, Effect::Delegate { child, .. }) => Status::Delegating { child: child.clone() },
@@ -293,6 +293,12 @@ impl Run {
                 self.ledger.reserve(reserved);
                 self.set_phase(Attempt::Backoff { until: *retry_at });
             }
+            Event::StepDelayed { retry_at, at, .. } => {
+                self.set_phase(Attempt::Delayed { until: *retry_at });
+                if let Some(open) = &mut self.open {
+                    open.delayed_since.get_or_insert(*at);
+                }
+            }
             Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
             Event::StepInterrupted { .. } => self.set_phase(Attempt::Interrupted),
@@ -337,11 +343,15 @@ impl Run {
                 self.calls.pop_front();
             }
         }
-        self.ledger.settle(Spending { retries: u64::from(attempt > 1), ..Spending::default() });
+        // An attempt that waited for room begins for the first time now.
+        let same = self.open.as_ref().filter(|open| (open.step, open.attempt) == (step, attempt));
+        let delayed_since = same.and_then(|open| open.delayed_since);
+        let is_retry = attempt > 1 && same.is_none();
+        self.ledger.settle(Spending { retries: u64::from(is_retry), ..Spending::default() });
         self.ledger.reserve(reserved);
         let deaths = self.open.as_ref().filter(|open| open.step == step).map_or(0, |open| open.deaths);
         let (effect, phase) = (effect.clone(), Attempt::Doing);
-        self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths });
+        self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths, delayed_since });
     }
 
     /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.

@@ -375,6 +375,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                         (7, _) => failure(chance(2) == 0),
                         (8, _) => Report::Unknown { reason: "lost".to_owned() },
                         (9, _) => Report::NeverDone,
+                        (10, _) if chance(2) == 0 => Report::Delayed { reason: "no room".to_owned() },
                         (_, true) => {
                             let calls = [(tool, arguments.as_str())];
                             let calls = &calls[..usize::from(chance(8) > 0)];
@@ -404,4 +405,34 @@ fn time_is_an_argument() {
     assert_eq!(driven.run.next_deadline(), Some(Timestamp::from_millis(1005)));
     assert_eq!(driven.pass(Duration::from_millis(999)), []);
     assert_eq!(names(&driven.pass(Duration::from_millis(1))), ["step_settled", "step_intended"]);
+}
+
+#[test]
+fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
+    let mut driven = Driven::start(agent());
+    driven.reply(&[("once", "{}")]);
+    let delayed = || Report::Delayed { reason: "no room".to_owned() };
+    let begun = driven.now;
+    assert_eq!(names(&driven.report(delayed()).unwrap()), ["step_delayed"]);
+    assert!(matches!(driven.run.status(), Status::Waiting { .. }));
+    assert_eq!(driven.run.pending(), None);
+    // It is tried again by itself, by whoever takes it, and when it is resumed; paused, it is not.
+    assert_eq!(names(&driven.pass(Duration::from_secs(30))), ["step_intended"]);
+    driven.report(delayed()).unwrap();
+    assert_eq!(
+        names(&driven.input(Input::Claim { epoch: 2, rules: Rules::NEWEST }).unwrap()),
+        ["claimed", "step_intended"]
+    );
+    driven.report(delayed()).unwrap();
+    driven.input(Input::Pause).unwrap();
+    assert_eq!(driven.run.status(), Status::Paused);
+    assert_eq!(names(&driven.input(Input::Claim { epoch: 3, rules: Rules::NEWEST }).unwrap()), ["claimed"]);
+    assert_eq!(driven.pass(Duration::from_secs(3600)), []);
+    assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
+    let open = driven.run.open_step().unwrap();
+    assert_eq!((open.step, open.attempt, open.delayed_since), (2, 1, Some(begun)), "its place in the queue is kept");
+    assert_eq!(driven.run.ledger().spent().retries, 0);
+    driven.returned("ok");
+    assert_eq!(driven.run.open_step().unwrap().delayed_since, None);
+    driven.check();
 }

@@ -25,6 +25,7 @@ mod lease;
 mod presence;
 mod real;
 mod standing;
+mod stored_agent;
 mod tell;
 mod worker;
 
@@ -37,7 +38,8 @@ pub use handle::{NewRun, Runs};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
-pub use real::{RealEffects, RunSettings, ScriptError, TOOLS, default_class};
+pub use real::{AddressError, HttpAddress, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
 pub use saggar_engine as engine;
 pub use standing::Awaited;
+pub use stored_agent::{agent_of_entry, with_agent};
 pub use worker::{Worker, WorkerSettings};

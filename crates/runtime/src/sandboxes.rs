@@ -27,6 +27,8 @@ mod upkeep;
 mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use saggar_domain::{BootId, ExecId, SandboxId, Timestamp, Uptime};
 use saggar_sandbox::DataDirectory;
@@ -76,6 +78,8 @@ struct Inner {
     strangers: Strangers,
     signing: SigningKey,
     boot_id: BootId,
+    /// The longest life that can be asked for, in milliseconds.
+    ttl_max_ms: AtomicU64,
 }
 
 impl Sandboxes {
@@ -98,6 +102,7 @@ impl Sandboxes {
             signing: SigningKey::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the signing key", error))?,
             boot_id: boot_id()?,
+            ttl_max_ms: AtomicU64::new(millis(settings.ttl_max)),
             settings,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -108,6 +113,17 @@ impl Sandboxes {
         &self.inner.settings
     }
 
+    /// The longest life that can be asked for.
+    pub(crate) fn ttl_max(&self) -> Duration {
+        Duration::from_millis(self.inner.ttl_max_ms.load(Ordering::Relaxed))
+    }
+
+    /// What the operator has decided since this was opened. Sandboxes that are there stay as they are.
+    pub fn set_limits(&self, capacity: usize, ttl_max: Duration) {
+        self.inner.slots.set_most(capacity);
+        self.inner.ttl_max_ms.store(millis(ttl_max), Ordering::Relaxed);
+    }
+
     /// Where rows are.
     pub fn store(&self) -> &Store {
         &self.inner.store
@@ -116,6 +132,14 @@ impl Sandboxes {
     /// How many sandboxes there are, and may be.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.inner.slots.taken(), self.inner.slots.most())
+    }
+
+    /// How many more there may be: by what this process has made, and by what all have.
+    pub(crate) async fn room(&self) -> Result<u64, Fault> {
+        let (taken, most) = self.occupancy();
+        let here = most.saturating_sub(taken) + self.inner.pool.ready();
+        let everywhere = (most as u64).saturating_sub(self.store().live_sandboxes().await?);
+        Ok(everywhere.min(here as u64))
     }
 
     /// What the server can prove by itself.
@@ -151,6 +175,10 @@ impl Sandboxes {
     pub(crate) fn new_exec_id(&self) -> ExecId {
         ExecId::from_random(random())
     }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// 128 bits that nobody can guess.

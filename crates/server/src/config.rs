@@ -6,6 +6,7 @@
 mod load;
 mod safety;
 mod setting;
+mod shared;
 mod show;
 
 use std::collections::BTreeMap;
@@ -14,8 +15,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::{ByteSize, NetworkMode};
+use saggar_runtime::runs::HttpAddress;
 
 pub use load::{ConfigError, Given, names};
+pub(crate) use shared::SharedSettings;
 pub use show::Shown;
 
 /// What an operator decided.
@@ -58,7 +61,7 @@ pub struct Config {
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
     /// Where the tool `http` of runs may go.
-    pub http_allowed: Vec<String>,
+    pub http_allowed: Vec<HttpAddress>,
     /// Most runs that one worker drives at once.
     pub runs_max: usize,
     /// Most of one agent's that are driven at once, by all workers together.
@@ -157,6 +160,8 @@ pub enum Origin {
     Environment(String),
     /// The command line.
     Flag(String),
+    /// The server of the data directory, for a worker.
+    Server,
 }
 
 impl std::fmt::Display for Origin {
@@ -166,6 +171,7 @@ impl std::fmt::Display for Origin {
             Self::File(name) => write!(f, "file {name}"),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Server => f.write_str("the server"),
         }
     }
 }

@@ -13,6 +13,7 @@ mod context;
 mod e2b;
 mod extract;
 mod foreign;
+mod given_file;
 mod host;
 mod idle;
 mod keys;
@@ -38,6 +39,7 @@ mod wire_run;
 mod work;
 
 pub use config::{Auth, Config, ConfigError, E2bNetwork, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names};
+pub use given_file::{GivenFileError, read_given_file, read_given_text};
 pub use logs::start as start_logs;
 pub use offline::create_key;
 pub use openapi::{document as openapi, text as openapi_text};

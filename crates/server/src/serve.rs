@@ -22,7 +22,7 @@ use crate::listen::listen;
 use crate::routes;
 use crate::server::Server;
 use crate::tls::{self, TlsError};
-use crate::work::worker;
+use crate::work::{share, worker};
 
 /// How long the end of what nobody owns may take when the server goes.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -86,7 +86,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
     let runs = Runs::new(sandboxes.store().clone(), hub.clone());
-    let worker = worker(&config, &sandboxes, hub);
+    share(&config, sandboxes.store()).await?;
+    let (worker, _) = worker(&config, &sandboxes, hub);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Config;
+use crate::given_file::{GivenFileError, read_given_file};
 
 /// Where a certificate made here is kept, in the data directory.
 const CERTIFICATE: &str = "tls-certificate.pem";
@@ -27,10 +28,22 @@ pub fn files_beside_the_store(data_directory: &Path) -> Vec<&'static str> {
     files.into_iter().filter(|name| data_directory.join(name).exists()).collect()
 }
 
+/// No certificate with everything that vouches for it is longer.
+const PEM_LEN_MAX: u64 = 1 << 20;
+
 /// Why TLS can't be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can't be read.
+    /// A file can't be used.
+    #[error("the {what} {source}")]
+    File {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: GivenFileError,
+    },
+    /// A file is not what it should be.
     #[error("the {what} can't be read")]
     Read {
         /// Which.
@@ -56,11 +69,14 @@ pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsErro
         (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
         _ => self_made(config)?,
     };
-    let chain = CertificateDer::pem_file_iter(&certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let pem = |what: &'static str, path: &Path| {
+        read_given_file(path, PEM_LEN_MAX).map_err(|source| TlsError::File { what, source })
+    };
+    let chain = CertificateDer::pem_slice_iter(&pem("certificate", &certificate)?)
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|source| TlsError::Read { what: "certificate", source })?;
-    let key =
-        PrivateKeyDer::from_pem_file(&key).map_err(|source| TlsError::Read { what: "certificate's key", source })?;
+    let key = PrivateKeyDer::from_pem_slice(&pem("certificate's key", &key)?)
+        .map_err(|source| TlsError::Read { what: "certificate's key", source })?;
     let fingerprint = chain.first().map(fingerprint).unwrap_or_default();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut server = ServerConfig::builder_with_provider(provider)

@@ -112,7 +112,9 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
     let outcome = row.outcome.map(|outcome| outcome.to_value()).transpose().map_err(|_| Refusal::internal())?;
     // What runs or is queued is looked at all the time; only who waits has a time to be waited for.
     let wake_at = row.wake_at.filter(|_| row.state == RunState::Waiting).map(wire::time);
+    let is_without_room = row.state == RunState::Waiting && row.room_since.is_some();
     Ok(api::Run {
+        waiting_for: is_without_room.then(|| "sandbox".to_owned()),
         id: row.id,
         project_id: row.project,
         agent: row.agent,

@@ -1,24 +1,36 @@
 //! Workers: the one within a server, and those that are processes of their own beside it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use saggar_runtime::Sandboxes;
+use saggar_domain::{Code, Problem};
 use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
-use saggar_runtime::store::Store;
+use saggar_runtime::store::{MetaKey, Store};
+use saggar_runtime::{Fault, Sandboxes};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::{Config, SharedSettings};
 use crate::serve::{ServeError, settings};
 
+/// How often a worker looks whether the server goes by other settings.
+const SETTINGS_EVERY: Duration = Duration::from_secs(1);
+
 /// Drives runs beside a server until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
-pub async fn work(config: Config, program: PathBuf) -> Result<(), ServeError> {
+pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError> {
     let store = Store::join(&config.data_directory)?;
+    let shared = shared(&store).await?.ok_or_else(|| {
+        refused(
+            "no server has written its settings into this data directory yet",
+            "start `saggar serve` with this data directory first: a worker goes by the server's settings",
+        )
+    })?;
+    config.adopt(&shared).map_err(|error| refused(&error.what, &error.help))?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
-    let worker = worker(&config, &sandboxes, Hub::default());
-    tracing::info!("working");
+    let (worker, effects) = worker(&config, &sandboxes, Hub::default());
+    tracing::info!(settings = shared.revision, "working");
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -31,27 +43,111 @@ pub async fn work(config: Config, program: PathBuf) -> Result<(), ServeError> {
     tokio::select! {
         () = worker.run(stopped) => {}
         () = told => {}
+        () = follow(config, shared.revision, &sandboxes, &effects, &worker) => {}
     }
     Ok(())
 }
 
-/// A worker as the operator wants it.
-pub(crate) fn worker(config: &Config, sandboxes: &Sandboxes, hub: Hub) -> Worker<Store, RealEffects> {
-    let runs = RunSettings { http_allowed: config.http_allowed.clone(), keep_sandboxes: false };
-    let effects = RealEffects::new(sandboxes.clone(), runs);
+/// Goes by what the server goes by, whenever that changes. What is under way goes on.
+async fn follow(
+    mut config: Config,
+    mut revision: u64,
+    sandboxes: &Sandboxes,
+    effects: &RealEffects,
+    worker: &Worker<Store, RealEffects>,
+) {
+    loop {
+        tokio::time::sleep(SETTINGS_EVERY).await;
+        let shared = match shared(sandboxes.store()).await {
+            Ok(Some(shared)) if shared.revision != revision => shared,
+            Ok(_) => continue,
+            Err(error) => {
+                tracing::warn!(error = %error, "the server's settings can't be read");
+                continue;
+            }
+        };
+        revision = shared.revision;
+        let mut next = config.clone();
+        if let Err(error) = next.adopt(&shared) {
+            tracing::error!(error = %error, help = error.help, "this worker keeps the settings it has");
+            continue;
+        }
+        config = next;
+        sandboxes.set_limits(config.capacity, config.ttl_max);
+        effects.set(run_settings(&config));
+        worker.set_limits(count(config.runs_per_agent), count(config.runs_per_project));
+        tracing::info!(settings = revision, "the server's settings have changed");
+    }
+}
+
+/// Writes down what every worker has to go by.
+pub(crate) async fn share(config: &Config, store: &Store) -> Result<(), ServeError> {
+    let before = store.meta(MetaKey::SharedSettings).await.map_err(Fault::from)?;
+    let before = before.as_deref().and_then(SharedSettings::parse);
+    let shared = config.shared_after(before.as_ref());
+    if before.as_ref() != Some(&shared) {
+        store.set_meta(MetaKey::SharedSettings, shared.encode()).await.map_err(Fault::from)?;
+    }
+    Ok(())
+}
+
+/// What the server wrote down; nothing where none has yet.
+async fn shared(store: &Store) -> Result<Option<SharedSettings>, ServeError> {
+    let Some(text) = store.meta(MetaKey::SharedSettings).await.map_err(Fault::from)? else { return Ok(None) };
+    let shared = SharedSettings::parse(&text).ok_or_else(|| {
+        refused(
+            "the server's settings are of a version that this worker doesn't know",
+            "start the worker from the same version as the server",
+        )
+    })?;
+    Ok(Some(shared))
+}
+
+fn refused(what: &str, help: &str) -> ServeError {
+    ServeError::Runtime(Fault::Refused(Problem::new(Code::InvalidValue, what, help)))
+}
+
+/// A worker as the operator wants it, and what it does its effects by.
+pub(crate) fn worker(config: &Config, sandboxes: &Sandboxes, hub: Hub) -> (Worker<Store, RealEffects>, RealEffects) {
+    let effects = RealEffects::new(sandboxes.clone(), run_settings(config));
     let settings = WorkerSettings {
         data_directory: Some(config.data_directory.clone()),
-        runs_max: u32::try_from(config.runs_max).unwrap_or(u32::MAX),
-        per_agent: u32::try_from(config.runs_per_agent).unwrap_or(u32::MAX),
-        per_project: u32::try_from(config.runs_per_project).unwrap_or(u32::MAX),
+        runs_max: count(config.runs_max),
+        per_agent: count(config.runs_per_agent),
+        per_project: count(config.runs_per_project),
         grace: config.shutdown_grace,
         ..WorkerSettings::default()
     };
-    Worker::new(sandboxes.store().clone(), effects, hub, settings)
+    (Worker::new(sandboxes.store().clone(), effects.clone(), hub, settings), effects)
+}
+
+fn run_settings(config: &Config) -> RunSettings {
+    RunSettings { http_allowed: config.http_allowed.clone(), keep_sandboxes: false }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Derives the run of a fixture again: how many entries agreed, or where behaviour has changed.
 pub fn check_fixture(text: &str) -> Result<usize, String> {
     let fixture: Fixture = serde_json::from_str(text).map_err(|error| format!("it is no fixture: {error}"))?;
     fixture.check().map_err(|drift| drift.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_without_a_server_to_go_by_is_refused() {
+        let directory = std::env::temp_dir().join(format!("saggar-work-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        drop(Store::open(&directory).unwrap());
+        let outcome = work(Config::default_in(directory.clone()), "/nonexistent".into()).await;
+        std::fs::remove_dir_all(&directory).unwrap();
+        let error = outcome.unwrap_err();
+        assert!(error.to_string().contains("no server has written its settings"), "{error}");
+        assert!(error.help().contains("saggar serve"), "{}", error.help());
+    }
 }

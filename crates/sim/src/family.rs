@@ -113,11 +113,13 @@ fn started(events: &[Event]) -> impl Iterator<Item = &RunId> {
 /// What one run has spent itself.
 fn spent(events: &[Event]) -> Spending {
     let mut all = Spending::default();
-    let mut call = None;
+    let (mut call, mut begun) = (None, None);
     for event in events {
         match event {
-            Event::StepIntended { attempt, effect, .. } => {
-                all.retries += u64::from(*attempt > 1);
+            Event::StepIntended { step, attempt, effect, .. } => {
+                // One that waited for room begins once more, and is the same attempt.
+                all.retries += u64::from(*attempt > 1 && begun != Some((step, attempt)));
+                begun = Some((step, attempt));
                 call = Some(effect);
             }
             Event::StepSettled { usage, .. } => {

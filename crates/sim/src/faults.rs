@@ -17,6 +17,8 @@ pub struct FaultPlan {
     pub effect_lost: u64,
     /// Effects that never answer, in a thousand.
     pub effect_hangs: u64,
+    /// Effects in a sandbox for which there is no room yet, in a thousand.
+    pub no_room: u64,
     /// The longest that an effect takes each way, in milliseconds.
     pub effect_ms: u64,
     /// How often something happens to the workers, the store or the clock.
@@ -85,6 +87,7 @@ impl FaultPlan {
             effect_fails: 40,
             effect_lost: 30,
             effect_hangs: 5,
+            no_room: 20,
             effect_ms: 300,
             disturbances: 40,
             disturbs: Disturbs::Everything,
@@ -126,4 +129,6 @@ pub(crate) enum EffectFate {
     LostAfter,
     /// Done, and never answered.
     Hangs,
+    /// Not begun, if it needs a sandbox: it waits for room.
+    NoRoom,
 }

@@ -91,9 +91,17 @@ impl Journal for FaultyJournal {
         self.call("held", move |memory| memory.held(&holder)).await
     }
 
-    async fn is_due(&self, now: Now) -> Result<bool, Error> {
+    async fn is_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
         // Not counted among the calls: workers look all the time.
-        Ok(self.memory.is_due(now))
+        Ok(self.memory.is_due(now, taking))
+    }
+
+    async fn is_room_wanted(&self, now: Timestamp) -> Result<bool, Error> {
+        Ok(self.memory.is_room_wanted(now))
+    }
+
+    async fn give_room(&self, now: Timestamp, most: u32) -> Result<usize, Error> {
+        self.call("give room", move |memory| memory.give_room(now, most)).await
     }
 
     async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
@@ -162,8 +170,16 @@ impl Journal for Memory {
         Ok(Memory::held(self, &holder))
     }
 
-    async fn is_due(&self, now: Now) -> Result<bool, Error> {
-        Ok(Memory::is_due(self, now))
+    async fn is_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
+        Ok(Memory::is_due(self, now, taking))
+    }
+
+    async fn is_room_wanted(&self, now: Timestamp) -> Result<bool, Error> {
+        Ok(Memory::is_room_wanted(self, now))
+    }
+
+    async fn give_room(&self, now: Timestamp, most: u32) -> Result<usize, Error> {
+        Ok(Memory::give_room(self, now, most))
     }
 
     async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {

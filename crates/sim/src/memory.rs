@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saggar_domain::{ProjectId, RunId, RunState, Timestamp, Uptime};
 use saggar_engine::{Entry, Event};
+use saggar_runtime::runs::{agent_of_entry, with_agent};
 use saggar_store::{
     Append, Appended, BlobHash, Block, BlockKind, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, Letter, NewLetter,
     NewRun, Now, RunRow, Taking,
@@ -41,12 +42,48 @@ impl Kept {
         self.row.holder.is_none() || !self.lease_until.is_some_and(is_held)
     }
 
+    fn waits_for_room(&self, now: Timestamp) -> bool {
+        let is_later = self.row.wake_at.is_some_and(|at| at > now);
+        self.row.room_since.is_some() && self.row.state == RunState::Waiting && is_later
+    }
+
     fn is_due(&self, now: Now) -> bool {
         self.row.block.is_none() && self.row.wake_at.is_some_and(|at| at <= now.wall) && self.is_free(now.uptime)
     }
 }
 
 impl Inner {
+    /// What is next, as the store has it: projects take turns, within limits.
+    fn due(&self, now: Now, taking: Taking) -> Vec<RunId> {
+        let mut held: Vec<&RunRow> =
+            self.runs.values().filter(|kept| !kept.is_free(now.uptime)).map(|kept| &kept.row).collect();
+        let mut due: Vec<&RunRow> = self.runs.values().filter(|kept| kept.is_due(now)).map(|kept| &kept.row).collect();
+        let is_within = |held: &[&RunRow], row: &RunRow| {
+            let of_project = held.iter().filter(|other| other.project == row.project);
+            let of_agent = of_project.clone().filter(|other| other.agent == row.agent).count();
+            of_project.count() < taking.per_project as usize && of_agent < taking.per_agent as usize
+        };
+        due.retain(|row| is_within(&held, row));
+        due.sort_by_key(|row| (row.wake_at, &row.id));
+        let mut turns: BTreeMap<&ProjectId, u64> = BTreeMap::new();
+        held.iter().for_each(|row| *turns.entry(&row.project).or_default() += 1);
+        due.sort_by_cached_key(|row| {
+            let turn = turns.entry(&row.project).or_default();
+            *turn += 1;
+            *turn
+        });
+        let mut chosen = Vec::new();
+        for row in due {
+            let left = (taking.most as usize).saturating_sub(chosen.len());
+            let has_none = held.iter().all(|other| other.project != row.project);
+            if left > 0 && is_within(&held, row) && (has_none || left > taking.reserved as usize) {
+                held.push(row);
+                chosen.push(row.id.clone());
+            }
+        }
+        chosen
+    }
+
     /// Writes down a run, unless there is one of that id.
     fn create(&mut self, new: NewRun) {
         if self.runs.contains_key(&new.id) {
@@ -67,11 +104,19 @@ impl Inner {
             parent: None,
             child_of: new.child_of,
             generation: 0,
+            room_since: None,
             sandbox: None,
             outcome: None,
             block: None,
         };
-        self.runs.insert(new.id, Kept { row, lease_until: None, events: decode(&new.first), entries: vec![new.first] });
+        let events = match agent_of_entry(1, &new.first) {
+            // It is stored before the entry that names it.
+            Some(hash) => {
+                with_agent(&new.first, &self.blobs[&hash.to_hex()]).map(|entry| entry.event).into_iter().collect()
+            }
+            None => decode(&new.first),
+        };
+        self.runs.insert(new.id, Kept { row, lease_until: None, events, entries: vec![new.first] });
     }
 
     fn put_letter(&mut self, new: NewLetter) -> bool {
@@ -132,36 +177,14 @@ impl Memory {
         let now = Now { wall: at, uptime: lease.from };
         let mut inner = self.lock();
         let mut claimed = Vec::new();
-        let mut turns: BTreeMap<ProjectId, u64> = BTreeMap::new();
-        for kept in inner.runs.values().filter(|kept| kept.row.holder.is_some() && !kept.is_free(lease.from)) {
-            *turns.entry(kept.row.project.clone()).or_default() += 1;
-        }
-        let mut due: Vec<(u64, Option<Timestamp>, RunId)> = Vec::new();
-        let mut ordered: Vec<&Kept> = inner.runs.values().filter(|kept| kept.is_due(now)).collect();
-        ordered.sort_by_key(|kept| (kept.row.wake_at, kept.row.id.clone()));
-        for kept in ordered {
-            let turn = turns.entry(kept.row.project.clone()).or_default();
-            *turn += 1;
-            due.push((*turn, kept.row.wake_at, kept.row.id.clone()));
-        }
-        due.sort();
-        for (_, _, id) in due.into_iter().take(taking.most as usize) {
-            let held = |is_same: &dyn Fn(&RunRow) -> bool| {
-                let is_held = |kept: &&Kept| kept.row.holder.is_some() && !kept.is_free(lease.from);
-                inner.runs.values().filter(is_held).filter(|kept| is_same(&kept.row)).count() as u64
-            };
-            let Some(row) = inner.runs.get(&id).map(|kept| kept.row.clone()) else { continue };
-            let of_project = held(&|other| other.project == row.project);
-            let of_agent = held(&|other| other.project == row.project && other.agent == row.agent);
-            if of_project >= u64::from(taking.per_project) || of_agent >= u64::from(taking.per_agent) {
-                continue;
-            }
+        for id in inner.due(now, taking) {
             let Some(kept) = inner.runs.get_mut(&id) else { continue };
+            let run = kept.row.clone();
             kept.row.epoch += 1;
             kept.row.holder = Some(holder.clone());
             kept.row.updated_at = at;
             kept.lease_until = Some(lease.until);
-            claimed.push(Claimed { run: row, epoch: kept.row.epoch });
+            claimed.push(Claimed { run, epoch: kept.row.epoch });
         }
         claimed
     }
@@ -172,8 +195,26 @@ impl Memory {
         held.map(|kept| Claimed { run: kept.row.clone(), epoch: kept.row.epoch }).collect()
     }
 
-    pub(crate) fn is_due(&self, now: Now) -> bool {
-        self.lock().runs.values().any(|kept| kept.is_due(now))
+    pub(crate) fn is_due(&self, now: Now, taking: Taking) -> bool {
+        !self.lock().due(now, taking).is_empty()
+    }
+
+    pub(crate) fn is_room_wanted(&self, now: Timestamp) -> bool {
+        self.lock().runs.values().any(|kept| kept.waits_for_room(now))
+    }
+
+    pub(crate) fn give_room(&self, now: Timestamp, most: u32) -> usize {
+        let mut inner = self.lock();
+        let mut turns: BTreeMap<ProjectId, u64> = BTreeMap::new();
+        let mut queue: Vec<&mut Kept> = inner.runs.values_mut().filter(|kept| kept.waits_for_room(now)).collect();
+        queue.sort_by_key(|kept| (kept.row.room_since, kept.row.id.clone()));
+        queue.sort_by_cached_key(|kept| {
+            let turn = turns.entry(kept.row.project.clone()).or_default();
+            *turn += 1;
+            *turn
+        });
+        let first = queue.into_iter().filter(|kept| kept.row.holder.is_none()).take(most as usize);
+        first.map(|kept| kept.row.wake_at = Some(now)).count()
     }
 
     pub(crate) fn renew(&self, holder: &Holder, until: Uptime) -> usize {
@@ -259,10 +300,13 @@ impl Memory {
         kept.row.head += append.entries.len() as u64;
         let is_running = summary.state == RunState::Running && kept.row.state == RunState::Running;
         // One that goes on as it did is due already, and stays so.
-        let goes_on = is_running && summary.sandbox.is_none() && kept.row.wake_at.is_some_and(|at| at <= summary.at);
+        let has_room = summary.room_since.is_none() && kept.row.room_since.is_none();
+        let goes_on =
+            is_running && has_room && summary.sandbox.is_none() && kept.row.wake_at.is_some_and(|at| at <= summary.at);
         kept.row.state = summary.state;
         kept.row.updated_at = summary.at;
         kept.row.outcome = summary.outcome.clone();
+        kept.row.room_since = summary.room_since;
         if !goes_on {
             kept.row.wake_at = summary.wake_at;
         }

@@ -212,6 +212,7 @@ impl World {
             drawn if drawn < hangs_from && is_first_half => EffectFate::LostBefore,
             drawn if drawn < hangs_from => EffectFate::LostAfter,
             drawn if drawn < hangs_from + plan.effect_hangs => EffectFate::Hangs,
+            drawn if drawn < hangs_from + plan.effect_hangs + plan.no_room => EffectFate::NoRoom,
             _ => EffectFate::Done,
         };
         (fate, there, back)
@@ -251,6 +252,10 @@ impl World {
             }
         }
     }
+}
+
+fn needs_a_sandbox(work: &Work) -> bool {
+    matches!(work, Work::CallTool { tool, .. } if IN_A_SANDBOX.contains(&tool.as_str()))
 }
 
 /// What holds of every journal at every moment.
@@ -307,6 +312,10 @@ impl Effects for SimEffects {
         self.world.chance(Chance::number)
     }
 
+    async fn room(&self) -> u32 {
+        1
+    }
+
     fn session(&self, about: About) -> SimSession {
         SimSession { world: self.world.clone(), about, worker: self.worker }
     }
@@ -339,12 +348,13 @@ impl Session for SimSession {
             sleep(there).await;
             let report = match fate {
                 EffectFate::Failed => Report::Failed { failure: failure("failed"), usage: Usage::default() },
+                EffectFate::NoRoom if needs_a_sandbox(&task.work) => Report::Delayed { reason: "no room".to_owned() },
                 EffectFate::LostBefore => unknown(),
                 EffectFate::LostAfter => {
                     self.world.carry_out(&self.about, &task);
                     unknown()
                 }
-                EffectFate::Done | EffectFate::Hangs => self.world.carry_out(&self.about, &task),
+                EffectFate::Done | EffectFate::Hangs | EffectFate::NoRoom => self.world.carry_out(&self.about, &task),
             };
             if let Some(calls) = self.world.lock().in_transit.get_mut(&key) {
                 *calls -= 1;
@@ -384,7 +394,7 @@ impl Session for SimSession {
             sleep(back).await;
             match fate {
                 // The worker may be gone.
-                EffectFate::Done => drop(reply.send(true)),
+                EffectFate::Done | EffectFate::NoRoom => drop(reply.send(true)),
                 EffectFate::Failed | EffectFate::LostBefore | EffectFate::LostAfter => drop(reply.send(false)),
                 EffectFate::Hangs => pending::<()>().await,
             }

@@ -13,7 +13,7 @@ use saggar_store::{
 };
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
-const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
+const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
 
 /// A journal, and what isn't a worker's to do.
 trait Kept {
@@ -106,7 +106,7 @@ fn lease(from: Timestamp) -> Lease {
 
 fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Timestamp>) -> Append {
     let outcome = (state == RunState::Finished).then(|| JsonText::parse("{}").unwrap());
-    let summary = Summary { state, at: NOW, wake_at, outcome, sandbox: None };
+    let summary = Summary { state, at: NOW, wake_at, outcome, room_since: None, sandbox: None };
     Append {
         run: id.clone(),
         epoch,
@@ -141,7 +141,8 @@ async fn story(kept: &impl Kept) -> Vec<String> {
         taken.collect::<Vec<_>>().join(", ")
     };
     let later = NOW.after(Duration::from_secs(10));
-    lines.push(format!("due: {:?} {:?}", journal.is_due(both(NOW)).await, journal.is_due(both(later)).await));
+    let due = (journal.is_due(both(NOW), ANY).await, journal.is_due(both(later), ANY).await);
+    lines.push(format!("due: {:?} {:?}", due.0, due.1));
     let first = Taking { most: 2, ..ANY };
     lines.push(taken(journal.claim(holder("one"), later, lease(later), first).await.unwrap()));
     lines.push(taken(journal.claim(holder("two"), later, lease(later), Taking { per_agent: 2, ..ANY }).await.unwrap()));
@@ -231,13 +232,13 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(format!(
         "{:?} {:?}",
         journal.held(holder("nine")).await.unwrap().len(),
-        journal.is_due(both(then)).await
+        journal.is_due(both(then), ANY).await
     ));
     // A wall clock that is set forward ends no lease; what nobody can read is nobody's until a person says so.
     let held = journal.claim(holder("ten"), then, lease(then), ANY).await.unwrap();
     lines.push(taken(held.clone()));
     let late = Now { wall: then.after(Duration::from_secs(3600)), uptime: up(then) };
-    lines.push(format!("{:?}", journal.is_due(late).await));
+    lines.push(format!("{:?}", journal.is_due(late, ANY).await));
     lines.push(taken(journal.claim(holder("eleven"), late.wall, lease(then), ANY).await.unwrap()));
     let (unread, epoch) = (held[0].run.id.clone(), held[0].epoch);
     journal.block(unread.clone(), epoch + 1, "not whose it is".to_owned()).await.unwrap();

@@ -15,7 +15,7 @@ use crate::marker;
 use crate::migrate;
 use crate::open::{self, OpenError};
 use crate::restored;
-use crate::run::{self, BlobHash, JournalEntry, RunRow};
+use crate::run::{self, BlobHash, Blobs, JournalEntry, RunRow};
 use crate::stuck::is_any_worker_alive;
 
 const RUN_IDS: &str = "SELECT id FROM run WHERE id > ?1 ORDER BY id LIMIT 1000";
@@ -59,7 +59,7 @@ impl Checked {
 /// Looks a data directory through. `judge` is given each run with its whole journal and whether blobs are there, and says what is wrong with it.
 pub fn check(
     data_directory: &Path,
-    mut judge: impl FnMut(&RunRow, &[JournalEntry], &dyn Fn(BlobHash) -> bool) -> Option<String>,
+    mut judge: impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<Checked, OpenError> {
     let mut checked = Checked::default();
     let path = open::database_in(data_directory);
@@ -114,7 +114,7 @@ fn check_files(directory: &Path, checked: &mut Checked) {
 fn check_runs(
     connection: &Connection,
     checked: &mut Checked,
-    judge: &mut impl FnMut(&RunRow, &[JournalEntry], &dyn Fn(BlobHash) -> bool) -> Option<String>,
+    judge: &mut impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<(), Error> {
     let mut after = String::new();
     loop {
@@ -141,7 +141,7 @@ fn check_run(
     connection: &Connection,
     text: &str,
     checked: &mut Checked,
-    judge: &mut impl FnMut(&RunRow, &[JournalEntry], &dyn Fn(BlobHash) -> bool) -> Option<String>,
+    judge: &mut impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<Option<String>, Error> {
     let id = RunId::parse(text).ok_or_else(|| column::damaged("id"))?;
     let Some(row) = run::any(connection, &id)? else { return Ok(None) };
@@ -154,8 +154,7 @@ fn check_run(
         checked.entries += page.len() as u64;
         entries.extend(page);
     }
-    let has_blob = |hash: BlobHash| run::has_blob(connection, hash).unwrap_or(false);
-    Ok(judge(&row, &entries, &has_blob))
+    Ok(judge(&row, &entries, &Blobs(connection)))
 }
 
 fn check_blobs(connection: &Connection, checked: &mut Checked) -> Result<(), Error> {

@@ -48,7 +48,7 @@ pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
-    Append, Appended, BLOB_BYTES_MAX, BlobHash, Block, BlockKind, Claimed, Fork, ForkError, Holder, InboxError,
+    Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, Fork, ForkError, Holder, InboxError,
     JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, Now, RunInsertion, RunQuery,
     RunRow, Summary, Taking,
 };

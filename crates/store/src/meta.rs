@@ -18,6 +18,8 @@ pub enum MetaKey {
     BootId,
     /// Which key signs URLs now.
     SigningKeyId,
+    /// The settings that the server and every worker beside it go by.
+    SharedSettings,
 }
 
 impl MetaKey {
@@ -25,6 +27,7 @@ impl MetaKey {
         match self {
             Self::BootId => "boot_id",
             Self::SigningKeyId => "signing_key_id",
+            Self::SharedSettings => "shared_settings",
         }
     }
 }

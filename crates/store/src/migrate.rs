@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0002_runs.sql"),
     include_str!("../migrations/0003_children.sql"),
     include_str!("../migrations/0004_trust.sql"),
+    include_str!("../migrations/0005_room.sql"),
 ];
 
 /// Why a file can't be brought to our version.

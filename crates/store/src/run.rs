@@ -11,9 +11,11 @@ mod blob;
 mod block;
 mod claim;
 mod create;
+mod due;
 mod get;
 mod inbox;
 mod load;
+pub(crate) mod room;
 mod sum;
 
 use rusqlite::Row;
@@ -24,8 +26,7 @@ use crate::error::Error;
 use crate::json_text::JsonText;
 
 pub use append::{Append, Appended, Summary};
-pub(crate) use blob::has_blob;
-pub use blob::{BLOB_BYTES_MAX, BlobHash};
+pub use blob::{BLOB_BYTES_MAX, BlobHash, Blobs};
 pub(crate) use block::block_all;
 pub use block::{Block, BlockKind};
 pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Now, Taking};
@@ -67,6 +68,8 @@ pub struct RunRow {
     pub child_of: Option<(RunId, u64)>,
     /// Which branch of its tree.
     pub generation: u32,
+    /// Since when its open step has waited for room for a sandbox, where it had to.
+    pub room_since: Option<Timestamp>,
     /// The sandbox it works in.
     pub sandbox: Option<SandboxId>,
     /// How it ended.
@@ -79,7 +82,7 @@ pub struct RunRow {
 macro_rules! columns {
     () => {
         "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
-         parent_through, child_of, child_of_step, generation, sandbox_id, outcome_json, \
+         parent_through, child_of, child_of_step, generation, room_since, sandbox_id, outcome_json, \
          blocked, blocked_reason"
     };
 }
@@ -104,6 +107,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         parent: parent.zip(through),
         child_of: child_of.zip(column::number_optional(row, "child_of_step")?),
         generation: column::plain(row, "generation")?,
+        room_since: column::time_optional(row, "room_since")?,
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
         block: block::read(row)?,

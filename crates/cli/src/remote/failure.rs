@@ -36,6 +36,11 @@ impl Failure {
         Self::ours("file", format!("{path:?} can't be {doing}: {error}"), "")
     }
 
+    /// A file that was named can't be used.
+    pub(crate) fn given(path: &std::path::Path, error: &saggar_server::GivenFileError) -> Self {
+        Self::ours("file", format!("{path:?} {error}"), error.help())
+    }
+
     /// The same with another exit status, for commands whose status means something else.
     pub(crate) fn with_status(self, status: u8) -> Self {
         Self { status, ..self }

@@ -16,6 +16,8 @@ use super::table::{aligned, terminal_width};
 const NOT_COMPLETED: u8 = 1;
 /// Most of an entry that is shown on a line.
 const SUMMARY_MAX: usize = 100;
+/// No agent and no script is longer.
+const AGENT_LEN_MAX: u64 = 16 << 20;
 /// Most children that are shown with a run; `list --child-of` has them all.
 const CHILDREN_SHOWN: u32 = 20;
 
@@ -200,7 +202,7 @@ fn entry_line(entry: &Value) -> String {
             }
         }
         "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
-        "step_unknown" => text("reason"),
+        "step_unknown" | "step_delayed" => text("reason"),
         "run_finished" => entry["outcome"]["outcome"].as_str().unwrap_or_default().to_owned(),
         _ => String::new(),
     };
@@ -234,6 +236,9 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
         run.entries
     );
     text += &awaited(run);
+    if let Some(what) = &run.waiting_for {
+        text += &format!("  waiting  for a {}: it goes on when there is room\n", line(what));
+    }
     if let Some(parent) = &run.parent {
         text += &format!("  fork of  {} after entry {}\n", parent.run_id, parent.through);
     }
@@ -300,7 +305,7 @@ fn read_script(beside: &Path, agent: &mut Value) -> Result<(), Failure> {
 }
 
 fn read_value(path: &Path) -> Result<Value, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let text = saggar_server::read_given_text(path, AGENT_LEN_MAX).map_err(|error| Failure::given(path, &error))?;
     let wrong = |what: String| {
         Failure::ours("invalid_agent", format!("{} can't be read: {what}", path.display()), "write it in TOML or JSON")
     };

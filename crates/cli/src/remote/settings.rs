@@ -1,7 +1,6 @@
 //! Which server and which key: flags, then the environment, then a file; the first that speaks wins, each for itself.
 
 use std::ffi::OsString;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +36,7 @@ pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, Failure> {
     let mut options = ClientOptions::new(url.unwrap_or_else(|| ClientOptions::DEFAULT_URL.to_owned()));
     options.key = key;
     if let Some(path) = certificates {
-        options.certificates = bytes(&path).map_err(|error| Failure::file(&path, "read", &error))?;
+        options.certificates = bytes(&path)?;
     }
     Ok(Client::new(options)?)
 }
@@ -54,7 +53,7 @@ fn read(path: &Path) -> Result<File, Failure> {
         Ok(found) => found.mode(),
         Err(_) => return Ok(File::default()),
     };
-    let text = bytes(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let text = bytes(path)?;
     let file: File = toml::from_slice(&text).map_err(|error| {
         Failure::ours(
             "invalid_settings",
@@ -72,8 +71,6 @@ fn read(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+    saggar_server::read_given_file(path, FILE_BYTES_MAX).map_err(|error| Failure::given(path, &error))
 }

@@ -124,6 +124,12 @@ impl Server {
         (self.child, self.stdout) = (Some(child), Some(stdout));
     }
 
+    /// Starts on what is there, with other flags.
+    pub fn begin_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.begin();
+    }
+
     /// Its data directory, as it is seen from here.
     pub fn data(&self) -> PathBuf {
         let data = self.root.join("data");

@@ -55,6 +55,7 @@ impl Run {
                 match &self.open {
                     None => events.extend(Planner::new(self, born, now).plan()),
                     Some(open) if open.phase == Attempt::Interrupted => events.push(self.redo(open, now)),
+                    Some(open) if matches!(open.phase, Attempt::Delayed { .. }) => events.push(begin(open, self, now)),
                     Some(_) => {}
                 }
                 Ok(events)
@@ -125,7 +126,16 @@ impl Run {
         };
         match &open.phase {
             Attempt::Doing => {}
-            Attempt::Probing | Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. } => {
+            Attempt::Delayed { .. } if !self.is_paused => {
+                // Whoever takes a run that waits for room does so because there may be some.
+                events.push(begin(open, self, now));
+                return Ok(events);
+            }
+            Attempt::Probing
+            | Attempt::Backoff { .. }
+            | Attempt::Delayed { .. }
+            | Attempt::Interrupted
+            | Attempt::Unknown { .. } => {
                 return Ok(events);
             }
         }
@@ -163,6 +173,7 @@ impl Run {
             (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => {
                 Ok(vec![self.intend_again(open, now)])
             }
+            (Attempt::Delayed { until }, _) if now >= *until && !self.is_paused => Ok(vec![begin(open, self, now)]),
             (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => {
                 let result = ToolResult { content: Body::text("the time has passed"), is_error: false };
                 Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))
@@ -172,6 +183,7 @@ impl Run {
                 | Attempt::Probing
                 | Attempt::Backoff { .. }
                 | Attempt::Interrupted
+                | Attempt::Delayed { .. }
                 | Attempt::Unknown { .. },
                 _,
             ) => Ok(Vec::new()),
@@ -270,5 +282,17 @@ impl Run {
     pub(super) fn finish(&self, now: Timestamp, outcome: Outcome) -> Vec<Event> {
         let abandoned = self.open.as_ref().map(|open| Event::StepAbandoned { step: open.step, at: now });
         abandoned.into_iter().chain([Event::RunFinished { outcome, at: now }]).collect()
+    }
+}
+
+/// A step that waited for room begins: the same attempt, because there was none before.
+fn begin(open: &OpenStep, run: &Run, now: Timestamp) -> Event {
+    Event::StepIntended {
+        step: open.step,
+        attempt: open.attempt,
+        effect: open.effect.clone(),
+        class: open.class,
+        reserved: run.ledger.reserved(),
+        at: now,
     }
 }

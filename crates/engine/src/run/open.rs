@@ -21,6 +21,8 @@ pub struct OpenStep {
     pub since: Timestamp,
     /// How many of its attempts ended with their worker.
     pub deaths: u32,
+    /// Since when it has waited for room, where it had to. Kept until it is settled: it is its place in the queue.
+    pub delayed_since: Option<Timestamp>,
 }
 
 impl OpenStep {
@@ -37,8 +39,8 @@ impl OpenStep {
     pub(super) fn is_undecided(&self) -> bool {
         match &self.phase {
             Attempt::Unknown { .. } => true,
-            // It failed, and certainly did nothing.
-            Attempt::Backoff { .. } => false,
+            // It failed, or has not begun: it certainly did nothing.
+            Attempt::Backoff { .. } | Attempt::Delayed { .. } => false,
             Attempt::Doing | Attempt::Probing | Attempt::Interrupted => self.class == Class::Once,
         }
     }
@@ -58,6 +60,11 @@ pub enum Attempt {
     },
     /// It is to be done again when the run is resumed.
     Interrupted,
+    /// It has not begun, because there is no room for what it needs.
+    Delayed {
+        /// When it is tried again at the latest.
+        until: Timestamp,
+    },
     /// Nobody knows, and a person decides.
     Unknown {
         /// Why nobody knows.

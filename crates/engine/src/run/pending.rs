@@ -42,7 +42,10 @@ impl Run {
             (Attempt::Doing, Effect::CallModel { .. }) => Work::CallModel,
             (Attempt::Doing, Effect::CallTool { call }) => Work::CallTool(call),
             (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. })
-            | (Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => return None,
+            | (Attempt::Backoff { .. } | Attempt::Delayed { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) =>
+            {
+                return None;
+            }
         };
         let key = EffectKey::of(&born.id, born.generation, open.step);
         Some(Pending { step: open.step, attempt: open.attempt, key, work })
@@ -54,8 +57,9 @@ impl Run {
         let wall = born.agent.budget.wall_ms.map(|limit| born.started_at.after(Duration::from_millis(limit)));
         let own = self.open.as_ref().and_then(|open| match (&open.phase, &open.effect) {
             // While it is paused no new try is made, whatever its time.
-            (Attempt::Backoff { .. }, _) if self.is_paused => None,
-            (Attempt::Backoff { until }, _) | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
+            (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => None,
+            (Attempt::Backoff { until } | Attempt::Delayed { until }, _)
+            | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
             (Attempt::Doing | Attempt::Probing | Attempt::Interrupted | Attempt::Unknown { .. }, _) => None,
         });
         [wall, own].into_iter().flatten().min()

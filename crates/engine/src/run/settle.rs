@@ -10,6 +10,9 @@ use crate::event::{Event, Outcome, Settled};
 use crate::input::{Failure, Rejected, Report};
 use crate::retry::RetryPolicy;
 
+/// A step that waits for room tries again after so long, even if nobody tells it that there is some.
+const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
 impl Run {
     pub(super) fn decide_report(
         &self,
@@ -25,7 +28,7 @@ impl Run {
             }
             (Attempt::Doing, _) => false,
             (Attempt::Probing, _) => true,
-            (Attempt::Backoff { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => {
+            (Attempt::Backoff { .. } | Attempt::Delayed { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => {
                 return Err(Rejected::NotAwaited);
             }
         };
@@ -40,6 +43,13 @@ impl Run {
             }
             Report::Replied { .. } | Report::Returned { .. } => Err(Rejected::NotAwaited),
             Report::Failed { failure, usage } => Ok(self.fail(now, born, open, failure, *usage, chance)),
+            Report::Delayed { .. } if is_model || is_probing => Err(Rejected::NotAwaited),
+            Report::Delayed { reason } => Ok(vec![Event::StepDelayed {
+                step: open.step,
+                reason: reason.clone(),
+                retry_at: now.after(DELAY_MAX),
+                at: now,
+            }]),
             Report::NeverDone if is_probing => Ok(vec![self.intend_again_or_wait(open, now)]),
             Report::NeverDone => Err(Rejected::NotAwaited),
             Report::Unknown { reason } => Ok(self.lose(now, born, open, reason, is_probing, chance)),

@@ -1,12 +1,13 @@
 //! What a person can do about a run that is blocked: let it go on, or end it.
 
 use saggar_domain::{ProjectId, RunId};
-use saggar_engine::{ChildEnd, Entry, Outcome, Run, Spending};
+use saggar_engine::{ChildEnd, Outcome, Run, Spending};
 use saggar_store::{Block, BlockKind, JsonText, LetterRoom, NewLetter, RunRow};
 
 use super::family::child_end_id;
 use super::handle::Runs;
 use super::instruction::Instruction;
+use super::stored_agent::read_entry;
 use crate::fault::Fault;
 use crate::sandboxes::{now, random};
 
@@ -96,8 +97,10 @@ impl Runs {
         while let Ok(page) = self.store().journal_after(parent.clone(), after).await {
             let Some(last) = page.last() else { break };
             after = last.seq;
-            for entry in page.iter().filter_map(|entry| Entry::decode(&entry.entry).ok()) {
-                run.apply(&entry.event);
+            for entry in &page {
+                if let Ok(Ok(entry)) = read_entry(self.store(), entry.seq, &entry.entry).await {
+                    run.apply(&entry.event);
+                }
             }
         }
         run.ledger().reserved()

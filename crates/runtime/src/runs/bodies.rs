@@ -57,6 +57,6 @@ pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Re
             let content = shelve(journal, content).await?;
             Report::Returned { result: ToolResult { content, is_error }, snapshot }
         }
-        other @ (Report::Failed { .. } | Report::Unknown { .. } | Report::NeverDone) => other,
+        other @ (Report::Failed { .. } | Report::Delayed { .. } | Report::Unknown { .. } | Report::NeverDone) => other,
     })
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use saggar_domain::RunState;
 use saggar_engine::{Body, Entry, EntryError, Run};
-use saggar_store::{BlobHash, Checked, JournalEntry, OpenError, RunRow};
+use saggar_store::{BlobHash, Blobs, Checked, JournalEntry, OpenError, RunRow};
 
 use super::fixture::bodies;
+use super::stored_agent::{agent_of_entry, with_agent};
 
 /// Looks through the store of a data directory: its log, its pages, every journal and every blob. Only reads; a server may run meanwhile.
 pub fn check_data_directory(data_directory: &Path) -> Result<Checked, OpenError> {
@@ -14,15 +15,22 @@ pub fn check_data_directory(data_directory: &Path) -> Result<Checked, OpenError>
 }
 
 /// What is wrong with a run.
-fn judge(row: &RunRow, entries: &[JournalEntry], has_blob: &dyn Fn(BlobHash) -> bool) -> Option<String> {
+fn judge(row: &RunRow, entries: &[JournalEntry], blobs: &Blobs<'_>) -> Option<String> {
     let mut run = Run::new();
     for entry in entries {
         let seq = entry.seq;
-        match Entry::decode(&entry.entry) {
+        let read = match agent_of_entry(seq, &entry.entry) {
+            None => Entry::decode(&entry.entry),
+            Some(agent) => match blobs.get(agent) {
+                Some(agent) => with_agent(&entry.entry, &agent),
+                None => return Some(format!("entry {seq} names an agent that isn't there")),
+            },
+        };
+        match read {
             Ok(entry) if entry.seq != seq => return Some(format!("entry {seq} says that it is entry {}", entry.seq)),
             Ok(entry) => {
                 let is_there = |body: &Body| match body {
-                    Body::Blob { hash, .. } => BlobHash::parse(hash).is_some_and(has_blob),
+                    Body::Blob { hash, .. } => BlobHash::parse(hash).is_some_and(|hash| blobs.has(hash)),
                     Body::Text(_) => true,
                 };
                 if !bodies(&entry.event).into_iter().all(is_there) {

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use saggar_domain::RunState;
 use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, ModelRef, RetryPolicy};
-use saggar_store::{Error, JournalEntry};
+use saggar_store::Error;
 
 use super::drive::{Drive, STORE_RETRY, Stopped};
 use super::effects::{About, Effects};
@@ -20,10 +20,9 @@ pub(super) enum Unread {
     Newer,
 }
 
-/// An entry that says what its place says.
-pub(super) fn decode(entry: &JournalEntry) -> Result<Entry, Unread> {
-    let seq = entry.seq;
-    match Entry::decode(&entry.entry) {
+/// An entry that was read and says what its place says.
+pub(super) fn decoded(seq: u64, read: Result<Entry, EntryError>) -> Result<Entry, Unread> {
+    match read {
         // A fork's past has its parent's numbers, which are its own.
         Ok(entry) if entry.seq == seq => Ok(entry),
         Ok(entry) => Err(Unread::Damaged(format!("entry {seq} says that it is entry {}", entry.seq))),

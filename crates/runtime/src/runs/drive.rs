@@ -7,6 +7,7 @@
 //! The state in memory runs ahead of the journal only within [`Drive::commit`]. Where that fails, everything here is dropped with what it
 //! had under way, and the next holder starts from the journal. Dropped at any await, nothing is lost but time.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,17 +16,18 @@ use std::time::Duration;
 use saggar_domain::RunState;
 use saggar_engine as engine;
 use saggar_engine::{Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
-use saggar_store::{Append, Appended, Claimed, JsonText, Summary};
+use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
 use super::bodies::{fetch, shelve_report};
-use super::damage::{Unread, decode};
+use super::damage::{Unread, decoded};
 use super::effects::{About, Effects, Session, Task, Work};
 use super::family::Batch;
 use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
+use super::stored_agent::read_entry;
 
 /// A wait that is shorter than this is sat out: giving a run back and taking it again costs more.
 const SAT_OUT: Duration = Duration::from_secs(2);
@@ -75,6 +77,8 @@ struct Driven<S> {
     recorded: Option<saggar_domain::SandboxId>,
     /// The newest letter that was looked at. Those that were left don't keep the run awake.
     seen: i64,
+    /// Agents of its children that are known to be stored.
+    agents: BTreeSet<BlobHash>,
 }
 
 /// An effect under way.
@@ -176,7 +180,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             let Some(last) = page.last() else { break };
             head = last.seq;
             for entry in &page {
-                run.apply(&decode(entry)?.event);
+                let read = self.until_readable(|| read_entry(&self.journal, entry.seq, &entry.entry)).await?;
+                run.apply(&decoded(entry.seq, read)?.event);
             }
         }
         let agent = run.agent().cloned().ok_or_else(|| Unread::Damaged("its journal has no beginning".to_owned()))?;
@@ -188,7 +193,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             sandbox: row.sandbox.clone(),
         };
         let session = Arc::new(self.effects.session(about));
-        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), seen: 0 })
+        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), seen: 0, agents: BTreeSet::new() })
     }
 
     /// Decides, and takes in what was decided: from here to the commit memory is ahead of the journal.
@@ -235,9 +240,15 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     async fn commit(
         &self,
         driven: &mut Driven<E::Session>,
-        Batch { events, children, letters }: Batch,
+        Batch { events, children, letters, agents }: Batch,
         consumed: Vec<i64>,
     ) -> Result<(), Stopped> {
+        for agent in agents {
+            // The children of one agent share it: it is written once, before the first entry that names it.
+            if driven.agents.insert(BlobHash::of(&agent)) {
+                self.until_done(|| self.journal.put_blob(agent.clone())).await;
+            }
+        }
         let target = driven.head + events.len() as u64;
         let entries = (driven.head + 1..).zip(events).map(|(seq, event)| Entry::new(seq, event).encode()).collect();
         let summary = self.summary(driven);
@@ -331,7 +342,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             RunState::Finished => driven.session.may_hold().then_some(now),
         };
         let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
-        Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), sandbox }
+        let room_since = run.open_step().and_then(|open| open.delayed_since);
+        Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), room_since, sandbox }
     }
 
     /// Sees to it that what is pending is under way, and nothing else.
@@ -372,7 +384,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             return Err(Stopped::Lost);
         }
         let (step, attempt) = (pending.step, pending.attempt);
-        let task = Task { step, attempt, key: pending.key, work, timeout };
+        let class = driven.run.open_step().map_or(engine::Class::Once, |open| open.class);
+        let task = Task { step, attempt, key: pending.key, class, work, timeout };
         // In a box before anything is put around it: it is large, and every layer would copy it.
         let doing = Box::pin(Arc::clone(&driven.session).perform(task));
         let bounded = async move {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{ProjectId, RunId, SandboxId, Timestamp, Uptime};
-use saggar_engine::{AgentSpec, EffectKey, Report};
+use saggar_engine::{AgentSpec, Class, EffectKey, Report};
 
 /// The world, for a worker.
 pub trait Effects: Clone + Send + Sync + 'static {
@@ -21,6 +21,8 @@ pub trait Effects: Clone + Send + Sync + 'static {
     fn uptime(&self) -> Uptime;
     /// A random number.
     fn chance(&self) -> u64;
+    /// For how many more sandboxes there is room now.
+    fn room(&self) -> impl Future<Output = u32> + Send;
     /// Begins to work for a run.
     fn session(&self, about: About) -> Self::Session;
     /// What every task of a worker runs within: the simulator stops and wakes workers here.
@@ -65,6 +67,8 @@ pub struct Task {
     pub attempt: u32,
     /// The name by which whoever does it knows that it is the same one.
     pub key: EffectKey,
+    /// What a crash in the middle of it means: whether it may be sent twice.
+    pub class: Class,
     /// What.
     pub work: Work,
     /// How long it may take.

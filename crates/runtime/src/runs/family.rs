@@ -14,6 +14,7 @@ use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
 use saggar_store::{NewLetter, NewRun};
 
 use super::instruction::Instruction;
+use super::stored_agent::pack;
 
 /// What the ids of runs' letters to each other begin with; nobody else's do.
 pub(super) const OWN_LETTERS: &str = "@";
@@ -28,6 +29,8 @@ pub(super) struct Batch {
     pub(super) events: Vec<Event>,
     pub(super) children: Vec<NewRun>,
     pub(super) letters: Vec<NewLetter>,
+    /// Agents of the children that are too large for their entries.
+    pub(super) agents: Vec<Vec<u8>>,
 }
 
 impl Batch {
@@ -42,7 +45,10 @@ impl Batch {
         if let Some((child, instruction)) = told {
             self.say(project, &event, child, FROM_PARENT, &instruction);
         }
-        self.children.extend(begin(project, run, &event));
+        if let Some((child, agent)) = begin(project, run, &event) {
+            self.children.push(child);
+            self.agents.extend(agent);
+        }
         run.apply(&event);
         if matches!(event, Event::RunFinished { .. })
             && let Some((child_of, end)) = run.end_for_parent()
@@ -65,15 +71,15 @@ pub(super) fn child_end_id(child: &RunId) -> String {
     format!("{FROM_CHILD} {child}")
 }
 
-/// The child that an event makes, as it is written down.
-fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<NewRun> {
+/// The child that an event makes, as it is written down, and its agent where that is kept beside it.
+fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<(NewRun, Option<Vec<u8>>)> {
     let child = run.child_of_event(event)?;
     let (id, agent, created_at) = (child.run.clone(), child.agent.name.clone(), event.at());
     let child_of = Some((child.child_of.run.clone(), child.child_of.step));
     // A child's agent was checked with its parent's, so its start is accepted.
     let started = Run::new().decide(created_at, &child.start()).ok()?.into_iter().next()?;
-    let first = Entry::new(1, started).encode();
-    Some(NewRun { id, project: project.clone(), agent, created_at, first, child_of })
+    let (first, stored) = pack(&Entry::new(1, started));
+    Some((NewRun { id, project: project.clone(), agent, created_at, first, child_of }, stored))
 }
 
 /// An end that fits a letter: only a failure's message has no bound of its own.

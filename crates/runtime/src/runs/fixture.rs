@@ -159,6 +159,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepDecided { .. }
         | Event::Claimed { .. }
         | Event::StepFailed { .. }
+        | Event::StepDelayed { .. }
         | Event::StepUnknown { .. }
         | Event::StepProbed { .. }
         | Event::StepInterrupted { .. }

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::bodies::shelve;
 use super::hub::Hub;
 use super::real::{TOOLS, check_script};
+use super::stored_agent::{agent_of_entry, pack, read_entry};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -67,7 +68,10 @@ impl Runs {
         let input = Input::Start { run: id.clone(), agent: Box::new(agent), child_of: None };
         let events = Run::new().decide(at, &input).map_err(|rejected| refuse(rejected.to_string()))?;
         let [event] = <[Event; 1]>::try_from(events).map_err(|_| refuse("the run has no beginning".to_owned()))?;
-        let first = Entry::new(1, event).encode();
+        let (first, stored) = pack(&Entry::new(1, event));
+        if let Some(stored) = stored {
+            self.store.put_blob(stored).await?;
+        }
         let project = permit.project().clone();
         let row = NewRow { id: id.clone(), project, agent: name, created_at: at, first, child_of: None };
         let (id, is_replay) = match self.store.create_run(row, new.idempotency).await? {
@@ -96,7 +100,14 @@ impl Runs {
     pub async fn journal(&self, permit: &Permit, after: u64) -> Result<Vec<JournalEntry>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
-        Ok(self.store.journal_after(row.id, after).await?)
+        let mut page = self.store.journal_after(row.id, after).await?;
+        for entry in &mut page {
+            if agent_of_entry(entry.seq, &entry.entry).is_some() {
+                let read = read_entry(&self.store, entry.seq, &entry.entry).await?;
+                entry.entry = read.map_err(|error| Fault::internal("reading a journal", error))?.encode();
+            }
+        }
+        Ok(page)
     }
 
     /// The text of a body of a run's.

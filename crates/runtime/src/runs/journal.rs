@@ -23,7 +23,11 @@ pub trait Journal: Clone + Send + Sync + 'static {
     /// What a holder has: after a claim of which nobody knows whether it was made.
     fn held(&self, holder: Holder) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
     /// Whether there is something to take.
-    fn is_due(&self, now: Now) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn is_due(&self, now: Now, taking: Taking) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// Whether a run waits for room for a sandbox.
+    fn is_room_wanted(&self, now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// There is room for so many sandboxes: wakes the first runs that wait for it.
+    fn give_room(&self, now: Timestamp, most: u32) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Prolongs every lease of a holder.
     fn renew(&self, holder: Holder, until: Uptime) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Gives one run back.
@@ -59,8 +63,16 @@ impl Journal for Store {
         self.runs_held_by(holder).await
     }
 
-    async fn is_due(&self, now: Now) -> Result<bool, Error> {
-        self.is_run_due(now).await
+    async fn is_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
+        self.is_run_due(now, taking).await
+    }
+
+    async fn is_room_wanted(&self, now: Timestamp) -> Result<bool, Error> {
+        Store::is_room_wanted(self, now).await
+    }
+
+    async fn give_room(&self, now: Timestamp, most: u32) -> Result<usize, Error> {
+        Store::give_room(self, now, most).await
     }
 
     async fn renew(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {

@@ -3,6 +3,7 @@
 //! What a tool declares of itself is not believed: its class is the operator's word, in the agent's spec. Everything a tool gives back is
 //! bounded before it is kept.
 
+mod address;
 mod files;
 mod http;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod script;
 mod shell;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::{Body, Class, Failure, Report, ToolResult, Usage};
@@ -24,6 +25,7 @@ use http::HttpTool;
 use sandbox::RunSandbox;
 use script::Script;
 
+pub use address::{AddressError, HttpAddress};
 pub use script::ScriptError;
 pub(super) use script::check as check_script;
 
@@ -50,23 +52,46 @@ pub fn default_class(tool: &str) -> Class {
 /// What an operator decides about runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunSettings {
-    /// Where the tool `http` may go: `http://host:port/path…`, each with everything below it. Nowhere unless something is named.
-    pub http_allowed: Vec<String>,
+    /// Where the tool `http` may go, each with everything below it. Nowhere unless something is named.
+    pub http_allowed: Vec<HttpAddress>,
     /// Whether a run's sandbox is kept when the run is over.
     pub keep_sandboxes: bool,
+}
+
+/// Settings that may change while runs are driven: each effect goes by those of its moment. Cheap to clone.
+#[derive(Clone, Debug)]
+struct LiveSettings(Arc<RwLock<Arc<RunSettings>>>);
+
+impl LiveSettings {
+    fn new(settings: RunSettings) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(settings))))
+    }
+
+    fn get(&self) -> Arc<RunSettings> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set(&self, settings: RunSettings) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
 }
 
 /// The real world. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RealEffects {
     sandboxes: Sandboxes,
-    settings: Arc<RunSettings>,
+    settings: LiveSettings,
 }
 
 impl RealEffects {
     /// Through these sandboxes.
     pub fn new(sandboxes: Sandboxes, settings: RunSettings) -> Self {
-        Self { sandboxes, settings: Arc::new(settings) }
+        Self { sandboxes, settings: LiveSettings::new(settings) }
+    }
+
+    /// What the operator has decided since. Effects that begin from now on go by it, in every clone.
+    pub fn set(&self, settings: RunSettings) {
+        self.settings.set(settings);
     }
 }
 
@@ -85,10 +110,18 @@ impl Effects for RealEffects {
         u64::from_ne_bytes(sandboxes::random())
     }
 
+    async fn room(&self) -> u32 {
+        let room = self.sandboxes.room().await.unwrap_or_else(|fault| {
+            tracing::warn!(error = %fault, "the sandboxes there are can't be counted");
+            0
+        });
+        u32::try_from(room).unwrap_or(u32::MAX)
+    }
+
     fn session(&self, about: About) -> RealSession {
         let script = Script::parse(&about.agent.model.model);
-        let http = HttpTool::new(Arc::clone(&self.settings));
-        let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.keep_sandboxes);
+        let http = HttpTool::new(self.settings.clone());
+        let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.get().keep_sandboxes);
         RealSession { script, sandbox, http }
     }
 
@@ -166,11 +199,10 @@ fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
 /// What a fault means that came before anything was begun.
 fn not_begun(fault: &Fault) -> Report {
     match fault {
-        Fault::InProgress
-        | Fault::Capacity { .. }
-        | Fault::Busy { .. }
-        | Fault::Internal { .. }
-        | Fault::StoreUnwritable { .. } => failed("sandbox_unavailable", fault.to_string(), true),
+        Fault::Capacity { what, .. } => Report::Delayed { reason: format!("waiting for a sandbox: {what}") },
+        Fault::InProgress | Fault::Busy { .. } | Fault::Internal { .. } | Fault::StoreUnwritable { .. } => {
+            failed("sandbox_unavailable", fault.to_string(), true)
+        }
         Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),
         Fault::NotFound { .. }
         | Fault::Ended { .. }

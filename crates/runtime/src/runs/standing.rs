@@ -7,6 +7,7 @@ use saggar_engine::{Body, Class, Effect, Entry, Event};
 use saggar_store::RunRow;
 
 use super::handle::Runs;
+use super::stored_agent::agent_of_entry;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 
@@ -140,6 +141,9 @@ impl Runs {
                 page.extend(more);
             }
             for entry in page.iter().rev().filter(|entry| entry.seq <= until) {
+                if agent_of_entry(entry.seq, &entry.entry).is_some() {
+                    return Ok(None);
+                }
                 let event = Entry::decode(&entry.entry).map_err(|error| Fault::internal("reading a journal", error))?;
                 let event = event.event;
                 if matches!(event, Event::Forked { .. } | Event::RunStarted { .. }) {

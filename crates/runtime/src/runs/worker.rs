@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use saggar_domain::RunId;
@@ -19,6 +21,9 @@ use super::hub::Hub;
 use super::journal::Journal;
 use super::lease::Belief;
 use super::presence::Presence;
+
+/// One place in so many is kept for projects of which no run is driven anywhere: a project that fills the rest delays nobody's first run.
+const RESERVED_PART: u32 = 4;
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -63,6 +68,14 @@ pub struct Worker<J, E> {
     effects: E,
     hub: Hub,
     settings: WorkerSettings,
+    limits: Arc<Limits>,
+}
+
+/// Limits that hold over all workers, and may change while this one works.
+#[derive(Debug)]
+struct Limits {
+    per_agent: AtomicU32,
+    per_project: AtomicU32,
 }
 
 /// How a life ended.
@@ -74,7 +87,14 @@ enum Life {
 impl<J: Journal, E: Effects> Worker<J, E> {
     /// A worker that does nothing yet.
     pub fn new(journal: J, effects: E, hub: Hub, settings: WorkerSettings) -> Self {
-        Self { journal, effects, hub, settings }
+        let (per_agent, per_project) = (settings.per_agent.into(), settings.per_project.into());
+        Self { journal, effects, hub, settings, limits: Arc::new(Limits { per_agent, per_project }) }
+    }
+
+    /// What the operator has decided since. Runs that are driven already go on.
+    pub fn set_limits(&self, per_agent: u32, per_project: u32) {
+        self.limits.per_agent.store(per_agent, Ordering::Relaxed);
+        self.limits.per_project.store(per_project, Ordering::Relaxed);
     }
 
     /// Works until told to stop. Dropped, it is as if its process had been killed, but for the lock on its name.
@@ -176,9 +196,26 @@ impl<J: Journal, E: Effects> Worker<J, E> {
                 Err(error) => tracing::warn!(error = %error, "the runs of a dead worker can't be freed yet"),
             }
         }
+        self.give_room().await;
         match self.journal.with_letters(holder.clone()).await {
             Ok(runs) => runs.iter().for_each(|run| self.hub.letter_here(run)),
             Err(error) => tracing::warn!(error = %error, "inboxes can't be looked into"),
+        }
+    }
+
+    /// Wakes runs that wait for a sandbox, as many as there is room for. One that is woken too early keeps its place.
+    async fn give_room(&self) {
+        let now = self.effects.now();
+        let given = match self.journal.is_room_wanted(now).await {
+            Ok(false) => return,
+            Ok(true) => match self.effects.room().await {
+                0 => return,
+                room => self.journal.give_room(now, room).await,
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = given {
+            tracing::warn!(error = %error, "runs that wait for a sandbox can't be woken yet");
         }
     }
 
@@ -195,13 +232,15 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         loop {
             let room = self.settings.runs_max.saturating_sub(u32::try_from(drives.runs.len()).unwrap_or(u32::MAX));
             let now = Now { wall: self.effects.now(), uptime: self.effects.uptime() };
+            let per_agent = self.limits.per_agent.load(Ordering::Relaxed);
+            let per_project = self.limits.per_project.load(Ordering::Relaxed);
+            let reserved = self.settings.runs_max / RESERVED_PART;
+            let taking = Taking { most: room, reserved, per_agent, per_project };
             // A look costs no write; most find nothing.
-            if room == 0 || !belief.holds() || !self.journal.is_due(now).await? {
+            if room == 0 || !belief.holds() || !self.journal.is_due(now, taking).await? {
                 return Ok(());
             }
             let lease = Lease { from: now.uptime, until: now.uptime.after(self.settings.lease) };
-            let (per_agent, per_project) = (self.settings.per_agent, self.settings.per_project);
-            let taking = Taking { most: room, per_agent, per_project };
             let claimed = self.journal.claim(holder.clone(), now.wall, lease, taking).await?;
             if claimed.is_empty() {
                 return Ok(());

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The slots of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots {
-    most: usize,
+    most: Arc<AtomicUsize>,
     taken: Arc<AtomicUsize>,
 }
 
 impl Slots {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, taken: Arc::default() }
+        Self { most: Arc::new(AtomicUsize::new(most)), taken: Arc::default() }
     }
 
     /// A slot, if one is free.
     pub(crate) fn take(&self) -> Option<Slot> {
-        let more = |taken| (taken < self.most).then_some(taken + 1);
+        let more = |taken| (taken < self.most()).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Slot { taken: Arc::clone(&self.taken) })
     }
@@ -35,7 +35,12 @@ impl Slots {
     }
 
     pub(crate) fn most(&self) -> usize {
-        self.most
+        self.most.load(Ordering::Acquire)
+    }
+
+    /// Where there are more than that already, none is taken until there are fewer.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Release);
     }
 }
 

@@ -11,7 +11,6 @@ use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
-use crate::settings::Settings;
 use crate::supervisor::{Connection, ControlError};
 
 /// How long a sandbox lives from now on.
@@ -27,12 +26,12 @@ pub struct NewTerms {
 
 impl NewTerms {
     /// Refuses what the operator doesn't allow.
-    pub(super) fn check(&self, settings: &Settings) -> Result<Terms, Fault> {
-        if self.ttl > settings.ttl_max {
+    pub(super) fn check(&self, ttl_max: Duration) -> Result<Terms, Fault> {
+        if self.ttl > ttl_max {
             return Err(Fault::Refused(Problem::new(
                 Code::InvalidValue,
                 format!("a lifetime of {} s is longer than this server allows", self.ttl.as_secs()),
-                format!("ask for at most {} s, and prolong it while it is used", settings.ttl_max.as_secs()),
+                format!("ask for at most {} s, and prolong it while it is used", ttl_max.as_secs()),
             )));
         }
         Ok(self.terms())
@@ -64,7 +63,7 @@ impl Sandboxes {
     /// Changes a sandbox that lives.
     pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
-        let terms = patch.terms.map(|terms| terms.check(self.settings())).transpose()?;
+        let terms = patch.terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
         if let Some(terms) = terms {
             self.described(&live, Op::SetTerms { terms }).await?;
         }
@@ -106,7 +105,7 @@ impl Sandboxes {
     /// Lets a sandbox go on; `terms` are for from now on.
     pub async fn resume(&self, permit: &Permit, terms: Option<NewTerms>) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
-        let checked = terms.map(|terms| terms.check(self.settings())).transpose()?;
+        let checked = terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
         self.go_on(&live, checked).await?;
         self.row_of(&live.project, &live.id).await
     }

@@ -198,12 +198,13 @@ impl Sandboxes {
 
     /// Writes the row of a sandbox that is to be made.
     async fn insert(&self, row: &NewRow, idempotency: Option<Idempotency>) -> Result<Insertion, Fault> {
-        let insert = || self.store().insert_sandbox(row.clone(), idempotency.clone());
+        let capacity = self.inner.slots.most() as u64;
+        let insert = || self.store().insert_sandbox_within(row.clone(), idempotency.clone(), capacity);
         let inserted = insert().await?;
         match &inserted {
             // Whoever made it died over it. It is there all the same, or the request is made again.
             Insertion::Replayed(id) if self.settle(id).await? => Ok(insert().await?),
-            Insertion::Inserted | Insertion::Replayed(_) | Insertion::Mismatch => Ok(inserted),
+            Insertion::Inserted | Insertion::Replayed(_) | Insertion::Mismatch | Insertion::NoRoom => Ok(inserted),
         }
     }
 
@@ -228,6 +229,11 @@ impl Sandboxes {
             Insertion::Inserted => Ok(None),
             Insertion::Replayed(id) => self.replay(project.clone(), id).await.map(Some),
             Insertion::Mismatch => Err(Fault::IdempotencyMismatch),
+            // Other processes have made them: this one still had a slot.
+            Insertion::NoRoom => Err(Fault::Capacity {
+                what: format!("all {} sandboxes are there already", self.inner.slots.most()),
+                retry_after: RETRY_AFTER,
+            }),
         }
     }
 
@@ -376,7 +382,7 @@ impl Plan {
         Ok(Self {
             stored_spec,
             policy_hash: resolved.policy_hash(),
-            terms: new.terms.check(settings)?,
+            terms: new.terms.check(sandboxes.ttl_max())?,
             is_ordinary: without_wishes,
             spec,
         })

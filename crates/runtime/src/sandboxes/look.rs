@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use saggar_domain::{Denial, ExecId, ProjectId, SandboxId, Usage};
 use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
-use saggar_supervisor::control::{EventBody, ExecState, From, Op, Reply, UsageReport};
+use saggar_supervisor::control::{EventBody, ExecState, From, Op, Reply, State, UsageReport};
 
 use super::Sandboxes;
 use crate::execs::Finished;
@@ -92,6 +92,16 @@ impl Sandboxes {
             }
             Err(Fault::Ended { .. }) => Ok(false),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Whether a sandbox is there and not about to end. One that sleeps is.
+    pub(crate) async fn is_going_on(&self, permit: &Permit) -> bool {
+        let Ok(id) = permit.sandbox() else { return false };
+        match self.question_asleep(permit.project(), id, Op::Describe).await {
+            Ok(Reply::Described(description)) => description.state != State::Ending,
+            Ok(_) => true,
+            Err(fault) => !matches!(fault, Fault::Ended { .. } | Fault::NotFound { .. }),
         }
     }
 

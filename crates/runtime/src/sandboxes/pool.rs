@@ -81,6 +81,11 @@ impl Pool {
         if is_stale { state.ready.pop_front() } else { None }
     }
 
+    /// How many are ready.
+    pub(crate) fn ready(&self) -> usize {
+        self.lock().ready.len()
+    }
+
     /// Whether it is one of them.
     pub(crate) fn has(&self, id: &SandboxId) -> bool {
         self.lock().ready.iter().any(|ready| ready.id == *id)

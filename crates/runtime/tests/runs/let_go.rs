@@ -40,6 +40,10 @@ impl Effects for World {
         u64::from_ne_bytes(random())
     }
 
+    async fn room(&self) -> u32 {
+        0
+    }
+
     fn session(&self, about: About) -> OneRun {
         OneRun { world: self.clone(), about }
     }

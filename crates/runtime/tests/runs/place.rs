@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use saggar_domain::{KeyId, ProjectId, RunId, RunState};
 use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Entry, Event, ModelRef, RetryPolicy, ToolSpec};
-use saggar_runtime::runs::{Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
+use saggar_runtime::runs::{HttpAddress, Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
 use saggar_runtime::store::{RunRow, Store};
 use saggar_runtime::{Action, Permit, PoolSize, Sandboxes, Settings, Subject};
 
@@ -163,7 +163,10 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         paused_max: Duration::from_secs(60),
     };
     let sandboxes = Sandboxes::open(settings, store).unwrap();
-    RealEffects::new(sandboxes, RunSettings { http_allowed: vec![url.to_owned()], ..RunSettings::default() })
+    RealEffects::new(
+        sandboxes,
+        RunSettings { http_allowed: vec![HttpAddress::parse(url).unwrap()], ..RunSettings::default() },
+    )
 }
 
 pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {

@@ -75,14 +75,21 @@ async fn spoil(place: &Place, run: &RunId) {
     let store = Store::join(&place.directory).unwrap();
     let from = uptime();
     let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
-    let taking = Taking { most: 1, per_agent: 1, per_project: 1 };
+    let taking = Taking { most: 1, reserved: 0, per_agent: 1, per_project: 1 };
     let taken = store.claim_due(Holder::parse("spoiler").unwrap(), now(), lease, taking).await.unwrap();
     let append = Append {
         run: run.clone(),
         epoch: taken[0].epoch,
         head: 1,
         entries: vec!["{\"v\":1,".to_owned()],
-        summary: Summary { state: RunState::Running, at: now(), wake_at: Some(now()), outcome: None, sandbox: None },
+        summary: Summary {
+            state: RunState::Running,
+            at: now(),
+            wake_at: Some(now()),
+            outcome: None,
+            sandbox: None,
+            room_since: None,
+        },
         consumed: Vec::new(),
         seen: 0,
         children: Vec::new(),

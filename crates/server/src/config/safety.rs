@@ -72,8 +72,11 @@ impl Config {
 
 /// A key that others can read is not one.
 fn check_key_file(path: &Path) -> Result<(), ConfigError> {
-    let metadata = std::fs::metadata(path).map_err(|error| {
-        ConfigError::new(format!("tls_key can't be read: {}", error.kind()), "name a file that the server may read")
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ConfigError::new(format!("tls_key: {} does not exist", path.display()), "name the certificate's key in PEM")
+        }
+        kind => ConfigError::new(format!("tls_key can't be read: {kind}"), "name a file that the server may read"),
     })?;
     if metadata.mode() & 0o077 != 0 {
         return Err(ConfigError::new(
@@ -133,6 +136,6 @@ mod tests {
             assert_eq!(check(with_key).is_none(), is_fine, "{mode:o}");
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(check(with_key).unwrap().contains("can't be read"));
+        assert!(check(with_key).unwrap().contains("does not exist"));
     }
 }

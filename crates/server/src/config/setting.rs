@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::{ByteSize, Timeout};
+use saggar_runtime::runs::HttpAddress;
 
 use super::{Auth, Config, E2bNetwork, LogFormat, LogLevel, Plaintext};
 
@@ -143,7 +144,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         name: "http_allowed",
         what: "where the tool `http` of runs may go: addresses that begin with http://, commas between, each with all below it",
         set: |config, text| set_addresses(text).map(|allowed| config.http_allowed = allowed),
-        show: |config| config.http_allowed.join(","),
+        show: |config| config.http_allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     },
     Setting {
         name: "runs_max",
@@ -260,10 +261,11 @@ fn set_domain(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-fn set_addresses(text: &str) -> Result<Vec<String>, String> {
-    let check = |address: &str| match address.strip_prefix("http://") {
-        Some(rest) if !rest.is_empty() && address.parse::<http::Uri>().is_ok() => Ok(address.to_owned()),
-        Some(_) | None => Err(format!("{address:?} is not an address, such as http://127.0.0.1:8080/tools")),
+fn set_addresses(text: &str) -> Result<Vec<HttpAddress>, String> {
+    let check = |text: &str| match HttpAddress::parse(text) {
+        Ok(address) if !address.has_query() => Ok(address),
+        Ok(_) => Err(format!("{text:?} has a query, and only paths can be allowed")),
+        Err(error) => Err(format!("{text:?} is not an address, such as http://127.0.0.1:8080/tools: {error}")),
     };
     text.split(',').map(str::trim).filter(|address| !address.is_empty()).map(check).collect()
 }

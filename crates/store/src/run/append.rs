@@ -16,12 +16,13 @@ use crate::writer::Durability;
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
 /// Moves the run on if it is the writer's and where they left it. What follows from the letters comes after.
 const MOVE: &str = "
-    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id)
+    UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
+        room_since = ?10
     WHERE id = ?1 AND epoch = ?8 AND head = ?9";
 /// The same for a run that goes on as it did, which is what nearly every append is: nothing that an index holds is touched.
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
-    WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3";
+    WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3 AND room_since IS NULL";
 /// Nobody holds a run that is over and has nothing to let go of.
 const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1";
 /// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
@@ -66,6 +67,8 @@ pub struct Summary {
     pub wake_at: Option<Timestamp>,
     /// How it ended.
     pub outcome: Option<JsonText>,
+    /// Since when its open step has waited for room for a sandbox, where it had to.
+    pub room_since: Option<Timestamp>,
     /// The sandbox it works in, if that is new.
     pub sandbox: Option<SandboxId>,
 }
@@ -134,7 +137,7 @@ fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appen
 /// Moves on a run that was running and is. It is due already, by a time that has passed, and stays so.
 fn go_on(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Error> {
     let summary = &append.summary;
-    if summary.state != RunState::Running || summary.sandbox.is_some() {
+    if summary.state != RunState::Running || summary.sandbox.is_some() || summary.room_since.is_some() {
         return Ok(false);
     }
     let params = (
@@ -159,6 +162,7 @@ fn change(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Er
         summary.sandbox.as_ref().map(SandboxId::as_str),
         column::count(append.epoch),
         column::count(append.head),
+        summary.room_since.map(column::millis),
     );
     Ok(column::execute(connection, MOVE, params)? > 0)
 }

@@ -16,7 +16,7 @@ const EXISTS: &str = "SELECT 1 AS is_there FROM blob WHERE hash = ?1";
 const GET: &str = "SELECT bytes FROM blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
@@ -44,8 +44,20 @@ impl BlobHash {
     }
 }
 
-pub(crate) fn has_blob(connection: &Connection, hash: BlobHash) -> Result<bool, Error> {
-    Ok(column::one(connection, EXISTS, [hash.0], |_| Ok(()))?.is_some())
+/// The blobs of a store that is looked through.
+#[derive(Debug)]
+pub struct Blobs<'a>(pub(crate) &'a Connection);
+
+impl Blobs<'_> {
+    /// Whether there is one of this hash.
+    pub fn has(&self, hash: BlobHash) -> bool {
+        column::one(self.0, EXISTS, [hash.0], |_| Ok(())).is_ok_and(|found| found.is_some())
+    }
+
+    /// Its bytes.
+    pub fn get(&self, hash: BlobHash) -> Option<Vec<u8>> {
+        column::one(self.0, GET, [hash.0], |row| column::plain(row, "bytes")).ok().flatten()
+    }
 }
 
 impl Store {

@@ -3,38 +3,18 @@
 //! A lease is held until its end, and then anyone may take the run; a worker that is known to be dead holds nothing. Holding a lease is
 //! not permission to write: every append also names the epoch, which is raised here.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use saggar_domain::{ProjectId, RunId, Timestamp, Uptime};
+use saggar_domain::{RunId, Timestamp, Uptime};
 
+use super::due::due;
 use super::{RunRow, columns, read};
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Due runs that nobody holds, finished ones that still hold something among them; those of projects with the fewest held runs first, then
-/// the longest due. ?1 now, ?2 most of an agent, ?3 most of a project, ?4 how many, ?5 now by the clock of leases, ?6 the latest end that a
-/// lease can have by it: one that ends later was given in an earlier boot, whose processes are all dead.
-const DUE: &str = concat!(
-    "WITH held AS (SELECT project_id, agent, count(*) AS held FROM run WHERE holder IS NOT NULL AND lease_until > ?5 AND lease_until <= ?6 GROUP BY project_id, agent)
-     SELECT ",
-    columns!(),
-    ", row_number() OVER (PARTITION BY project_id ORDER BY wake_at, id)
-          + coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) AS turn
-     FROM run
-     WHERE wake_at IS NOT NULL AND blocked IS NULL AND wake_at <= ?1
-       AND (holder IS NULL OR lease_until <= ?5 OR lease_until > ?6)
-       AND coalesce((SELECT held FROM held WHERE held.project_id = run.project_id AND held.agent = run.agent), 0) < ?2
-       AND coalesce((SELECT sum(held) FROM held WHERE held.project_id = run.project_id), 0) < ?3
-     ORDER BY turn, wake_at, id LIMIT ?4"
-);
-const HELD: &str = "
-    SELECT project_id, agent, count(*) AS held FROM run
-    WHERE holder IS NOT NULL AND lease_until > ?1 AND lease_until <= ?2
-    GROUP BY project_id, agent";
 const TAKE: &str = "
     UPDATE run SET holder = ?2, lease_until = ?3, epoch = epoch + 1, updated_at = ?4
     WHERE id = ?1 AND epoch = ?5";
@@ -47,10 +27,6 @@ const LET_GO: &str = "
 const DROP_HOLDER: &str = "UPDATE run SET holder = NULL, lease_until = NULL, wake_at = coalesce(min(wake_at, ?2), ?2)
     WHERE holder = ?1";
 const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?1");
-const IS_DUE: &str = "
-    SELECT 1 AS is_due FROM run WHERE wake_at IS NOT NULL AND blocked IS NULL AND wake_at <= ?1
-        AND (holder IS NULL OR lease_until <= ?2 OR lease_until > ?3)
-    LIMIT 1";
 const WITH_LETTERS: &str = "
     SELECT id FROM run WHERE holder = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE inbox.run_id = run.id)";
 
@@ -100,6 +76,8 @@ pub struct Now {
 pub struct Taking {
     /// At once.
     pub most: u32,
+    /// How many of these only go to projects of which no run is held: so that one project can't fill a worker.
+    pub reserved: u32,
     /// Of one agent of a project, held by anybody.
     pub per_agent: u32,
     /// Of one project, held by anybody.
@@ -125,19 +103,9 @@ impl Store {
         taking: Taking,
     ) -> Result<Vec<Claimed>, Error> {
         let work = move |connection: &Connection| {
-            let (now, latest) = (column::uptime(lease.from), column::uptime(lease.from.after(LEASE_MAX)));
-            let params = (column::millis(at), taking.per_agent, taking.per_project, taking.most, now, latest);
-            let due = column::all(connection, DUE, params, read)?;
-            let mut held = held(connection, lease.from)?;
+            let now = Now { wall: at, uptime: lease.from };
             let mut claimed = Vec::new();
-            for run in due {
-                // The statement looked at the limits before any of these was taken.
-                let of_project: u64 =
-                    held.iter().filter(|((other, _), _)| *other == run.project).map(|(_, count)| count).sum();
-                let of_agent = held.entry((run.project.clone(), run.agent.clone())).or_default();
-                if of_project >= u64::from(taking.per_project) || *of_agent >= u64::from(taking.per_agent) {
-                    continue;
-                }
+            for run in due(connection, now, taking, taking.most)? {
                 let params = (
                     run.id.as_str(),
                     holder.as_str(),
@@ -146,7 +114,6 @@ impl Store {
                     column::count(run.epoch),
                 );
                 if column::execute(connection, TAKE, params)? > 0 {
-                    *of_agent += 1;
                     let epoch = run.epoch + 1;
                     claimed.push(Claimed { run, epoch });
                 }
@@ -196,14 +163,9 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// Whether there is a run that is due and that nobody holds; limits apart.
-    pub async fn is_run_due(&self, now: Now) -> Result<bool, Error> {
-        let work = move |connection: &Connection| {
-            let latest = now.uptime.after(LEASE_MAX);
-            let params = (column::millis(now.wall), column::uptime(now.uptime), column::uptime(latest));
-            Ok(column::one(connection, IS_DUE, params, |_| Ok(()))?.is_some())
-        };
-        self.read(work).await
+    /// Whether there is a run to take. Writes nothing: workers look many times a second.
+    pub async fn is_run_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
+        self.read(move |connection| Ok(!due(connection, now, taking, 1)?.is_empty())).await
     }
 
     /// Runs of a holder that somebody has written to.
@@ -213,13 +175,4 @@ impl Store {
         };
         self.read(work).await
     }
-}
-
-/// How many runs of each agent are held.
-fn held(connection: &Connection, now: Uptime) -> Result<BTreeMap<(ProjectId, String), u64>, Error> {
-    let rows = column::all(connection, HELD, [column::uptime(now), column::uptime(now.after(LEASE_MAX))], |row| {
-        let project = column::parsed(row, "project_id", ProjectId::parse)?;
-        Ok(((project, column::plain(row, "agent")?), column::number(row, "held")?))
-    })?;
-    Ok(rows.into_iter().collect())
 }

@@ -13,6 +13,7 @@ use super::change::{Change, apply};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
+use crate::run::room::count_live;
 use crate::store::Store;
 use crate::writer::Durability;
 
@@ -69,12 +70,24 @@ pub enum Insertion {
     Replayed(SandboxId),
     /// The key was used for a different request.
     Mismatch,
+    /// There are as many sandboxes as there may be.
+    NoRoom,
 }
 
 impl Store {
     /// Writes down a sandbox, in state `creating`. [`Error::Missing`] when there is no such project.
     pub async fn insert_sandbox(&self, new: NewSandbox, idempotency: Option<Idempotency>) -> Result<Insertion, Error> {
-        self.insert_changed(new, idempotency, None).await
+        self.insert_changed(new, idempotency, None, u64::MAX).await
+    }
+
+    /// The same, if there are fewer than so many that have not ended: of all processes that make sandboxes together.
+    pub async fn insert_sandbox_within(
+        &self,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+        capacity: u64,
+    ) -> Result<Insertion, Error> {
+        self.insert_changed(new, idempotency, None, capacity).await
     }
 
     /// Writes down a sandbox that is there already, in one commit with its start.
@@ -85,7 +98,7 @@ impl Store {
         at: Timestamp,
         supervisor_pid: u32,
     ) -> Result<Insertion, Error> {
-        self.insert_changed(new, idempotency, Some(Change::Started { at, supervisor_pid })).await
+        self.insert_changed(new, idempotency, Some(Change::Started { at, supervisor_pid }), u64::MAX).await
     }
 
     async fn insert_changed(
@@ -93,12 +106,16 @@ impl Store {
         new: NewSandbox,
         idempotency: Option<Idempotency>,
         change: Option<Change>,
+        capacity: u64,
     ) -> Result<Insertion, Error> {
         let work = move |connection: &Connection| {
             if let Some(idempotency) = &idempotency
                 && let Some(earlier) = find_earlier(connection, &new.project, new.created_at, idempotency)?
             {
                 return Ok(earlier);
+            }
+            if capacity < u64::MAX && count_live(connection)? >= capacity {
+                return Ok(Insertion::NoRoom);
             }
             insert(connection, &new)?;
             if let Some(idempotency) = &idempotency {

@@ -153,7 +153,7 @@ pub async fn run(store: &Store, project: &ProjectId, first: &str, child_of: Opti
 pub async fn take_all(store: &Store, holder: &str) -> Vec<Claimed> {
     let from = Uptime::from_millis(1_000_000);
     let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
-    let taking = Taking { most: 1000, per_agent: 1000, per_project: 1000 };
+    let taking = Taking { most: 1000, reserved: 0, per_agent: 1000, per_project: 1000 };
     store.claim_due(Holder::parse(holder).unwrap(), NOW, lease, taking).await.unwrap()
 }
 
@@ -165,7 +165,7 @@ pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str], state: RunSt
         epoch,
         head,
         entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
-        summary: Summary { state, at: NOW, wake_at: None, outcome, sandbox: None },
+        summary: Summary { state, at: NOW, wake_at: None, outcome, sandbox: None, room_since: None },
         consumed: Vec::new(),
         seen: 0,
         children: Vec::new(),

@@ -161,6 +161,7 @@ async fn write_runs(store: &Store) {
             wake_at: Some(NOW.after(Duration::from_secs(60))),
             outcome: None,
             sandbox: Some(SandboxId::from_random([3; 16])),
+            room_since: None,
         },
         consumed: Vec::new(),
         seen: 0,
@@ -175,7 +176,7 @@ async fn write_runs(store: &Store) {
 }
 
 async fn claim(store: &Store, name: &str, at: Timestamp) -> u64 {
-    let taking = Taking { most: 1, per_agent: 1, per_project: 1 };
+    let taking = Taking { most: 1, reserved: 0, per_agent: 1, per_project: 1 };
     let from = Uptime::from_millis(1_000_000);
     let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
     store.claim_due(Holder::parse(name).unwrap(), at, lease, taking).await.unwrap()[0].epoch

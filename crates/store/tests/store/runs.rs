@@ -28,7 +28,7 @@ fn lease(from: Timestamp) -> Lease {
     Lease { from: up(from), until: up(from).after(Duration::from_secs(1)) }
 }
 
-const ANY: Taking = Taking { most: 100, per_agent: 100, per_project: 100 };
+const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
 
 async fn create(store: &Store, project: &ProjectId, agent: &str) -> RunId {
     create_at(store, project, agent, NOW).await
@@ -63,6 +63,7 @@ fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
             at: NOW,
             wake_at: Some(NOW),
             outcome: None,
+            room_since: None,
             sandbox: Some(SandboxId::from_random([1; 16])),
         },
         consumed: Vec::new(),
@@ -138,7 +139,7 @@ async fn runs_are_taken_in_turns_and_within_their_limits() {
     }
     create(&store, &first, "other").await;
     create(&store, &second.id, "busy").await;
-    let taking = Taking { most: 2, per_agent: 2, per_project: 3 };
+    let taking = Taking { most: 2, reserved: 0, per_agent: 2, per_project: 3 };
     let taken = store.claim_due(holder("w"), NOW, lease(NOW), taking).await.unwrap();
     let projects: BTreeSet<_> = taken.iter().map(|claimed| claimed.run.project.clone()).collect();
     assert_eq!((taken.len(), projects.len()), (2, 2), "each project has its turn");
@@ -170,7 +171,7 @@ async fn a_busy_project_or_agent_makes_nobody_else_wait() {
     // Five more of the first wait, and its agent has reached its limit: another agent of it doesn't wait with them.
     let other = create_at(&store, &busy, "other", later.after(Duration::from_millis(1))).await;
     let at = later.after(Duration::from_millis(2));
-    let full = Taking { most: 1, per_agent: 3, per_project: 100 };
+    let full = Taking { most: 1, reserved: 0, per_agent: 3, per_project: 100 };
     let taken = store.claim_due(holder("w"), at, lease(at), full).await.unwrap();
     assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&other]);
     assert!(store.claim_due(holder("w"), at, lease(at), full).await.unwrap().is_empty());
@@ -269,17 +270,17 @@ async fn a_letter_that_was_seen_and_left_does_not_keep_its_run_awake() {
         rest
     };
     store.append(rest(1, seen)).await.unwrap();
-    assert!(!store.is_run_due(both(NOW)).await.unwrap());
+    assert!(!store.is_run_due(both(NOW), ANY).await.unwrap());
     store.put_letter(letter("next"), LetterRoom::Data).await.unwrap();
     store.append(rest(2, seen)).await.unwrap();
     store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(store.is_run_due(both(NOW)).await.unwrap(), "one that came later does");
+    assert!(store.is_run_due(both(NOW), ANY).await.unwrap(), "one that came later does");
     let epoch = claim(&store, "w", NOW).await[0].epoch;
     store.append(Append { epoch, ..rest(3, seen + 1) }).await.unwrap();
     store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(!store.is_run_due(both(NOW)).await.unwrap());
+    assert!(!store.is_run_due(both(NOW), ANY).await.unwrap());
     assert_eq!(store.wake_unread(NOW).await.unwrap(), 1);
-    assert!(store.is_run_due(both(NOW)).await.unwrap(), "a worker that begins looks at what was left");
+    assert!(store.is_run_due(both(NOW), ANY).await.unwrap(), "a worker that begins looks at what was left");
 }
 
 #[tokio::test]
@@ -396,9 +397,9 @@ async fn a_worker_joins_beside_the_server_and_is_fenced_like_any_other() {
     let (server, project) = store_with_project(&scratch).await;
     let worker = Store::join(scratch.path()).unwrap();
     let run = create(&server, &project, "a").await;
-    assert_eq!(worker.is_run_due(both(NOW)).await, Ok(true));
+    assert_eq!(worker.is_run_due(both(NOW), ANY).await, Ok(true));
     let epoch = claim(&worker, "worker", NOW).await[0].epoch;
-    assert_eq!(worker.is_run_due(both(NOW)).await, Ok(false));
+    assert_eq!(worker.is_run_due(both(NOW), ANY).await, Ok(false));
     assert_eq!(worker.append(append(&run, epoch, 1, &["second"])).await, Ok(Appended::Done { head: 2 }));
     assert_eq!(journal(&server, &run).await, ["first", "second"]);
     assert_eq!(server.runs_held_by(holder("worker")).await.unwrap().len(), 1);
@@ -514,7 +515,7 @@ async fn a_finished_run_is_taken_over_until_what_it_holds_is_let_go_of() {
     assert_eq!(store.runs_held_by(holder("two")).await.unwrap().len(), 1, "only who holds it lets go");
     store.let_go_run(run.clone(), taken[0].epoch).await.unwrap();
     assert!(claim(&store, "three", NOW.after(Duration::from_secs(9999))).await.is_empty());
-    assert_eq!(store.is_run_due(both(NOW.after(Duration::from_secs(9999)))).await, Ok(false));
+    assert_eq!(store.is_run_due(both(NOW.after(Duration::from_secs(9999))), ANY).await, Ok(false));
 }
 
 #[tokio::test]
@@ -525,11 +526,90 @@ async fn a_wall_clock_that_is_set_ends_no_lease_and_a_reboot_ends_all() {
     assert_eq!(claim(&store, "one", NOW).await[0].run.id, run);
     let hour = Duration::from_secs(3600);
     for wall in [NOW.after(hour), NOW.before(hour)] {
-        assert_eq!(store.is_run_due(Now { wall, uptime: up(NOW) }).await, Ok(false));
+        assert_eq!(store.is_run_due(Now { wall, uptime: up(NOW) }, ANY).await, Ok(false));
         assert!(store.claim_due(holder("two"), wall, lease(NOW), ANY).await.unwrap().is_empty(), "it is held");
     }
     // That clock begins anew with each boot: nobody of the boot before is alive.
     let from = Uptime::from_millis(1000);
     let rebooted = Lease { from, until: from.after(Duration::from_secs(1)) };
     assert_eq!(store.claim_due(holder("two"), NOW, rebooted, ANY).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_last_places_of_a_worker_are_for_projects_that_have_none() {
+    let scratch = Scratch::new();
+    let (store, busy) = store_with_project(&scratch).await;
+    for number in 0..6 {
+        create_at(&store, &busy, &format!("agent{number}"), NOW).await;
+    }
+    let taking = Taking { most: 4, reserved: 2, ..ANY };
+    let taken = store.claim_due(holder("w"), NOW, lease(NOW), taking).await.unwrap();
+    assert_eq!(taken.len(), 2, "the rest is kept for others");
+    let (left, at) = (Taking { most: 2, ..taking }, NOW.after(Duration::from_millis(1)));
+    assert_eq!(store.is_run_due(both(at), left).await, Ok(false), "what can't be taken is not due");
+    let other = project("other");
+    store.create_project(other.clone()).await.unwrap();
+    let newcomer = create(&store, &other.id, "a").await;
+    create_at(&store, &other.id, "a", NOW.after(Duration::from_millis(1))).await;
+    assert_eq!(store.is_run_due(both(at), left).await, Ok(true));
+    let taken = store.claim_due(holder("w"), at, lease(at), left).await.unwrap();
+    assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&newcomer], "its first, and no more");
+}
+
+#[tokio::test]
+async fn a_backlog_behind_a_limit_does_not_hide_what_can_be_taken() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    for _ in 0..20 {
+        create_at(&store, &project, "many", NOW).await;
+    }
+    let one = create_at(&store, &project, "one", NOW.after(Duration::from_millis(1))).await;
+    let later = NOW.after(Duration::from_millis(2));
+    let taking = Taking { most: 4, per_agent: 2, ..ANY };
+    let taken = store.claim_due(holder("w"), later, lease(later), taking).await.unwrap();
+    assert_eq!(taken.len(), 3);
+    assert!(taken.iter().any(|claimed| claimed.run.id == one));
+    assert_eq!(store.is_run_due(both(later), taking).await, Ok(false));
+    assert!(store.claim_due(holder("w"), later, lease(later), taking).await.unwrap().is_empty());
+}
+
+/// A run that waits for room since then.
+async fn wait_for_room(store: &Store, project: &ProjectId, since: Timestamp) -> RunId {
+    let run = create_at(store, project, "a", since).await;
+    let epoch = claim(store, "w", since).await[0].epoch;
+    let mut waiting = append(&run, epoch, 1, &["delayed"]);
+    waiting.summary.state = RunState::Waiting;
+    waiting.summary.wake_at = Some(since.after(Duration::from_secs(30)));
+    waiting.summary.room_since = Some(since);
+    waiting.summary.sandbox = None;
+    store.append(waiting).await.unwrap();
+    store.release_run(run.clone(), epoch).await.unwrap();
+    run
+}
+
+#[tokio::test]
+async fn runs_that_wait_for_room_are_woken_in_turns_and_nobody_passes_them() {
+    let scratch = Scratch::new();
+    let (store, mine) = store_with_project(&scratch).await;
+    let theirs = project("theirs");
+    store.create_project(theirs.clone()).await.unwrap();
+    let theirs = theirs.id;
+    let at = |millis: u64| NOW.after(Duration::from_millis(millis));
+    assert_eq!(store.is_room_wanted(NOW).await, Ok(false));
+    let first = wait_for_room(&store, &mine, at(0)).await;
+    let second = wait_for_room(&store, &mine, at(1)).await;
+    let other = wait_for_room(&store, &theirs, at(2)).await;
+    // A newcomer of a project is behind what its project and others have waiting; of another, behind the first of each.
+    let newcomer = create(&store, &mine, "a").await;
+    let stranger = create(&store, &theirs, "a").await;
+    for (run, ahead) in [(&first, 0), (&other, 1), (&second, 2), (&stranger, 3), (&newcomer, 3)] {
+        assert_eq!(store.runs_ahead(run.clone(), at(3)).await, Ok(ahead), "{run}");
+    }
+    assert_eq!(store.is_room_wanted(at(3)).await, Ok(true));
+    assert_eq!(store.give_room(at(3), 2).await, Ok(2));
+    let mut woken = claim(&store, "w", at(3)).await;
+    woken.retain(|claimed| claimed.run.state == RunState::Waiting);
+    let woken: BTreeSet<RunId> = woken.into_iter().map(|claimed| claimed.run.id).collect();
+    assert_eq!(woken, [first, other].into(), "the first of each project");
+    assert_eq!(store.give_room(at(3), 9).await, Ok(1), "what is woken is not woken again");
 }

@@ -1,26 +1,35 @@
 //! The tool `http`: one POST, with the step's key as `Idempotency-Key`. Only to where the operator allows, and never encrypted: it is for
-//! services of the operator's own on this machine or network, and for measuring.
+//! services of the operator's own on this machine or network, and for measuring. Redirects are not followed.
 //!
-//! Whoever answers must know the key: that is what its class says. A connection is kept for the next call of the same run.
+//! Whoever answers must know the key: that is what its class says. So a keyed call may be sent again: over a new connection where a kept one
+//! turns out to be closed, and after a while where the service is still busy with the same key. What may be sent once has a connection of
+//! its own: on a kept one, a service that closes it can't be told from one that got the request and died.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use ::http::{Method, Request, StatusCode, Uri};
+use ::http::{Method, Request, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use saggar_engine::Report;
+use saggar_engine::{Class, Report, RetryPolicy};
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::effects::Task;
-use super::{RunSettings, cut, failed, returned};
+use super::address::HttpAddress;
+use super::{LiveSettings, cut, failed, returned};
+use crate::sandboxes::random;
 
 /// Most bytes of an answer.
 const ANSWER_MAX: usize = 256 * 1024;
+/// How a service is asked again that is busy with the same key. The call's own time bounds it.
+const BUSY_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 200, most_ms: 5000 };
+/// How long a conflict is taken for the first try that is still being processed, where the service doesn't say when to come back.
+const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +42,7 @@ pub(super) struct Arguments {
 /// Calls services by HTTP.
 #[derive(Debug)]
 pub(super) struct HttpTool {
-    settings: Arc<RunSettings>,
+    settings: LiveSettings,
     kept: Mutex<Option<Kept>>,
 }
 
@@ -45,93 +54,169 @@ struct Kept {
     _connection: JoinSet<()>,
 }
 
+/// What a service said.
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    body: String,
+    retry_after: Option<RetryAfter>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RetryAfter {
+    Seconds(u64),
+    /// A date, or something else: the service asks for patience, and we choose how much.
+    Later,
+}
+
 impl HttpTool {
-    pub(super) fn new(settings: Arc<RunSettings>) -> Self {
+    pub(super) fn new(settings: LiveSettings) -> Self {
         Self { settings, kept: Mutex::default() }
     }
 
     pub(super) async fn call(&self, task: &Task, arguments: &str) -> Report {
+        let deadline = Instant::now() + task.timeout;
         let arguments: Arguments = match serde_json::from_str(arguments) {
             Ok(arguments) => arguments,
             Err(error) => return returned(format!("http needs \"url\", and may have \"body\" ({error})"), true),
         };
-        let Some(uri) = self.allowed(&arguments.url) else {
-            return returned(format!("the operator doesn't allow {:?}", arguments.url), true);
+        let address = match HttpAddress::parse(&arguments.url) {
+            Ok(address) => address,
+            Err(error) => return returned(format!("the URL {:?} is refused: {error}", arguments.url), true),
         };
-        match tokio::time::timeout(task.timeout, self.post(task, &uri, arguments.body.to_string())).await {
+        if !self.settings.get().http_allowed.iter().any(|allowed| address.is_below(allowed)) {
+            return returned(
+                format!("the operator doesn't allow {address}: the setting http_allowed says what is"),
+                true,
+            );
+        }
+        let body = Bytes::from(arguments.body.to_string());
+        match timeout_at(deadline, self.until_answered(task, &address, body, deadline)).await {
             Ok(report) => report,
             Err(_) => Report::Unknown { reason: "no answer came in time".to_owned() },
         }
     }
 
-    fn allowed(&self, url: &str) -> Option<Uri> {
-        let uri: Uri = url.parse().ok()?;
-        let is_below = |allowed: &String| {
-            let Ok(allowed) = allowed.parse::<Uri>() else { return false };
-            let is_path = uri.path() == allowed.path()
-                || uri.path().starts_with(&format!("{}/", allowed.path().trim_end_matches('/')));
-            (uri.scheme_str(), uri.authority()) == (allowed.scheme_str(), allowed.authority()) && is_path
-        };
-        let is_allowed = uri.scheme_str() == Some("http") && self.settings.http_allowed.iter().any(is_below);
-        is_allowed.then_some(uri)
+    /// Asks until there is an answer to the call, and not only to this try of it.
+    async fn until_answered(&self, task: &Task, address: &HttpAddress, body: Bytes, deadline: Instant) -> Report {
+        let begun = Instant::now();
+        let (mut tries, mut is_redo) = (0, task.attempt > 1);
+        loop {
+            let answer = match self.post(task, address, body.clone()).await {
+                Ok(answer) => answer,
+                Err(report) => return report,
+            };
+            tries += 1;
+            let wait = BUSY_RETRY.wait_ms(tries, u64::from_ne_bytes(random())).unwrap_or(BUSY_RETRY.most_ms);
+            let wait = match answer.retry_after {
+                Some(RetryAfter::Seconds(seconds)) => Duration::from_millis(wait).max(Duration::from_secs(seconds)),
+                Some(RetryAfter::Later) | None => Duration::from_millis(wait),
+            };
+            let is_soon = Instant::now() + wait < deadline;
+            if !is_soon || !answer.is_of_a_busy_service(task.class, is_redo, begun.elapsed()) {
+                return answer.report();
+            }
+            sleep(wait).await;
+            is_redo = true;
+        }
     }
 
-    async fn post(&self, task: &Task, uri: &Uri, body: String) -> Report {
-        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+    /// One request and its answer, or what is known without one.
+    async fn post(&self, task: &Task, address: &HttpAddress, body: Bytes) -> Result<Answer, Report> {
+        let authority = address.authority();
         let mut kept = self.kept.lock().await;
-        let reusable = kept.take().filter(|kept| kept.authority == authority && kept.sender.is_ready());
-        let mut connection = match reusable {
-            Some(connection) => connection,
-            None => match connect(uri, authority.clone()).await {
-                Ok(connection) => connection,
-                // Nothing was sent.
-                Err(error) => return failed("connect", error.to_string(), true),
-            },
-        };
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri(path)
-            .header(::http::header::HOST, &authority)
-            .header(::http::header::CONTENT_TYPE, "application/json")
-            .header("idempotency-key", task.key.as_str())
-            .body(Full::new(Bytes::from(body)));
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return returned(format!("that can't be asked: {error}"), true),
-        };
-        let response = match connection.sender.send_request(request).await {
-            Ok(response) => response,
-            Err(error) if error.is_canceled() => return failed("connection", "the connection was closed", true),
-            Err(error) => return Report::Unknown { reason: format!("the answer was lost: {error}") },
-        };
-        let status = response.status();
-        let mut answer = response.into_body();
-        let mut bytes = Vec::new();
-        while bytes.len() <= ANSWER_MAX
-            && let Some(frame) = answer.frame().await
-        {
-            match frame {
-                Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                Err(error) => return Report::Unknown { reason: format!("the answer was lost: {error}") },
+        let is_ready = |kept: &Kept| kept.authority == authority && kept.sender.is_ready();
+        let mut reusable = kept.take().filter(|kept| may_repeat(task.class) && is_ready(kept));
+        loop {
+            let is_reused = reusable.is_some();
+            let mut connection = match reusable.take() {
+                Some(connection) => connection,
+                // Where it fails, nothing was sent.
+                None => connect(address).await.map_err(|error| failed("connect", error.to_string(), true))?,
+            };
+            let mut request = Request::builder()
+                .method(Method::POST)
+                .uri(address.target())
+                .header(header::HOST, &authority)
+                .header(header::CONTENT_TYPE, "application/json")
+                .header("idempotency-key", task.key.as_str());
+            if !may_repeat(task.class) {
+                request = request.header(header::CONNECTION, "close");
             }
+            let request = request
+                .body(Full::new(body.clone()))
+                .map_err(|error| returned(format!("that can't be asked: {error}"), true))?;
+            let response = match connection.sender.send_request(request).await {
+                Ok(response) => response,
+                // Whoever closed it may or may not have got the request: so it is made again, by the same key.
+                Err(_) if is_reused => continue,
+                Err(error) if error.is_canceled() => {
+                    return Err(failed("connection", "the connection was closed", true));
+                }
+                Err(error) => return Err(Report::Unknown { reason: format!("the answer was lost: {error}") }),
+            };
+            let (status, retry_after) = (response.status(), RetryAfter::of(response.headers()));
+            let mut answer = response.into_body();
+            let mut bytes = Vec::new();
+            while bytes.len() <= ANSWER_MAX
+                && let Some(frame) = answer.frame().await
+            {
+                match frame {
+                    Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                    Err(error) => return Err(Report::Unknown { reason: format!("the answer was lost: {error}") }),
+                }
+            }
+            if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
+                *kept = Some(connection);
+            }
+            return Ok(Answer { status, body: cut(bytes, ANSWER_MAX), retry_after });
         }
-        if bytes.len() <= ANSWER_MAX {
-            *kept = Some(connection);
+    }
+}
+
+impl Answer {
+    /// Whether it says nothing of the call, only that the service has not come to it or is still at it.
+    fn is_of_a_busy_service(&self, class: Class, is_redo: bool, waited: Duration) -> bool {
+        match self.status {
+            _ if class != Class::Keyed => false,
+            // Of a first try a conflict is the answer. Of a later one it may be that the first is still being processed.
+            StatusCode::CONFLICT | StatusCode::TOO_EARLY => {
+                is_redo && (self.retry_after.is_some() || waited < IN_FLIGHT_MAX)
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => self.retry_after.is_some(),
+            _ => false,
         }
-        let body = cut(bytes, ANSWER_MAX);
+    }
+
+    fn report(self) -> Report {
+        let Self { status, body, .. } = self;
         match status {
             status if status.is_success() => returned(body, false),
             StatusCode::TOO_MANY_REQUESTS => failed("too_many_requests", body, true),
             status if status.is_server_error() => Report::Unknown { reason: format!("it answered {status}") },
+            status if status.is_redirection() => returned(format!("{status}, which is not followed: {body}"), true),
             status => returned(format!("{status}: {body}"), true),
         }
     }
 }
 
-async fn connect(uri: &Uri, authority: String) -> std::io::Result<Kept> {
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+impl RetryAfter {
+    fn of(headers: &::http::HeaderMap) -> Option<Self> {
+        let value = headers.get(header::RETRY_AFTER)?.to_str().unwrap_or_default();
+        Some(value.trim().parse().map_or(Self::Later, Self::Seconds))
+    }
+}
+
+/// Whether sending it twice is sending it once.
+fn may_repeat(class: Class) -> bool {
+    match class {
+        Class::Pure | Class::Model | Class::Keyed => true,
+        Class::Probeable | Class::Once => false,
+    }
+}
+
+async fn connect(address: &HttpAddress) -> std::io::Result<Kept> {
+    let stream = TcpStream::connect(address.endpoint()).await?;
     stream.set_nodelay(true)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
     let mut moving = JoinSet::new();
@@ -139,5 +224,8 @@ async fn connect(uri: &Uri, authority: String) -> std::io::Result<Kept> {
         // What goes wrong is told to whoever waits for the answer.
         let _ = connection.await;
     });
-    Ok(Kept { authority, sender, _connection: moving })
+    Ok(Kept { authority: address.authority(), sender, _connection: moving })
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,13 +68,17 @@ impl RunSandbox {
         let permit = self.permit(Action::ReadSandbox(id.clone())).map_err(|fault| not_begun(&fault))?;
         match self.sandboxes.check_live(&permit).await {
             Ok(()) => Ok(id),
-            Err(Fault::Ended { .. } | Fault::NotFound { .. }) => {
+            Err(fault @ (Fault::Ended { .. } | Fault::NotFound { .. })) => {
+                let why = match fault {
+                    Fault::Ended { reason: Some(reason), .. } => format!(" ({})", reason.as_str()),
+                    _ => String::new(),
+                };
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
                 let made = self.make().await.map_err(|fault| not_begun(&fault))?;
                 Err(returned(
                     format!(
-                        "nothing was done: sandbox {id} has ended with its files; {made} is there in its place, empty"
+                        "nothing was done: sandbox {id} has ended with its files{why}; {made} is there in its place, empty"
                     ),
                     true,
                 ))
@@ -105,18 +109,19 @@ impl RunSandbox {
 
     /// Waits for one that is being made: its maker may have died, and then it takes a while until that is sure.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
-        let settings = self.sandboxes.settings();
         let new = NewSandbox {
             template: TemplateName::parse("base").expect("a name that is one"),
             labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             env: Default::default(),
             limits: DraftLimits::default(),
-            terms: NewTerms { ttl: settings.ttl_max, then: DeadlineAction::Pause, idle_timeout: None },
+            // Its time doesn't pass while it sleeps. When it is up, it ends: put to sleep under a program, it would keep that and the run for ever.
+            terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
             auto_resume: true,
             network: NetworkMode::None,
             user: None,
             public_ports: Default::default(),
         };
+        self.wait_behind_others(lost).await?;
         let permit = self.permit(Action::CreateSandbox)?;
         let (begun, idempotency) = (Instant::now(), self.request(lost));
         loop {
@@ -125,6 +130,16 @@ impl RunSandbox {
                 created => return Ok(created?.sandbox),
             }
         }
+    }
+
+    /// Refuses while runs that have waited for longer take what room there is. One that is there already needs none.
+    async fn wait_behind_others(&self, lost: Option<&SandboxId>) -> Result<(), Fault> {
+        let ahead = self.sandboxes.store().runs_ahead(self.about.run.clone(), now()).await?;
+        if ahead == 0 || self.made(lost).await?.is_some() || self.sandboxes.room().await? > ahead {
+            return Ok(());
+        }
+        let what = format!("{ahead} runs have waited for longer");
+        Err(Fault::Capacity { what, retry_after: LOOK_EVERY })
     }
 
     /// Puts it to sleep; whatever is next done in it wakes it.
@@ -184,7 +199,7 @@ impl RunSandbox {
         let project = self.about.project.clone();
         match self.sandboxes.store().earlier_request(project, request, now()).await? {
             Some(Insertion::Replayed(id)) => Ok(Some(id)),
-            Some(Insertion::Inserted | Insertion::Mismatch) | None => Ok(None),
+            Some(Insertion::Inserted | Insertion::Mismatch | Insertion::NoRoom) | None => Ok(None),
         }
     }
 

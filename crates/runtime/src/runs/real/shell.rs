@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::super::effects::Task;
 use super::sandbox::RunSandbox;
-use super::{not_begun, returned};
+use super::{failed, not_begun, returned};
 use crate::execs::{Finished, Followed, NewExec};
 use crate::fault::Fault;
 use crate::permit::Action;
@@ -66,15 +66,17 @@ pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> 
     };
     let exec_id = exec_id(task);
     match sandbox.sandboxes().follow_exec_as(&permit, exec_id.clone(), new).await {
-        Ok(followed) => follow(followed, &id).await,
+        Ok(followed) => follow(sandbox, followed, &id).await,
         // Perhaps because there is one of that id: then it is this one.
         Err(Fault::Refused(problem)) if problem.code == Code::InvalidValue => {
             match sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await {
-                Ok(followed) => follow(followed, &id).await,
+                Ok(followed) => follow(sandbox, followed, &id).await,
                 Err(_) => returned(problem.message, true),
             }
         }
-        Err(fault @ (Fault::Refused(_) | Fault::Capacity { .. } | Fault::Paused { .. })) => not_begun(&fault),
+        // As many programs as a sandbox may have run in it already.
+        Err(Fault::Capacity { what, .. }) => failed("sandbox_unavailable", what, true),
+        Err(fault @ (Fault::Refused(_) | Fault::Paused { .. })) => not_begun(&fault),
         // It was asked, and nobody can say how far that came.
         Err(fault) => Report::Unknown { reason: fault.to_string() },
     }
@@ -87,6 +89,8 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
         Some(id) => id,
         None => match sandbox.ready().await {
             Ok(id) => id,
+            // There is none, and none is made before there is room: so nothing was run in it.
+            Err(Report::Delayed { .. }) => return Report::NeverDone,
             Err(_) => return Report::Unknown { reason: "the sandbox can't be had to be asked".to_owned() },
         },
     };
@@ -96,7 +100,7 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
         Err(fault) => Err(fault),
     };
     match attached {
-        Ok(followed) => follow(followed, &id).await,
+        Ok(followed) => follow(sandbox, followed, &id).await,
         Err(Fault::NotFound { what: "exec", .. }) => Report::NeverDone,
         Err(Fault::Ended { .. }) => last_words(sandbox, &id, &exec_id).await,
         Err(fault) => Report::Unknown { reason: format!("the sandbox can't be asked: {fault}") },
@@ -115,7 +119,8 @@ async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> R
             ExecProgress::Ended(end) => {
                 let (stdout, stderr) = (stored.output.stdout.bytes(), stored.output.stderr.bytes());
                 let dropped = stored.output.stdout.dropped().saturating_add(stored.output.stderr.dropped());
-                result(end.status, end.exit_code, end.signal, stdout, stderr, dropped)
+                let ended = ending_of(sandbox, id).await;
+                result(end.status, end.exit_code, end.signal, (stdout, stderr, dropped), ended)
             }
             ExecProgress::Running | ExecProgress::Lost { .. } => lost(),
         },
@@ -142,14 +147,37 @@ fn has_last_words(reason: EndReason) -> bool {
     }
 }
 
-async fn follow(followed: Followed, id: &SandboxId) -> Report {
+async fn follow(sandbox: &RunSandbox, followed: Followed, id: &SandboxId) -> Report {
     match followed.finish(id, OUTPUT_MAX).await {
         Ok(Finished { state, stdout, stderr }) => {
             let status = state.status.unwrap_or(ExecStatus::Exited);
             let dropped = state.stdout_dropped.saturating_add(state.stderr_dropped);
-            result(status, state.exit_code, state.signal, &stdout, &stderr, dropped)
+            let ended = match status {
+                ExecStatus::Signaled | ExecStatus::Cancelled | ExecStatus::OutOfMemory => ending_of(sandbox, id).await,
+                ExecStatus::Exited | ExecStatus::TimedOut | ExecStatus::Refused | ExecStatus::SetupFailed => None,
+            };
+            result(status, state.exit_code, state.signal, (&stdout, &stderr, dropped), ended)
+        }
+        Err(Fault::Ended { .. }) => {
+            let why = ending_of(sandbox, id).await.map_or_else(String::new, |reason| format!(" ({})", reason.as_str()));
+            Report::Unknown { reason: format!("sandbox {id} ended meanwhile{why}") }
         }
         Err(fault) => Report::Unknown { reason: fault.to_string() },
+    }
+}
+
+/// Why the sandbox ends or has ended; `None` where it lives on.
+async fn ending_of(sandbox: &RunSandbox, id: &SandboxId) -> Option<EndReason> {
+    let permit = sandbox.permit(Action::ReadSandbox(id.clone())).ok()?;
+    let sandboxes = sandbox.sandboxes();
+    if sandboxes.is_going_on(&permit).await {
+        return None;
+    }
+    // Where it isn't written in time, its reason stays unknown.
+    let _ = tokio::time::timeout(WORDS_MAX, sandboxes.ended(&permit)).await;
+    match sandboxes.get(&permit).await.ok()?.life {
+        Life::Ended { ending, .. } => Some(ending.reason),
+        Life::Creating | Life::Running { .. } | Life::Paused { .. } => Some(EndReason::Unknown),
     }
 }
 
@@ -157,9 +185,8 @@ fn result(
     status: ExecStatus,
     exit_code: Option<u8>,
     signal: Option<u8>,
-    stdout: &[u8],
-    stderr: &[u8],
-    dropped: u64,
+    (stdout, stderr, dropped): (&[u8], &[u8], u64),
+    ended: Option<EndReason>,
 ) -> Report {
     let is_error = !(status == ExecStatus::Exited && exit_code == Some(0));
     let mut said = json!({
@@ -175,6 +202,9 @@ fn result(
     }
     if dropped > 0 {
         said["bytes_dropped"] = json!(dropped);
+    }
+    if let Some(reason) = ended {
+        said["sandbox_ended"] = json!(reason.as_str());
     }
     returned(said.to_string(), is_error)
 }

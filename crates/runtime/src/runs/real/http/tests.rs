@@ -1,0 +1,151 @@
+//! Services that answer in ways that are easy to take for something else, on real sockets.
+
+use std::sync::{Arc, Mutex as Lock};
+
+use saggar_domain::RunId;
+use saggar_engine::EffectKey;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::super::super::effects::Work;
+use super::super::RunSettings;
+use super::*;
+
+/// A service that gives these answers in turn, the last one for ever, and closes each connection after so many, without a word about it.
+struct Service {
+    url: String,
+    requests: Arc<Lock<Vec<String>>>,
+}
+
+impl Service {
+    async fn start(answers: &'static [&'static str], answers_per_connection: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/do", listener.local_addr().unwrap());
+        let requests: Arc<Lock<Vec<String>>> = Arc::default();
+        let seen = Arc::clone(&requests);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                for _ in 0..answers_per_connection {
+                    let Some(request) = read_request(&mut stream).await else { break };
+                    let count = {
+                        let mut seen = seen.lock().unwrap();
+                        seen.push(request);
+                        seen.len()
+                    };
+                    let answer = answers[(count - 1).min(answers.len() - 1)];
+                    stream.write_all(format!("HTTP/1.1 {answer}").as_bytes()).await.unwrap();
+                }
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    fn tool(&self) -> HttpTool {
+        let http_allowed = vec![HttpAddress::parse(&self.url).unwrap()];
+        HttpTool::new(LiveSettings::new(RunSettings { http_allowed, ..RunSettings::default() }))
+    }
+
+    async fn call(&self, tool: &HttpTool, class: Class, attempt: u32) -> Report {
+        tool.call(&task(class, attempt), &serde_json::json!({ "url": self.url }).to_string()).await
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    // The body is `null`, and comes with the head or after it.
+    while !bytes.ends_with(b"null") {
+        let mut some = [0; 1024];
+        match stream.read(&mut some).await {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => bytes.extend_from_slice(&some[..count]),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn task(class: Class, attempt: u32) -> Task {
+    let key = EffectKey::of(&RunId::from_random([1; 16]), 0, 2);
+    let work = Work::CallTool { tool: "http".to_owned(), arguments: String::new() };
+    Task { step: 2, attempt, key, class, work, timeout: Duration::from_secs(30) }
+}
+
+const OK: &str = "200 OK\r\ncontent-length: 2\r\n\r\nok";
+const CONFLICT: &str = "409 Conflict\r\ncontent-length: 9\r\n\r\nin flight";
+
+#[tokio::test]
+async fn a_service_that_closes_its_connections_parks_nothing_and_is_asked_once() {
+    for class in [Class::Once, Class::Probeable, Class::Keyed, Class::Pure] {
+        let service = Service::start(&[OK], 1).await;
+        let tool = service.tool();
+        for _ in 0..50 {
+            assert_eq!(service.call(&tool, class, 1).await, returned("ok", false), "{class:?}");
+        }
+        assert_eq!(service.requests().len(), 50, "{class:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_is_used_again_where_a_call_may_be_repeated() {
+    for (class, is_kept) in [(Class::Keyed, true), (Class::Pure, true), (Class::Once, false)] {
+        let service = Service::start(&[OK], 1000).await;
+        let tool = service.tool();
+        assert_eq!(service.call(&tool, class, 1).await, returned("ok", false));
+        assert_eq!(tool.kept.lock().await.is_some(), is_kept, "{class:?}");
+        let closes = service.requests()[0].contains("connection: close");
+        assert_eq!(closes, !is_kept, "{class:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_of_a_redo_is_waited_out_and_of_a_first_try_is_the_answer() {
+    let conflict = || returned("409 Conflict: in flight", true);
+    for (class, attempt, expected, requests) in [
+        (Class::Keyed, 2, returned("ok", false), 3),
+        (Class::Keyed, 1, conflict(), 1),
+        (Class::Pure, 2, conflict(), 1),
+        (Class::Once, 2, conflict(), 1),
+    ] {
+        let service = Service::start(&[CONFLICT, CONFLICT, OK], 1000).await;
+        assert_eq!(service.call(&service.tool(), class, attempt).await, expected, "{class:?} {attempt}");
+        assert_eq!(service.requests().len(), requests, "{class:?} {attempt}");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_that_stays_is_given_as_the_answer_in_time() {
+    let service = Service::start(&[CONFLICT], 1000).await;
+    let tool = service.tool();
+    let short = Task { timeout: Duration::from_millis(900), ..task(Class::Keyed, 2) };
+    let report = tool.call(&short, &serde_json::json!({ "url": service.url }).to_string()).await;
+    assert_eq!(report, returned("409 Conflict: in flight", true));
+    assert!(service.requests().len() > 1);
+}
+
+#[tokio::test]
+async fn a_service_that_says_when_to_come_back_is_asked_then() {
+    for busy in [
+        "503 Busy\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n",
+        "429 Busy\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        let answers: &'static [&'static str] = Box::leak(Box::new([busy, CONFLICT, OK]));
+        let service = Service::start(answers, 1000).await;
+        assert_eq!(service.call(&service.tool(), Class::Keyed, 1).await, returned("ok", false), "{busy}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_and_an_address_that_is_not_allowed_is_not_called() {
+    let service = Service::start(&["302 Found\r\nlocation: /admin\r\ncontent-length: 0\r\n\r\n"], 1000).await;
+    let tool = service.tool();
+    assert_eq!(service.call(&tool, Class::Keyed, 1).await, returned("302 Found, which is not followed: ", true));
+    for url in [format!("{}/../admin", service.url), service.url.replace("/do", "/admin")] {
+        let report = tool.call(&task(Class::Keyed, 1), &serde_json::json!({ "url": url }).to_string()).await;
+        assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
+    }
+    assert_eq!(service.requests().len(), 1);
+}

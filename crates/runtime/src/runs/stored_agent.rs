@@ -1,0 +1,142 @@
+//! Agents that are stored once. A run's first entry says what its agent is; a large one is kept beside the journal under its hash, and the
+//! entry names it. So a hundred children of one agent, or a hundred runs of it, cost one copy.
+//!
+//! What differs from run to run, the task and the budget, stays in the entry. Whoever reads a journal puts the two together before anybody
+//! sees the entry: to the engine, to the API and in a fixture it is as if the agent had been in it. Entries of version 2 and before have it there.
+
+use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, Event};
+use saggar_store::{BlobHash, Error};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::journal::Journal;
+
+/// An agent that is shorter stays in the entry.
+const AGENT_INLINE_MAX: usize = 1024;
+/// The first entry of a journal that starts a run; no other can have an agent.
+const FIRST: u64 = 1;
+
+/// What an entry has in the place of its agent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reference {
+    stored: Stored,
+    task: Body,
+    budget: Budget,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    hash: String,
+    length: u64,
+}
+
+/// An entry as it is written, and the agent that has to be there before it.
+pub(super) fn pack(entry: &Entry) -> (String, Option<Vec<u8>>) {
+    let Event::RunStarted { agent, .. } = &entry.event else { return (entry.encode(), None) };
+    let shared = AgentSpec { task: Body::text(""), budget: Budget::default(), ..AgentSpec::clone(agent) };
+    let bytes = serde_json::to_vec(&shared).expect("every agent is JSON");
+    if bytes.len() <= AGENT_INLINE_MAX {
+        return (entry.encode(), None);
+    }
+    let stored = Stored { hash: BlobHash::of(&bytes).to_hex(), length: bytes.len() as u64 };
+    let reference = Reference { stored, task: agent.task.clone(), budget: agent.budget };
+    let mut value = serde_json::to_value(entry).expect("every event is JSON");
+    value["agent"] = serde_json::to_value(reference).expect("a reference is JSON");
+    (value.to_string(), Some(bytes))
+}
+
+/// The agent that an entry names; `None` where it needs none.
+pub fn agent_of_entry(seq: u64, text: &str) -> Option<BlobHash> {
+    #[derive(Deserialize)]
+    struct Named {
+        agent: Reference,
+    }
+    if seq != FIRST {
+        return None;
+    }
+    let named: Named = serde_json::from_str(text).ok()?;
+    BlobHash::parse(&named.agent.stored.hash)
+}
+
+/// The entry with its agent in it.
+pub fn with_agent(text: &str, agent: &[u8]) -> Result<Entry, EntryError> {
+    let mut value: Value = serde_json::from_str(text).map_err(EntryError::Unreadable)?;
+    let reference: Reference = serde_json::from_value(value["agent"].take()).map_err(EntryError::Unreadable)?;
+    let shared: AgentSpec = serde_json::from_slice(agent).map_err(EntryError::Unreadable)?;
+    let agent = AgentSpec { task: reference.task, budget: reference.budget, ..shared };
+    value["agent"] = serde_json::to_value(agent).map_err(EntryError::Unreadable)?;
+    Entry::decode(&value.to_string())
+}
+
+/// Reads an entry of a journal, wherever its agent is. The inner error is one that no second try helps.
+pub(super) async fn read_entry<J: Journal>(
+    journal: &J,
+    seq: u64,
+    text: &str,
+) -> Result<Result<Entry, EntryError>, Error> {
+    let Some(hash) = agent_of_entry(seq, text) else { return Ok(Entry::decode(text)) };
+    let damaged = || Error::Corrupt { what: "a run's first entry names an agent that isn't there".to_owned() };
+    let agent = journal.blob(hash).await?.ok_or_else(damaged)?;
+    Ok(with_agent(text, &agent))
+}
+
+#[cfg(test)]
+mod tests {
+    use saggar_domain::{RunId, Timestamp};
+    use saggar_engine::ModelRef;
+
+    use super::*;
+
+    fn entry(script: String, task: &str, steps: u64) -> Entry {
+        let model = ModelRef {
+            provider: "scripted".to_owned(),
+            model: script,
+            reply_tokens_max: 1,
+            reply_micros_max: None,
+            retry: Default::default(),
+        };
+        let agent = AgentSpec {
+            name: "a".to_owned(),
+            system: None,
+            task: Body::text(task),
+            model,
+            tools: Default::default(),
+            budget: Budget { steps: Some(steps), ..Budget::default() },
+            repeats_max: 8,
+            agents: Default::default(),
+        };
+        let (run, at) = (RunId::from_random([1; 16]), Timestamp::from_millis(5));
+        Entry::new(1, Event::RunStarted { run, agent: Box::new(agent), child_of: None, at })
+    }
+
+    #[test]
+    fn runs_of_one_agent_share_it_and_each_reads_back_as_it_was() {
+        let script = "x".repeat(400_000);
+        let one = entry(script.clone(), "one", 1);
+        let (text, agent) = pack(&one);
+        assert!(text.len() < 500, "{text}");
+        let agent = agent.unwrap();
+        assert_eq!(agent_of_entry(1, &text), Some(BlobHash::of(&agent)));
+        assert_eq!(with_agent(&text, &agent).unwrap(), one);
+        let other = entry(script, "another", 2);
+        let (text, same) = pack(&other);
+        assert_eq!(same.as_ref(), Some(&agent), "only its task and its budget differ");
+        assert_eq!(with_agent(&text, &agent).unwrap(), other);
+        assert!(Entry::decode(&text).is_err(), "who doesn't know of it takes nothing for the agent");
+    }
+
+    #[test]
+    fn a_short_agent_and_one_of_an_older_version_are_in_the_entry() {
+        let short = entry("{}".to_owned(), "one", 1);
+        let (text, agent) = pack(&short);
+        assert_eq!((agent, agent_of_entry(1, &text)), (None, None));
+        assert_eq!(Entry::decode(&text).unwrap(), short);
+        for golden in
+            [include_str!("../../../engine/journals/v1.jsonl"), include_str!("../../../engine/journals/v2.jsonl")]
+        {
+            let first = golden.lines().next().unwrap();
+            assert_eq!(agent_of_entry(1, first), None);
+        }
+    }
+}
