@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 use saggar_jail::Rule;
 
+use crate::changes::Name;
 use crate::host_tree::HostTree;
 use crate::trail::Trail;
 use config::Setting;
@@ -30,7 +31,7 @@ use reading::{Reading, path_of};
 pub(crate) use links::remove_new_links;
 
 /// Most paths; each costs a mount or two.
-const FOUND_MAX: usize = 2048;
+const FOUND_MAX: usize = 4096;
 /// Deepest nesting of submodules.
 const DEPTH_MAX: usize = 8;
 /// Deepest nesting of included files; git's own limit.
@@ -53,6 +54,10 @@ pub(crate) struct Found {
     pub(crate) stops: Vec<ProtectedPath>,
     /// The git directories of the workspace, relative to it; empty for the workspace itself.
     pub(crate) directories: Vec<String>,
+    /// Links of a workspace that is a git directory itself, which are not the sandbox's.
+    pub(crate) links: Vec<Name>,
+    /// Files of the workspace that are marked in an index so that git shows no edits of them.
+    pub(crate) hidden: BTreeSet<Vec<u8>>,
 }
 
 /// Looks for everything.
@@ -106,17 +111,29 @@ impl Finder<'_> {
             .filter(|place| matches!(self.reading.kind(&place.join(".git")), Ok(Some(_)) | Err(_)))
             .collect();
         let is_bare = ["HEAD", "objects", "refs"].iter().all(|name| self.counts(&top.join(name)));
-        if is_bare || !repositories.is_empty() {
-            for file in self.personal.files() {
-                let mut settings = Vec::new();
-                self.read_settings(&file, 0, &mut BTreeSet::new(), &mut settings)?;
-                self.settings.extend(settings);
-            }
+        self.settings = Personal::from_environment();
+        for file in self.personal.files() {
+            // Often a link into a directory of such files, which may be in the workspace itself.
+            let file = self.lead(Path::new("/"), &file)?;
+            self.hold(&file)?;
+            let mut settings = Vec::new();
+            self.read_settings(&file, 0, &mut BTreeSet::new(), &mut settings)?;
+            self.settings.extend(settings);
+        }
+        if !is_bare && repositories.is_empty() {
+            // What leads into the workspace by a whole path does so for every repository of the host's.
+            let mut settings = self.settings.clone();
+            settings.retain(|setting| self.personal.is_whole_path(setting));
+            self.acted_on(&top, settings.iter())?;
         }
         for place in repositories {
             self.repository(place, 0)?;
         }
-        if is_bare { self.git_directory(&top, None, 0) } else { self.stop_bare(&top) }
+        if !is_bare {
+            return self.stop_bare(&top);
+        }
+        self.found.links = links::of_bare(self.reading.workspace).map_err(|errno| (top.clone(), errno))?;
+        self.git_directory(&top, None, 0)
     }
 
     /// A directory with `HEAD`, `objects` and `refs` is a repository to git where `.git` isn't one (any more); `commondir` may lead to
@@ -168,8 +185,12 @@ impl Finder<'_> {
             let name = inside.to_str().ok_or_else(|| (directory.to_owned(), Errno::ILSEQ))?.to_owned();
             self.found.directories.push(name);
         }
-        for name in ["config", "config.worktree", "commondir"] {
+        for name in ["config", "config.worktree", "commondir", "objects/info/alternates"] {
             self.hold(&directory.join(name))?;
+        }
+        // Remotes by the older ways to write them down: a `git push` to a repository of the sandbox's runs that one's hooks.
+        for name in ["remotes", "branches"] {
+            self.hold_directory(&directory.join(name))?;
         }
         self.hooks(&directory.join("hooks"))?;
         let mut settings = self.settings.clone();
@@ -214,6 +235,13 @@ impl Finder<'_> {
                 for path in self.personal.expand(value).map_err(|errno| (checkout.to_owned(), errno))? {
                     let hooks = self.lead(checkout, &path)?;
                     self.hooks(&hooks)?;
+                }
+            } else if setting.is("init.templatedir") {
+                // `git init` and `git clone` copy hooks from there.
+                for path in self.personal.expand(value).map_err(|errno| (checkout.to_owned(), errno))? {
+                    let template = self.lead(checkout, &path)?;
+                    self.hold_directory(&template)?;
+                    self.hooks(&template.join("hooks"))?;
                 }
             } else if runs_a_program(setting) {
                 self.programs(checkout, value)?;
@@ -314,12 +342,17 @@ impl Finder<'_> {
         files.extend(shared.map(|(name, _)| directory.join(path_of(&name))));
         for file in files {
             let Some(bytes) = self.reading.read(&file, INDEX_LEN_MAX)? else { continue };
-            let links = match index::gitlinks(&bytes, hash_len) {
-                Ok(links) => links,
+            let index = match index::parse(&bytes, hash_len) {
+                Ok(index) => index,
                 Err(index::Malformed) if bytes.is_empty() || !self.reading.is_inside(&file) => continue,
                 Err(index::Malformed) => return Err((file, Errno::BADMSG)),
             };
-            for link in links {
+            let inside = checkout.strip_prefix(&self.reading.workspace.path).ok().filter(|_| self.reading.is_inside(&file));
+            if let Some(inside) = inside {
+                let name = |path: &Vec<u8>| inside.join(path_of(path)).into_os_string().into_encoded_bytes();
+                self.found.hidden.extend(index.hidden.iter().map(name));
+            }
+            for link in index.gitlinks {
                 let place = checkout.join(path_of(&link));
                 if !self.reading.is_inside(&place) {
                     continue;

@@ -6,6 +6,7 @@
 //!
 //! What is held is a name. A file with a second one could be written by that, so it is refused.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 
 use crate::acting::ActingAs;
+use crate::changes::Name;
 use crate::git;
 use crate::host_tree::HostTree;
 use crate::record::{Found, Holdings, inspect};
@@ -37,6 +39,10 @@ pub(crate) struct Protection {
     shapes: Vec<Shape>,
     /// The git directories of the workspace.
     pub(crate) git_directories: Vec<String>,
+    /// Links in it, where it is a git directory itself.
+    pub(crate) git_links: Vec<Name>,
+    /// Files that git shows no edits of.
+    pub(crate) hidden: BTreeSet<Vec<u8>>,
 }
 
 /// What a placeholder is.
@@ -89,7 +95,12 @@ impl Protection {
             Found::Gone => None,
         });
         let found = git::examine(workspace)?;
-        let mut protection = Self { git_directories: found.directories, ..Self::default() };
+        let mut protection = Self {
+            git_directories: found.directories,
+            git_links: found.links,
+            hidden: found.hidden,
+            ..Self::default()
+        };
         for path in paths.iter().chain(&found.paths) {
             let shape = if path.is_directory() { Shape::Directory } else { Shape::File };
             protection.look_at(workspace, path, shape, &theirs)?;

@@ -18,7 +18,7 @@ use crate::data::DataDirectory;
 use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
-use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
+use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
 use crate::supervise::{control_name, unnamed};
 
 /// How long a killed PID 1 may take.
@@ -114,7 +114,8 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
     // What can't be removed now can't be at the next start either.
-    let _ = remove_new_links(&workspace, &dead.holdings.git_directories, dead.holdings.started_ns);
+    let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
+    let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     // Within the gate: whoever looks next finds either both or neither.
     unlink()
