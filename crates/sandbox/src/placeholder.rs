@@ -16,11 +16,12 @@ use rustix::fs::{
     statat, unlinkat,
 };
 use rustix::io::Errno;
-use saggar_domain::{Code, Problem, ProtectedPath};
+use saggar_domain::{Code, DEFAULT_PROTECTED, Problem, ProtectedPath};
 
 use crate::acting::ActingAs;
 use crate::changes::Name;
 use crate::git;
+use crate::holdback::{Before, Known};
 use crate::host_tree::HostTree;
 use crate::record::{Found, Holdings, inspect};
 
@@ -43,6 +44,28 @@ pub(crate) struct Protection {
     pub(crate) git_links: Vec<Name>,
     /// Files that git shows no edits of.
     pub(crate) hidden: BTreeSet<Vec<u8>>,
+    /// What has to be known at the end, to tell what the sandbox made.
+    pub(crate) before: Before,
+}
+
+/// Our own directory.
+const OWN: &str = ".saggar";
+
+/// Which of the built-in paths get no placeholder. What a sandbox makes of them is held back when it ends.
+#[derive(Clone, Copy, Debug)]
+struct LeftOpen {
+    /// Those in `.git`: there is no repository yet, and `git init` has to make one.
+    repository: bool,
+    /// All of them: the workspace is empty, and `git clone URL .` needs it to be.
+    everything: bool,
+}
+
+impl LeftOpen {
+    fn has(self, path: &ProtectedPath) -> bool {
+        let is_built_in = DEFAULT_PROTECTED.contains(&path.as_str());
+        let is_own = path.names().first() == Some(&OWN);
+        is_built_in && if is_own { self.everything } else { self.repository }
+    }
 }
 
 /// What a placeholder is.
@@ -101,13 +124,26 @@ impl Protection {
             hidden: found.hidden,
             ..Self::default()
         };
-        for path in paths.iter().chain(&found.paths) {
+        let has_none = !found.has_repository && !has(workspace, ".git");
+        let left_open = LeftOpen { repository: has_none, everything: has_none && is_empty(workspace)? };
+        for path in paths.iter().filter(|path| !left_open.has(path)).chain(&found.paths) {
             let shape = if path.is_directory() { Shape::Directory } else { Shape::File };
             protection.look_at(workspace, path, shape, &theirs)?;
         }
-        for path in &found.stops {
+        for path in found.stops.iter().filter(|_| !left_open.everything) {
             protection.look_at(workspace, path, Shape::Stop, &theirs)?;
         }
+        protection.before = Before {
+            known: match left_open {
+                LeftOpen { everything: true, .. } => Known::All(Vec::new()),
+                LeftOpen { repository: true, .. } => Known::of(workspace),
+                // What is here is held; looking through all of a large repository would make every start slower.
+                LeftOpen { repository: false, .. } => Known::Unknown,
+            },
+            held: protection.held.iter().map(|names| names.join("/")).collect(),
+            hooks: found.hooks,
+            absent: if left_open.everything { vec![OWN.to_owned()] } else { Vec::new() },
+        };
         Ok(protection)
     }
 
@@ -189,6 +225,26 @@ impl Protection {
         }
         Ok(())
     }
+}
+
+fn has(workspace: &HostTree, name: &str) -> bool {
+    !matches!(statat(&workspace.fd, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+}
+
+/// Whether there is nothing in a workspace.
+fn is_empty(workspace: &HostTree) -> Result<bool, Problem> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let first = openat2(workspace.fd.as_fd(), ".", flags, Mode::empty(), RESOLVE).and_then(|directory| {
+        let mut names = Dir::new(directory)?.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
+        names.find(|name| !matches!(name.as_deref(), Ok(b"." | b".."))).transpose()
+    });
+    first.map(|first| first.is_none()).map_err(|errno| {
+        Problem::new(
+            Code::InvalidWorkspace,
+            format!("the workspace can't be listed: {errno}"),
+            "check its permissions, or use --fs read-only or --fs scratch",
+        )
+    })
 }
 
 fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> {
@@ -370,7 +426,7 @@ mod tests {
                 .unwrap()
                 .absent
         };
-        assert_eq!(look(), ["refs", "commondir"], "what keeps git from taking the top for a repository");
+        assert_eq!(look(), ["refs", "commondir"], "what keeps git from taking the top for a bare repository");
         drop(Record::create(records.as_fd(), &SandboxId::from_random([7; 16]), &holdings).unwrap());
         assert_eq!(look(), [".saggar", "refs", "commondir"]);
         std::fs::remove_dir_all(root).unwrap();

@@ -13,6 +13,7 @@ use saggar_jail::cgroup::{Group, Host};
 use crate::changes::Name;
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
+use crate::holdback::Before;
 use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
@@ -51,6 +52,7 @@ pub(crate) struct Placed {
     pub(crate) git_links: Vec<Name>,
     /// Files that git showed no edits of when the sandbox began.
     pub(crate) hidden: BTreeSet<Vec<u8>>,
+    pub(crate) before: Before,
     pub(crate) started_ns: i128,
 }
 
@@ -178,6 +180,7 @@ fn record(
     holdings.set_workspace(workspace);
     holdings.placeholders = protection.absent.clone();
     holdings.git_directories = protection.git_directories.clone();
+    holdings.before = Some(protection.before.clone());
     holdings.git_links = protection.git_links.clone();
     holdings.started_ns = now_ns();
     let tree = workspace.try_clone().map_err(|error| failed("holding the workspace", error.kind()))?;
@@ -188,6 +191,7 @@ fn record(
         git_directories: holdings.git_directories,
         git_links: holdings.git_links,
         hidden: protection.hidden.clone(),
+        before: protection.before.clone(),
         started_ns: holdings.started_ns,
     };
     if let Err(problem) = protection.put(workspace, &gate) {

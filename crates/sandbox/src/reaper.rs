@@ -16,6 +16,7 @@ use saggar_domain::{Code, HostPath, SandboxId};
 use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
 use crate::git::remove_new_links;
+use crate::holdback::hold_back;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
 use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
@@ -116,6 +117,9 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     // What can't be removed now can't be at the next start either.
     let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
     let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
+    if let (Some(before), Some(id)) = (&dead.holdings.before, SandboxId::parse(name)) {
+        hold_back(data, &id, &workspace, before, *started_ns);
+    }
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     // Within the gate: whoever looks next finds either both or neither.
     unlink()
@@ -123,7 +127,8 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
 
 /// The workspace that placeholders and links are in, unless it is gone and took them along.
 fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
-    let has_any = !dead.holdings.placeholders.is_empty() || !dead.holdings.git_directories.is_empty();
+    let Holdings { placeholders, git_directories, before, .. } = &dead.holdings;
+    let has_any = !placeholders.is_empty() || !git_directories.is_empty() || before.is_some();
     let Some(path) = dead.holdings.workspace.as_deref().filter(|_| has_any) else { return Ok(None) };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -19,6 +19,7 @@ use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Stre
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
 use crate::git::{self, remove_new_links};
+use crate::holdback::hold_back;
 use crate::ids::Ids;
 use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
@@ -81,7 +82,11 @@ impl Prepared {
                 }
                 // What isn't dead could make more of them: those are the reaper's.
                 if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {
-                    for denial in [without_links(placed), hidden_edits(placed)].into_iter().flatten() {
+                    let links = without_links(placed);
+                    let held = hold_back(data, &ids.sandbox, &placed.workspace, &placed.before, placed.started_ns);
+                    report.changes_kept = Some(held.kept).filter(|kept| *kept > 0);
+                    let denials = [links, held.denial(&ids.sandbox), hidden_edits(placed)];
+                    for denial in denials.into_iter().flatten() {
                         observe(EventBody::Denial(denial.clone()));
                         report.denials.push(denial);
                     }
@@ -194,8 +199,7 @@ pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
     if !Rule::GitLinks.is_on() {
         return None;
     }
-    let removed =
-        remove_new_links(&placed.workspace, &placed.git_directories, &placed.git_links, placed.started_ns);
+    let removed = remove_new_links(&placed.workspace, &placed.git_directories, &placed.git_links, placed.started_ns);
     let message = if removed.count > 0 {
         let names = removed.names.join(", ");
         format!(

@@ -29,6 +29,18 @@ impl Setting {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
     }
 
+    /// What stands between the first part and the last, if anything does.
+    pub(crate) fn sub_section(&self) -> Option<&[u8]> {
+        let first = self.section().len() + 1;
+        let last = self.key.len() - self.name().len();
+        (first < last).then(|| &self.key[first..last - 1])
+    }
+
+    /// Whether it is one of this section and sub-section.
+    pub(crate) fn is_in(&self, section: &[u8], sub_section: &[u8]) -> bool {
+        self.section() == section && self.sub_section() == Some(sub_section)
+    }
+
     /// The last part of its key.
     pub(crate) fn name(&self) -> &[u8] {
         self.key.rsplit(|byte| *byte == b'.').next().unwrap_or_default()

@@ -25,8 +25,26 @@ pub(crate) struct Index {
     pub(crate) hidden: Vec<Vec<u8>>,
 }
 
+/// Reads an index of a repository whose settings are not known: the length that fits is the one.
+pub(crate) fn parse_either(bytes: &[u8]) -> Result<Index, Malformed> {
+    let fitting = [20, 32].into_iter().find_map(|hash_len| {
+        let (index, end) = entries(bytes, hash_len).ok()?;
+        // Behind the entries are extensions, whose names are letters, or the sum alone.
+        let rest = bytes.get(end..)?;
+        let is_sum = rest.len() == hash_len;
+        let is_extension = rest.len() > hash_len && rest[..4].iter().all(u8::is_ascii_alphabetic);
+        (is_sum || is_extension).then_some(index)
+    });
+    fitting.ok_or(Malformed)
+}
+
 /// Reads an index. `hash_len` is 20 or, where the repository says so, 32.
 pub(crate) fn parse(bytes: &[u8], hash_len: usize) -> Result<Index, Malformed> {
+    entries(bytes, hash_len).map(|(index, _)| index)
+}
+
+/// The entries, and where they end.
+fn entries(bytes: &[u8], hash_len: usize) -> Result<(Index, usize), Malformed> {
     let number = |at: usize| bytes.get(at..at + 4)?.first_chunk().map(|four| u32::from_be_bytes(*four));
     let (version, count) = (number(4).ok_or(Malformed)?, number(8).ok_or(Malformed)?);
     if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
@@ -63,7 +81,7 @@ pub(crate) fn parse(bytes: &[u8], hash_len: usize) -> Result<Index, Malformed> {
             found.hidden.push(name.clone());
         }
     }
-    Ok(found)
+    Ok((found, at))
 }
 
 /// git's numbers of variable length, and how many bytes one took.
@@ -114,6 +132,7 @@ mod tests {
             assert_eq!(found.gitlinks, bytes_of(&["a", "aa/bc", "z"]), "{version} {format}");
             let hidden: &[&str] = if version == 3 { &["aa/b", "deep/er/module"] } else { &["deep/er/module"] };
             assert_eq!(found.hidden, bytes_of(hidden), "{version} {format}");
+            assert_eq!(parse_either(&bytes), Ok(found), "{version} {format}");
             for length in 0..bytes.len() - hash_len {
                 // Cut short it is malformed or, past the last entry, the same.
                 let _ = parse(&bytes[..length], hash_len);

@@ -101,7 +101,10 @@ fn prefixes() -> Vec<PathBuf> {
     let programs = directories.map(|directory| directory.join("git")).filter(|program| program.is_file());
     let above = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     // A package manager may have put a link there.
-    programs.flat_map(|program| [above(&program), program.canonicalize().ok().as_deref().and_then(above)]).flatten().collect()
+    programs
+        .flat_map(|program| [above(&program), program.canonicalize().ok().as_deref().and_then(above)])
+        .flatten()
+        .collect()
 }
 
 /// The home of the first user that fits.
