@@ -379,3 +379,32 @@ fn an_absent_git_directory_that_is_protected_by_name_stays_absent() {
     assert_eq!(names(&place.workspace()), Vec::<String>::new());
     assert!(!host_git(&place, Path::new(&place.workspace()), &["log"]).status.success());
 }
+
+#[test]
+fn what_another_sandbox_holds_is_taken_out_when_that_one_has_ended() {
+    let place = Place::new();
+    let workspace = show(&place.workspace());
+    let wait = |script: &str| {
+        let program = ["/bin/sh", "-c", script];
+        let arguments = [&["run", "--workspace", &workspace, "--stdin", "-", "--"][..], &program].concat();
+        let mut child = place.command(arguments).stdin(Stdio::piped()).spawn().expect("built");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a pipe of ours");
+        assert_eq!(line, "there\n");
+        child
+    };
+    let plant = format!("git init -q .; git config core.fsmonitor '{PROGRAM}'; mkdir .saggar; echo there; read go");
+    let mut first = wait(&plant);
+    // It finds a repository, and holds its settings; if they were replaced, it could write them.
+    let mut second = wait("echo there; read go; echo '[core]' >> .git/config; rm -r .saggar");
+    harness::feed(&mut first, b"go\n");
+    assert_eq!(finish(first).code, 0);
+    assert_eq!(place.records().len(), 2, "the first one's record waits for the second's end");
+    harness::feed(&mut second, b"go\n");
+    let done = finish(second);
+    assert!(done.stderr.contains("Read-only file system"), "{done:?}");
+    let listed = changes(&place, &["list"]).stdout;
+    assert_eq!(changes(&place, &["list", listed.trim_end()]).stdout, "held      .git/config\nheld      .saggar/\n");
+    assert!(!misleads(&place, "") && !place.path("workspace/.saggar").exists());
+    assert_eq!(place.records(), Vec::<String>::new());
+}

@@ -23,7 +23,7 @@ use crate::changes::Name;
 use crate::git;
 use crate::holdback::{Before, Known};
 use crate::host_tree::HostTree;
-use crate::record::{Found, Holdings, inspect};
+use crate::record::{Found, inspect};
 
 /// An empty one would make git fail in every directory below; this one says what git assumes without it.
 const COMMONDIR: (&str, &[u8]) = ("/commondir", b".\n");
@@ -112,10 +112,10 @@ impl Protection {
         _gate: &Gate,
     ) -> Result<Self, Problem> {
         // Dead ones count too: what they placed goes when they are reaped, and would then go from under us.
-        let theirs = placed_by(records, workspace, None, |found| match found {
-            Found::Live(holdings) => Some(holdings),
-            Found::Dead(dead) => Some(dead.holdings),
-            Found::Gone => None,
+        let theirs = paths_of_others(records, workspace, None, |found| match found {
+            Found::Live(holdings) => holdings.placeholders,
+            Found::Dead(dead) => dead.holdings.placeholders,
+            Found::Gone => Vec::new(),
         });
         let found = git::examine(workspace)?;
         let mut protection = Self {
@@ -276,9 +276,9 @@ fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> 
 /// Removes placeholders that no other live record names and that are still as we left them. The record that named them must
 /// no longer count: either it is the caller's own (`own`) or it is dead.
 pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd<'_>, own: &str, _gate: &Gate) {
-    let theirs = placed_by(records, workspace, Some(own), |found| match found {
-        Found::Live(holdings) => Some(holdings),
-        Found::Dead(_) | Found::Gone => None,
+    let theirs = paths_of_others(records, workspace, Some(own), |found| match found {
+        Found::Live(holdings) => holdings.placeholders,
+        Found::Dead(_) | Found::Gone => Vec::new(),
     });
     let _owner = ActingAs::owner_of(workspace);
     for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
@@ -297,14 +297,19 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
     if FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
         return unlinkat(&parent, name, AtFlags::empty());
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(&parent, name, flags, Mode::empty())?;
-    let mut content = [0u8; 8];
-    let length = rustix::io::read(&file, &mut content)?;
-    if length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1) {
+    if is_as_placed(&parent, name, path)? {
         unlinkat(&parent, name, AtFlags::empty())?;
     }
     Ok(())
+}
+
+/// Whether a file still says what a placeholder does.
+fn is_as_placed(parent: &OwnedFd, name: &str, path: &str) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::empty())?;
+    let mut content = [0u8; 8];
+    let length = rustix::io::read(&file, &mut content)?;
+    Ok(length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1))
 }
 
 /// Files in a protected directory must have no second name elsewhere. Objects of git are named for what is in them, and
@@ -372,38 +377,72 @@ fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a st
     Ok((fd, name))
 }
 
-/// Placeholders in this workspace that other records name, of those records that `counts` lets count. A caller's own record is
-/// passed over without being opened: closing it again would drop its lock.
-fn placed_by(
+/// What others have in a workspace.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// Placeholders, which go with their owners.
+    placed: Vec<String>,
+    /// What mounts of live sandboxes hold. Taking its name away would let go of it there.
+    pub(crate) held: Vec<String>,
+}
+
+impl Others {
+    /// Looks at all records but the caller's own.
+    pub(crate) fn look(records: BorrowedFd<'_>, workspace: &HostTree, own: &str, _gate: &Gate) -> Self {
+        let placed = paths_of_others(records, workspace, Some(own), |found| match found {
+            Found::Live(holdings) => holdings.placeholders,
+            Found::Dead(dead) => dead.holdings.placeholders,
+            Found::Gone => Vec::new(),
+        });
+        let held = paths_of_others(records, workspace, Some(own), |found| match found {
+            Found::Live(holdings) => holdings.before.map(|before| before.held).unwrap_or_default(),
+            Found::Dead(_) | Found::Gone => Vec::new(),
+        });
+        Self { placed, held }
+    }
+
+    /// Whether a path is a placeholder of theirs, and nobody has written to it. A directory is one whatever was put into it.
+    pub(crate) fn have_placed(&self, workspace: &HostTree, path: &[u8], is_directory: bool) -> bool {
+        let Some(path) = self.placed.iter().find(|placed| placed.as_bytes() == path) else { return false };
+        let looked = || parent_of(workspace, path).and_then(|(parent, name)| is_as_placed(&parent, name, path));
+        is_directory || looked().unwrap_or(false)
+    }
+}
+
+/// Paths in this workspace that other records name, of which `which` takes some. A caller's own record is passed over without being
+/// opened: closing it again would drop its lock.
+fn paths_of_others(
     records: BorrowedFd<'_>,
     workspace: &HostTree,
     own: Option<&str>,
-    counts: impl Fn(Found) -> Option<Holdings>,
+    which: impl Fn(Found) -> Vec<String>,
 ) -> Vec<String> {
-    let mut placed = Vec::new();
+    let mut paths = Vec::new();
     if !saggar_jail::Rule::SharedPlaceholders.is_on() {
-        return placed;
+        return paths;
     }
     for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
-        if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
-            && let Some(theirs) = holdings.workspace.clone()
-        {
-            // Their workspace may be ours by another name, or lie in ours or around it.
-            let is_ours = holdings.is_of(workspace);
-            placed.extend(holdings.placeholders.into_iter().filter_map(|path| {
-                let whole = Path::new(&theirs).join(&path);
-                let within = whole.strip_prefix(&workspace.path).ok().and_then(Path::to_str).map(str::to_owned);
-                if is_ours { Some(path) } else { within }
-            }));
-        }
+        let Ok(found) = inspect(records, name) else { continue };
+        let (theirs, is_ours) = match &found {
+            Found::Live(holdings) => (holdings.workspace.clone(), holdings.is_of(workspace)),
+            Found::Dead(dead) => (dead.holdings.workspace.clone(), dead.holdings.is_of(workspace)),
+            Found::Gone => continue,
+        };
+        let Some(theirs) = theirs else { continue };
+        // Their workspace may be ours by another name, or lie in ours or around it.
+        paths.extend(which(found).into_iter().filter_map(|path| {
+            let whole = Path::new(&theirs).join(&path);
+            let within = whole.strip_prefix(&workspace.path).ok().and_then(Path::to_str).map(str::to_owned);
+            if is_ours { Some(path) } else { within }
+        }));
     }
-    placed
+    paths
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::record::{Holdings, Record};
     use saggar_domain::{HostPath, SandboxId};
 
     /// Its owner died after the reaper came by: the placeholder is on disk, and belongs to nobody who lives.

@@ -16,7 +16,7 @@ use saggar_domain::{Code, HostPath, SandboxId};
 use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
 use crate::git::remove_new_links;
-use crate::holdback::hold_back;
+use crate::holdback::hold_back_within;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
 use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
@@ -118,7 +118,10 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
     let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
     if let (Some(before), Some(id)) = (&dead.holdings.before, SandboxId::parse(name)) {
-        hold_back(data, &id, &workspace, before, *started_ns);
+        let held = hold_back_within(data, &id, &workspace, before, *started_ns, &gate);
+        if held.is_postponed {
+            return Err("another sandbox holds what it made in the workspace".to_owned());
+        }
     }
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     // Within the gate: whoever looks next finds either both or neither.

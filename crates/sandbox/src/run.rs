@@ -73,6 +73,7 @@ impl Prepared {
         // Where no tree is killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
+        let mut is_postponed = false;
         let mut report = match started {
             Ok(Seen { outcome, denials, asked, layer }) => {
                 is_dead = outcome.reaped.is_some();
@@ -84,6 +85,7 @@ impl Prepared {
                 if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {
                     let links = without_links(placed);
                     let held = hold_back(data, &ids.sandbox, &placed.workspace, &placed.before, placed.started_ns);
+                    is_postponed = held.is_postponed;
                     report.changes_kept = Some(held.kept).filter(|kept| *kept > 0);
                     let denials = [links, held.denial(&ids.sandbox), hidden_edits(placed)];
                     for denial in denials.into_iter().flatten() {
@@ -97,7 +99,8 @@ impl Prepared {
         };
         report.unenforced = unenforced;
         match removed {
-            Ok(()) if is_dead => clean_up(data, &ids.sandbox, self.record, self.placed),
+            // What has to wait is the reaper's.
+            Ok(()) if is_dead && !is_postponed => clean_up(data, &ids.sandbox, self.record, self.placed),
             Ok(()) => {}
             // Something in there doesn't die. The record stays, so that the next start tries again.
             Err(error) if report.error.is_none() => {

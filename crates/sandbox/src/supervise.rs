@@ -131,12 +131,16 @@ impl Supervised {
         let removed = held.group.take().map_or(Ok(()), Group::remove);
         match removed {
             Ok(()) if held.reaped.is_some() => {
-                if let Some(placed) = &prepared.placed {
+                let is_postponed = prepared.placed.as_ref().is_some_and(|placed| {
                     // Nobody reads the last word's denials yet; that it is done is what matters.
                     let _ = without_links(placed);
-                    hold_back(&data, &sandbox, &placed.workspace, &placed.before, placed.started_ns);
+                    let before = &placed.before;
+                    hold_back(&data, &sandbox, &placed.workspace, before, placed.started_ns).is_postponed
+                });
+                // What has to wait is the reaper's.
+                if !is_postponed {
+                    clean_up(&data, &sandbox, prepared.record, prepared.placed);
                 }
-                clean_up(&data, &sandbox, prepared.record, prepared.placed);
             }
             // Something in there doesn't die, which is told already. The record stays, so that the reaper tries again.
             Ok(()) => {}

@@ -18,4 +18,4 @@ mod take_out;
 
 pub(crate) use findings::stays_in_checkout;
 pub(crate) use search::{Before, Known};
-pub(crate) use take_out::hold_back;
+pub(crate) use take_out::{hold_back, hold_back_within};

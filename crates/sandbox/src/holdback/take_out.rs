@@ -8,13 +8,14 @@ use rustix::io::Errno;
 use saggar_domain::{Denial, DenialCode, SandboxId};
 use saggar_jail::Rule;
 
-use super::findings::{Finding, What, examine};
+use super::findings::{Finding, Findings, What, examine};
 use super::search::{Before, Closed, open};
 use crate::acting::ActingAs;
 use crate::changes::{Base, Change, Changes, Entry, Kind, Name, Pending, open_file};
 use crate::data::DataDirectory;
 use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
+use crate::placeholder::{Gate, Others};
 
 /// Most bytes that are kept for one sandbox. Hooks and settings are short; what is longer goes without being kept.
 const KEPT_LEN_MAX: u64 = 64 << 20;
@@ -31,11 +32,14 @@ pub(crate) struct HeldBack {
     links: usize,
     /// Whether everything could be looked at and taken out.
     is_complete: bool,
+    /// Whether something has to wait until another sandbox has ended that holds it. The record stays for that.
+    pub(crate) is_postponed: bool,
     /// Why nothing could be kept. What was found is gone then.
     lost: Option<std::io::ErrorKind>,
 }
 
-/// Takes out of a workspace what programs of the host would act on, and keeps it under the sandbox's id. The sandbox must be dead.
+/// Takes out of a workspace what programs of the host would act on, and keeps it under the sandbox's id. The sandbox must be dead. While it
+/// is looked for, others may come and go; while it is taken out, they may not.
 pub(crate) fn hold_back(
     data: &DataDirectory,
     id: &SandboxId,
@@ -43,15 +47,53 @@ pub(crate) fn hold_back(
     before: &Before,
     since_ns: i128,
 ) -> HeldBack {
-    if !Rule::HeldBack.is_on() {
-        return HeldBack { is_complete: true, ..HeldBack::default() };
+    let found = look(workspace, before, since_ns);
+    if found.all.is_empty() && found.made.is_empty() {
+        return HeldBack { is_complete: found.is_complete, ..HeldBack::default() };
     }
-    let owner = ActingAs::owner_of(workspace);
-    let mut findings = examine(workspace, before, since_ns);
-    drop(owner);
+    match Gate::close(data.sandboxes()) {
+        Ok(gate) => take_all(data, id, workspace, found, &gate),
+        Err(_) => HeldBack { is_postponed: true, ..HeldBack::default() },
+    }
+}
+
+/// The same for who has closed the gate already.
+pub(crate) fn hold_back_within(
+    data: &DataDirectory,
+    id: &SandboxId,
+    workspace: &HostTree,
+    before: &Before,
+    since_ns: i128,
+    gate: &Gate,
+) -> HeldBack {
+    take_all(data, id, workspace, look(workspace, before, since_ns), gate)
+}
+
+fn look(workspace: &HostTree, before: &Before, since_ns: i128) -> Findings {
+    if !Rule::HeldBack.is_on() {
+        return Findings { is_complete: true, ..Findings::default() };
+    }
+    let _owner = ActingAs::owner_of(workspace);
+    examine(workspace, before, since_ns)
+}
+
+fn take_all(
+    data: &DataDirectory,
+    id: &SandboxId,
+    workspace: &HostTree,
+    mut findings: Findings,
+    gate: &Gate,
+) -> HeldBack {
     let mut held = HeldBack { is_complete: findings.is_complete, ..HeldBack::default() };
+    let others = Others::look(data.sandboxes(), workspace, id.as_str(), gate);
+    let is_placeholder = |finding: &Finding| {
+        let is_directory = finding.what == What::TakenOut(Kind::Directory);
+        others.have_placed(workspace, finding.path.as_bytes(), is_directory)
+    };
+    // That goes with whoever put it there.
+    findings.all.retain(|finding| !is_placeholder(finding));
     if !findings.all.is_empty() {
-        // Somebody died after they were kept: then only what is kept already is still to be taken out.
+        // Somebody died, or had to wait, after they were kept: then the rest of what is kept already is to be taken out.
         match Changes::open(data, id.as_str()) {
             Ok(kept) => {
                 let kept: BTreeSet<&Name> = kept.entries().iter().map(|entry| &entry.path).collect();
@@ -63,6 +105,13 @@ pub(crate) fn hold_back(
             },
         }
     }
+    // Without its name a mount of theirs would let go.
+    findings.all.retain(|finding| {
+        let is_above = |path: &String| Name(path.clone().into_bytes()).is_within(finding.path.as_bytes());
+        let is_held = others.held.iter().any(is_above);
+        held.is_postponed |= is_held;
+        !is_held
+    });
     let _owner = ActingAs::owner_of(workspace);
     // What is in a directory goes before it.
     for finding in findings.all.iter().rev() {
@@ -94,6 +143,13 @@ impl HeldBack {
         }
         if self.links > 0 {
             parts.push(format!("{} symbolic links in git directories were removed", self.links));
+        }
+        if self.is_postponed {
+            parts.push(
+                "some of what the host's git would act on is held by another sandbox; it goes when that one has ended, at the \
+                 next start"
+                    .to_owned(),
+            );
         }
         if !self.is_complete {
             parts.push(
