@@ -369,6 +369,18 @@ fn a_repository_that_is_put_together_over_several_runs_is_held_back() {
     let result = run(&place, "echo 'ref: refs/heads/main' > sub/x/HEAD; mv sub/x sub/.git");
     assert_eq!(held(&place, &result), ["sub/.git/config"], "{result}");
     assert!(!misleads(&place, "sub"));
+    // Or in the place of one that was there.
+    let place = Place::new();
+    repository(&place, "workspace/sub");
+    let hook = format!(
+        "mkdir -p parts/hooks; printf '#!/bin/sh\\n{PROGRAM}\\n' > parts/hooks/pre-commit; chmod +x parts/hooks/pre-commit"
+    );
+    run(&place, &format!("{first}; {hook}; mv sub/x/config parts"));
+    harness::wait_for_clock(std::time::Duration::from_secs(2));
+    let result =
+        run(&place, "cp -r sub/.git/objects sub/.git/refs sub/.git/HEAD parts; rm -r sub/.git; mv parts sub/.git");
+    assert_eq!(held(&place, &result), ["sub/.git/config", "sub/.git/hooks/pre-commit"], "{result}");
+    assert!(!misleads(&place, "sub"));
 }
 
 #[test]

@@ -114,8 +114,8 @@ fn bury(data: &DataDirectory, name: &str, dead: &Dead) -> Result<(), String> {
     let Some(workspace) = workspace_of(dead)? else { return unlink() };
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
-    // What can't be removed now can't be at the next start either.
     let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
+    // What can't be removed now can't be at the next start either.
     let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
     if let (Some(before), Some(id)) = (&dead.holdings.before, SandboxId::parse(name)) {
         let held = hold_back_within(data, &id, &workspace, before, *started_ns, &gate);

@@ -45,15 +45,9 @@ pub(super) fn made_is_held_back(scene: &Scene<'_>) -> Vec<Observation> {
     for (name, used) in MADE {
         let at = scene.workspace.join(name);
         let settings = fs::read_to_string(at.join("config")).unwrap_or_default();
-        let hooks = fs::read_dir(at.join("hooks")).into_iter().flatten().flatten().map(|hook| hook.file_name());
-        let live: Vec<String> = hooks
-            .map(|hook| hook.to_string_lossy().into_owned())
-            .filter(|hook| !hook.ends_with(".sample"))
-            .chain(
-                ["fsmonitor", "hooksPath"].iter().filter(|word| settings.contains(*word)).map(|word| word.to_string()),
-            )
-            .chain(["commondir"].iter().filter(|file| exists(&at.join(file))).map(|file| file.to_string()))
-            .collect();
+        let words = ["fsmonitor", "hooksPath"].into_iter().filter(|word| settings.contains(word));
+        let files = ["hooks/post-checkout", "commondir"].into_iter().filter(|file| exists(&at.join(file)));
+        let live: Vec<&str> = words.chain(files).collect();
         let title = if name.is_empty() { "the top" } else { name };
         observations.push(Observation::examined(
             format!("on the host: nothing of {title} acts on git"),

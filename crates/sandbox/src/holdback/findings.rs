@@ -136,7 +136,7 @@ impl Examiner<'_> {
     /// A file or link called `.git`, which leads git to another directory.
     fn git_file(&mut self, file: &Name) -> Outcome {
         let is_made = match &self.before.known {
-            Known::All(known) => !known.contains(file),
+            Known::All(known) => !self.is_among(known, file)?,
             Known::Unknown => false,
         };
         if self.is_held(file) || !self.is_changed(file, is_made)? {
@@ -212,6 +212,8 @@ impl Examiner<'_> {
             Some(FileType::Directory) => {}
             _ => return self.take_out(directory, is_made),
         }
+        // Older files may have been moved into it, or it may have been moved here with them.
+        let is_made = is_made || (!self.is_held(directory) && self.is_changed(directory, false)?);
         let opened = open(self.workspace, directory.as_bytes(), Closed::Opened)?;
         for (name, kind) in list(&opened)? {
             if kind != FileType::Directory && counts(&name) {
@@ -267,7 +269,7 @@ impl Examiner<'_> {
             return Ok(false);
         }
         match &self.before.known {
-            Known::All(known) => Ok(!known.contains(directory)),
+            Known::All(known) => Ok(!self.is_among(known, directory)?),
             Known::Unknown => {
                 let opened = open(self.workspace, directory.as_bytes(), Closed::Opened)?;
                 let made = statx(&opened, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
@@ -276,6 +278,12 @@ impl Examiner<'_> {
                 Ok(has_time && made_ns >= self.since_ns)
             }
         }
+    }
+
+    /// Whether what is there now was there before.
+    fn is_among(&self, known: &[(Name, u64)], path: &Name) -> Outcome<bool> {
+        let Some(stat) = self.stat(path)? else { return Ok(false) };
+        Ok(known.iter().any(|(name, inode)| name == path && *inode == stat.st_ino))
     }
 
     fn is_changed(&self, path: &Name, is_made: bool) -> Outcome<bool> {

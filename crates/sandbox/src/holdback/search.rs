@@ -41,17 +41,28 @@ pub(crate) enum Known {
     /// Nobody looked, or there was too much to look at: what changed since is told by its time.
     #[default]
     Unknown,
-    /// These git directories and files `.git`, and no others.
-    All(Vec<Name>),
+    /// These git directories and files `.git` with their inodes, and no others. Another directory may have been moved in the place of one.
+    All(Vec<(Name, u64)>),
 }
 
 impl Known {
     /// Looks at a workspace before a sandbox begins.
     pub(crate) fn of(workspace: &HostTree) -> Self {
         let found = search(workspace, BEFORE_MAX, Closed::Left);
-        let all: Vec<Name> = found.directories.into_iter().chain(found.files).collect();
-        if found.is_complete && all.len() <= KNOWN_MAX { Self::All(all) } else { Self::Unknown }
+        let all = found.directories.into_iter().chain(found.files);
+        let all: Option<Vec<(Name, u64)>> = all.map(|name| Some((name.clone(), inode(workspace, &name)?))).collect();
+        match all.filter(|all| found.is_complete && all.len() <= KNOWN_MAX) {
+            Some(all) => Self::All(all),
+            None => Self::Unknown,
+        }
     }
+}
+
+fn inode(workspace: &HostTree, path: &Name) -> Option<u64> {
+    let (above, name) = path.split();
+    let above = open(workspace, if above == b"." { b"" } else { above }, Closed::Left).ok()?;
+    let name = if name.is_empty() { b"." } else { name };
+    statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|stat| stat.st_ino)
 }
 
 /// What was found.
@@ -100,8 +111,9 @@ fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
         if path.as_bytes().len() > PATH_MAX {
             continue;
         }
-        let entries = match open(workspace, path.as_bytes(), closed).and_then(|directory| list(&directory)) {
-            Ok(entries) => entries,
+        let listed = open(workspace, path.as_bytes(), closed).and_then(|directory| list_if(&directory, tells));
+        let (entries, length) = match listed {
+            Ok(listed) => listed,
             // Gone, or put in its place, by a sandbox that still runs.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             Err(_) => {
@@ -136,7 +148,7 @@ fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
                 _ => {}
             }
         }
-        looked_at += entries.len();
+        looked_at += length;
         if looked_at > names_max {
             found.is_complete = false;
             break;
@@ -178,9 +190,23 @@ pub(super) fn open(workspace: &HostTree, path: &[u8], closed: Closed) -> Result<
     }
 }
 
+/// Whether a name may be of a repository, or of a directory that one is in.
+fn tells(name: &[u8], kind: FileType) -> bool {
+    kind == FileType::Directory || name == b"commondir" || SIGNS.contains(&name) || name.eq_ignore_ascii_case(b".git")
+}
+
+/// Names and what they are.
+type Entries = Vec<(Vec<u8>, FileType)>;
+
 /// What is in a directory.
-pub(super) fn list(directory: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
+pub(super) fn list(directory: &OwnedFd) -> Result<Entries, Errno> {
+    list_if(directory, |_, _| true).map(|(entries, _)| entries)
+}
+
+/// What is in a directory and counts, and how many names it has in all.
+fn list_if(directory: &OwnedFd, counts: fn(&[u8], FileType) -> bool) -> Result<(Entries, usize), Errno> {
     let mut entries = Vec::new();
+    let mut length = 0;
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
@@ -193,7 +219,10 @@ pub(super) fn list(directory: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>, Errn
             }
             told => told,
         };
-        entries.push((name.to_vec(), kind));
+        length += 1;
+        if counts(name, kind) {
+            entries.push((name.to_vec(), kind));
+        }
     }
-    Ok(entries)
+    Ok((entries, length))
 }
