@@ -116,6 +116,8 @@ fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
             Ok(listed) => listed,
             // Gone, or put in its place, by a sandbox that still runs.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            // Another user's, and closed to the workspace's owner: to the sandbox too.
+            Err(Errno::ACCESS | Errno::PERM) => continue,
             Err(_) => {
                 found.is_complete = false;
                 continue;
