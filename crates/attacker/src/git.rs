@@ -8,8 +8,12 @@ use crate::Attempt;
 use crate::out::Out;
 use crate::sys::unheeded;
 
-pub const ATTEMPTS: &[Attempt] =
-    &[("bare-at-top", bare_at_top), ("plant-git-links", plant_git_links), ("begin-rebase", begin_rebase)];
+pub const ATTEMPTS: &[Attempt] = &[
+    ("bare-at-top", bare_at_top),
+    ("make-repositories", make_repositories),
+    ("plant-git-links", plant_git_links),
+    ("begin-rebase", begin_rebase),
+];
 
 const TOP: &str = "/workspace";
 const HEAD: &str = "ref: refs/heads/main\n";
@@ -35,6 +39,26 @@ fn bare_at_top(out: &Out, _: &[String]) {
     out.tried("commondir", fs::write(at("commondir"), ".git\n"));
     out.tried("commondir removed", fs::remove_file(at("commondir")));
     unheeded(fs::remove_dir(at("made")));
+}
+
+/// Repositories that were not there, with a hook and settings that name programs: at the top, below it, without the name `.git`, and
+/// behind a file that leads to one.
+fn make_repositories(out: &Out, _: &[String]) {
+    for name in [".git", "nested/.git", "bare.git", "elsewhere"] {
+        let at = |file: &str| format!("{TOP}/{name}/{file}");
+        let made = ["objects", "refs", "hooks"].iter().try_for_each(|part| fs::create_dir_all(at(part)));
+        out.tried(&format!("make {name}"), made.and_then(|()| fs::write(at("HEAD"), HEAD)));
+        let hook = fs::write(at("hooks/post-checkout"), "#!/bin/sh\ntouch evil\n");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        out.tried(&format!("hook in {name}"), hook.and_then(|()| fs::set_permissions(at("hooks/post-checkout"), mode)));
+        let settings = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch evil\n\thooksPath = ../evil\n";
+        out.tried(&format!("settings of {name}"), fs::write(at("config"), settings));
+    }
+    out.tried(
+        "a file that leads to one",
+        fs::create_dir(format!("{TOP}/leads"))
+            .and_then(|()| fs::write(format!("{TOP}/leads/.git"), "gitdir: ../elsewhere\n")),
+    );
 }
 
 fn plant_git_links(out: &Out, _: &[String]) {

@@ -146,5 +146,5 @@ fn configure_nested_git(out: &Out, _: &[String]) {
         "nested hook",
         fs::create_dir_all(&directory).and_then(|()| fs::write(format!("{directory}/post-checkout"), "#!/bin/sh\n")),
     );
-    out.tried("nested config", fs::write(format!("{TOP}/nested/.git/config"), "[core]\n"));
+    out.tried("nested config", fs::write(format!("{TOP}/nested/.git/config"), "[core]\n\tfsmonitor = touch evil\n"));
 }

@@ -188,7 +188,7 @@ pub(crate) enum ChangesCommand {
     Apply {
         /// The sandbox's id
         sandbox: String,
-        /// Only these paths, and what is in them
+        /// Only these paths, and what is in them; what was held back has to be named itself
         paths: Vec<OsString>,
     },
     /// Forget them

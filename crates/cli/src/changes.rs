@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use saggar_domain::{Code, Problem};
-use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, is_plain, reap};
+use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, Wanted, is_plain, reap};
 use serde_json::json;
 use similar::TextDiff;
 
@@ -80,6 +80,20 @@ impl Picked {
         Self(paths.into_iter().map(trimmed).collect())
     }
 
+    /// How an entry is meant. What is in a directory that was held back as a whole is named with it.
+    fn wants(&self, entry: &Entry, changes: &[(Vec<u8>, Kind)]) -> Wanted {
+        let is_named = |path: &Vec<u8>| {
+            entry.path.as_bytes() == path.as_slice()
+                || changes.iter().any(|(held, kind)| held == path && *kind == Kind::Directory)
+        };
+        match self.0.iter().find(|path| entry.path.is_within(path)) {
+            Some(_) if self.0.iter().any(|path| entry.path.is_within(path) && is_named(path)) => Wanted::ByName,
+            Some(_) => Wanted::Together,
+            None if self.0.is_empty() => Wanted::Together,
+            None => Wanted::No,
+        }
+    }
+
     fn has(&self, entry: &Entry) -> bool {
         self.0.is_empty() || self.0.iter().any(|path| entry.path.is_within(path))
     }
@@ -99,19 +113,34 @@ impl Picked {
 }
 
 fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem> {
+    // Where the workspace is gone there is nothing to compare with, and nothing to apply to.
+    let hidden = changes.workspace().map(|workspace| changes.hidden(&workspace)).unwrap_or_default();
     if is_json {
-        let text = json!({"schema": "saggar.changes/v1", "entries": changes.entries(), "skipped": changes.skipped(), "error": null});
+        let text = json!({
+            "schema": "saggar.changes/v1",
+            "entries": changes.entries(),
+            "skipped": changes.skipped(),
+            "hidden": hidden,
+            "error": null,
+        });
         return Ok((format!("{text}\n"), ExitCode::SUCCESS));
     }
     let mut text: String = changes.entries().iter().map(line).collect();
     for skipped in changes.skipped() {
         text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why));
     }
+    for hidden in hidden {
+        text.push_str(&format!(
+            "hidden    {}: {} says that git is to show no edits of it\n",
+            hidden.path, hidden.index
+        ));
+    }
     Ok((text, ExitCode::SUCCESS))
 }
 
 fn line(entry: &Entry) -> String {
     let change = match entry.change {
+        _ if entry.held => "held",
         Change::Added => "added",
         Change::Modified => "modified",
         Change::Removed => "removed",
@@ -207,8 +236,10 @@ fn apply(
     let workspace = changes.workspace()?;
     let guard = changes.guard(&workspace)?;
     let skipped = changes.skipped().to_vec();
+    let held = changes.entries().iter().filter(|entry| entry.held);
+    let held: Vec<(Vec<u8>, Kind)> = held.map(|entry| (entry.path.as_bytes().to_vec(), entry.kind)).collect();
     let applied = changes
-        .apply(data, &workspace, &guard, |entry| picked.has(entry))
+        .apply(data, &workspace, &guard, |entry| picked.wants(entry, &held))
         .map_err(|error| unfinished("applying", &error))?;
     let has_refused = applied.iter().any(|result| result.outcome != ApplyOutcome::Done);
     let code = if has_refused { ExitCode::from(NOT_ALL) } else { ExitCode::SUCCESS };

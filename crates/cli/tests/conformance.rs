@@ -184,6 +184,7 @@ fn another_runtime_can_be_probed() {
         ("F12d", "not-applicable"),
         ("F12e", "not-applicable"),
         ("F12f", "not-applicable"),
+        ("F12g", "not-applicable"),
         ("M01", "pass"),
         ("NS12b", "pass"),
         ("R01", "not-applicable"),

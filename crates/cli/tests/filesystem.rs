@@ -359,12 +359,14 @@ fn every_mount_is_as_narrow_as_it_can_be() {
     let devices = "'/dev/full', '/dev/null', '/dev/random', '/dev/tty', '/dev/urandom', '/dev/zero'";
     for (user, home) in [("user", ""), ("root", ", '/root'")] {
         let place = Place::new();
+        std::fs::create_dir(place.path("workspace/.git")).expect("ours");
+        let held = "'/workspace/.git', '/workspace/.git/objects', '/workspace/.git/objects/info'";
         let wide = "'/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/shm', '/dev/tty', '/dev/urandom', '/dev/zero', '/home/user'";
         check(
             &place,
             &["--workspace", &show(&place.workspace()), "--user", user],
             &[
-                (&lacking("ro"), &format!("[{wide}{home}, '/tmp', '/workspace', '/workspace/.git']")),
+                (&lacking("ro"), &format!("[{wide}{home}, '/tmp', '/workspace', {held}]")),
                 (&lacking("nosuid"), &format!("[{devices}]")),
                 (
                     &format!("[path for path in {} if not path.startswith('/proc/')]", lacking("nodev")),

@@ -3,39 +3,10 @@
 mod harness;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
+use harness::git::{PROGRAM, git, is_misled_in, repository};
 use harness::tree::{names, tree};
 use harness::{Place, is_root, not_here, show};
-
-/// The host's git, with no settings but the repository's own.
-fn host_git(place: &Place, directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new("git");
-    command
-        .args(["-c", "user.name=host", "-c", "user.email=host@example.org"])
-        .arg("-C")
-        .arg(directory)
-        .args(arguments);
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", place.path("home"));
-    command.env("MARK", place.path("mark")).stdin(Stdio::null()).output().expect("git is installed by make test")
-}
-
-fn git(place: &Place, directory: &Path, arguments: &[&str]) -> String {
-    let output = host_git(place, directory, arguments);
-    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("git speaks UTF-8")
-}
-
-/// A repository with one commit.
-fn repository(place: &Place, name: &str) -> std::path::PathBuf {
-    place.write(&format!("{name}/file"), "one\n");
-    let top = place.path(name);
-    git(place, &top, &["init", "--quiet", "--initial-branch=main", "--template="]);
-    git(place, &top, &["add", "file"]);
-    git(place, &top, &["commit", "--quiet", "--message=one"]);
-    top
-}
 
 fn place_with_repository() -> Place {
     let place = Place::new();
@@ -43,14 +14,8 @@ fn place_with_repository() -> Place {
     place
 }
 
-/// What the host's git runs when it obeys the sandbox.
-const PROGRAM: &str = "touch $MARK; false";
-
-/// Whether it did.
 fn is_misled(place: &Place, arguments: &[&str]) -> bool {
-    // With a repository that was damaged git may fail; what it may not do is run anything.
-    host_git(place, &place.workspace(), arguments);
-    place.path("mark").exists()
+    is_misled_in(place, &place.workspace(), arguments)
 }
 
 /// Runs a script inside and lets the host's git look and commit. Says whether it ran what the script left.

@@ -236,7 +236,7 @@ fn a_signal_after_the_programs_end_does_not_keep_us_from_cleaning_up() {
         let place = Place::new();
         let mut events = Events::pipe(&place);
         let workspace = show(&place.workspace());
-        let flags = ["--workspace", &workspace, "--stdin", "-", "--events", events.path()];
+        let flags = ["--workspace", &workspace, "--protect", "held/", "--stdin", "-", "--events", events.path()];
         let mut child = after(":", &place, &flags, &["/bin/sh", "-c", "read line; exit 3"]).spawn().expect("a shell");
         let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
         // Nobody removes a placeholder while another holds this: cleaning up waits until we let it go.

@@ -54,6 +54,13 @@ const ON_FILE: &[&str] = &[
 const ON_PARENT: &[&str] =
     &["rename_away('{}')", "replace_by_link('{}')", "exchange('{}')", "rename_over('{}')", "os.rmdir('{}')"];
 
+/// A place whose workspace has a `.git`, so that what is absent of it is held. Where there is none, `git init` may make one.
+fn place_with_git() -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.path("workspace/.git")).expect("ours");
+    place
+}
+
 fn on(attempts: &[&str], path: &str) -> Vec<String> {
     attempts.iter().map(|attempt| attempt.replace("{}", &format!("/workspace/{path}"))).collect()
 }
@@ -122,7 +129,7 @@ fn present_paths_stay_as_they_are() {
 
 #[test]
 fn absent_paths_stay_absent() {
-    for existing in [&[][..], &[".git"], &[".git", ".git/hooks", ".saggar"]] {
+    for existing in [&[".git"][..], &[".git", ".git/hooks", ".saggar"]] {
         let place = Place::new();
         for directory in existing {
             std::fs::create_dir(place.path("workspace").join(directory)).unwrap();
@@ -308,7 +315,8 @@ impl Waiting {
 #[test]
 fn one_run_that_ends_does_not_take_anothers_protection_away() {
     for is_first_to_end_the_first in [true, false] {
-        let place = Place::new();
+        let place = place_with_git();
+        let before = kept(&place);
         let attempts = on_all_defaults();
         let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
         let (first, second) = (Waiting::start(&place, &attempts), Waiting::start(&place, &attempts));
@@ -317,13 +325,13 @@ fn one_run_that_ends_does_not_take_anothers_protection_away() {
         compare(&cases, &early.go_on());
         assert!(place.path("workspace/.git/hooks").is_dir(), "still held by the other");
         compare(&cases, &late.go_on());
-        assert_eq!(kept(&place), Vec::new());
+        assert_eq!(kept(&place), before);
     }
 }
 
 #[test]
 fn files_an_agent_made_beside_placeholders_stay() {
-    let place = Place::new();
+    let place = place_with_git();
     check(
         &place,
         &["--workspace", &show(&place.workspace())],
@@ -405,20 +413,6 @@ fn linked_worktrees_and_submodules_are_held_where_git_reads_them() {
     assert_eq!(kept(&place), before);
 }
 
-#[test]
-fn a_repository_inside_the_workspace_is_not_protected() {
-    // What is wrong with it: git on the host looks into repositories below the one it is asked about and obeys the settings
-    // it finds there, so whoever runs `git status` after an agent may run what the agent put into one. Protected paths are
-    // fixed names, and can't hold a repository that doesn't exist yet.
-    let place = Place::new();
-    let workspace = place.workspace();
-    git(&workspace, &["init", "--quiet", "--template="]);
-    let script = "git init --quiet sub && git -C sub config core.fsmonitor /workspace/program";
-    let done = place.sh(&["--workspace", &show(&workspace)], script);
-    assert_eq!(done.code, 0, "{done:?}");
-    assert_eq!(git(&workspace.join("sub"), &["config", "core.fsmonitor"]), "/workspace/program\n");
-}
-
 /// Two runs that hold the same paths, by whatever names: when the first to start is the first to end, or the last.
 fn check_both_hold(
     place: &Place,
@@ -450,7 +444,7 @@ fn a_workspace_by_another_name_is_the_same_workspace() {
     if !is_root() {
         return not_here("only root can mount a directory in another place");
     }
-    let place = Place::new();
+    let place = place_with_git();
     std::fs::create_dir(place.path("alias")).unwrap();
     let alias = show(&place.path("alias"));
     let attempts = on_all_defaults();
@@ -464,7 +458,7 @@ fn a_workspace_by_another_name_is_the_same_workspace() {
 #[test]
 fn a_workspace_in_another_has_its_placeholders_to_itself_no_more() {
     let place = Place::new();
-    std::fs::create_dir(place.path("workspace/inner")).unwrap();
+    place.write("workspace/inner/file", "of the host\n");
     let (outer, inner) = (show(&place.workspace()), show(&place.path("workspace/inner")));
     let from_inside = on(ON_DIRECTORY, ".saggar");
     let from_outside = on(ON_DIRECTORY, "inner/.saggar");
@@ -483,7 +477,9 @@ fn placeholders_belong_to_whom_the_workspace_belongs() {
     if !is_root() {
         return not_here("only root has a workspace of someone else");
     }
-    let place = Place::new();
+    let place = place_with_git();
+    give(&place.path("workspace/.git"), OWNER);
+    let before = kept(&place);
     give(&place.workspace(), OWNER);
     let run = Waiting::start_in(&place, &["--workspace", &show(&place.workspace()), "--protect", "deep/er/file"], &[]);
     let found = names(&place.workspace());
@@ -493,7 +489,7 @@ fn placeholders_belong_to_whom_the_workspace_belongs() {
         assert_eq!((metadata.uid(), metadata.gid()), OWNER, "{name}");
     }
     run.go_on();
-    assert_eq!(kept(&place), Vec::new());
+    assert_eq!(kept(&place), before);
 }
 
 fn give(path: &Path, (uid, gid): (u32, u32)) {

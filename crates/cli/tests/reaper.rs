@@ -101,11 +101,11 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
 fn killed_in_the_middle_of_a_run_its_tree_dies_and_the_rest_is_removed_later() {
     let (place, marker) = (Place::new(), marker());
     let mut events = Events::pipe(&place);
-    let flags = ["--workspace", &show(&place.workspace()), "--events", events.path()];
+    let flags = ["--workspace", &show(&place.workspace()), "--protect", "held/", "--events", events.path()];
     let child = place
         .spawn(&flags, &["/bin/sh", "-c", &format!("trap '' TERM HUP; (setsid sleep {marker} &); sleep {marker}")]);
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
-    assert_eq!(names(&place.workspace()), [".git", ".saggar", "commondir", "refs"]);
+    assert_eq!(names(&place.workspace()), ["held"]);
     kill(child);
     // What was on disk stays there until someone comes by.
     assert_eq!(place.records(), [sandbox.as_str()]);
@@ -140,11 +140,13 @@ fn a_live_sandbox_is_left_alone_by_another_start() {
     let place = Place::new();
     let workspace = show(&place.workspace());
     let mut events = Events::pipe(&place);
-    let script = "read line; test -d .git/hooks && ! mkdir .saggar/x 2>/dev/null && echo \"$line\"";
+    let script = "read line; test -d held && ! mkdir held/x 2>/dev/null && echo \"$line\"";
     let mut command = place.command([
         "run",
         "--workspace",
         &workspace,
+        "--protect",
+        "held/",
         "--stdin",
         "-",
         "--events",
@@ -159,10 +161,7 @@ fn a_live_sandbox_is_left_alone_by_another_start() {
     // Others come and go, in the same workspace too, and share its placeholders.
     start_once_more(&place);
     assert_eq!(place.run(&["--workspace", &workspace], &["/bin/true"]).code, 0);
-    assert_eq!(
-        (place.records(), names(&place.workspace())),
-        (vec![sandbox.clone()], [".git", ".saggar", "commondir", "refs"].map(str::to_owned).to_vec())
-    );
+    assert_eq!((place.records(), names(&place.workspace())), (vec![sandbox.clone()], vec!["held".to_owned()]));
     if is_root() {
         assert!(has_cgroups(&sandbox), "its cgroups were removed");
     }

@@ -89,7 +89,8 @@ fn check_another_directory_is_left_alone(swap: impl FnOnce(&Place)) {
     let place = Place::new();
     std::fs::create_dir_all(place.path("above/it/workspace")).expect("ours");
     let mut events = Events::pipe(&place);
-    let flags = ["--workspace", "above/it/workspace", "--events", events.path()];
+    let placed = ["--protect", ".git/hooks/x", "--protect", ".saggar/x"];
+    let flags = [&["--workspace", "above/it/workspace", "--events", events.path()][..], &placed].concat();
     let child = place.spawn(&flags, &["/bin/sleep", "1000"]);
     events.wait_for("start");
     kill(child);

@@ -92,6 +92,8 @@ pub(crate) enum HostCheck {
     DenialsExplain,
     /// The workspace itself is no repository to git.
     NoRepositoryAtTop,
+    /// Nothing of a repository that was made inside acts on the host's git.
+    MadeIsHeldBack,
     /// No link is left in a git directory.
     NoLinksInGit,
     /// A protected file with a second name is refused.
@@ -164,6 +166,7 @@ impl HostCheck {
             Self::DoctorAgrees => told::doctor_agrees(scene),
             Self::DenialsExplain => told::denials_explain(scene),
             Self::NoRepositoryAtTop => git::no_repository_at_top(scene),
+            Self::MadeIsHeldBack => git::made_is_held_back(scene),
             Self::NoLinksInGit => git::no_links_in_git(scene),
             Self::SecondNamesRefused => git::second_names_refused(scene),
             Self::ProtectedNotApplied => kept::protected_not_applied(scene),

@@ -27,6 +27,10 @@ pub enum DenialCode {
     SyscallRefused,
     /// A symbolic link that was made in a git directory was removed.
     LinkRemoved,
+    /// What the host's git would act on was taken out of a workspace and kept.
+    HeldBack,
+    /// Files were marked in git's index so that git shows no edits of them. Nothing was refused.
+    EditsHidden,
     /// More syscalls were refused than are kept.
     DenialsDropped,
 }

@@ -79,6 +79,8 @@ rules! {
     FoundPaths = "protect/found",
     /// Links that were made in git directories are removed.
     GitLinks = "protect/git-links",
+    /// What the host's git would act on in a repository that was made inside is held back.
+    HeldBack = "protect/held-back",
     /// A placeholder stays as long as anyone needs it, by whatever name they know the workspace.
     SharedPlaceholders = "protect/shared",
     /// A record is believed only if nobody else can have written it.

@@ -7,8 +7,9 @@
 //! user's own settings, a repository around the workspace) are read for what they say of the inside, as far as they can be.
 //! It goes by what is there: a repository that a program makes later, somewhere below, is not covered.
 
-mod config;
-mod index;
+mod checkouts;
+pub(crate) mod config;
+pub(crate) mod index;
 mod links;
 mod personal;
 mod reading;
@@ -21,16 +22,18 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, ProtectedPath};
 use saggar_jail::Rule;
 
+use crate::changes::Name;
 use crate::host_tree::HostTree;
 use crate::trail::Trail;
 use config::Setting;
 use personal::Personal;
-use reading::{Reading, path_of};
+use reading::Reading;
 
 pub(crate) use links::remove_new_links;
+pub(crate) use reading::{line_of, path_of};
 
 /// Most paths; each costs a mount or two.
-const FOUND_MAX: usize = 2048;
+const FOUND_MAX: usize = 4096;
 /// Deepest nesting of submodules.
 const DEPTH_MAX: usize = 8;
 /// Deepest nesting of included files; git's own limit.
@@ -53,6 +56,14 @@ pub(crate) struct Found {
     pub(crate) stops: Vec<ProtectedPath>,
     /// The git directories of the workspace, relative to it; empty for the workspace itself.
     pub(crate) directories: Vec<String>,
+    /// Whether the workspace is a repository, or in one.
+    pub(crate) has_repository: bool,
+    /// Where the user's own settings say that hooks are, relative to each checkout.
+    pub(crate) hooks: Vec<Name>,
+    /// Links of a workspace that is a git directory itself, which are not the sandbox's.
+    pub(crate) links: Vec<Name>,
+    /// Files of the workspace that are marked in an index so that git shows no edits of them.
+    pub(crate) hidden: BTreeSet<Vec<u8>>,
 }
 
 /// Looks for everything.
@@ -106,17 +117,40 @@ impl Finder<'_> {
             .filter(|place| matches!(self.reading.kind(&place.join(".git")), Ok(Some(_)) | Err(_)))
             .collect();
         let is_bare = ["HEAD", "objects", "refs"].iter().all(|name| self.counts(&top.join(name)));
-        if is_bare || !repositories.is_empty() {
-            for file in self.personal.files() {
-                let mut settings = Vec::new();
-                self.read_settings(&file, 0, &mut BTreeSet::new(), &mut settings)?;
-                self.settings.extend(settings);
-            }
+        self.settings = Personal::from_environment();
+        for file in self.personal.files() {
+            // Often a link into a directory of such files, which may be in the workspace itself.
+            let file = self.lead(Path::new("/"), &file)?;
+            self.hold(&file)?;
+            let mut settings = Vec::new();
+            self.read_settings(&file, 0, &mut BTreeSet::new(), &mut settings)?;
+            self.settings.extend(settings);
+        }
+        self.found.has_repository = is_bare || !repositories.is_empty();
+        self.found.hooks = self.hooks_in_checkouts();
+        if !self.found.has_repository {
+            // What leads into the workspace by a whole path does so for every repository of the host's.
+            let mut settings = self.settings.clone();
+            settings.retain(|setting| self.personal.is_whole_path(setting));
+            self.acted_on(&top, settings.iter())?;
         }
         for place in repositories {
             self.repository(place, 0)?;
         }
-        if is_bare { self.git_directory(&top, None, 0) } else { self.stop_bare(&top) }
+        if !is_bare {
+            return self.stop_bare(&top);
+        }
+        self.found.links = links::of_bare(self.reading.workspace).map_err(|errno| (top.clone(), errno))?;
+        self.git_directory(&top, None, 0)
+    }
+
+    /// Paths of hooks that lead to another place in each checkout, as the user's own settings have them.
+    fn hooks_in_checkouts(&self) -> Vec<Name> {
+        let set = values(&self.settings, "core.hookspath").filter_map(|value| {
+            let paths = self.personal.expand(value.as_os_str().as_encoded_bytes()).unwrap_or_default();
+            paths.into_iter().find(|path| crate::holdback::stays_in_checkout(path))
+        });
+        set.map(|path| Name(path.into_os_string().into_encoded_bytes())).collect()
     }
 
     /// A directory with `HEAD`, `objects` and `refs` is a repository to git where `.git` isn't one (any more); `commondir` may lead to
@@ -168,8 +202,12 @@ impl Finder<'_> {
             let name = inside.to_str().ok_or_else(|| (directory.to_owned(), Errno::ILSEQ))?.to_owned();
             self.found.directories.push(name);
         }
-        for name in ["config", "config.worktree", "commondir"] {
+        for name in ["config", "config.worktree", "commondir", "objects/info/alternates"] {
             self.hold(&directory.join(name))?;
+        }
+        // Remotes by the older ways to write them down: a `git push` to a repository of the sandbox's runs that one's hooks.
+        for name in ["remotes", "branches"] {
+            self.hold_directory(&directory.join(name))?;
         }
         self.hooks(&directory.join("hooks"))?;
         let mut settings = self.settings.clone();
@@ -215,6 +253,13 @@ impl Finder<'_> {
                     let hooks = self.lead(checkout, &path)?;
                     self.hooks(&hooks)?;
                 }
+            } else if setting.is("init.templatedir") {
+                // `git init` and `git clone` copy hooks from there.
+                for path in self.personal.expand(value).map_err(|errno| (checkout.to_owned(), errno))? {
+                    let template = self.lead(checkout, &path)?;
+                    self.hold_directory(&template)?;
+                    self.hooks(&template.join("hooks"))?;
+                }
             } else if runs_a_program(setting) {
                 self.programs(checkout, value)?;
             }
@@ -251,108 +296,6 @@ impl Finder<'_> {
                     links.iter().chain([&end]).try_for_each(|place| self.hold(place))?;
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// A file that leads to a git directory.
-    fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> Outcome {
-        let text = self.reading.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
-        let Some(path) = text.strip_prefix(b"gitdir: ").map(|rest| path_of(rest.trim_ascii_end())) else {
-            return Ok(());
-        };
-        let target = self.lead(checkout, path)?;
-        match self.reading.kind(&target).map_err(|errno| (target.clone(), errno))? {
-            Some(FileType::Directory) => self.git_directory(&target, Some(checkout), depth + 1),
-            _ => Ok(()),
-        }
-    }
-
-    /// The file `.git` of a checkout whose git directory is elsewhere. Another in its place would lead git astray.
-    fn checkout_of(&mut self, checkout: &Path) -> Outcome {
-        let file = checkout.join(".git");
-        match self.reading.kind(&file).map_err(|errno| (file.clone(), errno))? {
-            Some(FileType::RegularFile) => self.hold(&file),
-            _ => Ok(()),
-        }
-    }
-
-    fn worktrees(&mut self, directory: &Path, checkouts: &mut Vec<Checkout>) -> Outcome {
-        let worktrees = directory.join("worktrees");
-        for name in self.reading.directories(&worktrees)? {
-            let own = worktrees.join(name);
-            for file in ["commondir", "config.worktree", "gitdir"] {
-                self.hold(&own.join(file))?;
-            }
-            let mut settings = Vec::new();
-            self.read_settings(&own.join("config.worktree"), 0, &mut BTreeSet::new(), &mut settings)?;
-            if let Some(top) = self.checkout_at(&own)? {
-                self.checkout_of(&top)?;
-                checkouts.push(Checkout { top, settings });
-            }
-        }
-        Ok(())
-    }
-
-    /// The top of a linked worktree, by what its directory in the repository says.
-    fn checkout_at(&mut self, own: &Path) -> Outcome<Option<PathBuf>> {
-        let leads = self.reading.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
-        let leads = path_of(leads.trim_ascii_end());
-        if leads.as_os_str().is_empty() {
-            return Ok(None);
-        }
-        let file = self.lead(own, leads)?;
-        Ok(Some(file.parent().filter(|_| file.ends_with(".git")).map_or(file.clone(), Path::to_owned)))
-    }
-
-    /// Checkouts of other repositories that the index names: git looks into them, whatever `.gitmodules` says, as soon as there is a
-    /// `.git` in one.
-    fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> Outcome {
-        let mut files = vec![directory.join("index")];
-        // Where the index is split, most of it is in another file.
-        let shared = self.reading.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
-        files.extend(shared.map(|(name, _)| directory.join(path_of(&name))));
-        for file in files {
-            let Some(bytes) = self.reading.read(&file, INDEX_LEN_MAX)? else { continue };
-            let links = match index::gitlinks(&bytes, hash_len) {
-                Ok(links) => links,
-                Err(index::Malformed) if bytes.is_empty() || !self.reading.is_inside(&file) => continue,
-                Err(index::Malformed) => return Err((file, Errno::BADMSG)),
-            };
-            for link in links {
-                let place = checkout.join(path_of(&link));
-                if !self.reading.is_inside(&place) {
-                    continue;
-                }
-                match self.reading.kind(&place.join(".git")) {
-                    Ok(Some(_)) => self.repository(&place, depth + 1)?,
-                    Ok(None) => self.hold_directory(&place.join(".git"))?,
-                    // git doesn't look behind a link.
-                    Err(Errno::LOOP) => {}
-                    Err(errno) => return Err((place, errno)),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Submodules are named for their paths, so their git directories may be some levels down, one in another too.
-    fn modules(&mut self, directory: &Path, depth: usize) -> Outcome {
-        if depth > DEPTH_MAX {
-            return Err((directory.to_owned(), Errno::LOOP));
-        }
-        for name in self.reading.directories(directory)? {
-            if OWN.contains(&name.as_os_str().as_encoded_bytes()) {
-                continue;
-            }
-            let path = directory.join(name);
-            // One that lacks something may be made whole again by whoever took it away.
-            let mut signs =
-                SIGNS.iter().map(|sign| self.reading.kind(&path.join(sign)).map_err(|errno| (path.clone(), errno)));
-            if signs.try_fold(false, |any, sign| sign.map(|sign| any || sign.is_some()))? {
-                self.git_directory(&path, None, depth)?;
-            }
-            self.modules(&path, depth + 1)?;
         }
         Ok(())
     }

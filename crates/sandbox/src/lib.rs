@@ -11,6 +11,7 @@ mod enforce;
 mod enter;
 mod git;
 mod guest_image;
+mod holdback;
 mod host_tree;
 mod ids;
 mod placeholder;
@@ -27,7 +28,9 @@ mod template;
 mod trail;
 
 pub use allocator::Allocator;
-pub use changes::{Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Kind, Name, Skipped, is_plain};
+pub use changes::{
+    Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Hidden, Kind, Name, Skipped, Wanted, is_plain,
+};
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
 pub use host_tree::HostTree;

@@ -6,6 +6,7 @@
 //!
 //! What is held is a name. A file with a second one could be written by that, so it is refused.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,12 +16,14 @@ use rustix::fs::{
     statat, unlinkat,
 };
 use rustix::io::Errno;
-use saggar_domain::{Code, Problem, ProtectedPath};
+use saggar_domain::{Code, DEFAULT_PROTECTED, Problem, ProtectedPath};
 
 use crate::acting::ActingAs;
+use crate::changes::Name;
 use crate::git;
+use crate::holdback::{Before, Known};
 use crate::host_tree::HostTree;
-use crate::record::{Found, Holdings, inspect};
+use crate::record::{Found, inspect};
 
 /// An empty one would make git fail in every directory below; this one says what git assumes without it.
 const COMMONDIR: (&str, &[u8]) = ("/commondir", b".\n");
@@ -37,6 +40,32 @@ pub(crate) struct Protection {
     shapes: Vec<Shape>,
     /// The git directories of the workspace.
     pub(crate) git_directories: Vec<String>,
+    /// Links in it, where it is a git directory itself.
+    pub(crate) git_links: Vec<Name>,
+    /// Files that git shows no edits of.
+    pub(crate) hidden: BTreeSet<Vec<u8>>,
+    /// What has to be known at the end, to tell what the sandbox made.
+    pub(crate) before: Before,
+}
+
+/// Our own directory.
+const OWN: &str = ".saggar";
+
+/// Which of the built-in paths get no placeholder. What a sandbox makes of them is held back when it ends.
+#[derive(Clone, Copy, Debug)]
+struct LeftOpen {
+    /// Those in `.git`: there is no repository yet, and `git init` has to make one.
+    repository: bool,
+    /// All of them: the workspace is empty, and `git clone URL .` needs it to be.
+    everything: bool,
+}
+
+impl LeftOpen {
+    fn has(self, path: &ProtectedPath) -> bool {
+        let is_built_in = DEFAULT_PROTECTED.contains(&path.as_str());
+        let is_own = path.names().first() == Some(&OWN);
+        is_built_in && if is_own { self.everything } else { self.repository }
+    }
 }
 
 /// What a placeholder is.
@@ -83,20 +112,38 @@ impl Protection {
         _gate: &Gate,
     ) -> Result<Self, Problem> {
         // Dead ones count too: what they placed goes when they are reaped, and would then go from under us.
-        let theirs = placed_by(records, workspace, None, |found| match found {
-            Found::Live(holdings) => Some(holdings),
-            Found::Dead(dead) => Some(dead.holdings),
-            Found::Gone => None,
+        let theirs = paths_of_others(records, workspace, None, |found| match found {
+            Found::Live(holdings) => holdings.placeholders,
+            Found::Dead(dead) => dead.holdings.placeholders,
+            Found::Gone => Vec::new(),
         });
         let found = git::examine(workspace)?;
-        let mut protection = Self { git_directories: found.directories, ..Self::default() };
-        for path in paths.iter().chain(&found.paths) {
+        let mut protection = Self {
+            git_directories: found.directories,
+            git_links: found.links,
+            hidden: found.hidden,
+            ..Self::default()
+        };
+        let has_none = !found.has_repository && !has(workspace, ".git");
+        let left_open = LeftOpen { repository: has_none, everything: has_none && is_empty(workspace)? };
+        for path in paths.iter().filter(|path| !left_open.has(path)).chain(&found.paths) {
             let shape = if path.is_directory() { Shape::Directory } else { Shape::File };
             protection.look_at(workspace, path, shape, &theirs)?;
         }
-        for path in &found.stops {
+        for path in found.stops.iter().filter(|_| !left_open.everything) {
             protection.look_at(workspace, path, Shape::Stop, &theirs)?;
         }
+        protection.before = Before {
+            known: match left_open {
+                LeftOpen { everything: true, .. } => Known::All(Vec::new()),
+                LeftOpen { repository: true, .. } => Known::of(workspace),
+                // What is here is held; looking through all of a large repository would make every start slower.
+                LeftOpen { repository: false, .. } => Known::Unknown,
+            },
+            held: protection.held.iter().map(|names| names.join("/")).collect(),
+            hooks: found.hooks,
+            absent: if left_open.everything { vec![OWN.to_owned()] } else { Vec::new() },
+        };
         Ok(protection)
     }
 
@@ -180,6 +227,26 @@ impl Protection {
     }
 }
 
+fn has(workspace: &HostTree, name: &str) -> bool {
+    !matches!(statat(&workspace.fd, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+}
+
+/// Whether there is nothing in a workspace.
+fn is_empty(workspace: &HostTree) -> Result<bool, Problem> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let first = openat2(workspace.fd.as_fd(), ".", flags, Mode::empty(), RESOLVE).and_then(|directory| {
+        let mut names = Dir::new(directory)?.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
+        names.find(|name| !matches!(name.as_deref(), Ok(b"." | b".."))).transpose()
+    });
+    first.map(|first| first.is_none()).map_err(|errno| {
+        Problem::new(
+            Code::InvalidWorkspace,
+            format!("the workspace can't be listed: {errno}"),
+            "check its permissions, or use --fs read-only or --fs scratch",
+        )
+    })
+}
+
 fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> {
     let (parent, name) = parent_of(workspace, path)?;
     let put_file = || {
@@ -209,9 +276,9 @@ fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> 
 /// Removes placeholders that no other live record names and that are still as we left them. The record that named them must
 /// no longer count: either it is the caller's own (`own`) or it is dead.
 pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd<'_>, own: &str, _gate: &Gate) {
-    let theirs = placed_by(records, workspace, Some(own), |found| match found {
-        Found::Live(holdings) => Some(holdings),
-        Found::Dead(_) | Found::Gone => None,
+    let theirs = paths_of_others(records, workspace, Some(own), |found| match found {
+        Found::Live(holdings) => holdings.placeholders,
+        Found::Dead(_) | Found::Gone => Vec::new(),
     });
     let _owner = ActingAs::owner_of(workspace);
     for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
@@ -230,14 +297,19 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
     if FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
         return unlinkat(&parent, name, AtFlags::empty());
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(&parent, name, flags, Mode::empty())?;
-    let mut content = [0u8; 8];
-    let length = rustix::io::read(&file, &mut content)?;
-    if length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1) {
+    if is_as_placed(&parent, name, path)? {
         unlinkat(&parent, name, AtFlags::empty())?;
     }
     Ok(())
+}
+
+/// Whether a file still says what a placeholder does.
+fn is_as_placed(parent: &OwnedFd, name: &str, path: &str) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::empty())?;
+    let mut content = [0u8; 8];
+    let length = rustix::io::read(&file, &mut content)?;
+    Ok(length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1))
 }
 
 /// Files in a protected directory must have no second name elsewhere. Objects of git are named for what is in them, and
@@ -305,38 +377,72 @@ fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a st
     Ok((fd, name))
 }
 
-/// Placeholders in this workspace that other records name, of those records that `counts` lets count. A caller's own record is
-/// passed over without being opened: closing it again would drop its lock.
-fn placed_by(
+/// What others have in a workspace.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// Placeholders, which go with their owners.
+    placed: Vec<String>,
+    /// What mounts of live sandboxes hold. Taking its name away would let go of it there.
+    pub(crate) held: Vec<String>,
+}
+
+impl Others {
+    /// Looks at all records but the caller's own.
+    pub(crate) fn look(records: BorrowedFd<'_>, workspace: &HostTree, own: &str, _gate: &Gate) -> Self {
+        let placed = paths_of_others(records, workspace, Some(own), |found| match found {
+            Found::Live(holdings) => holdings.placeholders,
+            Found::Dead(dead) => dead.holdings.placeholders,
+            Found::Gone => Vec::new(),
+        });
+        let held = paths_of_others(records, workspace, Some(own), |found| match found {
+            Found::Live(holdings) => holdings.before.map(|before| before.held).unwrap_or_default(),
+            Found::Dead(_) | Found::Gone => Vec::new(),
+        });
+        Self { placed, held }
+    }
+
+    /// Whether a path is a placeholder of theirs, and nobody has written to it. A directory is one whatever was put into it.
+    pub(crate) fn have_placed(&self, workspace: &HostTree, path: &[u8], is_directory: bool) -> bool {
+        let Some(path) = self.placed.iter().find(|placed| placed.as_bytes() == path) else { return false };
+        let looked = || parent_of(workspace, path).and_then(|(parent, name)| is_as_placed(&parent, name, path));
+        is_directory || looked().unwrap_or(false)
+    }
+}
+
+/// Paths in this workspace that other records name, of which `which` takes some. A caller's own record is passed over without being
+/// opened: closing it again would drop its lock.
+fn paths_of_others(
     records: BorrowedFd<'_>,
     workspace: &HostTree,
     own: Option<&str>,
-    counts: impl Fn(Found) -> Option<Holdings>,
+    which: impl Fn(Found) -> Vec<String>,
 ) -> Vec<String> {
-    let mut placed = Vec::new();
+    let mut paths = Vec::new();
     if !saggar_jail::Rule::SharedPlaceholders.is_on() {
-        return placed;
+        return paths;
     }
     for name in crate::reaper::names(records).iter().filter(|name| own != Some(name.as_str())) {
-        if let Some(holdings) = inspect(records, name).ok().and_then(&counts)
-            && let Some(theirs) = holdings.workspace.clone()
-        {
-            // Their workspace may be ours by another name, or lie in ours or around it.
-            let is_ours = holdings.is_of(workspace);
-            placed.extend(holdings.placeholders.into_iter().filter_map(|path| {
-                let whole = Path::new(&theirs).join(&path);
-                let within = whole.strip_prefix(&workspace.path).ok().and_then(Path::to_str).map(str::to_owned);
-                if is_ours { Some(path) } else { within }
-            }));
-        }
+        let Ok(found) = inspect(records, name) else { continue };
+        let (theirs, is_ours) = match &found {
+            Found::Live(holdings) => (holdings.workspace.clone(), holdings.is_of(workspace)),
+            Found::Dead(dead) => (dead.holdings.workspace.clone(), dead.holdings.is_of(workspace)),
+            Found::Gone => continue,
+        };
+        let Some(theirs) = theirs else { continue };
+        // Their workspace may be ours by another name, or lie in ours or around it.
+        paths.extend(which(found).into_iter().filter_map(|path| {
+            let whole = Path::new(&theirs).join(&path);
+            let within = whole.strip_prefix(&workspace.path).ok().and_then(Path::to_str).map(str::to_owned);
+            if is_ours { Some(path) } else { within }
+        }));
     }
-    placed
+    paths
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::record::{Holdings, Record};
     use saggar_domain::{HostPath, SandboxId};
 
     /// Its owner died after the reaper came by: the placeholder is on disk, and belongs to nobody who lives.
@@ -359,7 +465,7 @@ mod tests {
                 .unwrap()
                 .absent
         };
-        assert_eq!(look(), ["refs", "commondir"], "what keeps git from taking the top for a repository");
+        assert_eq!(look(), ["refs", "commondir"], "what keeps git from taking the top for a bare repository");
         drop(Record::create(records.as_fd(), &SandboxId::from_random([7; 16]), &holdings).unwrap());
         assert_eq!(look(), [".saggar", "refs", "commondir"]);
         std::fs::remove_dir_all(root).unwrap();

@@ -2,14 +2,18 @@
 //!
 //! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
 
+use std::collections::BTreeSet;
+
 use saggar_domain::{
     Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, SandboxId, Spec, User,
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host};
 
+use crate::changes::Name;
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
+use crate::holdback::Before;
 use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
@@ -45,6 +49,10 @@ pub(crate) struct Placed {
     pub(crate) workspace: HostTree,
     pub(crate) paths: Vec<String>,
     pub(crate) git_directories: Vec<String>,
+    pub(crate) git_links: Vec<Name>,
+    /// Files that git showed no edits of when the sandbox began.
+    pub(crate) hidden: BTreeSet<Vec<u8>>,
+    pub(crate) before: Before,
     pub(crate) started_ns: i128,
 }
 
@@ -177,6 +185,8 @@ fn record(
     holdings.set_workspace(workspace);
     holdings.placeholders = protection.absent.clone();
     holdings.git_directories = protection.git_directories.clone();
+    holdings.before = Some(protection.before.clone());
+    holdings.git_links = protection.git_links.clone();
     holdings.started_ns = now_ns();
     let tree = workspace.try_clone().map_err(|error| failed("holding the workspace", error.kind()))?;
     let record = create(&holdings)?;
@@ -184,6 +194,9 @@ fn record(
         workspace: tree,
         paths: protection.absent.clone(),
         git_directories: holdings.git_directories,
+        git_links: holdings.git_links,
+        hidden: protection.hidden.clone(),
+        before: protection.before.clone(),
         started_ns: holdings.started_ns,
     };
     if let Err(problem) = protection.put(workspace, &gate) {

@@ -16,10 +16,11 @@ use saggar_domain::{Code, HostPath, SandboxId};
 use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
 use crate::git::remove_new_links;
+use crate::holdback::hold_back_within;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, remove};
 use crate::prepare::cgroup_name;
-use crate::record::{Dead, FirstProcess, Found, UNFINISHED, inspect, start_time};
+use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
 use crate::supervise::{control_name, unnamed};
 
 /// How long a killed PID 1 may take.
@@ -118,8 +119,15 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
     let Some(workspace) = workspace_of(dead)? else { return unlink() };
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
+    let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
     // What can't be removed now can't be at the next start either.
-    let _ = remove_new_links(&workspace, &dead.holdings.git_directories, dead.holdings.started_ns);
+    let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
+    if let (Some(before), Some(id)) = (&dead.holdings.before, SandboxId::parse(name)) {
+        let held = hold_back_within(data, &id, &workspace, before, *started_ns, &gate);
+        if held.is_postponed {
+            return Err("another sandbox holds what it made in the workspace".to_owned());
+        }
+    }
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
     // Within the gate: whoever looks next finds either both or neither.
     unlink()
@@ -127,7 +135,8 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
 
 /// The workspace that placeholders and links are in, unless it is gone and took them along.
 fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
-    let has_any = !dead.holdings.placeholders.is_empty() || !dead.holdings.git_directories.is_empty();
+    let Holdings { placeholders, git_directories, before, .. } = &dead.holdings;
+    let has_any = !placeholders.is_empty() || !git_directories.is_empty() || before.is_some();
     let Some(path) = dead.holdings.workspace.as_deref().filter(|_| has_any) else { return Ok(None) };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -13,6 +13,8 @@ use saggar_domain::SandboxId;
 use saggar_jail::Rule;
 use serde::{Deserialize, Serialize};
 
+use crate::changes::Name;
+use crate::holdback::Before;
 use crate::host_tree::HostTree;
 
 /// The schema of a record's lines.
@@ -38,6 +40,12 @@ pub(crate) struct Holdings {
     /// Its git directories, which may have links when the sandbox is dead that weren't there before.
     #[serde(default)]
     pub(crate) git_directories: Vec<String>,
+    /// Links of a workspace that is a git directory itself, which were there before.
+    #[serde(default)]
+    pub(crate) git_links: Vec<Name>,
+    /// What the workspace had before, where something may have to be held back.
+    #[serde(default)]
+    pub(crate) before: Option<Before>,
     /// When the sandbox began, by the wall clock.
     #[serde(default)]
     pub(crate) started_ns: i128,

@@ -16,9 +16,10 @@ use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Rule, Signals};
 use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams};
 
-use crate::changes::{Pending, collect};
+use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
 use crate::git::{self, remove_new_links};
+use crate::holdback::hold_back;
 use crate::ids::Ids;
 use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
@@ -29,6 +30,9 @@ const ONLY_EXEC: u32 = 1;
 const OFF_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to collect what a sandbox changed. It is bounded by what the sandbox could store, so this is for disks that hang.
 const COLLECT_PATIENCE: Duration = Duration::from_secs(600);
+/// How to see such files, and how to unmark them.
+const HIDDEN_HELP: &str = "list such files with `git ls-files -v | grep '^[a-z]\\|^S'`, and unmark one with `git update-index \
+                           --no-assume-unchanged --no-skip-worktree FILE`";
 
 /// What to run, and in what.
 #[derive(Debug)]
@@ -69,6 +73,7 @@ impl Prepared {
         // Where no tree is killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
+        let mut is_postponed = false;
         let mut report = match started {
             Ok(Seen { outcome, denials, asked, layer }) => {
                 is_dead = outcome.reaped.is_some();
@@ -77,9 +82,16 @@ impl Prepared {
                     self.keep_changes(data, ids, &layer, signals, &mut report);
                 }
                 // What isn't dead could make more of them: those are the reaper's.
-                if let Some(denial) = self.placed.as_ref().filter(|_| is_dead).and_then(without_links) {
-                    observe(EventBody::Denial(denial.clone()));
-                    report.denials.push(denial);
+                if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {
+                    let links = without_links(placed);
+                    let held = hold_back(data, &ids.sandbox, &placed.workspace, &placed.before, placed.started_ns);
+                    is_postponed = held.is_postponed;
+                    report.changes_kept = Some(held.kept).filter(|kept| *kept > 0);
+                    let denials = [links, held.denial(&ids.sandbox), hidden_edits(placed)];
+                    for denial in denials.into_iter().flatten() {
+                        observe(EventBody::Denial(denial.clone()));
+                        report.denials.push(denial);
+                    }
                 }
                 report
             }
@@ -87,7 +99,8 @@ impl Prepared {
         };
         report.unenforced = unenforced;
         match removed {
-            Ok(()) if is_dead => clean_up(data, &ids.sandbox, self.record, self.placed),
+            // What has to wait is the reaper's.
+            Ok(()) if is_dead && !is_postponed => clean_up(data, &ids.sandbox, self.record, self.placed),
             Ok(()) => {}
             // Something in there doesn't die. The record stays, so that the next start tries again.
             Err(error) if report.error.is_none() => {
@@ -190,7 +203,7 @@ pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
     if !Rule::GitLinks.is_on() {
         return None;
     }
-    let removed = remove_new_links(&placed.workspace, &placed.git_directories, placed.started_ns);
+    let removed = remove_new_links(&placed.workspace, &placed.git_directories, &placed.git_links, placed.started_ns);
     let message = if removed.count > 0 {
         let names = removed.names.join(", ");
         format!(
@@ -204,6 +217,22 @@ pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
         return None;
     };
     Some(Denial { code: DenialCode::LinkRemoved, rule: "protect/git-links".to_owned(), message })
+}
+
+/// Says which files were marked in git's index so that a review by git passes over them.
+fn hidden_edits(placed: &Placed) -> Option<Denial> {
+    // What can't be looked at refuses the workspace at its next start, with the reason.
+    let now = git::examine(&placed.workspace).ok()?.hidden;
+    let hidden: Vec<String> = now.difference(&placed.hidden).map(|path| Name(path.clone()).to_string()).collect();
+    let message = match hidden.as_slice() {
+        [] => return None,
+        [only] => format!("{only:?} is marked in git's index so that git shows no edits of it; {HIDDEN_HELP}"),
+        [first, rest @ ..] => format!(
+            "{first:?} and {} more files are marked in git's index so that git shows no edits of them; {HIDDEN_HELP}",
+            rest.len()
+        ),
+    };
+    Some(Denial { code: DenialCode::EditsHidden, rule: "protect/git-index".to_owned(), message })
 }
 
 /// What there is to report on.

@@ -22,6 +22,7 @@ use saggar_supervisor::control::{Reply, Start, Then};
 use saggar_supervisor::{Channel, Hold, Holding};
 
 use crate::data::DataDirectory;
+use crate::holdback::hold_back;
 use crate::ids::policy_hash;
 use crate::prepare::{Prepared, clean_up, failed, prepare};
 use crate::run::without_links;
@@ -130,9 +131,16 @@ impl Supervised {
         let removed = held.group.take().map_or(Ok(()), Group::remove);
         match removed {
             Ok(()) if held.reaped.is_some() => {
-                // Nobody reads the last word's denials yet; that the links are gone is what matters.
-                let _ = prepared.placed.as_ref().and_then(without_links);
-                clean_up(&data, &sandbox, prepared.record, prepared.placed);
+                let is_postponed = prepared.placed.as_ref().is_some_and(|placed| {
+                    // Nobody reads the last word's denials yet; that it is done is what matters.
+                    let _ = without_links(placed);
+                    let before = &placed.before;
+                    hold_back(&data, &sandbox, &placed.workspace, before, placed.started_ns).is_postponed
+                });
+                // What has to wait is the reaper's.
+                if !is_postponed {
+                    clean_up(&data, &sandbox, prepared.record, prepared.placed);
+                }
             }
             // Something in there doesn't die, which is told already. The record stays, so that the reaper tries again.
             Ok(()) => {}

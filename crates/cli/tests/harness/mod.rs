@@ -5,6 +5,7 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod git;
 pub mod held;
 pub mod probe;
 #[allow(clippy::duplicate_mod, reason = "a test file may link both kinds of helpers, or one")]
@@ -165,6 +166,15 @@ pub fn is_root() -> bool {
 /// Says aloud that a test can't be run here.
 pub fn not_here(why: &str) {
     eprintln!("NOT RUN HERE: {why}");
+}
+
+/// Waits for time itself, where what is tested is told by the age of a file.
+pub fn wait_for_clock(time: Duration) {
+    let end = std::time::Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero()) {
+        let left = rustix::event::Timespec::try_from(left).expect("a few seconds");
+        rustix::event::poll(&mut [], Some(&left)).expect("nothing to wait for but time");
+    }
 }
 
 /// Every cgroup directory of ours on this host.

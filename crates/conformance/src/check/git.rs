@@ -36,6 +36,44 @@ pub(super) fn no_repository_at_top(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
+/// Repositories that an attempt makes, with the directory that git is used in.
+const MADE: &[(&str, &str)] =
+    &[(".git", ""), ("nested/.git", "nested"), ("bare.git", "bare.git"), ("elsewhere", "leads"), ("", "")];
+
+pub(super) fn made_is_held_back(scene: &Scene<'_>) -> Vec<Observation> {
+    let mut observations = Vec::new();
+    for (name, used) in MADE {
+        let at = scene.workspace.join(name);
+        let settings = fs::read_to_string(at.join("config")).unwrap_or_default();
+        let words = ["fsmonitor", "hooksPath"].into_iter().filter(|word| settings.contains(word));
+        let files = ["hooks/post-checkout", "commondir"].into_iter().filter(|file| exists(&at.join(file)));
+        let live: Vec<&str> = words.chain(files).collect();
+        let title = if name.is_empty() { "the top" } else { name };
+        observations.push(Observation::examined(
+            format!("on the host: nothing of {title} acts on git"),
+            live.is_empty(),
+            live.join(" "),
+        ));
+        // What it answers does not matter, and a host without git has none to be misled.
+        let _ = Command::new("git")
+            .arg("-C")
+            .arg(scene.workspace.join(used))
+            .args(["-c", "safe.directory=*", "status"])
+            .env_clear()
+            .envs([("PATH", "/usr/local/bin:/usr/bin:/bin"), ("GIT_CONFIG_NOSYSTEM", "1")])
+            .env("HOME", &scene.directory)
+            .env("GIT_CEILING_DIRECTORIES", &scene.directory)
+            .stdin(Stdio::null())
+            .output();
+    }
+    // What was planted leaves a file where git was used.
+    let has_run = MADE.iter().any(|(_, used)| exists(&scene.workspace.join(used).join("evil")));
+    observations.push(Observation::examined("on the host: nothing was run", !has_run, ""));
+    let has_own = exists(&scene.workspace.join(".saggar"));
+    observations.push(Observation::examined("on the host: no .saggar", !has_own, ""));
+    observations
+}
+
 pub(super) fn no_links_in_git(scene: &Scene<'_>) -> Vec<Observation> {
     let links = links_in(&scene.workspace.join(".git"));
     let names: Vec<String> = links.iter().map(|link| link.display().to_string()).collect();

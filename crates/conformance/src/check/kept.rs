@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use saggar_domain::{ByteSize, Draft, DraftLimits, FsMode, ProtectedPath};
-use saggar_sandbox::{ApplyOutcome, Changes};
+use saggar_sandbox::{ApplyOutcome, Changes, Wanted};
 
 use super::Scene;
 use crate::bench::Ran;
@@ -35,7 +35,7 @@ fn changes(scene: &Scene<'_>, ran: &Ran) -> Option<Changes> {
 fn apply(scene: &Scene<'_>, changes: Changes) -> Option<Vec<String>> {
     let workspace = changes.workspace().ok()?;
     let guard = changes.guard(&workspace).ok()?;
-    let applied = changes.apply(&scene.bench.data, &workspace, &guard, |_| true).ok()?;
+    let applied = changes.apply(&scene.bench.data, &workspace, &guard, |_| Wanted::Together).ok()?;
     let refused = applied.into_iter().filter(|result| matches!(result.outcome, ApplyOutcome::Refused(_)));
     Some(refused.map(|result| result.path.to_string()).collect())
 }

@@ -78,6 +78,8 @@ pub(super) fn held_together(scene: &Scene<'_>) -> Vec<Observation> {
     let inner = outer.join("inner");
     // What couldn't be made shows below: then nothing starts.
     let _ = fs::create_dir(&inner).and_then(|()| fs::create_dir(&alias));
+    // What is absent is held in a workspace that has something, and in `.git` where there is one.
+    let _ = fs::create_dir(outer.join(".git")).and_then(|()| fs::write(inner.join("kept"), ""));
     let absent = ["change-when-told", ".saggar/", ".git/hooks/", ".git/config"];
     let one = || run(scene, outer, &[], &absent);
     let within = || run(scene, &inner, &[], &["change-when-told", ".saggar/"]);
@@ -99,7 +101,9 @@ pub(super) fn held_together(scene: &Scene<'_>) -> Vec<Observation> {
         }
     }
     let left: Vec<String> = manifest(outer).keys().map(|path| path.display().to_string()).collect();
-    let is_clean = left.iter().all(|path| matches!(path.as_str(), "inner" | "unprotected" | "inner/unprotected"));
+    let is_clean = left
+        .iter()
+        .all(|path| matches!(path.as_str(), ".git" | "inner" | "inner/kept" | "unprotected" | "inner/unprotected"));
     observations.push(Observation::examined("on the host: no placeholder is left", is_clean, left.join(" ")));
     observations
 }

@@ -19,6 +19,17 @@ use crate::acting::ActingAs;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 
+/// Whether someone wants an entry applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nobody does.
+    No,
+    /// With others, or with all of them.
+    Together,
+    /// It was named: what was held back is applied only then.
+    ByName,
+}
+
 /// What became of one entry.
 #[derive(Debug)]
 pub struct Applied {
@@ -44,15 +55,15 @@ impl Changes {
         data: &DataDirectory,
         workspace: &HostTree,
         guard: &Guard<'_>,
-        wanted: impl Fn(&Entry) -> bool,
+        wanted: impl Fn(&Entry) -> Wanted,
     ) -> std::io::Result<Vec<Applied>> {
-        let (removals, rest): (Vec<&Entry>, Vec<&Entry>) =
-            self.entries().iter().filter(|entry| wanted(entry)).partition(|entry| entry.change == Change::Removed);
+        let picked = self.entries().iter().filter(|entry| wanted(entry) != Wanted::No);
+        let (removals, rest): (Vec<&Entry>, Vec<&Entry>) = picked.partition(|entry| entry.change == Change::Removed);
         let owner = ActingAs::owner_of(workspace);
         let mut shared = Shared::of(self.entries());
         let mut results = Vec::new();
         for entry in removals.into_iter().rev().chain(rest) {
-            let outcome = match self.apply_one(workspace, guard, entry, &mut shared) {
+            let outcome = match self.apply_one(workspace, guard, entry, wanted(entry), &mut shared) {
                 Ok(()) => Outcome::Done,
                 Err(why) => Outcome::Refused(why),
             };
@@ -70,9 +81,15 @@ impl Changes {
         workspace: &HostTree,
         guard: &Guard<'_>,
         entry: &Entry,
+        wanted: Wanted,
         shared: &mut Shared,
     ) -> Result<(), String> {
-        if let Some(rule) = guard.refuses(entry) {
+        let refused = match (entry.held, wanted) {
+            (true, Wanted::ByName) => None,
+            (true, Wanted::No | Wanted::Together) => Some(HELD),
+            (false, _) => guard.refuses(entry),
+        };
+        if let Some(rule) = refused {
             return Err(rule.to_owned());
         }
         if entry.changed_on_host {
@@ -112,6 +129,9 @@ impl Changes {
         put_beside(parent, name, entry).map(|()| inode)
     }
 }
+
+/// Why something that was held back is not applied together with everything.
+const HELD: &str = "it was held back, because programs of the host would act on it: name it to apply it";
 
 /// Files with several names: made once, and linked to the other names, so that applying takes no more room than was kept.
 struct Shared {
@@ -185,6 +205,7 @@ fn check_base(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), String
     };
     let same = match (now.as_ref().map(Base::of), entry.base) {
         (None, None) => true,
+        (Some(now), Some(base)) if entry.held => now.size == base.size,
         (Some(now), Some(base)) if entry.kind == Kind::Directory => now.inode == base.inode,
         (Some(now), Some(base)) => now == base,
         (Some(_), None) | (None, Some(_)) => false,

@@ -234,6 +234,7 @@ impl Walk<'_> {
             target,
             base,
             changed_on_host: base.is_some_and(|base| kind != Kind::Directory && base.changed_ns > self.started_ns),
+            held: false,
         });
     }
 

@@ -25,6 +25,9 @@ pub struct Entry {
     pub(crate) base: Option<Base>,
     /// Whether the host changed it while the sandbox ran.
     pub changed_on_host: bool,
+    /// Whether it was taken out of a workspace because programs of the host would act on it. It is applied only by its name.
+    #[serde(default)]
+    pub held: bool,
 }
 
 /// What happened to a path.
@@ -66,6 +69,12 @@ impl Base {
         let changed_ns = i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec as i64);
         Self { inode: stat.st_ino, size: stat.st_size as u64, changed_ns }
     }
+
+    /// What is left where part of a file was held back. The file is not yet there when this is written down, so it is known by its
+    /// length alone.
+    pub(crate) fn of_length(size: u64) -> Self {
+        Self { inode: 0, size, changed_ns: 0 }
+    }
 }
 
 /// A path that was not kept.
@@ -97,6 +106,15 @@ impl Name {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&self.0[..slash], &self.0[slash + 1..]),
             None => (b".", &self.0),
+        }
+    }
+
+    /// The directory it is in, unless it is the workspace itself.
+    pub(crate) fn parent(&self) -> Option<Self> {
+        match self.split() {
+            (_, b"") => None,
+            (b".", _) => Some(Self(Vec::new())),
+            (parent, _) => Some(Self(parent.to_vec())),
         }
     }
 

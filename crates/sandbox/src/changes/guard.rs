@@ -19,6 +19,10 @@ use crate::host_tree::HostTree;
 
 /// What git obeys in a git directory, or finds others by.
 const OBEYED: &[&[u8]] = &[b"hooks", b"config", b"config.worktree", b"commondir", b"gitdir"];
+/// Remotes by the older ways to write them down: where the next `git push` or `git fetch` goes.
+const REMOTES: &[&[u8]] = &[b"remotes", b"branches"];
+/// Where git looks for objects besides its own, in `objects/info`.
+const ALTERNATES: &[&[u8]] = &[b"alternates", b"http-alternates"];
 /// Lists of commands that are run when the operator goes on with what seems to have been begun.
 const BEGUN: &[&[u8]] = &[b"rebase-merge", b"rebase-apply"];
 /// What makes a directory a git directory, and what else it has.
@@ -86,7 +90,7 @@ impl Guard<'_> {
     /// A repository without a `.git`: what git obeys in one, and whatever would make one.
     fn makes_repository(&self, entry: &Entry, parts: &[&[u8]]) -> Option<&'static str> {
         for (at, part) in parts.iter().enumerate() {
-            let is_obeyed = OBEYED.contains(part) || *part == b"HEAD";
+            let is_obeyed = OBEYED.contains(part) || *part == b"HEAD" || redirects(&parts[at..]);
             let is_part = is_obeyed || MAKES.contains(part) || HAS.contains(part);
             if !is_part {
                 continue;
@@ -121,6 +125,16 @@ impl Guard<'_> {
     }
 }
 
+/// Whether a path in a git directory says where git pushes to, fetches from or finds objects. What is named so in `refs` and `logs` is
+/// a branch.
+fn redirects(parts: &[&[u8]]) -> bool {
+    match parts {
+        [b"objects", b"info", last] => ALTERNATES.contains(last),
+        [first, _, ..] => REMOTES.contains(first),
+        _ => false,
+    }
+}
+
 /// An entry at or below something called `.git`.
 fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
     if below.is_empty() {
@@ -130,6 +144,10 @@ fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
     }
     if below.iter().any(|part| OBEYED.contains(part)) {
         return Some("git's configuration and hooks are protected: the host's own programs act on it");
+    }
+    let is_direct = |at: usize| !below[..at].iter().any(|part| matches!(*part, b"refs" | b"logs"));
+    if (0..below.len()).any(|at| is_direct(at) && redirects(&below[at..])) {
+        return Some("where git pushes to and fetches from is protected");
     }
     if below.iter().any(|part| BEGUN.contains(part)) {
         return Some("a rebase that was begun is protected: git would run its commands");

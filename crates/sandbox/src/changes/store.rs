@@ -192,7 +192,7 @@ impl Changes {
             Problem::new(
                 Code::InvalidValue,
                 format!("no changes of a sandbox {id:?} are kept"),
-                "`saggar changes list` names those that are; only --fs scratch with a workspace keeps any",
+                "`saggar changes list` names those that are; a scratch workspace keeps its changes, a writable one only what was held back",
             )
         };
         let id = SandboxId::parse(id).ok_or_else(missing)?;

@@ -1,7 +1,7 @@
 //! git's configuration files, read by git's own grammar.
 //!
 //! Asking the host's git would be the other way: a process for each file and each start, of whichever version is first on PATH, and
-//! none where there is no git. The grammar is small and has not changed in ways that matter here, so it is followed step by step
+//! none where there is no git. It would also leave out what `includeIf` adds under another condition than today's. The grammar is small and has not changed in ways that matter here, so it is followed step by step
 //! (`git_parse_source` of git's config.c), and a test holds it against git itself. What git would not read is an error here too.
 
 /// One setting. Sections and names in lower case, sub-sections as they are written.
@@ -14,9 +14,31 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// A setting by its whole key. Sections and names have no case.
+    pub(crate) fn new(key: &[u8], value: Option<Vec<u8>>) -> Self {
+        let mut key = key.to_vec();
+        let first = key.iter().position(|byte| *byte == b'.').unwrap_or(key.len());
+        let last = key.iter().rposition(|byte| *byte == b'.').unwrap_or(0);
+        key[..first].make_ascii_lowercase();
+        key[last..].make_ascii_lowercase();
+        Self { key, value }
+    }
+
     /// The first part of its key.
     pub(crate) fn section(&self) -> &[u8] {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
+    }
+
+    /// What stands between the first part and the last, if anything does.
+    pub(crate) fn sub_section(&self) -> Option<&[u8]> {
+        let first = self.section().len() + 1;
+        let last = self.key.len() - self.name().len();
+        (first < last).then(|| &self.key[first..last - 1])
+    }
+
+    /// Whether it is one of this section and sub-section.
+    pub(crate) fn is_in(&self, section: &[u8], sub_section: &[u8]) -> bool {
+        self.section() == section && self.sub_section() == Some(sub_section)
     }
 
     /// The last part of its key.

@@ -1,4 +1,5 @@
-//! git's index, read for one thing only: which paths are checkouts of other repositories. git looks into those by itself.
+//! git's index, read for two things: which paths are checkouts of other repositories, because git looks into those by itself, and which
+//! are marked so that git shows no edits of them.
 
 /// An index that can't be read; git would not read it either.
 #[derive(Debug, PartialEq, Eq)]
@@ -10,22 +11,55 @@ const KIND: u32 = 0o170_000;
 const STAT_LEN: usize = 40;
 const MODE_AT: usize = 24;
 const EXTENDED: u16 = 0x4000;
+/// `git update-index --assume-unchanged`.
+const ASSUMED_UNCHANGED: u16 = 0x8000;
+/// `git update-index --skip-worktree`, in the second pair of flag bytes.
+const SKIPPED: u16 = 0x4000;
 
-/// The paths of submodules. `hash_len` is 20 or, where the repository says so, 32.
-pub(crate) fn gitlinks(bytes: &[u8], hash_len: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+/// What is of interest in an index.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    /// Checkouts of other repositories.
+    pub(crate) gitlinks: Vec<Vec<u8>>,
+    /// Paths whose edits git does not show.
+    pub(crate) hidden: Vec<Vec<u8>>,
+}
+
+/// Reads an index of a repository whose settings are not known: the length that fits is the one.
+pub(crate) fn parse_either(bytes: &[u8]) -> Result<Index, Malformed> {
+    let fitting = [20, 32].into_iter().find_map(|hash_len| {
+        let (index, end) = entries(bytes, hash_len).ok()?;
+        // Behind the entries are extensions, whose names are letters, or the sum alone.
+        let rest = bytes.get(end..)?;
+        let is_sum = rest.len() == hash_len;
+        let is_extension = rest.len() > hash_len && rest[..4].iter().all(u8::is_ascii_alphabetic);
+        (is_sum || is_extension).then_some(index)
+    });
+    fitting.ok_or(Malformed)
+}
+
+/// Reads an index. `hash_len` is 20 or, where the repository says so, 32.
+pub(crate) fn parse(bytes: &[u8], hash_len: usize) -> Result<Index, Malformed> {
+    entries(bytes, hash_len).map(|(index, _)| index)
+}
+
+/// The entries, and where they end.
+fn entries(bytes: &[u8], hash_len: usize) -> Result<(Index, usize), Malformed> {
     let number = |at: usize| bytes.get(at..at + 4)?.first_chunk().map(|four| u32::from_be_bytes(*four));
     let (version, count) = (number(4).ok_or(Malformed)?, number(8).ok_or(Malformed)?);
     if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return Err(Malformed);
     }
-    let mut found = Vec::new();
+    let mut found = Index::default();
     let mut at = 12;
     let mut name: Vec<u8> = Vec::new();
     for _ in 0..count {
         let mode = number(at + MODE_AT).ok_or(Malformed)?;
         let flags_at = at + STAT_LEN + hash_len;
-        let flags: &[u8; 2] = bytes.get(flags_at..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
-        let is_extended = u16::from_be_bytes(*flags) & EXTENDED != 0;
+        let flags_of = |at: usize| bytes.get(at..)?.first_chunk().map(|two| u16::from_be_bytes(*two));
+        let flags = flags_of(flags_at).ok_or(Malformed)?;
+        let is_extended = flags & EXTENDED != 0;
+        let more = if is_extended { flags_of(flags_at + 2).ok_or(Malformed)? } else { 0 };
         let mut name_at = flags_at + if is_extended { 4 } else { 2 };
         let kept = if version == 4 {
             let (cut, length) = varint(bytes.get(name_at..).ok_or(Malformed)?).ok_or(Malformed)?;
@@ -41,10 +75,13 @@ pub(crate) fn gitlinks(bytes: &[u8], hash_len: usize) -> Result<Vec<Vec<u8>>, Ma
         // Entries are padded to eight bytes, with one NUL at least.
         at = if version == 4 { name_at + length + 1 } else { at + ((name_at - at + length + 8) & !7) };
         if mode & KIND == GITLINK {
-            found.push(name.clone());
+            found.gitlinks.push(name.clone());
+        }
+        if flags & ASSUMED_UNCHANGED != 0 || more & SKIPPED != 0 {
+            found.hidden.push(name.clone());
         }
     }
-    Ok(found)
+    Ok((found, at))
 }
 
 /// git's numbers of variable length, and how many bytes one took.
@@ -66,7 +103,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn submodules_are_found_in_every_version_that_git_writes() {
+    fn submodules_and_marks_are_found_in_every_version_that_git_writes() {
         for (version, format) in [(2, "sha1"), (3, "sha1"), (4, "sha1"), (2, "sha256"), (4, "sha256")] {
             let top = std::env::temp_dir().join(format!("saggar-index-{}-{version}-{format}", std::process::id()));
             std::fs::create_dir_all(&top).unwrap();
@@ -84,19 +121,24 @@ mod tests {
                 let mode = if index % 2 == 0 { "160000" } else { "100644" };
                 git(&["update-index", "--add", "--info-only", "--cacheinfo", &format!("{mode},{id},{name}")]);
             }
+            git(&["update-index", "--assume-unchanged", "deep/er/module"]);
             if version == 3 {
                 git(&["update-index", "--skip-worktree", "aa/b"]);
             }
             let bytes = std::fs::read(top.join(".git/index")).unwrap();
             assert_eq!(bytes[7], version);
-            let found = gitlinks(&bytes, hash_len).unwrap();
-            assert_eq!(found, ["a", "aa/bc", "z"].map(|name| name.as_bytes().to_vec()), "{version} {format}");
+            let found = parse(&bytes, hash_len).unwrap();
+            let bytes_of = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+            assert_eq!(found.gitlinks, bytes_of(&["a", "aa/bc", "z"]), "{version} {format}");
+            let hidden: &[&str] = if version == 3 { &["aa/b", "deep/er/module"] } else { &["deep/er/module"] };
+            assert_eq!(found.hidden, bytes_of(hidden), "{version} {format}");
+            assert_eq!(parse_either(&bytes), Ok(found), "{version} {format}");
             for length in 0..bytes.len() - hash_len {
                 // Cut short it is malformed or, past the last entry, the same.
-                let _ = gitlinks(&bytes[..length], hash_len);
+                let _ = parse(&bytes[..length], hash_len);
             }
             std::fs::remove_dir_all(top).unwrap();
         }
-        assert_eq!(gitlinks(b"DIRC\0\0\0\x09\0\0\0\0", 20), Err(Malformed));
+        assert_eq!(parse(b"DIRC\0\0\0\x09\0\0\0\0", 20), Err(Malformed));
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! The kernel can't keep a program from making one beside files that it may make. So when a sandbox is dead, links that are younger
 //! than it are removed from the git directories it could write, before anyone is told that it ended.
+//!
+//! Where the workspace is a git directory itself, age is not enough: a directory with an older link in it may have been moved among git's
+//! own files, and the link is as old as before. (Elsewhere a git directory is a mount of its own, and nothing can be moved into it.) There
+//! the links of the start are listed, and all others removed.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,6 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat
 use rustix::io::Errno;
 
 use crate::acting::ActingAs;
+use crate::changes::Name;
 use crate::host_tree::HostTree;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
@@ -34,6 +39,8 @@ const AT_TOP: &[&[u8]] = &[
 ];
 /// Names kept to be told.
 const NAMED_MAX: usize = 8;
+/// Most links that a workspace may have among git's own files at the start.
+const KNOWN_MAX: usize = 1024;
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,23 +52,38 @@ pub(crate) struct Removed {
     pub(crate) is_incomplete: bool,
 }
 
-impl Removed {
-    fn remove(&mut self, directory: &OwnedFd, name: &CStr, whole: &[u8], since_ns: i128) -> Result<(), Errno> {
-        if changed_ns(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?) < since_ns {
-            return Ok(());
+/// Links of a workspace that is a git directory itself, as far as git would follow them.
+pub(super) fn of_bare(workspace: &HostTree) -> Result<Vec<Name>, Errno> {
+    let mut links = Vec::new();
+    let mut waiting = vec![Vec::new()];
+    let mut looked_into = 0;
+    while let Some(path) = waiting.pop() {
+        looked_into += 1;
+        let opened = match open(workspace, &path, Closed::Refused) {
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            other => other?.0,
+        };
+        list(&opened, &path, &mut waiting, |_, whole| {
+            links.push(Name(whole.to_vec()));
+            Ok(())
+        })?;
+        if links.len() > KNOWN_MAX || looked_into > DIRECTORIES_MAX {
+            return Err(Errno::TOOBIG);
         }
-        unlinkat(directory, name, AtFlags::empty())?;
-        self.count += 1;
-        if self.names.len() < NAMED_MAX {
-            self.names.push(String::from_utf8_lossy(whole).into_owned());
-        }
-        Ok(())
     }
+    Ok(links)
 }
 
-/// Removes links made since then, by the wall clock, from git directories of a workspace.
-pub(crate) fn remove_new_links(workspace: &HostTree, directories: &[String], since_ns: i128) -> Removed {
+/// Removes links made since then, by the wall clock, from git directories of a workspace. Where one of them is the workspace itself, all
+/// links but those that are `known`.
+pub(crate) fn remove_new_links(
+    workspace: &HostTree,
+    directories: &[String],
+    known: &[Name],
+    since_ns: i128,
+) -> Removed {
     let _owner = ActingAs::owner_of(workspace);
+    let is_bare = directories.iter().any(String::is_empty);
     let mut removed = Removed::default();
     let is_in_another = |name: &String| {
         let holds = |other: &String| other.is_empty() || name.starts_with(&format!("{other}/"));
@@ -71,6 +93,7 @@ pub(crate) fn remove_new_links(workspace: &HostTree, directories: &[String], sin
         directories.iter().filter(|name| !is_in_another(name)).map(|name| name.clone().into_bytes()).collect();
     // Hooks were held: a link in there is not the sandbox's.
     let held: Vec<Vec<u8>> = directories.iter().map(|name| format!("{name}/hooks").into_bytes()).collect();
+    let since_ns = since_ns - SLACK_NS;
     let mut looked_into = 0;
     while let Some(path) = waiting.pop() {
         if held.contains(&path) {
@@ -81,30 +104,53 @@ pub(crate) fn remove_new_links(workspace: &HostTree, directories: &[String], sin
             removed.is_incomplete = true;
             break;
         }
-        match open(workspace, &path) {
-            Ok((directory, stat)) => {
-                let walked = walk(&directory, &stat, &path, since_ns - SLACK_NS, &mut waiting, &mut removed);
-                removed.is_incomplete |= walked.is_err();
+        let (directory, stat) = match open(workspace, &path, Closed::Opened) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(_) => {
+                removed.is_incomplete = true;
+                continue;
             }
-            Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(_) => removed.is_incomplete = true,
+        };
+        // Nothing was made in it, and it has no directories that something could have been made in.
+        if !is_bare && changed_ns(&stat) < since_ns && stat.st_nlink == 2 {
+            continue;
         }
+        let mut failed = false;
+        let listed = list(&directory, &path, &mut waiting, |name, whole| {
+            let is_theirs = if is_bare {
+                known.iter().any(|known| known.as_bytes() == whole)
+            } else {
+                changed_ns(&statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?) < since_ns
+            };
+            if !is_theirs {
+                failed |= removed.remove(&directory, name, whole).is_err();
+            }
+            Ok(())
+        });
+        removed.is_incomplete |= failed || listed.is_err();
     }
     removed
 }
 
-fn walk(
-    directory: &OwnedFd,
-    stat: &Stat,
-    path: &[u8],
-    since_ns: i128,
-    waiting: &mut Vec<Vec<u8>>,
-    removed: &mut Removed,
-) -> Result<(), Errno> {
-    // Nothing was made in it, and it has no directories that something could have been made in.
-    if changed_ns(stat) < since_ns && stat.st_nlink == 2 {
-        return Ok(());
+impl Removed {
+    fn remove(&mut self, directory: &OwnedFd, name: &CStr, whole: &[u8]) -> Result<(), Errno> {
+        unlinkat(directory, name, AtFlags::empty())?;
+        self.count += 1;
+        if self.names.len() < NAMED_MAX {
+            self.names.push(String::from_utf8_lossy(whole).into_owned());
+        }
+        Ok(())
     }
+}
+
+/// Goes through one directory: what is in it is waited for, and links are shown to `link`, by their name and their whole path.
+fn list(
+    directory: &OwnedFd,
+    path: &[u8],
+    waiting: &mut Vec<Vec<u8>>,
+    mut link: impl FnMut(&CStr, &[u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -121,21 +167,30 @@ fn walk(
         };
         match kind {
             FileType::Directory => waiting.push(whole),
-            FileType::Symlink => removed.is_incomplete |= removed.remove(directory, name, &whole, since_ns).is_err(),
+            FileType::Symlink => link(name, &whole)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// Opens a directory for listing and removing, which the sandbox may have closed to us by its mode.
-fn open(workspace: &HostTree, path: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+/// What is done about a directory that is closed to us by its mode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    /// Nothing: it can't be looked into.
+    Refused,
+    /// The sandbox may have closed it, so it is opened.
+    Opened,
+}
+
+/// Opens a directory for listing and removing.
+fn open(workspace: &HostTree, path: &[u8], closed: Closed) -> Result<(OwnedFd, Stat), Errno> {
     let path = if path.is_empty() { &b"."[..] } else { path };
     let open = |flags: OFlags| {
         openat2(workspace.fd.as_fd(), path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)
     };
     let stat = fstat(&open(OFlags::PATH)?)?;
-    if stat.st_mode & 0o700 != 0o700 {
+    if stat.st_mode & 0o700 != 0o700 && closed == Closed::Opened {
         let place = open(OFlags::PATH)?;
         let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
         rustix::fs::chmod(own.as_str(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;

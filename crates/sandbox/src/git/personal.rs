@@ -1,4 +1,7 @@
-//! The settings that users have for all of their repositories, and the homes that paths in settings begin with.
+//! The settings that users and hosts have for all repositories, and the homes that paths in settings begin with.
+//!
+//! Only the names of these files are found here. git itself is not asked: outside of a repository it leaves out what `includeIf` adds
+//! for one, and a `git` on PATH may be a file that a sandbox wrote. Where several places are possible all of them are read.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,6 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::config::Setting;
+
+/// Most settings that are read from the environment.
+const FROM_ENVIRONMENT_MAX: usize = 256;
 /// No list of users is longer.
 const PASSWD_LEN_MAX: u64 = 16 << 20;
 
@@ -25,15 +32,39 @@ impl Personal {
         Self { homes }
     }
 
-    /// Where git keeps such settings.
+    /// Where git keeps such settings. Some of these files may be absent, or links.
     pub(super) fn files(&self) -> Vec<PathBuf> {
-        let mut files = vec![PathBuf::from("/etc/gitconfig")];
+        let mut files = vec![PathBuf::from("/etc/gitconfig"), PathBuf::from("/usr/local/etc/gitconfig")];
+        files.extend(prefixes().into_iter().map(|prefix| prefix.join("etc/gitconfig")));
+        for variable in ["GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL"] {
+            files.extend(std::env::var_os(variable).map(PathBuf::from));
+        }
         files.extend(std::env::var_os("XDG_CONFIG_HOME").map(|directory| Path::new(&directory).join("git/config")));
         for home in &self.homes {
             files.extend([home.join(".config/git/config"), home.join(".gitconfig")]);
         }
         files.retain(|file| file.is_absolute());
+        let mut seen = std::collections::BTreeSet::new();
+        files.retain(|file| seen.insert(file.clone()));
         files
+    }
+
+    /// Settings that the environment holds itself, as `git -c` and some shells' set-ups put them there.
+    pub(super) fn from_environment() -> Vec<Setting> {
+        let variable = |name: &str| std::env::var_os(name).map(OsString::into_vec);
+        let count = std::env::var("GIT_CONFIG_COUNT").ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+        let numbered = (0..usize::min(count, FROM_ENVIRONMENT_MAX)).filter_map(|number| {
+            let key = variable(&format!("GIT_CONFIG_KEY_{number}"))?;
+            Some(Setting::new(&key, variable(&format!("GIT_CONFIG_VALUE_{number}"))))
+        });
+        let template = variable("GIT_TEMPLATE_DIR").map(|value| Setting::new(b"init.templatedir", Some(value)));
+        numbered.chain(template).collect()
+    }
+
+    /// Whether a setting's value is a path that leads to the same place in every repository.
+    pub(super) fn is_whole_path(&self, setting: &Setting) -> bool {
+        let paths = setting.value.as_deref().and_then(|value| self.expand(value).ok()).unwrap_or_default();
+        !paths.is_empty() && paths.iter().all(|path| path.is_absolute())
     }
 
     /// A path as git understands it in its settings: `~` and `~name` are homes. What can't be understood is an error.
@@ -61,6 +92,19 @@ impl Personal {
         let home = home_where(|fields| fields.first() == Some(&name)).ok_or(Errno::NOTSUP)?;
         Ok(vec![home.join(tail)])
     }
+}
+
+/// Where gits on PATH are installed. One that isn't in `/usr` reads its system-wide settings below its own prefix.
+fn prefixes() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+    let programs = directories.map(|directory| directory.join("git")).filter(|program| program.is_file());
+    let above = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
+    // A package manager may have put a link there.
+    programs
+        .flat_map(|program| [above(&program), program.canonicalize().ok().as_deref().and_then(above)])
+        .flatten()
+        .collect()
 }
 
 /// The home of the first user that fits.

@@ -115,6 +115,12 @@ impl Reading<'_> {
     }
 }
 
-pub(super) fn path_of(bytes: &[u8]) -> &Path {
+/// What git takes for a path that stands in a file alone: blanks at its end are part of it, line ends are not.
+pub(crate) fn line_of(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    bytes[..end].split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+pub(crate) fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
