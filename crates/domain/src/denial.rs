@@ -27,6 +27,8 @@ pub enum DenialCode {
     SyscallRefused,
     /// A symbolic link that was made in a git directory was removed.
     LinkRemoved,
+    /// A program tried to reach a network, and its sandbox has none.
+    NetworkRefused,
     /// More syscalls were refused than are kept.
     DenialsDropped,
 }

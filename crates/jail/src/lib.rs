@@ -26,7 +26,7 @@ pub use caps::ROOT_CAPABILITIES;
 pub use fence::abi as landlock_abi;
 pub use identity::Identity;
 pub use memfd::SealedProgram;
-pub use plan::{Attributes, Cover, Fence, Op, Plan, Source, Supplies};
+pub use plan::{Attributes, Cover, Fate, Fence, Op, Plan, Source, Supplies};
 pub use reap::{Reaped, reap};
 pub use rule::Rule;
 pub use signal::Signals;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
 use saggar_supervisor::control::Final;
 
+use crate::borrowed::refuse_borrowed_root;
 use crate::placeholder::Gate;
 
 /// What the names of the doctor's workspaces in it begin with.
@@ -27,6 +28,7 @@ pub struct DataDirectory {
 impl DataDirectory {
     /// Opens it, making it if it isn't there. `given` comes before the environment's choice, and that before the default.
     pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
+        refuse_borrowed_root()?;
         let path = match given {
             Some(path) => path.to_owned(),
             None => Self::default_path()?,
@@ -93,6 +95,17 @@ impl DataDirectory {
                     "name one with --data-dir or SAGGAR_DATA_DIR",
                 )
             })
+    }
+
+    /// Remembers what was said of this host, and whether that is news: what doesn't change is said once to a person, not at every start.
+    pub fn is_news(&self, said: &str) -> bool {
+        let path = self.path.join("said");
+        if std::fs::read_to_string(&path).is_ok_and(|before| before == said) {
+            return false;
+        }
+        // What can't be remembered is said again.
+        let _ = std::fs::write(&path, said);
+        true
     }
 
     /// Where it is, as it was given.

@@ -6,14 +6,14 @@ use saggar_domain::{
     Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, SandboxId, Spec, User,
 };
 use saggar_jail::Identity;
-use saggar_jail::cgroup::{Group, Host};
+use saggar_jail::cgroup::{Group, Host, View};
 
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
 use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
-use crate::plan::{Brought, Layout, lay_out};
+use crate::plan::{Brought, Layout, Life, lay_out};
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 
@@ -53,6 +53,7 @@ pub(crate) fn prepare(
     sandbox: &SandboxId,
     host: Host,
     spec: &Spec,
+    life: Life,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
@@ -70,7 +71,11 @@ pub(crate) fn prepare(
     holdings.cgroups =
         Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
-    match lay_out(spec, identity, &brought) {
+    let views = match identity {
+        Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
+        Identity::Single { .. } => Vec::new(),
+    };
+    match lay_out(spec, life, identity, &brought, views) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,

@@ -11,6 +11,7 @@ use crate::channel::Incoming;
 use crate::control::{EventBody, Reply};
 use crate::deadline::Cause;
 use crate::ending::describe_ending;
+use crate::unreached::Unreached;
 
 use super::connection::{Following, Role};
 use super::exec::{Ended, Lie, shortened};
@@ -136,6 +137,7 @@ impl Hold {
         let short = if looks_killed { self.ran_short(number) } else { None };
         if end != End::Code(0) {
             self.look_for_refused_processes();
+            self.look_for_refused_network();
         }
         self.trim(number);
         let exec = self.execs.get_mut(number).ok_or(Lie)?;
@@ -194,6 +196,13 @@ impl Hold {
             self.pids_refused = refused;
             let message = format!("one more process or thread than {} was refused", self.spec.limits.pids.value);
             self.tell(EventBody::Limit { denial: Denial::limit(LimitName::Pids, message) });
+        }
+    }
+
+    /// Only the whole sandbox is counted: what others that still run have tried is told with the first that fails.
+    fn look_for_refused_network(&mut self) {
+        if let Some(denial) = self.unreached.as_mut().and_then(Unreached::take_denial) {
+            self.tell(EventBody::Denial { denial });
         }
     }
 }
