@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod events;
 mod fixture;
+mod joint;
 mod outcome;
 mod probe;
 mod remote;
