@@ -4,20 +4,20 @@ use saggar_domain::{Code, Problem};
 
 use crate::ranges;
 
-/// Refuses to go on as such a root: everything that follows would fail for reasons that lead nowhere.
-pub(crate) fn refuse_borrowed_root() -> Result<(), Problem> {
+/// Says so, if we are such a root: everything that follows would fail for reasons that lead nowhere.
+pub(crate) fn borrowed_root() -> Option<Problem> {
     if !rustix::process::geteuid().is_root() {
-        return Ok(());
+        return None;
     }
-    match std::fs::read_to_string("/proc/self/uid_map") {
-        Ok(map) if !has_ranges(&map) => Err(Problem::new(
+    // Without such a file there are no user namespaces, and this is the one root there is.
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    (!has_ranges(&map)).then(|| {
+        Problem::new(
             Code::UnsupportedCapability,
             "saggar runs as root of a user namespace without ids of its own to give away, as `unshare -r` makes one; this root has no rights on the host",
             "start it outside of that namespace: as the ordinary user you are there, or as root of the host",
-        )),
-        // Without such a file there are no user namespaces, and this is the one root there is.
-        _ => Ok(()),
-    }
+        )
+    })
 }
 
 /// Whether the ids that sandboxes get are among those of this namespace.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
 use saggar_supervisor::control::Final;
 
-use crate::borrowed::refuse_borrowed_root;
+use crate::borrowed::borrowed_root;
 use crate::placeholder::Gate;
 
 /// What the names of the doctor's workspaces in it begin with.
@@ -28,17 +28,18 @@ pub struct DataDirectory {
 impl DataDirectory {
     /// Opens it, making it if it isn't there. `given` comes before the environment's choice, and that before the default.
     pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
-        refuse_borrowed_root()?;
         let path = match given {
             Some(path) => path.to_owned(),
             None => Self::default_path()?,
         };
         let fail = |what: &str| {
-            Problem::new(
+            let problem = Problem::new(
                 Code::DataDirectory,
                 format!("the data directory {what}"),
                 "name one that is yours alone (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
-            )
+            );
+            // The default one is the host's root's.
+            borrowed_root().unwrap_or(problem)
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = match open(&path, flags, Mode::empty()) {

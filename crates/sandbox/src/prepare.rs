@@ -8,6 +8,7 @@ use saggar_domain::{
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host, View};
 
+use crate::borrowed::borrowed_root;
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
 use crate::host_tree::HostTree;
@@ -56,6 +57,9 @@ pub(crate) fn prepare(
     life: Life,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
+    if let Some(problem) = borrowed_root() {
+        return Err(refused(problem));
+    }
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
     observe(EventBody::Setup {
