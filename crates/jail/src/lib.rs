@@ -32,4 +32,4 @@ pub use rule::Rule;
 pub use signal::Signals;
 pub use spawn::{Jailed, SpawnError, Step, spawn};
 pub use sys::{MountAttributes, clone_tree, pause_briefly, set_mount_attributes};
-pub use userns::{IdPair, mapping_namespace};
+pub use userns::{IdPair, Mapping, mapping_namespace};

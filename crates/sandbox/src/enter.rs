@@ -56,6 +56,7 @@ impl Prepared {
         }
         // They are in the root now.
         layout.mounts.clear();
+        layout.mappings.clear();
         Ok(jailed)
     }
 }

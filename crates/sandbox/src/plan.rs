@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
-    Attributes, Cover, Fate, Fence, IdPair, Identity, MountAttributes, Op, Rule, Source, clone_tree, mapping_namespace,
-    set_mount_attributes,
+    Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
+    mapping_namespace, set_mount_attributes,
 };
 
 use crate::host_tree::HostTree;
@@ -26,6 +26,8 @@ pub(crate) struct Layout {
     pub(crate) fence: Fence,
     /// Keeps the detached mounts that the operations refer to.
     pub(crate) mounts: Vec<OwnedFd>,
+    /// What they are mapped by, until it costs nothing to let go of.
+    pub(crate) mappings: Vec<Mapping>,
     /// Which of its cgroups it sees.
     pub(crate) views: Vec<View>,
     /// Whether programs can run as root of the sandbox.
@@ -75,6 +77,7 @@ pub(crate) fn lay_out(
         },
         fence: Fence::default(),
         mounts: Vec::new(),
+        mappings: Vec::new(),
         views,
         has_root,
         has_layers: false,
@@ -102,7 +105,7 @@ impl Layout {
     /// Parts of the host's /etc. Whoever may write /etc gets a copy-on-write view of them instead of a read-only mount: to copy hundreds of
     /// files for each sandbox would take longer than all the rest.
     fn of_the_host(&mut self, identity: Identity) {
-        let namespace = match identity {
+        let mapping = match identity {
             Identity::Range { base } if self.has_root => {
                 let roots = IdPair { on_disk: 0, seen: base };
                 mapping_namespace(roots, roots).ok()
@@ -118,7 +121,7 @@ impl Layout {
                 continue;
             }
             // What can't be mapped shows as nobody's: root inside can replace it, but not change it in place.
-            let lower = namespace.as_ref().and_then(|namespace| mapped(&path, namespace).ok());
+            let lower = mapping.as_ref().and_then(|mapping| mapped(&path, mapping.namespace()).ok());
             let lower = lower.map_or(Source::System(path), |mount| {
                 let source = Source::Detached(mount.as_raw_fd());
                 self.mounts.push(mount);
@@ -128,6 +131,7 @@ impl Layout {
             self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
             self.ops.push(Op::Overlay { lower, target, layer, fate: Fate::Dropped });
         }
+        self.mappings.extend(mapping);
     }
 
     fn places_for_views(&mut self) {
@@ -268,15 +272,16 @@ impl Layout {
             }
         };
         let seen = base + spec.user.id();
-        let namespace = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
+        let mapping = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
             .map_err(refuse("making its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
         let attributes = MountAttributes {
             is_read_only: access == Access::ReadOnly && Rule::ReadOnlyMounts.is_on(),
-            id_map: Some(&namespace),
+            id_map: Some(mapping.namespace()),
             ..MountAttributes::default()
         };
         set_mount_attributes(&mount, attributes).map_err(refuse("mapping its ids"))?;
+        self.mappings.push(mapping);
         let source = Source::Detached(mount.as_raw_fd());
         self.mounts.push(mount);
         Ok(source)
