@@ -67,11 +67,11 @@ fn raw_stdin() -> Option<(OwnedFd, Termios)> {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         if let Some(screen) = &self.screen {
-            // A terminal that went away, or that nobody reads, is not put back.
             let reset = match self.kind {
                 Terminal::Screen => RESET_SCREEN,
                 Terminal::Whole => RESET,
             };
+            // A terminal that went away, or that nobody reads, is not put back.
             let _ = streams::write_all(screen.as_fd(), reset, Some(RESET_PATIENCE));
         }
         if let Some((terminal, before)) = &self.keyboard {
