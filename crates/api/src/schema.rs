@@ -82,7 +82,7 @@ stand_ins! {
 #[schema(as = Denial)]
 #[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct DenialShape {
-    /// What kind: refused, limit_reached, syscall_refused, denials_dropped.
+    /// What kind: refused, limit_reached, syscall_refused, network_refused, link_removed, denials_dropped.
     code: String,
     /// The rule that refused, such as `seccomp/mounts` or `limit/memory`.
     #[schema(example = "limit/memory")]

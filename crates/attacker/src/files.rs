@@ -42,19 +42,42 @@ fn write_workspace(out: &Out, _: &[String]) {
     out.tried("remove", fs::remove_file("/workspace/d"));
 }
 
-fn write_system(out: &Out, _: &[String]) {
+/// With the argument `keep` what could be written stays, so that it can be looked for elsewhere.
+fn write_system(out: &Out, arguments: &[String]) {
+    let keeps = arguments.iter().any(|argument| argument == "keep");
     for directory in [
-        "/", "/etc", "/usr", "/usr/bin", "/usr/lib", "/bin", "/lib", "/var", "/run", "/sys", "/proc", "/dev", "/home",
-        "/mnt", "/root",
+        "/",
+        "/etc",
+        "/etc/alternatives",
+        "/etc/ssl/certs",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/bin",
+        "/lib",
+        "/opt",
+        "/srv",
+        "/var",
+        "/run",
+        "/sys",
+        "/sys/fs/cgroup",
+        "/proc",
+        "/dev",
+        "/home",
+        "/mnt",
+        "/root",
     ] {
         let file = format!("{}/saggar-probe", directory.trim_end_matches('/'));
-        if out.tried(directory, fs::write(&file, "x")).is_some() {
+        if out.tried(directory, fs::write(&file, "saggar-probe\n")).is_some() && !keeps {
             // What could be made is removed again.
             unheeded(fs::remove_file(&file));
         }
     }
     for file in ["/etc/passwd", "/etc/hosts", "/etc/ld.so.cache", "/usr/bin/env", "/probe/setuid-attacker"] {
-        out.tried(&format!("open {file}"), open(file, libc::O_WRONLY, 0));
+        let opened = out.tried(&format!("open {file}"), open(file, libc::O_WRONLY | libc::O_APPEND, 0));
+        if let Some(opened) = opened.filter(|_| keeps) {
+            unheeded(std::io::Write::write_all(&mut fs::File::from(opened), b"saggar-probe\n"));
+        }
     }
 }
 

@@ -267,7 +267,12 @@ fn look_into_sys(out: &Out, _: &[String]) {
     ] {
         out.tried(name, fs::metadata(name));
     }
-    out.examined("/sys is empty", fs::read_dir("/sys").is_ok_and(|mut entries| entries.next().is_none()), "");
+    let has_only = |directory: &str, name: &str| {
+        fs::read_dir(directory)
+            .map_or(true, |mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == name)))
+    };
+    let is_bare = has_only("/sys", "fs") && has_only("/sys/fs", "cgroup");
+    out.examined("/sys has nothing but the sandbox's cgroups", is_bare, "");
 }
 
 fn control_cgroups(out: &Out, _: &[String]) {
@@ -285,9 +290,16 @@ fn control_cgroups(out: &Out, _: &[String]) {
         open_for_writing(out, &format!("/sys/fs/cgroup/{name}"));
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // The fourth word is what part of its filesystem a mount shows, the sixth how.
+    let is_own = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.get(3) == Some(&"/")
+            && words.get(5).is_some_and(|options| options.split(',').any(|option| option == "ro"))
+    };
+    let is_cgroup = |line: &&str| line.split(" - ").nth(1).is_some_and(|kind| kind.starts_with("cgroup"));
     out.examined(
-        "no cgroup filesystem",
-        !mounts.lines().any(|line| line.split(" - ").nth(1).is_some_and(|kind| kind.starts_with("cgroup"))),
+        "cgroup filesystems are read-only and the sandbox's own",
+        mounts.lines().filter(is_cgroup).all(is_own),
         "",
     );
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -66,7 +66,7 @@ pub(crate) enum Command {
 /// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
+    after_help = "A pipe or a file on stdin is passed to the program. On a terminal the program gets one of its own, which shows everything but clipboard, title and report sequences. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
 )]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory
@@ -123,10 +123,10 @@ pub(crate) struct RunArguments {
     /// Read the spec from a TOML or JSON file; flags may add to it, not contradict it
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Where stdin comes from: a file, or - for ours [default: empty]
-    #[arg(long, value_name = "FILE|-")]
+    /// Where stdin comes from: none, a file, or - for ours without a terminal [default: ours; on a terminal, a terminal of its own]
+    #[arg(long, value_name = "none|FILE|-")]
     pub(crate) stdin: Option<OsString>,
-    /// Give the program a terminal of its own, joined to ours
+    /// Give the program a terminal of its own that may do anything to ours: clipboard, title and reports too
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) tty: bool,
     /// Print one JSON object at the end instead of passing streams through
@@ -138,8 +138,8 @@ pub(crate) struct RunArguments {
     /// Where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The program and its arguments, after --
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    /// The program, and everything after it is its arguments; write -- before one whose name begins with a hyphen
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
 }
 

@@ -7,6 +7,7 @@ mod check;
 mod doctor;
 mod events;
 mod fixture;
+mod joint;
 mod manual;
 mod outcome;
 mod probe;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
 use rustix::event::Timespec;
-use saggar_domain::{Code, ExecResult, ExecStatus, Problem};
+use saggar_domain::{Code, Denial, DenialCode, ExecResult, ExecStatus, Problem};
 
 use crate::streams::{copy, write_all};
 
@@ -37,6 +37,11 @@ pub(crate) fn exit_status(result: &ExecResult) -> u8 {
     }
 }
 
+/// Whether a program was there to do anything.
+pub(crate) fn has_run(status: ExecStatus) -> bool {
+    !matches!(status, ExecStatus::Refused | ExecStatus::SetupFailed)
+}
+
 /// One object on one line.
 pub(crate) fn print_json(result: &ExecResult) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(result)?;
@@ -44,13 +49,17 @@ pub(crate) fn print_json(result: &ExecResult) -> std::io::Result<()> {
     write_all(std::io::stdout().as_fd(), &line, None)
 }
 
-/// What a person has to know besides the program's own output. Silent when all went well.
-pub(crate) fn print_notes(result: &ExecResult) {
+/// What a person has to know besides the program's own output. Silent when all went well. What this host doesn't enforce is told where it is
+/// news; it is always in the result, in the events and in `doctor`.
+pub(crate) fn print_notes(result: &ExecResult, is_news: impl FnOnce(&str) -> bool) {
     let mut notes = String::new();
     if let Some(error) = &result.error {
         notes.push_str(&problem_text(error));
     }
-    for denial in result.denials.iter().filter(|_| result.error.is_none()) {
+    // A program that did what it was to do needed no network: many only look for one.
+    let has_succeeded = result.exit_code == Some(0);
+    let is_told = |denial: &&Denial| denial.code != DenialCode::NetworkRefused || !has_succeeded;
+    for denial in result.denials.iter().filter(|_| result.error.is_none()).filter(is_told) {
         notes.push_str(&format!("saggar: {} ({})\n", denial.message, denial.rule));
     }
     if let Some(count) = result.changes_kept.filter(|count| *count > 0) {
@@ -61,14 +70,17 @@ pub(crate) fn print_notes(result: &ExecResult) {
     }
     if !result.unenforced.is_empty() {
         let names: Vec<&str> = result.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
-        notes.push_str(&format!(
-            "saggar: not enforced on this host: {} (`saggar doctor` tells why; --strict refuses to start)\n",
+        let note = format!(
+            "saggar: default limits not enforced here: {} (said once; `saggar doctor` tells why, --strict refuses to start)\n",
             names.join(", ")
-        ));
+        );
+        if is_news(&note) {
+            notes.push_str(&note);
+        }
     }
     // Colours that a program left on must not hide what is said about it.
-    let has_run = !matches!(result.status, ExecStatus::Refused | ExecStatus::SetupFailed);
-    let reset = if has_run && !notes.is_empty() && std::io::stderr().is_terminal() { "\x1b[0m" } else { "" };
+    let reset =
+        if has_run(result.status) && !notes.is_empty() && std::io::stderr().is_terminal() { "\x1b[0m" } else { "" };
     let text = format!("{reset}{}", visible(&notes));
     if let Ok(stderr) = copy(std::io::stderr().as_fd()) {
         // Nothing is left to do if even this can't be printed, or nobody reads it; the exit status tells too.

@@ -11,12 +11,14 @@ use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, policy_hash, reap
 
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};
-use crate::outcome::{OUR_FAILURE, exit_status, print_json, print_notes, problem_text};
+use crate::joint::{Joint, Wish};
+use crate::outcome::{OUR_FAILURE, exit_status, has_run, print_json, print_notes, problem_text};
 use crate::terminal::{self, HandedOver};
 use crate::{spec_file, streams};
 
-/// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH tells of a new size.
-const SIGNALS: &[i32] = &[1, 2, 3, 15, 28];
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH tells of a new size. While SIGTTIN and SIGTTOU are blocked, a terminal that is another
+/// job's refuses us instead of stopping us: someone has to watch the clock.
+const SIGNALS: &[i32] = &[1, 2, 3, 15, 21, 22, 28];
 
 /// Runs it, prints, and says how it ended.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
@@ -29,6 +31,7 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
         }
     };
     let is_json = arguments.json;
+    let data_dir = arguments.data_dir.clone();
     // Before anything else: until everything is cleaned up a signal cancels, and never leaves anything half-made.
     let signals = Signals::block(SIGNALS);
     let result = execute(arguments, ids, start, signals.as_ref().map_err(std::io::Error::to_string));
@@ -38,7 +41,8 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     }
     let printed = if is_json { print_json(&result) } else { Ok(()) };
     if !is_json {
-        print_notes(&result);
+        // Without a data directory nothing is remembered, and all of it is news.
+        print_notes(&result, |note| DataDirectory::open(data_dir.as_deref()).map_or(true, |data| data.is_news(note)));
     }
     match printed {
         Ok(()) => ExitCode::from(exit_status(&result)),
@@ -79,25 +83,29 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
             Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
         })?;
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
-        let streams = streams::open(&arguments, &spec)?;
-        Ok((spec, data, streams, signals))
+        let joint = Joint::of(Wish { stdin: arguments.stdin.as_deref(), tty: arguments.tty, is_json: arguments.json });
+        let streams = streams::open(arguments.json, &joint, &spec)?;
+        Ok((spec, data, joint.terminal, streams, signals))
     });
     let report = match outcome {
         Err(problem) => Report::not_started(ExecStatus::Refused, problem),
-        Ok((spec, data, streams, signals)) => {
+        Ok((spec, data, terminal, streams, signals)) => {
             reap(&data);
             let job = Job {
                 spec,
                 program: arguments.program.into_iter().map(OsStringExt::into_vec).collect(),
                 streams,
-                terminal: arguments.tty.then(terminal::size),
-                terminal_name: arguments.tty.then(terminal::name),
+                terminal: terminal.map(|_| terminal::size()),
+                terminal_name: terminal.map(|_| terminal::name()),
                 wants_usage: arguments.json || arguments.events.is_some(),
                 keeps_changes: true,
                 signals,
             };
-            let terminal = arguments.tty.then(HandedOver::begin);
+            let mut terminal = terminal.map(HandedOver::begin);
             let report = saggar_sandbox::run(&data, &ids, job, &mut |body| log.write(body));
+            if let Some(terminal) = terminal.as_mut().filter(|_| !has_run(report.status)) {
+                terminal.was_not_used();
+            }
             drop(terminal);
             report
         }

@@ -12,26 +12,25 @@ use saggar_domain::{Code, Problem, Spec};
 use saggar_sandbox::HostTree;
 use saggar_supervisor::{EscapeFilter, Sink, Streams};
 
-use crate::args::RunArguments;
+use crate::joint::{Joint, Stdin, Terminal};
 
 /// Opens the streams for a command line.
-pub(crate) fn open(arguments: &RunArguments, spec: &Spec) -> Result<Streams, Problem> {
+pub(crate) fn open(is_json: bool, joint: &Joint, spec: &Spec) -> Result<Streams, Problem> {
     let limit = spec.limits.output;
     let sink = |fd: BorrowedFd<'_>, is_terminal: bool| -> Result<Sink, Problem> {
-        if arguments.json {
+        if is_json {
             return Ok(Sink::keep(limit.value.bytes()));
         }
-        // With a terminal of its own the program's output is for that terminal, and escapes are the point.
-        let filter = (is_terminal && !arguments.tty).then(EscapeFilter::default);
+        let filter = filter(joint.terminal).filter(|_| is_terminal);
         let asked = limit.is_asked.then(|| limit.value.bytes());
         Ok(Sink::forward(copy(fd)?, asked, filter))
     };
     let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
     Ok(Streams {
-        stdin: stdin(arguments, spec)?,
+        stdin: stdin(&joint.stdin, spec)?,
         stdout: sink(stdout.as_fd(), stdout.is_terminal())?,
         stderr: sink(stderr.as_fd(), stderr.is_terminal())?,
-        terminal: if arguments.tty && std::io::stdin().is_terminal() {
+        terminal: if joint.terminal.is_some() && std::io::stdin().is_terminal() {
             Some(copy(std::io::stdin().as_fd())?)
         } else {
             None
@@ -39,13 +38,30 @@ pub(crate) fn open(arguments: &RunArguments, spec: &Spec) -> Result<Streams, Pro
     })
 }
 
-fn stdin(arguments: &RunArguments, spec: &Spec) -> Result<Option<OwnedFd>, Problem> {
-    match arguments.stdin.as_deref() {
-        None if !arguments.tty => Ok(None),
-        None => Ok(Some(copy(std::io::stdin().as_fd())?)),
-        Some(target) if target == "-" => Ok(Some(copy(std::io::stdin().as_fd())?)),
-        Some(target) => file(target, spec).map(Some),
+/// What is taken out of output for a terminal of ours.
+pub(crate) fn filter(terminal: Option<Terminal>) -> Option<EscapeFilter> {
+    match terminal {
+        None => Some(EscapeFilter::default()),
+        Some(Terminal::Screen) => Some(EscapeFilter::for_screen()),
+        Some(Terminal::Whole) => None,
     }
+}
+
+fn stdin(stdin: &Stdin, spec: &Spec) -> Result<Option<OwnedFd>, Problem> {
+    match stdin {
+        Stdin::Empty => Ok(None),
+        Stdin::Ours => Ok(Some(own_pipe().map_or_else(|| copy(std::io::stdin().as_fd()), Ok)?)),
+        Stdin::File(target) => file(target, spec).map(Some),
+    }
+}
+
+/// A pipe on stdin, opened anew so that it can be non-blocking for us alone: another reader of the same pipe may take what was there for us, and
+/// a read that waits for more would be deaf to deadlines and signals.
+fn own_pipe() -> Option<OwnedFd> {
+    let stdin = std::io::stdin();
+    let is_pipe = fstat(&stdin).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    is_pipe.then(|| rustix::fs::open("/proc/self/fd/0", flags, Mode::empty()).ok()).flatten()
 }
 
 /// A stdin file must be a regular one, in the working directory, the workspace or a mount: somewhere the user has pointed at
@@ -55,7 +71,7 @@ fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
         Problem::new(
             Code::InvalidStdin,
             format!("stdin file {target:?} {why}"),
-            "name a regular file in the working directory, the workspace or a mount, or pipe it in: --stdin - < FILE",
+            "name a regular file in the working directory, the workspace or a mount, or pipe it in: < FILE",
         )
     };
     let resolved =

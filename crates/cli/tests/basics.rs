@@ -39,3 +39,19 @@ fn completions_and_manual_pages_come_from_the_command_line_itself() {
     assert_eq!(done.code, 125);
     assert!(done.stderr.contains("is not a directory"), "{}", done.stderr);
 }
+
+#[test]
+fn the_first_word_that_is_no_flag_is_the_program_and_all_after_it_its_own() {
+    let place = Place::new();
+    let run = |arguments: &[&str]| {
+        let output = place.command([&["run"], arguments].concat()).output().expect("the binary was built");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let said = |text: &str| (Some(0), text.to_owned());
+    assert_eq!(run(&["/bin/echo", "a", "--json", "-n", "--", "b"]), said("a --json -n -- b\n"));
+    assert_eq!(run(&["--env", "A=1", "sh", "-c", "echo $A \"$@\"", "sh", "--memory", "x"]), said("1 --memory x\n"));
+    assert_eq!(run(&["--", "/bin/echo", "--", "a"]), said("-- a\n"));
+    // A flag that isn't ours is no program.
+    assert_eq!(run(&["--no-such-flag", "/bin/echo"]), (Some(125), String::new()));
+    assert_eq!(run(&["--", "--no-such-program"]).0, Some(127));
+}

@@ -52,10 +52,76 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[test]
-fn only_private_directories_of_the_root_can_be_written() {
+fn root_of_a_sandbox_writes_all_of_its_private_root_and_nothing_that_is_the_hosts() {
     let place = Place::new();
-    for user in ["user", "root"] {
-        let flags = ["--user", user];
+    let flags = ["--user", "root"];
+    let refused = [
+        "write('/usr/new')",
+        "write('/usr/bin/env', os.O_APPEND)",
+        "write('/usr/local/bin/new')",
+        "write('/bin/new')",
+        "write('/lib/new')",
+        "write('/dev/new')",
+        "os.unlink('/dev/null')",
+        "os.chmod('/dev', 0o777)",
+        "write('/sys/new')",
+        "os.mkdir('/sys/fs/new')",
+        "write('/proc/new')",
+        "write('/.empty/new')",
+        "write('/.scratch/new')",
+        "os.rename('/.scratch', '/moved')",
+        "os.rmdir('/usr')",
+        "os.chmod('/usr/bin/env', 0o777)",
+    ];
+    check_all(&place, &flags, &refused, &format!("{REFUSED}|ENOENT"));
+    let allowed = [
+        "write('/new')",
+        "os.mkdir('/data')",
+        "write('/data/new')",
+        "write('/etc/new')",
+        "os.makedirs('/etc/foo.d/bar')",
+        "write('/etc/foo.d/x')",
+        "write('/etc/passwd', os.O_APPEND)",
+        "os.rename('/etc/hosts', '/tmp/hosts')",
+        "write('/etc/hosts')",
+        "write('/etc/ld.so.cache', os.O_APPEND)",
+        "write('/opt/new')",
+        "write('/srv/new')",
+        "write('/var/new')",
+        "write('/run/new')",
+        "write('/home/new')",
+        "write('/mnt/new')",
+        "write('/root/new')",
+        "write('/home/user/new')",
+        "write('/tmp/new')",
+        "write('/dev/shm/new')",
+        "write('/workspace/new')",
+        "os.chmod('/etc/passwd', 0o600)",
+    ];
+    check_all(&place, &flags, &allowed, "ok|None");
+    // Where the host has them: what is too much to copy for each sandbox is copied when it is written.
+    for directory in ["/etc/alternatives", "/etc/ssl/certs", "/etc/fonts"] {
+        if Path::new(directory).is_dir() {
+            check(&place, &flags, &[(&format!("write('{directory}/new')"), "ok")]);
+            assert!(!Path::new(directory).join("new").exists(), "{directory} is the host's");
+        }
+    }
+    let bundle = "/etc/ssl/certs/ca-certificates.crt";
+    if is_root() && Path::new(bundle).is_file() {
+        let before = std::fs::read(bundle).expect("anyone may");
+        let script = format!("echo more >> {bundle} && tail -n 1 {bundle} && rm -r /etc/ssl && ls /etc/ssl");
+        let done = place.sh(&flags, &script);
+        assert_eq!(done.stdout, "more\n", "{done:?}");
+        assert!(std::fs::read(bundle).expect("anyone may") == before, "it was the host's");
+    }
+    assert!(!Path::new("/etc/foo.d").exists());
+}
+
+#[test]
+fn an_ordinary_user_inside_writes_only_what_is_that_users() {
+    let place = Place::new();
+    {
+        let flags = ["--user", "user"];
         let refused = [
             "write('/new')",
             "write('/usr/new')",
@@ -96,8 +162,7 @@ fn only_private_directories_of_the_root_can_be_written() {
             "ok",
         );
     }
-    check(&place, &["--user", "user"], &[("write('/root/a')", REFUSED)]);
-    check(&place, &["--user", "root"], &[("write('/root/a')", "ok")]);
+    check_all(&place, &[], &["write('/root/a')", "write('/opt/a')", "write('/srv/a')"], REFUSED);
     check(&place, &["--fs", "read-only"], &[("write('/workspace/a')", REFUSED), ("write('/tmp/a')", "ok")]);
 }
 
@@ -106,8 +171,7 @@ fn the_root_holds_programs_and_nothing_else_of_the_host() {
     let place = Place::new();
     let secret = place.write("secret", "of the host\n");
     let system = "{'usr', 'bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'}";
-    let own =
-        "['.empty', '.null', 'dev', 'etc', 'home', 'mnt', 'proc', 'root', 'run', 'sys', 'tmp', 'var', 'workspace']";
+    let own = "['.empty', '.null', 'dev', 'etc', 'home', 'mnt', 'opt', 'proc', 'root', 'run', 'srv', 'sys', 'tmp', 'var', 'workspace']";
     check(
         &place,
         &[],
@@ -121,10 +185,7 @@ fn the_root_holds_programs_and_nothing_else_of_the_host() {
                 "[name for name in ('shadow', 'gshadow', 'sudoers', 'ssh', 'machine-id', 'fstab', 'cron.d') if os.path.lexists('/etc/' + name)]",
                 "[]",
             ),
-            (
-                "[name for name in ('boot', 'srv', 'lost+found', 'media', '.scratch') if os.path.lexists('/' + name)]",
-                "[]",
-            ),
+            ("[name for name in ('boot', 'lost+found', 'media', '.scratch') if os.path.lexists('/' + name)]", "[]"),
             ("remains('/etc/passwd')", "there"),
             ("remains('/usr/bin/env')", "there"),
         ],
@@ -357,20 +418,27 @@ fn every_mount_is_as_narrow_as_it_can_be() {
         )
     };
     let devices = "'/dev/full', '/dev/null', '/dev/random', '/dev/tty', '/dev/urandom', '/dev/zero'";
-    for (user, home) in [("user", ""), ("root", ", '/root'")] {
+    let wide =
+        "'/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/shm', '/dev/tty', '/dev/urandom', '/dev/zero'";
+    // Where there is a root, its private root is one mount and parts of /etc are views.
+    let user = format!(
+        "[{wide}, '/home/user', '/tmp', '/workspace', '/workspace/.git', '/workspace/.git/objects', '/workspace/.git/objects/info']"
+    );
+    let root = format!(
+        "['/', {wide}, '/workspace', '/workspace/.git', '/workspace/.git/objects', '/workspace/.git/objects/info']"
+    );
+    for (user, writable) in [("user", user), ("root", root)] {
         let place = Place::new();
         std::fs::create_dir(place.path("workspace/.git")).expect("ours");
-        let held = "'/workspace/.git', '/workspace/.git/objects', '/workspace/.git/objects/info'";
-        let wide = "'/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/shm', '/dev/tty', '/dev/urandom', '/dev/zero', '/home/user'";
         check(
             &place,
             &["--workspace", &show(&place.workspace()), "--user", user],
             &[
-                (&lacking("ro"), &format!("[{wide}{home}, '/tmp', '/workspace', {held}]")),
+                (&format!("[path for path in {} if not path.startswith('/etc/')]", lacking("ro")), &writable),
                 (&lacking("nosuid"), &format!("[{devices}]")),
                 (
-                    &format!("[path for path in {} if not path.startswith('/proc/')]", lacking("nodev")),
-                    "['/.null', '/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/tty', '/dev/urandom', '/dev/zero']",
+                    &lacking("nodev"),
+                    "['/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/tty', '/dev/urandom', '/dev/zero']",
                 ),
                 (&format!("'/proc' in {}", lacking("noexec")), "False"),
             ],

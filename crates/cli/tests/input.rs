@@ -76,7 +76,6 @@ fn mistakes_on_the_command_line_are_our_failure_and_named() {
         (&["walk"], "walk"),
         (&["run"], "<PROGRAM>"),
         (&["run", "--"], "<PROGRAM>"),
-        (&["run", "true"], "true"),
         (&["run", "--strict", "--strict", "--", "true"], "--strict"),
         (&["run", "--fs", "writable", "--", "true"], "workspace-write"),
         (&["run", "--net", "internet", "--", "true"], "proxied"),

@@ -150,8 +150,7 @@ fn the_kernels_files_tell_little_and_take_nothing() {
         "write('/proc/self/attr/current', 0)",
         "write('/proc/irq/default_smp_affinity', 0)",
         "write('/proc/mtrr', 0)",
-        "os.mkdir('/sys/fs')",
-        "os.listdir('/sys/fs/cgroup')",
+        "os.mkdir('/sys/new')",
         "os.listdir('/sys/kernel')",
     ];
     for user in ["user", "root"] {
@@ -161,7 +160,8 @@ fn the_kernels_files_tell_little_and_take_nothing() {
             &Place::new(),
             &["--user", user],
             &[
-                ("os.listdir('/sys')", "[]"),
+                ("set(os.listdir('/sys')) - {'fs'}", "set()"),
+                ("os.path.exists('/sys/fs') and os.listdir('/sys/fs') != ['cgroup']", "False"),
                 (
                     "os.listdir('/proc/bus') + os.listdir('/proc/irq') + os.listdir('/proc/fs') + os.listdir('/proc/driver')",
                     "[]",
@@ -272,14 +272,60 @@ fn without_a_network_there_is_a_loopback_and_no_other_way() {
             ],
         );
         assert_eq!(
-            (&result["network"], &result["network_managed"], &result["denials"]),
-            (&json!("none"), &json!(true), &json!([]))
+            (&result["network"], &result["network_managed"], &result["denials"][0]["code"]),
+            (&json!("none"), &json!(true), &json!("network_refused"))
         );
     }
     tcp.set_nonblocking(true).unwrap();
     udp.set_nonblocking(true).unwrap();
     assert_eq!(tcp.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     assert_eq!(udp.recv(&mut [0; 8]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// Tries to reach something, and fails if that does.
+fn reach(what: &str) -> Vec<String> {
+    let script = format!("import socket\n{what}");
+    ["/usr/bin/python3", "-c", &script].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_connection_or_a_lookup_without_a_network_is_a_denial_that_says_what_to_do() {
+    let place = Place::new();
+    for what in [
+        "socket.create_connection(('192.0.2.1', 443), 5)",
+        "socket.socket(socket.AF_INET6, socket.SOCK_STREAM).connect(('2001:db8::1', 443))",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))",
+        "socket.getaddrinfo('example.com', 443)",
+    ] {
+        let program = reach(what);
+        let program: Vec<&str> = program.iter().map(String::as_str).collect();
+        let events = place.path("events");
+        let result = place.json(&["--events", &show(&events)], &program);
+        assert_eq!(
+            (&result["exit_code"], &result["denials"][0]["code"], &result["denials"][0]["rule"]),
+            (&json!(1), &json!("network_refused"), &json!("network/none")),
+            "{what}: {result}"
+        );
+        assert_eq!(result["denials"].as_array().map(Vec::len), Some(1), "{what}: {result}");
+        let told = std::fs::read_to_string(&events).unwrap();
+        assert!(told.contains("network_refused"), "{what}: {told}");
+        let done = place.run(&[], &program);
+        assert!(done.stderr.contains("this sandbox has no network") && done.stderr.contains("--net host"), "{done:?}");
+    }
+}
+
+#[test]
+fn what_needs_no_network_is_no_denial_and_a_program_that_succeeds_is_not_told_of_one() {
+    let place = Place::new();
+    let local = "s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); exit(3)";
+    let program = reach(local);
+    let result = place.json(&[], &program.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!((&result["exit_code"], &result["denials"]), (&json!(3), &json!([])), "{result}");
+    let tolerant = reach("try: socket.create_connection(('192.0.2.1', 443), 5)\nexcept OSError: pass");
+    let tolerant: Vec<&str> = tolerant.iter().map(String::as_str).collect();
+    assert_eq!(place.json(&[], &tolerant)["denials"][0]["code"], "network_refused");
+    let done = place.run(&[], &tolerant);
+    assert_eq!((done.code, done.stderr.contains("network")), (0, false), "{done:?}");
 }
 
 #[test]

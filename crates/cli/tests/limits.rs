@@ -283,6 +283,61 @@ fn with_every_limit_enforced_strict_starts_and_nothing_is_listed() {
     assert_eq!((code, &result["unenforced"]), (0, &json!([])));
 }
 
+/// The limit of memory, where the host's cgroups put it.
+const MEMORY_SEEN: &str =
+    "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes";
+
+#[test]
+fn programs_see_their_limits_where_they_look_for_them() {
+    if !is_root() {
+        return not_here("an ordinary user has no cgroups of its own");
+    }
+    let place = Place::new();
+    let seen = |flags: &[&str], script: &str| place.sh(flags, script).stdout.trim().to_owned();
+    assert_eq!(seen(&["--memory", "64M"], MEMORY_SEEN), (64 << 20).to_string());
+    for (cpus, count) in [("0.5", "1"), ("1", "1")] {
+        assert_eq!(seen(&["--cpus", cpus], "nproc"), count, "{cpus}");
+        let all = "import os; print(len(os.sched_getaffinity(0)))";
+        assert_eq!(place.run(&["--cpus", cpus], &["/usr/bin/python3", "-c", all]).stdout.trim(), count, "{cpus}");
+    }
+    let quota = "cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us";
+    assert!(seen(&["--cpus", "0.5"], quota).starts_with("50000"));
+    // For root inside too they are only to be looked at.
+    let raise = "echo max > /sys/fs/cgroup/memory.max; echo -1 > /sys/fs/cgroup/memory/memory.limit_in_bytes; touch /sys/fs/cgroup/x";
+    assert_eq!(
+        seen(&["--memory", "64M", "--user", "root"], &format!("({raise}) 2>/dev/null; {MEMORY_SEEN}")),
+        (64 << 20).to_string()
+    );
+    if std::path::Path::new("/usr/bin/node").exists() {
+        let heap = "console.log(process.constrainedMemory())";
+        let node = place.run(&["--memory", "256M"], &["/usr/bin/node", "-e", heap]);
+        assert_eq!(node.stdout.trim(), (256 << 20).to_string(), "{node:?}");
+    }
+}
+
+#[test]
+fn what_is_not_enforced_here_is_told_to_a_person_once_and_to_a_program_always() {
+    let place = Place::new();
+    let Some(ordinary) = Ordinary::in_place(&place) else { return };
+    let said = |arguments: &[&str]| ordinary.run(arguments).stderr;
+    assert!(said(&["--", "/bin/true"]).contains("default limits not enforced here: memory, cpus"));
+    for _ in 0..2 {
+        assert_eq!(said(&["--", "/bin/true"]), "");
+        assert_eq!(ordinary.json(&["--json", "--", "/bin/true"]).1["unenforced"].as_array().map(Vec::len), Some(2));
+    }
+}
+
+#[test]
+fn root_of_a_namespace_without_ids_is_told_what_it_is() {
+    let place = Place::new();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-r", env!("CARGO_BIN_EXE_saggar"), "run", "--", "/bin/true"]);
+    command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/").stdout(std::process::Stdio::piped());
+    let done = finish(command.stderr(std::process::Stdio::piped()).spawn().expect("util-linux is there"));
+    assert_eq!(done.code, 126, "{done:?}");
+    assert!(done.stderr.contains("unshare -r") && done.stderr.contains("as the ordinary user you are"), "{done:?}");
+}
+
 /// `saggar` as an ordinary user who owns the data directory, whoever runs the tests.
 struct Ordinary<'a> {
     place: &'a Place,
@@ -310,6 +365,11 @@ impl<'a> Ordinary<'a> {
     }
 
     fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let done = self.run(arguments);
+        (done.code, done.json())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Done {
         use std::os::unix::process::CommandExt;
         let mut command = std::process::Command::new(&self.binary);
         command.arg("run").args(arguments).env("SAGGAR_DATA_DIR", self.place.path("data")).current_dir("/");
@@ -320,8 +380,7 @@ impl<'a> Ordinary<'a> {
         if is_root() {
             command.uid(Self::ID).gid(Self::ID);
         }
-        let done = finish(command.spawn().expect("copied here"));
-        (done.code, done.json())
+        finish(command.spawn().expect("copied here"))
     }
 }
 

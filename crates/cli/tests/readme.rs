@@ -29,7 +29,10 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ("--cwd", &["the_working_directory_is_what_was_asked_and_grants_nothing", "F19"]),
     ("--user user", &["programs_have_no_capabilities_and_can_gain_none", "NS03"]),
     ("--user root", &["root_of_a_sandbox_has_the_seven_named_capabilities"]),
-    ("--stdin", &["stdin_is_empty_unless_it_is_given", "every_byte_of_stdin_arrives_and_comes_back"]),
+    (
+        "--stdin",
+        &["stdin_is_ours_unless_it_is_said_to_be_none_or_a_file", "every_byte_of_stdin_arrives_and_comes_back"],
+    ),
     ("--tty", &["with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind"]),
     ("--net none", &["without_a_network_there_is_a_loopback_and_no_other_way", "N01"]),
     (

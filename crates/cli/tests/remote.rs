@@ -214,11 +214,12 @@ fn exec_sends_stdin_to_its_end() {
         }
     });
     let place = Place::new();
-    let mut child = command(&place, &server, &["sandbox", "exec", SANDBOX, "--stdin", "-", "--", "cat"]);
+    let mut child = command(&place, &server, &["sandbox", "exec", SANDBOX, "cat", "--json"]);
     let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
     feed(&mut child, b"hello");
     assert_eq!(finish(child).code, 0);
-    assert_eq!(server.asked()[0].json()["stdin"], true);
+    let asked = server.asked()[0].json();
+    assert_eq!((&asked["stdin"], &asked["command"]), (&json!(true), &json!(["cat", "--json"])));
     let sent: Vec<u8> = server
         .asked()
         .iter()
@@ -272,7 +273,7 @@ fn exec_in_the_background_says_the_id() {
 fn a_shell_needs_a_terminal() {
     let server = Scripted::table(vec![]);
     let done = run(&server, &["sandbox", "shell", SANDBOX]);
-    assert!(done.code == 125 && done.stderr.contains("--stdin -"), "{}", done.stderr);
+    assert!(done.code == 125 && done.stderr.contains("sandbox exec"), "{}", done.stderr);
     assert!(server.asked().is_empty());
 }
 

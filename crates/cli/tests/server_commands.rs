@@ -31,10 +31,11 @@ fn stdin_reaches_a_program_that_is_followed() {
     assert_eq!(code, 0, "{stderr}");
     let large = vec![b'x'; 300_000];
     for stdin in [&b""[..], b"hello\n", &large] {
-        let (code, stdout, stderr) =
-            run(&server, &["sandbox", "exec", id.trim(), "--stdin", "-", "--", "wc", "-c"], stdin);
+        let (code, stdout, stderr) = run(&server, &["sandbox", "exec", id.trim(), "wc", "-c"], stdin);
         assert_eq!((code, stdout.trim()), (0, stdin.len().to_string().as_str()), "{stderr}");
     }
+    let (code, stdout, stderr) = run(&server, &["sandbox", "exec", id.trim(), "--stdin", "none", "wc", "-c"], b"hello");
+    assert_eq!((code, stdout.trim()), (0, "0"), "{stderr}");
 }
 
 #[test]

@@ -119,6 +119,40 @@ fn limits_of_its_own_count_what_an_exec_used() {
 }
 
 #[test]
+fn root_of_a_sandbox_that_was_made_for_user_writes_its_private_root() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("NOT RUN HERE: an ordinary user's sandboxes have one user");
+    }
+    let server = Server::start();
+    let [sandbox, other] = [server.sandbox(), server.sandbox()];
+    let script = "set -e; echo 10.0.0.1 box >> /etc/hosts; echo x > /root/x; mkdir -p /opt/a /srv/a /data /etc/foo.d; echo x > /etc/foo.d/x; \
+                  echo box:x:1001:1001::/data:/bin/sh >> /etc/passwd; chown 1000 /data; echo x > /etc/ssl/openssl.cnf; ! touch /usr/x 2>/dev/null";
+    let root = |sandbox: &str, line: &str| {
+        server.post(&format!("{sandbox}/execs"), &json!({ "command": line, "user": "root" })).expect(200)
+    };
+    let done = root(&sandbox, script);
+    assert_eq!((&done["exit_code"], &done["stderr"]), (&json!(0), &json!("")), "{done}");
+    let seen = server.sh(
+        &sandbox,
+        "grep -c -e ' box$' -e ^box: /etc/hosts /etc/passwd; cat /etc/foo.d/x; touch /data/y && echo made; touch /etc/y || echo not",
+    );
+    assert_eq!(seen["stdout"], "/etc/hosts:1\n/etc/passwd:1\nx\nmade\nnot\n", "{seen}");
+    assert_eq!(root(&other, "ls /etc/foo.d /data /opt/a; grep ' box$' /etc/hosts")["stdout"], "");
+    assert!(!std::path::Path::new("/etc/foo.d").exists());
+}
+
+#[test]
+fn what_an_exec_tries_of_a_network_that_is_not_there_is_an_event() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    let line = "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 5)'";
+    assert_eq!(server.sh(&sandbox, line)["exit_code"], 1);
+    let events = server.follow("GET", &format!("{sandbox}/events"), &[], b"").until("denied");
+    let denial = &events.last().expect("that one").data.to_string();
+    assert!(denial.contains("network_refused") && denial.contains("network/none"), "{denial}");
+}
+
+#[test]
 fn a_client_that_leaves_ends_nothing() {
     let server = Server::start();
     let sandbox = server.sandbox();

@@ -90,6 +90,30 @@ fn keys_and_sizes_go_in_output_comes_out_and_the_terminal_is_put_back() {
 }
 
 #[test]
+fn an_exec_on_a_terminal_has_one_that_shows_the_screen_and_with_tty_everything() {
+    for (flags, shown) in [(&[][..], "\x1b[2J$ "), (&["--tty"], "\x1b]0;title\x07\x1b[2J$ ")] {
+        let (place, terminal, server) = (Place::new(), Terminal::open(), ShellServer::new());
+        let mut command = place.command([&["sandbox", "exec", SANDBOX], flags, &["python3", "-q"]].concat());
+        command.env("SAGGAR_URL", &server.url).env("HOME", place.path("home")).env_remove("XDG_CONFIG_HOME");
+        let child = terminal.start(command);
+        let request = server.hear();
+        for part in
+            [r#""tty":{"rows":33,"cols":101}"#, r#""TERM":"vt220""#, r#""command":["python3","-q"]"#, r#""stdin":true"#]
+        {
+            assert!(request.contains(part), "{part} is not in {request}");
+        }
+        server.say.send(Message::Binary(b"\x01\x1b]0;title\x07\x1b[2J$ ".to_vec().into())).unwrap();
+        terminal.type_in(b"a");
+        assert_eq!(server.hear(), "a");
+        // What was typed before it was raw is echoed.
+        assert_eq!(terminal.read("$ ").trim_start_matches('a'), shown, "{flags:?}");
+        server.say.send(Message::Text(exited("exited", Some(5), None).to_string().into())).unwrap();
+        terminal.type_in(b"b");
+        assert_eq!(finish(child).code, 5);
+    }
+}
+
+#[test]
 fn told_to_end_it_puts_the_terminal_back_and_says_how_to_find_the_program() {
     let (place, terminal, server) = (Place::new(), Terminal::open(), ShellServer::new());
     let before = format!("{:?}", terminal.modes());
@@ -115,7 +139,7 @@ fn on_a_terminal_what_a_program_prints_does_not_act_on_it() {
         ]);
         std::io::Write::write_all(connection, &events).unwrap();
     });
-    let mut command = place.command(["sandbox", "exec", SANDBOX, "--", "x"]);
+    let mut command = place.command(["sandbox", "exec", SANDBOX, "--stdin", "none", "--", "x"]);
     command.env("SAGGAR_URL", &server.url);
     let child = terminal.start(command);
     assert_eq!(terminal.read("last"), "\x1b[31mred\x1b[0m last");

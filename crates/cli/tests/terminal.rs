@@ -1,4 +1,4 @@
-//! Terminals and streams: a terminal of the program's own when asked for, harmless output on ours when not, stdin as given.
+//! Terminals and streams: a terminal of the program's own when we are on one or it is asked for, harmless output on ours, stdin as given.
 
 mod harness;
 mod traces;
@@ -37,12 +37,41 @@ fn with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind() {
 }
 
 #[test]
-fn without_one_it_has_none_even_when_we_do() {
+fn on_a_terminal_a_program_has_one_and_reads_what_is_typed() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let script =
+        "test -t 0 && test -t 1 && test -t 2 && stty size && echo $TERM; read line; echo \"got $line\"; echo last";
+    let child = spawn(&terminal, &place, &[], script);
+    assert!(terminal.read("vt220").contains("33 101\r\n"));
+    terminal.type_in(b"some words\r");
+    let said = terminal.read("last");
+    assert!(said.contains("got some words\r\n"), "{said:?}");
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn with_output_elsewhere_what_is_typed_is_passed_on_and_nothing_is_a_terminal() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    let script = "test -t 0; echo $?; test -t 1; echo $?; read line; echo \"got $line\"";
+    for flags in [&[][..], &["--json"]] {
+        let mut command = place.command([&["run"], flags, &["--", "/bin/sh", "-c", script]].concat());
+        command.stdin(Stdio::from(terminal.theirs.try_clone().expect("open")));
+        let child = command.spawn().expect("built");
+        terminal.type_in(b"some words\n");
+        let done = finish(child);
+        let said =
+            if flags.is_empty() { done.stdout.clone() } else { done.json()["stdout"].as_str().unwrap().to_owned() };
+        assert_eq!(said, "1\n1\ngot some words\n", "{done:?}");
+    }
+}
+
+#[test]
+fn with_an_empty_stdin_it_has_no_terminal_even_when_we_do() {
     let (place, terminal) = (Place::new(), Terminal::open());
     let child = spawn(
         &terminal,
         &place,
-        &[],
+        &["--stdin", "none"],
         "test -t 0; echo $?; test -t 1; echo $?; test -t 2; echo $?; (echo x > /dev/tty) 2>/dev/null || echo none; echo ${TERM-unset} last",
     );
     assert_eq!(terminal.read("last").replace("\r\n", "\n").trim_end(), "1\n1\n1\nnone\nunset last");
@@ -128,10 +157,23 @@ fn our_terminal_is_raw_meanwhile_and_as_before_afterwards() {
 const ESCAPES: &str = "printf '[\\033]52;c;ZXZpbA==\\007\\033]0;title\\033\\\\\\033[6n\\033[2J\\033[1;1H\\033Pq#0\\033\\\\\\0332J\\302\\233c\\007]\\033[1;31mred\\033[0m last'";
 
 #[test]
+fn a_terminal_that_was_not_asked_for_shows_the_screen_and_no_clipboard_title_or_report() {
+    for redirect in ["", " >&2"] {
+        let (place, terminal) = (Place::new(), Terminal::open());
+        let child = spawn(&terminal, &place, &[], &format!("{ESCAPES}{redirect}"));
+        let said = terminal.read("last");
+        // What puts the terminal back may follow.
+        let said = said.split_inclusive("last").next().expect("it said so");
+        assert_eq!(said, "[\x1b[2J\x1b[1;1HJ\u{fffd}c\x07]\x1b[1;31mred\x1b[0m last", "{redirect}");
+        assert_eq!(finish(child).code, 0);
+    }
+}
+
+#[test]
 fn escapes_that_act_are_taken_out_for_a_terminal_and_colours_stay() {
     let (place, terminal) = (Place::new(), Terminal::open());
     for redirect in ["", " >&2"] {
-        let child = spawn(&terminal, &place, &[], &format!("{ESCAPES}{redirect}"));
+        let child = spawn(&terminal, &place, &["--stdin", "none"], &format!("{ESCAPES}{redirect}"));
         let said = terminal.read("last");
         assert!(said.contains("\x1b[1;31mred\x1b[0m last"), "colours are gone: {said:?}");
         let rest = said.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
@@ -166,7 +208,7 @@ fn a_refusal_on_a_terminal_shows_no_escape_of_the_name_it_names() {
 }
 
 #[test]
-fn stdin_is_empty_unless_it_is_given() {
+fn stdin_is_ours_unless_it_is_said_to_be_none_or_a_file() {
     let place = Place::new();
     let cat = |flags: &[&str], input: &[u8]| {
         let mut command = place.command([&["run"], flags, &["--", "/bin/cat"]].concat());
@@ -179,7 +221,9 @@ fn stdin_is_empty_unless_it_is_given() {
         feeder.join().expect("feeder");
         done
     };
-    assert_eq!(cat(&[], b"not for it").stdout, "");
+    assert_eq!(cat(&[], b"for it").stdout, "for it");
+    assert_eq!(cat(&["--json"], b"for it").json()["stdout"], "for it");
+    assert_eq!(cat(&["--stdin", "none"], b"not for it").stdout, "");
     assert_eq!(cat(&["--stdin", "-"], b"for it").stdout, "for it");
     assert_eq!(cat(&["--stdin", "-"], b"").stdout, "");
     let file = place.write("input", "from a file");
@@ -231,6 +275,28 @@ fn a_program_that_does_not_read_its_stdin_is_not_held_up_by_it() {
     for script in ["exit 3", "exec <&-; sleep 0.05; exit 3", "head -c 10 > /dev/null; exit 3"] {
         assert_eq!(place.sh(&["--stdin", &show(&file)], script).code, 3, "{script}");
     }
+}
+
+#[test]
+fn one_who_shares_its_pipe_with_another_reader_still_keeps_its_time() {
+    let place = Place::new();
+    let (reader, writer) = std::io::pipe().expect("there are pipes");
+    let start = |reader: std::io::PipeReader| {
+        let mut command = place.command(["run", "--timeout", "3s", "--", "/bin/cat"]);
+        command.stdin(reader).spawn().expect("built")
+    };
+    let both = [start(reader.try_clone().expect("open")), start(reader)];
+    // Bit by bit, so that both wake up for what only one of them gets.
+    let feeder = std::thread::spawn(move || {
+        let mut writer = writer;
+        while std::io::Write::write_all(&mut writer, b"x").is_ok() {
+            std::thread::yield_now();
+        }
+    });
+    for child in both {
+        assert_eq!(finish(child).code, 124);
+    }
+    feeder.join().expect("feeder");
 }
 
 #[test]
@@ -319,8 +385,24 @@ fn what_we_say_after_a_run_has_no_colour_of_the_programs() {
     let (place, terminal) = (Place::new(), Terminal::open());
     let child = spawn(&terminal, &place, &["--timeout", "1s"], r"printf '\033[30;40mblack'; sleep 1000");
     let said = terminal.read("limit/timeout");
-    assert!(said.contains("\x1b[30;40mblack\x1b[0msaggar: "), "{said:?}");
+    let (black, after) = said.split_once("black").expect("it said so");
+    assert!(black.ends_with("\x1b[30;40m") && after.contains("\x1b[0msaggar: "), "{said:?}");
     assert_eq!(finish(child).code, 124);
+}
+
+#[test]
+fn a_job_in_the_background_goes_on_and_is_not_stopped_by_its_terminal() {
+    let (place, terminal) = (Place::new(), Terminal::open());
+    // A session of its own with the terminal as its own, and a shell with job control that puts saggar into the background.
+    let script = "set -m; \"$@\" & wait $!; echo \"ended with $?\"";
+    let mut command = std::process::Command::new("setsid");
+    command.args(["--ctty", "/bin/bash", "-c", script, "bash", env!("CARGO_BIN_EXE_saggar"), "run", "--"]);
+    command.args(["/bin/sh", "-c", "test -t 0 || echo none; cat; exit 7"]);
+    command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/");
+    let child = terminal.start(command);
+    let said = terminal.read("ended with 7");
+    assert!(said.contains("none\r\n"), "{said:?}");
+    assert_eq!(finish(child).code, 0);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) enum HostCheck {
     WorkspaceUnchanged,
     /// What was there is as it was, and what was absent is absent.
     ProtectedUnchanged,
+    /// What was written to the system's directories is neither on the host nor in the next sandbox.
+    WritesStayInside,
     /// No file has a set-id bit.
     NoSetidFiles,
     /// Odd names arrived byte for byte, and are told without control characters.
@@ -135,6 +137,7 @@ impl HostCheck {
             Self::WorkspaceAsWritten => workspace::as_written(scene),
             Self::WorkspaceUnchanged => workspace::unchanged(scene),
             Self::ProtectedUnchanged => workspace::protected_unchanged(scene),
+            Self::WritesStayInside => ends::writes_stay_inside(scene),
             Self::NoSetidFiles => workspace::no_setid_files(scene),
             Self::NamesPreserved => workspace::names_preserved(scene),
             Self::NamesDistinct => workspace::names_distinct(scene),

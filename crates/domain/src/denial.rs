@@ -31,6 +31,8 @@ pub enum DenialCode {
     HeldBack,
     /// Files were marked in git's index so that git shows no edits of them. Nothing was refused.
     EditsHidden,
+    /// A program tried to reach a network, and its sandbox has none.
+    NetworkRefused,
     /// More syscalls were refused than are kept.
     DenialsDropped,
 }

@@ -7,9 +7,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{Gid, Uid};
-use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{sched_setaffinity, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use crate::cgroup::View;
 use crate::identity::Identity;
 use crate::network::Network;
 use crate::plan::Plan;
@@ -72,6 +74,12 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     if Rule::CgroupNamespace.is_on() {
         sys::unshare_cgroup().map_err(at(Step::Cgroup))?;
     }
+    for (view, mount) in &delivery.supplies.views {
+        show(*view, mount.as_fd()).map_err(at(Step::Cgroup))?;
+    }
+    if let Some(processors) = &plan.processors {
+        sched_setaffinity(None, processors).map_err(at(Step::Limits))?;
+    }
     seal::limit(plan).map_err(at(Step::Limits))?;
     if Rule::BoundingSet.is_on() {
         caps::bound_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
@@ -82,6 +90,12 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     fence::close(&plan.fence).map_err(at(Step::Landlock))?;
     seal::arrange_descriptors(&plan.channel, delivery.supplies, report).map_err(at(Step::Descriptors))?;
     Ok(delivery.filter)
+}
+
+/// The place for it is in the root already, which is ours by now.
+fn show(view: View, mount: BorrowedFd<'_>) -> Result<(), Errno> {
+    let place = format!("/{}", view.path());
+    move_mount(mount, "", rustix::fs::CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {

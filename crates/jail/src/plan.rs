@@ -4,6 +4,9 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
+use rustix::thread::CpuSet;
+
+use crate::cgroup::View;
 use crate::identity::Identity;
 use crate::memfd::SealedProgram;
 
@@ -23,6 +26,8 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// What Landlock grants, as a second lock under the mounts.
     pub fence: Fence,
+    /// The CPUs to run on, where that is fewer than the caller's. What counts them inside then counts these; the limit itself is the cgroup's.
+    pub processors: Option<CpuSet>,
     /// Most open files of a process.
     pub files: u64,
     /// Most processes of the host user behind the sandbox, where no cgroup counts them.
@@ -41,6 +46,8 @@ pub struct Supplies {
     pub tasks: Vec<OwnedFd>,
     /// The agent.
     pub guest: SealedProgram,
+    /// What the sandbox sees of its own cgroups: detached mounts. Where they go must be there.
+    pub views: Vec<(View, OwnedFd)>,
 }
 
 /// One step in making the root.
@@ -83,7 +90,7 @@ pub enum Op {
         /// Its name there.
         name: String,
     },
-    /// A directory of private storage that stays writable when the root is sealed.
+    /// A directory of private storage as a mount of its own: it stays writable when what it is in is sealed, and can be sealed itself.
     Writable {
         /// Where.
         path: String,
@@ -96,6 +103,8 @@ pub enum Op {
         target: String,
         /// A directory of private storage for the changes: `upper`, `work` and `lower` are made in it.
         layer: String,
+        /// Who gets the changes in the end.
+        fate: Fate,
     },
     /// A path that can't be changed, with every directory above it up to `under` held in place.
     Protect {
@@ -123,8 +132,20 @@ pub enum Op {
         /// With what.
         cover: Cover,
     },
-    /// Makes the root itself read-only.
-    Seal,
+    /// Makes a mount read-only; what is mounted on top of it keeps what it has.
+    Seal {
+        /// Where it is mounted; empty for the root itself.
+        path: String,
+    },
+}
+
+/// What becomes of the changes in a copy-on-write view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The parent gets the layer, and may keep them. A plan has at most one such view.
+    HandedOver,
+    /// They end with the sandbox.
+    Dropped,
 }
 
 /// Something of the host to be mounted.
@@ -148,7 +169,7 @@ pub enum Source {
 /// What a mask is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cover {
-    /// The null device.
+    /// An empty file.
     File,
     /// An empty directory.
     Directory,

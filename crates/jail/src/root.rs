@@ -17,7 +17,7 @@ use rustix::mount::{
 };
 
 use crate::identity::Identity;
-use crate::plan::{Attributes, Cover, Op, Plan, Source};
+use crate::plan::{Attributes, Cover, Fate, Op, Plan, Source};
 use crate::rule::Rule;
 use crate::sys::{MountAttributes, clone_tree, make_read_only, pivot_here, set_mount_attributes};
 
@@ -77,15 +77,19 @@ impl Root {
                 let tree = clone_tree(&self.fd, path)?;
                 self.attach(tree.as_fd(), path)
             }
-            Op::Overlay { lower, target, layer } => self.overlay(lower, target, layer),
+            Op::Overlay { lower, target, layer, fate } => self.overlay(lower, target, layer, *fate),
             Op::Protect { .. } if !Rule::HeldPaths.is_on() => Ok(()),
             Op::Protect { under, names } => self.protect(under, names),
             Op::Proc { target } => self.proc(target),
             Op::Terminals { target } => self.terminals(target),
             Op::Covers => self.make_covers(),
             Op::Mask { path, cover } => self.mask(path, *cover),
-            Op::Seal if !Rule::SealedRoot.is_on() => Ok(()),
-            Op::Seal => make_read_only(self.fd.as_fd()),
+            Op::Seal { .. } if !Rule::SealedRoot.is_on() => Ok(()),
+            Op::Seal { path } if path.is_empty() => make_read_only(self.fd.as_fd()),
+            Op::Seal { path } => {
+                let mount = openat(&self.fd, path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                make_read_only(mount.as_fd())
+            }
         }
     }
 
@@ -117,7 +121,7 @@ impl Root {
 
     fn file(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&self.fd, path, flags, Mode::from_raw_mode(0o444))?;
+        let file = openat(&self.fd, path, flags, Mode::from_raw_mode(0o644))?;
         let mut rest = bytes;
         while !rest.is_empty() {
             rest = &rest[rustix::io::write(&file, rest)?..];
@@ -143,7 +147,7 @@ impl Root {
         self.attach(tree.as_fd(), target)
     }
 
-    fn overlay(&self, lower: &Source, target: &str, layer: &str) -> Result<(), Errno> {
+    fn overlay(&self, lower: &Source, target: &str, layer: &str, fate: Fate) -> Result<(), Errno> {
         let [below, upper, work] = ["lower", "upper", "work"].map(|name| format!("{layer}/{name}"));
         for path in [&below, &upper, &work] {
             mkdirat(&self.fd, path.as_str(), Mode::from_raw_mode(0o755))?;
@@ -163,21 +167,35 @@ impl Root {
         // half-way. Kernels before 6.6 keep none on a tmpfs.
         let marked =
             openat(&self.fd, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        fsetxattr(&marked, "user.saggar", b"", XattrFlags::empty())?;
-        fremovexattr(&marked, "user.saggar")?;
+        if fate == Fate::HandedOver {
+            fsetxattr(&marked, "user.saggar", b"", XattrFlags::empty())?;
+            fremovexattr(&marked, "user.saggar")?;
+        }
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
             fsconfig_set_string(context.as_fd(), key, format!("{STAGE}/{path}"))?;
         }
         fsconfig_set_flag(context.as_fd(), "userxattr")?;
         fsconfig_set_string(context.as_fd(), "source", "scratch")?;
-        fsconfig_create(context.as_fd())?;
+        match fsconfig_create(context.as_fd()) {
+            // Kernels before 5.19 make no view of what is mapped. What nobody counts on is then there to be read.
+            Err(Errno::INVAL) if fate == Fate::Dropped => {
+                return mount_bind(format!("{STAGE}/{below}"), format!("{STAGE}/{target}"));
+            }
+            other => other?,
+        }
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         self.attach(tree.as_fd(), target)?;
-        *self.layer.borrow_mut() = Some(marked);
-        // What the view is made of must not be seen beside it.
-        unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
+        match fate {
+            Fate::HandedOver => {
+                *self.layer.borrow_mut() = Some(marked);
+                // What the view is made of must not be seen beside it, nor where it is on the host.
+                unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
+            }
+            // The cover over all layers is enough here, and spares the wait that comes with every unmount.
+            Fate::Dropped => Ok(()),
+        }
     }
 
     /// Binds each directory on the way onto itself, which the kernel then refuses to rename or remove, and the last name read-only.
@@ -257,7 +275,7 @@ impl Root {
         }
     }
 
-    /// The covers: an empty directory, and the null device, both read-only.
+    /// The covers: an empty directory and an empty file, both read-only.
     fn make_covers(&self) -> Result<(), Errno> {
         let empty = MountAttributes { is_read_only: true, is_no_exec: true, ..MountAttributes::default() };
         self.directory(COVER_DIRECTORY, 0o555, 0)?;
@@ -265,8 +283,8 @@ impl Root {
         set_mount_attributes(&directory, empty)?;
         self.attach(directory.as_fd(), COVER_DIRECTORY)?;
         self.file(COVER_FILE, b"")?;
-        let file = clone_tree(&rustix::fs::CWD, "/dev/null")?;
-        set_mount_attributes(&file, MountAttributes { has_devices: true, ..empty })?;
+        let file = clone_tree(&self.fd, COVER_FILE)?;
+        set_mount_attributes(&file, empty)?;
         self.attach(file.as_fd(), COVER_FILE)
     }
 

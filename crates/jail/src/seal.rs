@@ -60,8 +60,8 @@ fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
 /// Leaves 0, 1 and 2 as the null device, the channel at 3, and above it only what closes when the agent is executed.
 pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report: &OwnedFd) -> Result<(), Errno> {
     // No longer owned by anyone but the numbers below: closing them all at once must not be followed by closing them one by one.
-    let Supplies { tasks, guest } = supplies;
-    drop(tasks);
+    let Supplies { tasks, guest, views } = supplies;
+    drop((tasks, views));
     let image = guest.into_fd().into_raw_fd();
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // All moved out of the way first: a source may sit where another has to go.

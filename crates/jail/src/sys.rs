@@ -13,8 +13,6 @@ use crate::rule::Rule;
 pub struct MountAttributes<'a> {
     /// No writes.
     pub is_read_only: bool,
-    /// Device nodes work.
-    pub has_devices: bool,
     /// No program can be executed from it.
     pub is_no_exec: bool,
     /// A user namespace whose mapping the mount translates ids by.
@@ -47,7 +45,7 @@ pub fn set_mount_attributes(mount: &impl AsFd, attributes: MountAttributes<'_>) 
     if attributes.is_read_only {
         attr.attr_set |= MOUNT_ATTR_RDONLY;
     }
-    if !attributes.has_devices && Rule::NoDev.is_on() {
+    if Rule::NoDev.is_on() {
         attr.attr_set |= MOUNT_ATTR_NODEV;
     }
     if attributes.is_no_exec {

@@ -16,10 +16,32 @@ pub struct IdPair {
     pub seen: u32,
 }
 
-/// A user namespace in which exactly one uid and one gid are mapped. Needs root.
+/// A user namespace that is there for its mapping.
 ///
-/// A process has to live in it while it is mapped and opened; it does nothing else and is reaped before this returns.
-pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<OwnedFd, Errno> {
+/// A process had to live in it while it was mapped and opened. It ends by itself, and is reaped when this goes: by then it is over, where
+/// waiting for it at once would cost a turn of the scheduler at every start.
+#[derive(Debug)]
+pub struct Mapping {
+    namespace: OwnedFd,
+    process: rustix::process::Pid,
+}
+
+impl Mapping {
+    /// What an idmapped mount is told.
+    pub fn namespace(&self) -> &OwnedFd {
+        &self.namespace
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Our own child: nothing else reaps it, and there is nothing to learn from it.
+        let _ = rustix::process::waitpid(Some(self.process), rustix::process::WaitOptions::empty());
+    }
+}
+
+/// A user namespace in which exactly one uid and one gid are mapped. Needs root.
+pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<Mapping, Errno> {
     let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     match clone3(libc::CLONE_NEWUSER as u64, None)? {
         Cloned::Child => {
@@ -31,12 +53,18 @@ pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<OwnedFd, Errno> {
         }
         Cloned::Parent { pid, .. } => {
             drop(ours);
+            let process =
+                rustix::process::Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
             let outcome = map_and_open(pid, uid, gid);
             drop(theirs);
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+            match outcome {
+                Ok(namespace) => Ok(Mapping { namespace, process }),
+                Err(errno) => {
+                    // As above.
+                    let _ = rustix::process::waitpid(Some(process), rustix::process::WaitOptions::empty());
+                    Err(errno)
+                }
             }
-            outcome
         }
     }
 }

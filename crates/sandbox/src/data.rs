@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use saggar_domain::{Code, Problem, SandboxId};
 use saggar_supervisor::control::Final;
 
+use crate::borrowed::borrowed_root;
 use crate::placeholder::Gate;
 
 /// What the names of the doctor's workspaces in it begin with.
@@ -32,11 +33,13 @@ impl DataDirectory {
             None => Self::default_path()?,
         };
         let fail = |what: &str| {
-            Problem::new(
+            let problem = Problem::new(
                 Code::DataDirectory,
                 format!("the data directory {what}"),
                 "name one that is yours alone (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
-            )
+            );
+            // The default one is the host's root's.
+            borrowed_root().unwrap_or(problem)
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = match open(&path, flags, Mode::empty()) {
@@ -93,6 +96,17 @@ impl DataDirectory {
                     "name one with --data-dir or SAGGAR_DATA_DIR",
                 )
             })
+    }
+
+    /// Remembers what was said of this host, and whether that is news: what doesn't change is said once to a person, not at every start.
+    pub fn is_news(&self, said: &str) -> bool {
+        let path = self.path.join("said");
+        if std::fs::read_to_string(&path).is_ok_and(|before| before == said) {
+            return false;
+        }
+        // What can't be remembered is said again.
+        let _ = std::fs::write(&path, said);
+        true
     }
 
     /// Where it is, as it was given.

@@ -43,7 +43,7 @@ impl Enforcement {
             return Err(Problem::new(
                 Code::UnenforcedLimit,
                 format!("limit {} {who} and can't be enforced on this host: {why}", name.as_str()),
-                "run as root or delegate the cgroup controller to this user; `saggar doctor` shows what this host gives",
+                "leave the limit out, run as root, or let systemd delegate the controller: `systemd-run --user --scope -p Delegate=yes saggar run …`; `saggar doctor` shows what this host gives",
             ));
         }
         self.unenforced.push(format!("{}: {why}", name.as_str()));

@@ -7,9 +7,11 @@ use saggar_domain::{NetworkMode, Spec};
 use saggar_jail::cgroup::{Group, Wanted};
 use saggar_jail::{Identity, Jailed, Op, Plan, SealedProgram, SpawnError, Step, Supplies, spawn};
 
+use crate::enforce::Enforcement;
 use crate::guest_image::GUEST_IMAGE;
 use crate::plan::Layout;
 use crate::prepare::{Prepared, Stopped, failed};
+use crate::processors;
 use crate::record::{FirstProcess, start_time};
 
 /// Bytes of private storage for each file or directory there may be.
@@ -31,11 +33,17 @@ impl Prepared {
             .map_err(|error| failed("making the cgroups", error.kind()))?;
         let group = group.insert(begun);
         let birthplace = group.birthplace().map_err(|error| failed("opening the cgroup", error.kind()))?;
-        let plan = plan(layout, *identity, spec, enforcement.processes, birthplace, channel);
+        let plan = plan(layout, *identity, spec, enforcement, birthplace, channel);
+        let layout_views = &layout.views;
         let supply = || {
             group.complete(host, name, &enforcement.cgroup)?;
             meanwhile()?;
-            Ok(Supplies { tasks: group.tasks()?, guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)? })
+            Ok(Supplies {
+                tasks: group.tasks()?,
+                guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)?,
+                // An ordinary user may not mount them, and the layout then has no place for them.
+                views: if layout_views.is_empty() { Vec::new() } else { group.views() },
+            })
         };
         let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
         let pid = jailed.pid.as_raw_nonzero().get();
@@ -48,6 +56,7 @@ impl Prepared {
         }
         // They are in the root now.
         layout.mounts.clear();
+        layout.mappings.clear();
         Ok(jailed)
     }
 }
@@ -56,7 +65,7 @@ fn plan(
     layout: &mut Layout,
     identity: Identity,
     spec: &Spec,
-    processes: Option<u64>,
+    enforcement: &Enforcement,
     cgroup: Option<OwnedFd>,
     channel: OwnedFd,
 ) -> Plan {
@@ -70,7 +79,8 @@ fn plan(
         ops: std::mem::take(&mut layout.ops),
         fence: std::mem::take(&mut layout.fence),
         files: spec.limits.files.value.get(),
-        processes,
+        processes: enforcement.processes,
+        processors: enforcement.cgroup.cpu_millis.and_then(processors::choose),
         cgroup,
         channel,
     }
@@ -94,7 +104,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                 Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
                 Some(Op::Device { name }) => format!("mounting /dev/{name}"),
                 Some(Op::Covers) => "making masks".to_owned(),
-                Some(Op::Seal) | None => "sealing the root".to_owned(),
+                Some(Op::Seal { .. }) | None => "sealing the root".to_owned(),
             };
             failed(&what, errno)
         }

@@ -4,6 +4,7 @@
 
 mod acting;
 mod allocator;
+mod borrowed;
 mod changes;
 mod data;
 mod doctor;
@@ -17,6 +18,7 @@ mod ids;
 mod placeholder;
 mod plan;
 mod prepare;
+mod processors;
 mod ranges;
 mod reaper;
 mod record;

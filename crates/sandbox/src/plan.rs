@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use rustix::io::Errno;
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
+use saggar_jail::cgroup::View;
 use saggar_jail::{
-    Attributes, Cover, Fence, IdPair, Identity, MountAttributes, Op, Rule, Source, clone_tree, mapping_namespace,
-    set_mount_attributes,
+    Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
+    mapping_namespace, set_mount_attributes,
 };
 
 use crate::host_tree::HostTree;
 use crate::template;
 
-/// Directories of private storage that stay writable.
-const WRITABLE: &[&str] = &["tmp", "home/user", "dev/shm"];
-/// What a copy-on-write view is made of.
+/// Directories of private storage that stay writable where the root is sealed.
+const WRITABLE: &[&str] = &["tmp", "home/user"];
+/// What copy-on-write views are made of.
 pub(crate) const SCRATCH: &str = ".scratch";
 
 /// The root of one sandbox, and the mounts it needs kept open until it is made.
@@ -24,6 +26,14 @@ pub(crate) struct Layout {
     pub(crate) fence: Fence,
     /// Keeps the detached mounts that the operations refer to.
     pub(crate) mounts: Vec<OwnedFd>,
+    /// What they are mapped by, until it costs nothing to let go of.
+    pub(crate) mappings: Vec<Mapping>,
+    /// Which of its cgroups it sees.
+    pub(crate) views: Vec<View>,
+    /// Whether programs can run as root of the sandbox.
+    has_root: bool,
+    /// Whether there is a copy-on-write view.
+    has_layers: bool,
 }
 
 /// What of the host a spec brings in, pinned.
@@ -35,35 +45,129 @@ pub(crate) struct Brought {
     pub(crate) held: Vec<Vec<String>>,
 }
 
+/// How long a sandbox is there, as far as its root depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// For one program, which runs as the sandbox's own user.
+    OneProgram,
+    /// For programs that are asked for later, as whichever user.
+    Held,
+}
+
 /// Lays out the root.
-pub(crate) fn lay_out(spec: &Spec, identity: Identity, brought: &Brought) -> Result<Layout, Problem> {
+///
+/// Where programs can run as root of the sandbox, the private root stays writable and its owners and permissions say who may write where; all
+/// but what is mounted read-only, /dev and /sys. Where none can, it is sealed as well, and Landlock grants no more than the few places that the
+/// one user has: a second lock at no cost to anyone.
+pub(crate) fn lay_out(
+    spec: &Spec,
+    life: Life,
+    identity: Identity,
+    brought: &Brought,
+    views: Vec<View>,
+) -> Result<Layout, Problem> {
+    let has_root = match (spec.user, life, identity) {
+        (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
+        // With a single id there is no other to become.
+        (User::User, Life::Held, Identity::Single { .. }) | (User::User, Life::OneProgram, _) => false,
+    };
     let mut layout = Layout {
         ops: match spec.template {
-            Template::Host => template::host(spec.network),
+            Template::Host => template::host(spec.network, has_root),
         },
         fence: Fence::default(),
         mounts: Vec::new(),
+        mappings: Vec::new(),
+        views,
+        has_root,
+        has_layers: false,
     };
+    layout.places_for_views();
+    layout.of_the_host(identity);
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
     for (mount, tree) in &brought.mounts {
         layout.mount(spec, identity, mount, tree, &mut made)?;
     }
-    for path in WRITABLE {
-        layout.writable(path);
-    }
-    match spec.user {
-        User::User => {}
-        User::Root => layout.writable("root"),
-    }
-    layout.ops.push(Op::Seal);
+    layout.close();
     Ok(layout)
 }
 
 impl Layout {
+    /// A directory of private storage that the sandbox's user may write. Its owner is in the template.
     fn writable(&mut self, path: &str) {
-        self.ops.push(Op::Writable { path: path.to_owned() });
-        self.fence.writable.push(format!("/{path}"));
+        if !self.has_root {
+            self.ops.push(Op::Writable { path: path.to_owned() });
+            self.fence.writable.push(format!("/{path}"));
+        }
+    }
+
+    /// Parts of the host's /etc. Whoever may write /etc gets a copy-on-write view of them instead of a read-only mount: to copy hundreds of
+    /// files for each sandbox would take longer than all the rest.
+    fn of_the_host(&mut self, identity: Identity) {
+        let mapping = match identity {
+            Identity::Range { base } if self.has_root => {
+                let roots = IdPair { on_disk: 0, seen: base };
+                mapping_namespace(roots, roots).ok()
+            }
+            Identity::Range { .. } | Identity::Single { .. } => None,
+        };
+        for name in template::etc_directories() {
+            let (path, target) = (format!("/etc/{name}"), format!("etc/{name}"));
+            self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
+            if !self.has_root {
+                let source = Source::System(path);
+                self.ops.push(Op::Bind { source, target, attributes: Attributes::ReadOnly });
+                continue;
+            }
+            // What can't be mapped shows as nobody's: root inside can replace it, but not change it in place.
+            let lower = mapping.as_ref().and_then(|mapping| mapped(&path, mapping.namespace()).ok());
+            let lower = lower.map_or(Source::System(path), |mount| {
+                let source = Source::Detached(mount.as_raw_fd());
+                self.mounts.push(mount);
+                source
+            });
+            let layer = self.layer(&name.replace('/', "-"));
+            self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
+            self.ops.push(Op::Overlay { lower, target, layer, fate: Fate::Dropped });
+        }
+        self.mappings.extend(mapping);
+    }
+
+    fn places_for_views(&mut self) {
+        let parents = ["sys/fs", "sys/fs/cgroup"].into_iter().filter(|_| !self.views.is_empty());
+        let places = self.views.iter().filter(|view| **view != View::Unified).map(|view| view.path());
+        let directory = |path: &str| Op::Directory { path: path.to_owned(), mode: 0o555, owner: 0 };
+        self.ops.extend(parents.chain(places).map(directory));
+    }
+
+    /// Where the changes of a copy-on-write view go.
+    fn layer(&mut self, name: &str) -> String {
+        if !self.has_layers {
+            self.has_layers = true;
+            self.ops.push(Op::Directory { path: SCRATCH.to_owned(), mode: 0o700, owner: 0 });
+        }
+        format!("{SCRATCH}/{name}")
+    }
+
+    /// What comes last: from here on the root is as the programs see it.
+    fn close(&mut self) {
+        // What views are made of is not for those who look at them.
+        if self.has_layers && Rule::Mask(SCRATCH).is_on() {
+            self.ops.push(Op::Mask { path: SCRATCH.to_owned(), cover: Cover::Directory });
+        }
+        self.ops.push(Op::Writable { path: "dev/shm".to_owned() });
+        if self.has_root {
+            self.fence.writable = vec!["/".to_owned()];
+            self.ops.push(Op::Writable { path: "sys".to_owned() });
+            self.ops.extend(["dev", "sys"].map(|path| Op::Seal { path: path.to_owned() }));
+            return;
+        }
+        self.fence.writable.push("/dev/shm".to_owned());
+        for path in WRITABLE {
+            self.writable(path);
+        }
+        self.ops.push(Op::Seal { path: String::new() });
     }
 
     fn workspace(&mut self, spec: &Spec, identity: Identity, brought: &Brought) -> Result<(), Problem> {
@@ -89,12 +193,9 @@ impl Layout {
             }
             FsMode::Scratch => {
                 let lower = self.source(tree, Access::ReadOnly, identity, spec, Code::InvalidWorkspace)?;
-                self.ops.push(Op::Directory { path: SCRATCH.to_owned(), mode: 0o700, owner: 0 });
-                self.ops.push(Op::Overlay { lower, target: target(), layer: SCRATCH.to_owned() });
-                // What the view is made of is not for those who look at it.
-                if Rule::Mask(SCRATCH).is_on() {
-                    self.ops.push(Op::Mask { path: SCRATCH.to_owned(), cover: Cover::Directory });
-                }
+                let layer = self.layer("workspace");
+                self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
+                self.ops.push(Op::Overlay { lower, target: target(), layer, fate: Fate::HandedOver });
                 self.fence.writable.push("/workspace".to_owned());
             }
         }
@@ -119,7 +220,7 @@ impl Layout {
                 self.ops.push(Op::Directory { path: parent.clone(), mode: 0o755, owner });
             }
         }
-        if target == "mnt" && tree.is_directory {
+        if matches!(target.as_str(), "mnt" | "opt" | "srv") && tree.is_directory {
             // The template has it, empty, to be mounted on.
         } else if tree.is_directory {
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
@@ -171,22 +272,31 @@ impl Layout {
             }
         };
         let seen = base + spec.user.id();
-        let namespace = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
+        let mapping = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
             .map_err(refuse("making its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
         let attributes = MountAttributes {
             is_read_only: access == Access::ReadOnly && Rule::ReadOnlyMounts.is_on(),
-            id_map: Some(&namespace),
+            id_map: Some(mapping.namespace()),
             ..MountAttributes::default()
         };
         set_mount_attributes(&mount, attributes).map_err(refuse("mapping its ids"))?;
+        self.mappings.push(mapping);
         let source = Source::Detached(mount.as_raw_fd());
         self.mounts.push(mount);
         Ok(source)
     }
 }
 
+/// Something of the host's root, as a mount through which it is the sandbox's root's.
+fn mapped(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let mount = clone_tree(&rustix::fs::CWD, path)?;
+    let attributes = MountAttributes { is_read_only: true, id_map: Some(namespace), ..MountAttributes::default() };
+    set_mount_attributes(&mount, attributes)?;
+    Ok(mount)
+}
+
 /// Directories that the template makes, which a mount may be put into.
 fn is_template_directory(path: &str) -> bool {
-    matches!(path, "home" | "home/user" | "mnt" | "root" | "run" | "tmp" | "var")
+    matches!(path, "home" | "home/user" | "mnt" | "opt" | "root" | "run" | "srv" | "tmp" | "var")
 }

@@ -8,8 +8,9 @@ use saggar_domain::{
     Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, SandboxId, Spec, User,
 };
 use saggar_jail::Identity;
-use saggar_jail::cgroup::{Group, Host};
+use saggar_jail::cgroup::{Group, Host, View};
 
+use crate::borrowed::borrowed_root;
 use crate::changes::Name;
 use crate::data::DataDirectory;
 use crate::enforce::Enforcement;
@@ -17,7 +18,7 @@ use crate::holdback::Before;
 use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
-use crate::plan::{Brought, Layout, lay_out};
+use crate::plan::{Brought, Layout, Life, lay_out};
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 
@@ -61,8 +62,12 @@ pub(crate) fn prepare(
     sandbox: &SandboxId,
     host: Host,
     spec: &Spec,
+    life: Life,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
+    if let Some(problem) = borrowed_root() {
+        return Err(refused(problem));
+    }
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
     observe(EventBody::Setup {
@@ -78,7 +83,11 @@ pub(crate) fn prepare(
     holdings.cgroups =
         Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
-    match lay_out(spec, identity, &brought) {
+    let views = match identity {
+        Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
+        Identity::Single { .. } => Vec::new(),
+    };
+    match lay_out(spec, life, identity, &brought, views) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,

@@ -17,6 +17,11 @@ const COUNT: u32 = 4094;
 pub(crate) const DIRECTORY: &str = "/run/saggar";
 const FILE: &str = "/run/saggar/ranges";
 
+/// All ids that a sandbox may get.
+pub(crate) fn all() -> std::ops::Range<u32> {
+    FIRST..FIRST + COUNT * Identity::RANGE
+}
+
 /// A range of ids that no other live sandbox has.
 #[derive(Debug)]
 pub(crate) struct Range {

@@ -10,17 +10,18 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use saggar_domain::{Code, Denial, DenialCode, EventBody, Problem, Spec};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec};
 use saggar_guest::{TerminalSize, ToGuest};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Rule, Signals};
-use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams};
+use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
 use crate::git::{self, remove_new_links};
 use crate::holdback::hold_back;
 use crate::ids::Ids;
+use crate::plan::Life;
 use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
 
@@ -57,7 +58,7 @@ pub struct Job<'a> {
 
 /// Runs a job. `observe` hears of everything as it happens, up to but without the finish.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
-    match prepare(data, &ids.sandbox, Host::detect(), &job.spec, observe) {
+    match prepare(data, &ids.sandbox, Host::detect(), &job.spec, Life::OneProgram, observe) {
         Ok(prepared) => prepared.run(data, ids, job, observe),
         Err(stopped) => Report::not_started(stopped.status, stopped.error),
     }
@@ -185,6 +186,10 @@ impl Prepared {
         })?;
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
+        let unreached = match spec.network {
+            NetworkMode::None => Unreached::watch(jailed.pid),
+            NetworkMode::Proxied | NetworkMode::Host => None,
+        };
         let memory_bytes = spec.limits.memory.value.bytes();
         let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams };
         let mut denials = Denials::default();
@@ -194,6 +199,10 @@ impl Prepared {
         });
         let asked = Asked { program: program_name, cwd: spec.cwd, limits: spec.limits };
         let outcome = outcome.map_err(|error| failed("attending the program", error))?;
+        if let Some(denial) = unreached.and_then(|mut unreached| unreached.take_denial()) {
+            observe(EventBody::Denial(denial.clone()));
+            denials.kept.push(denial);
+        }
         Ok(Seen { outcome, denials: denials.kept, asked, layer })
     }
 }

@@ -24,6 +24,7 @@ use saggar_supervisor::{Channel, Hold, Holding};
 use crate::data::DataDirectory;
 use crate::holdback::hold_back;
 use crate::ids::policy_hash;
+use crate::plan::Life;
 use crate::prepare::{Prepared, clean_up, failed, prepare};
 use crate::run::without_links;
 use control_socket::ControlSocket;
@@ -88,7 +89,8 @@ impl Supervised {
                 "end it when its time is up; `saggar doctor` shows what this host gives",
             ));
         }
-        let mut prepared = prepare(&data, &sandbox, host, &spec, &mut |_| {}).map_err(|stopped| stopped.error)?;
+        let mut prepared =
+            prepare(&data, &sandbox, host, &spec, Life::Held, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
         let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);

@@ -9,13 +9,11 @@ use saggar_jail::{Attributes, Cover, Op, Rule, Source};
 /// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
-const ETC_FILES: &[&str] = &["protocols", "services", "ssl/openssl.cnf"];
-/// Directories of /etc that are mounted read-only.
+const ETC_FILES: &[&str] = &["ld.so.cache", "protocols", "services", "ssl/openssl.cnf"];
+/// Directories of /etc with too much in them to copy.
 const ETC_DIRECTORIES: &[&str] = &["alternatives", "fonts", "ssl/certs"];
 /// Copied files are no larger.
 const ETC_FILE_MAX: u64 = 1 << 20;
-/// The dynamic linker's cache: large enough to be worth mounting instead.
-const LINKER_CACHE: &str = "etc/ld.so.cache";
 /// Devices that are safe to share: they hold no state of the host's.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
@@ -43,13 +41,13 @@ const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &[u8] = b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n";
 const HOSTS: &[u8] = b"127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// The root of the template, up to but without what a spec adds to it.
-pub(crate) fn host(network: NetworkMode) -> Vec<Op> {
+/// The root of the template, up to but without what a spec adds to it. `has_root` says whether programs can run as root of the sandbox.
+pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
     let mut ops = Vec::with_capacity(128);
     directories(&mut ops);
     system(&mut ops);
     etc(&mut ops, network);
-    devices(&mut ops);
+    devices(&mut ops, has_root);
     kernel(&mut ops);
     ops
 }
@@ -64,9 +62,11 @@ fn directories(ops: &mut Vec<Op>) {
         ("home", 0o755, 0),
         ("home/user", 0o755, 1000),
         ("mnt", 0o755, 0),
+        ("opt", 0o755, 0),
         ("proc", 0o555, 0),
         ("root", 0o700, 0),
-        ("run", 0o555, 0),
+        ("run", 0o755, 0),
+        ("srv", 0o755, 0),
         ("sys", 0o555, 0),
         ("tmp", 0o1777, 0),
         ("var", 0o755, 0),
@@ -126,24 +126,14 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
             ops.push(Op::Link { path: format!("etc/{name}"), target });
         }
     }
-    if Path::new("/").join(LINKER_CACHE).is_file() {
-        ops.push(Op::File { path: LINKER_CACHE.to_owned(), bytes: Vec::new() });
-        ops.push(Op::Bind {
-            source: Source::System(format!("/{LINKER_CACHE}")),
-            target: LINKER_CACHE.to_owned(),
-            attributes: Attributes::ReadOnly,
-        });
-    }
-    for name in ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories()) {
-        if Path::new("/etc").join(&name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
-            ops.push(Op::Directory { path: format!("etc/{name}"), mode: 0o755, owner: 0 });
-            ops.push(Op::Bind {
-                source: Source::System(format!("/etc/{name}")),
-                target: format!("etc/{name}"),
-                attributes: Attributes::ReadOnly,
-            });
-        }
-    }
+}
+
+/// Directories of the host's /etc that are there inside too.
+pub(crate) fn etc_directories() -> Vec<String> {
+    let names = ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories());
+    let is_there =
+        |name: &String| Path::new("/etc").join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    names.filter(is_there).collect()
 }
 
 /// Java keeps part of itself in a directory of /etc named for its version.
@@ -165,7 +155,11 @@ fn small_file(path: &str) -> Option<Vec<u8>> {
     std::fs::read(path).ok()
 }
 
-fn devices(ops: &mut Vec<Op>) {
+fn devices(ops: &mut Vec<Op>, has_root: bool) {
+    if has_root {
+        // A mount of its own, so that it can be sealed apart from the rest.
+        ops.push(Op::Writable { path: "dev".to_owned() });
+    }
     ops.extend(DEVICES.iter().map(|name| Op::Device { name: (*name).to_owned() }));
     for (name, target) in [
         ("fd", "/proc/self/fd"),

@@ -3,13 +3,28 @@
 //! A program in a sandbox must not be able to set the operator's clipboard (OSC 52), retitle the window, ask the terminal
 //! to type an answer (DECRQSS, DA, title report), or move the cursor over what was printed before. What stays: printable
 //! text, newline, carriage return, tab, backspace, and colours (CSI … m). Everything else is shown as a visible letter or dropped whole.
+//!
+//! A program that has a terminal of its own may use the whole screen besides ([`EscapeFilter::for_screen`]): what passes then is a list too.
+
+mod screen;
 
 /// The state between two pieces of output: a sequence may be cut anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct EscapeFilter {
     state: State,
-    /// Bytes of a CSI sequence that may turn out to be a colour.
+    /// Bytes of a sequence that may turn out to be harmless: at most [`SEQUENCE_MAX`].
     sequence: Vec<u8>,
+    keeps: Keeps,
+}
+
+/// What stays besides text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Keeps {
+    /// Colours: what is shown comes after what was shown before.
+    #[default]
+    Colours,
+    /// Whatever a screen is used for.
+    Screen,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +45,18 @@ enum State {
     Text8Escape,
 }
 
-/// A colour sequence is short; anything longer is not one.
+/// A sequence that passes is short; anything longer is not one.
 const SEQUENCE_MAX: usize = 64;
 const ESC: u8 = 0x1b;
 /// U+FFFD, for bytes that a terminal could read as a control.
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 impl EscapeFilter {
+    /// For a program that has the terminal to itself: the screen is its own, and nothing else of the terminal is.
+    pub fn for_screen() -> Self {
+        Self { keeps: Keeps::Screen, ..Self::default() }
+    }
+
     /// Passes on what is harmless.
     pub fn pass(&mut self, bytes: &[u8], mut out: impl FnMut(u8)) {
         if !saggar_jail::Rule::EscapeFilter.is_on() {
@@ -58,25 +78,48 @@ impl EscapeFilter {
                         State::Control
                     }
                     b']' | b'P' | b'X' | b'^' | b'_' => State::Text8,
-                    0x20..=0x2f => State::Intermediate,
+                    0x20..=0x2f => {
+                        self.sequence.clear();
+                        self.sequence.push(byte);
+                        State::Intermediate
+                    }
                     ESC => State::Escape,
-                    _ => State::Text,
+                    _ => {
+                        self.sequence.clear();
+                        self.end_escape(byte, out);
+                        State::Text
+                    }
                 };
             }
-            State::Intermediate => {
-                if !(0x20..=0x2f).contains(&byte) {
+            State::Intermediate => match byte {
+                0x20..=0x2f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
+                0x20..=0x2f => {}
+                ESC => self.state = State::Escape,
+                _ => {
+                    self.end_escape(byte, out);
                     self.state = State::Text;
                 }
-            }
+            },
             State::Control => self.control(byte, out),
             State::Text8 => match byte {
-                0x07 => self.state = State::Text,
+                // The end, or what cancels a string; nothing of it was passed on, so the terminal is not inside of one.
+                0x07 | 0x18 | 0x1a => self.state = State::Text,
                 ESC => self.state = State::Text8Escape,
                 _ => {}
             },
+            State::Text8Escape if byte == b'\\' => self.state = State::Text,
+            // Another sequence begins here, and ends the string.
             State::Text8Escape => {
-                self.state = if byte == b'\\' { State::Text } else { State::Text8 };
+                self.state = State::Escape;
+                self.step(byte, out);
             }
+        }
+    }
+
+    fn end_escape(&mut self, last: u8, out: &mut impl FnMut(u8)) {
+        let is_whole = self.sequence.len() < SEQUENCE_MAX;
+        if self.keeps == Keeps::Screen && is_whole && screen::escape(&self.sequence, last) {
+            [ESC].iter().chain(&self.sequence).chain(&[last]).for_each(|byte| out(*byte));
         }
     }
 
@@ -84,6 +127,8 @@ impl EscapeFilter {
         match byte {
             ESC => self.state = State::Escape,
             b'\n' | b'\r' | b'\t' | 0x08 | 0x20..=0x7e => out(byte),
+            // The bell, and the choice between two character sets.
+            0x07 | 0x0e | 0x0f if self.keeps == Keeps::Screen => out(byte),
             0xc2..=0xdf => self.lead(1, byte),
             0xe0..=0xef => self.lead(2, byte),
             0xf0..=0xf4 => self.lead(3, byte),
@@ -127,10 +172,11 @@ impl EscapeFilter {
             ESC => self.state = State::Escape,
             0x40..=0x7e => {
                 self.state = State::Text;
-                let is_colour =
-                    byte == b'm' && self.sequence.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
-                if is_colour && self.sequence.len() < SEQUENCE_MAX && !conceals(&self.sequence) {
-                    [ESC, b'['].iter().chain(&self.sequence).chain(b"m").for_each(|byte| out(*byte));
+                let is_whole = self.sequence.len() < SEQUENCE_MAX;
+                let is_wanted = self.keeps == Keeps::Screen || byte == b'm';
+                let shown = if is_whole && is_wanted { screen::control(&self.sequence, byte) } else { Vec::new() };
+                if !shown.is_empty() {
+                    [ESC, b'['].iter().chain(&shown).for_each(|byte| out(*byte));
                 }
             }
             // A control inside a sequence ends it here, so that nothing is swallowed for ever.
@@ -142,14 +188,16 @@ impl EscapeFilter {
     }
 }
 
-/// Where a cut falls in text that was filtered, which is made of whole characters and whole colours.
+/// Where a cut falls in text that was filtered, which is made of whole characters and whole sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Seam {
     /// Between two of them: something else may be written here.
     #[default]
     Whole,
-    /// Inside of a colour.
-    Colour,
+    /// After the ESC of a sequence, and after what may follow it.
+    Escape,
+    /// Inside of a control sequence, such as a colour.
+    Control,
     /// Inside of a character, before so many bytes.
     Character { left: u8 },
 }
@@ -158,8 +206,10 @@ impl Seam {
     /// The place one byte further.
     pub(crate) fn after(self, byte: u8) -> Self {
         match (self, byte) {
-            (Self::Colour, b'm') | (Self::Character { left: 0 | 1 }, _) => Self::Whole,
-            (Self::Colour, _) | (Self::Whole, ESC) => Self::Colour,
+            (Self::Control, 0x40..=0x7e) | (Self::Character { left: 0 | 1 }, _) => Self::Whole,
+            (Self::Escape, b'[') | (Self::Control, _) => Self::Control,
+            (Self::Whole, ESC) | (Self::Escape, 0x20..=0x2f) => Self::Escape,
+            (Self::Escape, _) => Self::Whole,
             (Self::Character { left }, _) => Self::Character { left: left - 1 },
             (Self::Whole, 0xc0..=0xdf) => Self::Character { left: 1 },
             (Self::Whole, 0xe0..=0xef) => Self::Character { left: 2 },
@@ -241,6 +291,77 @@ mod tests {
         check("a\u{202e}b".as_bytes(), "a\u{fffd}b".as_bytes());
     }
 
+    fn check_screen(input: &[u8], expected: &[u8]) {
+        let mut whole = Vec::new();
+        EscapeFilter::for_screen().pass(input, |byte| whole.push(byte));
+        assert_eq!(whole, expected, "{:?}", String::from_utf8_lossy(input));
+        let (mut filter, mut pieces) = (EscapeFilter::for_screen(), Vec::new());
+        for byte in input {
+            filter.pass(&[*byte], |byte| pieces.push(byte));
+        }
+        assert_eq!(pieces, expected, "cut after every byte: {:?}", String::from_utf8_lossy(input));
+    }
+
+    #[test]
+    fn a_program_with_the_screen_to_itself_may_use_all_of_it() {
+        let kept: &[&[u8]] = &[
+            b"\x1b[2J\x1b[H\x1b[10;20H\x1b[1A\x1b[K\x1b[?25l\x1b[?25h",
+            b"\x1b[?1049h\x1b[1;24r\x1b[4L\x1b[2M\x1b[3P\x1b[@\x1b[?1049l",
+            b"\x1b[?1000;1002;1006h\x1b[?1000;1002;1006l\x1b[?2004h\x1b[?1h\x1b=\x1b>",
+            b"\x1b7\x1b8\x1bM\x1bD\x1b(0lqk\x1b(B\x0e\x0f\x1b#8\x1bc",
+            b"\x1b[2 q\x1b[!p\x1b[1;31mred\x1b[0m\x1b[38:2:1:2:3m\x07\x08\t\r\n",
+            b"\x1b[s\x1b[u\x1b[3g\x1b[4h\x1b[20l\x1b[5b\x1b[?2J",
+        ];
+        for text in kept {
+            check_screen(text, text);
+        }
+    }
+
+    #[test]
+    fn clipboard_title_and_reports_are_not_part_of_the_screen() {
+        let dropped: &[(&str, &[u8])] = &[
+            ("clipboard", b"\x1b]52;c;ZXZpbA==\x07"),
+            ("clipboard, ended by ST", b"\x1b]52;c;?\x1b\\"),
+            ("titles", b"\x1b]0;t\x07\x1b]1;t\x07\x1b]2;t\x1b\\"),
+            ("title stack and report", b"\x1b[22;0t\x1b[23;0t\x1b[21t\x1b[20t"),
+            ("window size, place and state", b"\x1b[8;1;1t\x1b[3;0;0t\x1b[11t\x1b[14t\x1b[18t"),
+            ("links and colours of the palette", b"\x1b]8;;http://x\x1b\\\x1b]4;1;?\x07\x1b]10;?\x07\x1b]11;?\x1b\\"),
+            ("notifications and working directory", b"\x1b]9;x\x07\x1b]777;notify;a;b\x07\x1b]7;file://h/\x07"),
+            ("status and place", b"\x1b[5n\x1b[6n\x1b[?6n\x1b[?15n\x1b[?996n"),
+            ("attributes", b"\x1b[c\x1b[0c\x1b[>c\x1b[>0c\x1b[=c\x1bZ\x1b[>q"),
+            ("parameters, modes and checksums", b"\x1b[x\x1b[?1$p\x1b[4$p\x1b[1;1;1;1;1;1*y\x1b[2$w"),
+            ("settings and capabilities", b"\x1bP$qm\x1b\\\x1bP+q544e\x1b\\\x1bP1000p\x1b\\\x1bPq#0\x1b\\"),
+            ("answerback", b"\x05"),
+            ("other strings", b"\x1bXsos\x1b\\\x1b^pm\x1b\\\x1b_Gapc\x1b\\"),
+            ("keyboards", b"\x1b[?u\x1b[>1u\x1b[=5;1u\x1b[<u\x1b[>4;2m\x1b[?4m\x1b[2h\x1b[12l"),
+            ("modes that report by themselves", b"\x1b[?2031h\x1b[?2048h\x1b[?1001h\x1b[?3h\x1b[?9999h"),
+            ("saved modes", b"\x1b[?1049s\x1b[?1049r"),
+            ("printer and lights", b"\x1b[5i\x1b[?5i\x1b[i\x1b[1q"),
+            ("another coding", b"\x1b%@\x1b%G\x1b G\x1b F\x1b(K\x1bN\x1bO\x1bn"),
+            ("hidden text", b"\x1b[8m\x1b[0;08m\x1b[38;5;1;8m"),
+            ("too long", b"\x1b[1111111111222222222233333333334444444444555555555566666666667777H"),
+        ];
+        for (what, text) in dropped {
+            let mut shown = Vec::new();
+            EscapeFilter::for_screen().pass(text, |byte| shown.push(byte));
+            assert_eq!(String::from_utf8_lossy(&shown), "", "{what}");
+            check_screen(text, b"");
+        }
+        check_screen(b"a\x1b[?1049;2031;25hb", b"a\x1b[?1049;25hb");
+        check_screen(
+            b"a\x9b6nb\x9d52;c;x\x9cc\x90+q\x9c",
+            "a\u{fffd}6nb\u{fffd}52;c;x\u{fffd}c\u{fffd}+q\u{fffd}".as_bytes(),
+        );
+        check_screen("a\u{9b}6n\u{202e}b".as_bytes(), "a\u{fffd}6n\u{fffd}b".as_bytes());
+    }
+
+    #[test]
+    fn a_string_without_an_end_hides_only_itself() {
+        check_screen(b"a\x1b]52;c;x\x1b[1mb", b"a\x1b[1mb");
+        check_screen(b"a\x1bPtmux;\x1b\x1b]52;c;x\x07\x1b\\b", b"ab");
+        check_screen(b"a\x1b]0;t\x18b\x1bP+q\x1ac", b"abc");
+    }
+
     #[test]
     fn a_cut_is_seen_wherever_it_falls() {
         let places = |text: &str| -> String {
@@ -252,6 +373,7 @@ mod tests {
             text.bytes().map(|byte| if is_whole(byte) { '|' } else { '.' }).collect()
         };
         assert_eq!(places("ab\x1b[1;31mmc\x1b[md"), "||......|||..||");
+        assert_eq!(places("a\x1b(0b\x1b7c\x1b[2Jd"), "|..||.||...||");
         assert_eq!(places("ü€😀\u{fffd}x\n"), ".|..|...|..|||");
     }
 

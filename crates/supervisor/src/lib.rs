@@ -13,6 +13,7 @@ mod escape;
 mod hold;
 mod program;
 mod sink;
+mod unreached;
 mod watch;
 
 pub use attend::{Attendance, Ending, Outcome, Streams};
@@ -22,4 +23,5 @@ pub use escape::EscapeFilter;
 pub use hold::{Held, Hold, Holding};
 pub use program::Program;
 pub use sink::{Sink, Totals};
+pub use unreached::Unreached;
 pub use watch::{Observation, Refused};

@@ -268,17 +268,20 @@ pub(crate) struct ExecArguments {
     /// Processes and threads of this program and all it starts
     #[arg(long, value_name = "N", value_parser = Count::parse)]
     pub(crate) pids: Option<Count>,
-    /// Where stdin comes from: a file, or - for ours [default: empty]
-    #[arg(long, value_name = "FILE|-")]
+    /// Where stdin comes from: none, a file, or - for ours without a terminal [default: ours; on a terminal, a terminal of its own]
+    #[arg(long, value_name = "none|FILE|-")]
     pub(crate) stdin: Option<OsString>,
+    /// Give the program a terminal of its own that may do anything to ours: clipboard, title and reports too
+    #[arg(long, conflicts_with_all = ["background", "stdin"])]
+    pub(crate) tty: bool,
     /// Start it, print its id, and leave it to itself
     #[arg(short = 'd', long, conflicts_with = "stdin")]
     pub(crate) background: bool,
     /// One line for /bin/sh -c instead of a program
     #[arg(long, value_name = "LINE", conflicts_with = "program")]
     pub(crate) shell: Option<String>,
-    /// The program and its arguments, after --
-    #[arg(last = true, required_unless_present = "shell", value_name = "PROGRAM")]
+    /// The program, and everything after it is its arguments; write -- before one whose name begins with a hyphen
+    #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "PROGRAM")]
     pub(crate) program: Vec<String>,
 }
 

@@ -17,7 +17,9 @@ use tokio::sync::watch;
 use super::arguments::ExecArguments;
 use super::dispatch::{Outcome, note, print, print_json};
 use super::failure::Failure;
+use super::shell;
 use super::shown::line;
+use crate::joint::{Joint, Stdin, Wish};
 use crate::outcome::{CANCELLED, NO_SUCH_PROGRAM, OUR_FAILURE, OUT_OF_MEMORY, REFUSED, SIGNAL_BASE, TIMED_OUT};
 
 /// How much of our stdin is sent at once.
@@ -26,10 +28,20 @@ const STDIN_PIECE: usize = 64 << 10;
 /// Runs it, and says how it ended.
 pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: bool) -> Outcome {
     let sandbox = client.sandbox(arguments.sandbox.clone());
-    let stdin = open_stdin(&arguments).await?;
-    let request = request(&arguments)?;
+    if arguments.tty && is_json {
+        return Err(Failure::ours("invalid_value", "a terminal has no room for JSON", "leave out --tty or --json"));
+    }
+    let joint = match arguments.background {
+        true => Joint { stdin: Stdin::Empty, terminal: None },
+        false => Joint::of(Wish { stdin: arguments.stdin.as_deref(), tty: arguments.tty, is_json }),
+    };
+    let stdin = open_stdin(&joint.stdin).await?;
+    let request = request(&arguments, &joint)?;
     if arguments.background {
         return background(&sandbox, &request, is_json).await;
+    }
+    if let Some(terminal) = joint.terminal {
+        return shell::attend(&sandbox, request, terminal).await;
     }
     let show = if is_json { Show::Nothing } else { Show::Output };
     let Some(exec) = live(&sandbox, &request, stdin, show).await? else { return Ok(CANCELLED) };
@@ -41,13 +53,13 @@ pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: boo
     Ok(exit_status(&exec))
 }
 
-fn request(arguments: &ExecArguments) -> Result<StartExec, Failure> {
+fn request(arguments: &ExecArguments, joint: &Joint) -> Result<StartExec, Failure> {
     let limits = ExecLimits { memory: arguments.memory, pids: arguments.pids, cpus: arguments.cpus };
     Ok(StartExec {
         env: Environment::of(arguments.env.clone())?,
         cwd: arguments.cwd.clone(),
         user: arguments.user,
-        stdin: arguments.stdin.is_some(),
+        stdin: joint.stdin != Stdin::Empty,
         timeout: arguments.timeout,
         limits: (limits != ExecLimits::default()).then_some(limits),
         ..StartExec::new(arguments.command())
@@ -74,13 +86,13 @@ enum Show {
     Nothing,
 }
 
-type Stdin = Box<dyn AsyncRead + Unpin>;
+type Source = Box<dyn AsyncRead + Unpin>;
 
-async fn open_stdin(arguments: &ExecArguments) -> Result<Option<Stdin>, Failure> {
-    match &arguments.stdin {
-        None => Ok(None),
-        Some(source) if source == "-" => Ok(Some(Box::new(tokio::io::stdin()))),
-        Some(path) => {
+async fn open_stdin(stdin: &Stdin) -> Result<Option<Source>, Failure> {
+    match stdin {
+        Stdin::Empty => Ok(None),
+        Stdin::Ours => Ok(Some(Box::new(tokio::io::stdin()))),
+        Stdin::File(path) => {
             let path = std::path::Path::new(path);
             let file = tokio::fs::File::open(path).await.map_err(|error| Failure::file(path, "read", &error))?;
             Ok(Some(Box::new(file)))
@@ -92,7 +104,7 @@ async fn open_stdin(arguments: &ExecArguments) -> Result<Option<Stdin>, Failure>
 async fn live(
     sandbox: &SandboxHandle,
     request: &StartExec,
-    stdin: Option<Stdin>,
+    stdin: Option<Source>,
     show: Show,
 ) -> Result<Option<Exec>, Failure> {
     let (known, exec) = watch::channel(None);
@@ -168,7 +180,7 @@ impl<W: AsyncWrite + Unpin> Sink<W> {
 }
 
 /// Sends our stdin to its end, and then waits for ever: only the program's end ends the command.
-async fn forward_stdin(stdin: Option<Stdin>, mut exec: watch::Receiver<Option<ExecHandle>>) -> Failure {
+async fn forward_stdin(stdin: Option<Source>, mut exec: watch::Receiver<Option<ExecHandle>>) -> Failure {
     let Some(mut stdin) = stdin else { return std::future::pending().await };
     let Some(exec) = running(&mut exec).await else { return std::future::pending().await };
     let mut piece = vec![0; STDIN_PIECE];

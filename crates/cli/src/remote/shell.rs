@@ -1,12 +1,13 @@
-//! `saggar sandbox shell`: a terminal in a sandbox joined to ours.
+//! `saggar sandbox shell`, and `exec` where it has a terminal: a terminal in a sandbox joined to ours.
 //!
-//! Ours is in raw mode while it lasts: every key, Ctrl-C too, goes to the program inside, and its escapes come through, because that is
-//! what a terminal is for. The connection is a WebSocket; when it breaks, the program goes on, and `saggar sandbox logs` finds it.
+//! Ours is in raw mode while it lasts: every key, Ctrl-C too, goes to the program inside. Of a shell, or with `--tty`, all its escapes come
+//! through; of an exec that got a terminal by itself, those that use the screen. The connection is a WebSocket; when it breaks, the program goes on, and `saggar sandbox logs` finds it.
 
 use std::io::IsTerminal;
 
-use saggar_api::client::{AttachMessage, AttachReader, AttachWriter, Client};
+use saggar_api::client::{AttachMessage, AttachReader, AttachWriter, Client, SandboxHandle};
 use saggar_api::{AttachQuery, AttachReply, AttachRequest, CommandLine, Environment, Exec, StartExec, TerminalSize};
+use saggar_supervisor::EscapeFilter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,7 +15,9 @@ use super::arguments::ShellArguments;
 use super::dispatch::{Outcome, note};
 use super::exec::{exit_status, refused, tell_end};
 use super::failure::Failure;
+use crate::joint::Terminal;
 use crate::outcome::OUR_FAILURE;
+use crate::streams;
 use crate::terminal::{self, HandedOver};
 
 /// The best shell there is.
@@ -28,7 +31,7 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
         return Err(Failure::ours(
             "no_terminal",
             "a shell needs a terminal, and stdin is none",
-            "use `saggar sandbox exec SANDBOX --stdin - -- sh` to pipe commands in",
+            "use `saggar sandbox exec SANDBOX sh` to pipe commands in",
         ));
     }
     let sandbox = client.sandbox(arguments.sandbox.clone());
@@ -36,22 +39,26 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
         [] => CommandLine::Words(vec!["/bin/sh".into(), "-c".into(), SHELL.into()]),
         program => CommandLine::Words(program.to_vec()),
     };
-    let mut env = vec![("TERM".to_owned(), terminal::name())];
-    env.retain(|(name, _)| !arguments.env.iter().any(|(given, _)| given == name));
-    env.extend(arguments.env);
     let request = StartExec {
-        env: Environment::of(env)?,
+        env: Environment::of(arguments.env)?,
         cwd: arguments.cwd,
         user: arguments.user,
-        stdin: true,
-        tty: Some(size()),
         ..StartExec::new(command)
     };
+    attend(&sandbox, request, Terminal::Whole).await
+}
+
+/// Starts it on a terminal of its own, joined to ours, and stays until it ends.
+pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, terminal: Terminal) -> Outcome {
+    let mut env = request.env.into_map();
+    env.entry("TERM".to_owned()).or_insert_with(terminal::name);
+    (request.env, request.stdin, request.tty) = (Environment::of(env)?, true, Some(size()));
     let exec = sandbox.start(&request).await.map_err(refused)?;
     let attached = sandbox.exec(exec.id.clone()).attach(AttachQuery::default()).await.map_err(refused)?;
-    let raw = HandedOver::begin();
+    let raw = HandedOver::begin(terminal);
+    let filter = streams::filter(Some(terminal)).filter(|_| std::io::stdout().is_terminal());
     let ended = tokio::select! {
-        ended = show(attached.reader) => ended,
+        ended = show(attached.reader, filter) => ended,
         failure = send(attached.writer) => Err(failure),
         () = told_to_end() => Ok(None),
     };
@@ -68,12 +75,19 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
     }
 }
 
-async fn show(mut reader: AttachReader) -> Result<Option<Exec>, Failure> {
+async fn show(mut reader: AttachReader, mut filter: Option<EscapeFilter>) -> Result<Option<Exec>, Failure> {
     let mut stdout = tokio::io::stdout();
     while let Some(message) = reader.next().await? {
         match message {
             AttachMessage::Output(_, bytes) => {
-                stdout.write_all(&bytes).await?;
+                match &mut filter {
+                    None => stdout.write_all(&bytes).await?,
+                    Some(filter) => {
+                        let mut shown = Vec::with_capacity(bytes.len());
+                        filter.pass(&bytes, |byte| shown.push(byte));
+                        stdout.write_all(&shown).await?;
+                    }
+                }
                 stdout.flush().await?;
             }
             AttachMessage::Reply(AttachReply::Exited { exec }) => return Ok(Some(*exec)),

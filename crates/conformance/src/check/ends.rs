@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use saggar_domain::{Draft, DraftLimits, EventBody, ExecStatus, FsMode, Timeout};
+use saggar_domain::{Draft, DraftLimits, EventBody, ExecStatus, FsMode, Timeout, User};
 
 use super::Scene;
 use crate::enact::members;
@@ -38,6 +38,52 @@ pub(super) fn mount_table_clean(scene: &Scene<'_>) -> Vec<Observation> {
     observations.push(Observation::examined("the mount table is what it was", added.is_empty(), added.join("; ")));
     observations.push(Observation::examined("no loop device is ours", devices() == loops, ""));
     observations
+}
+
+/// By name in every directory that was tried, and by what is in the files that were.
+pub(super) fn writes_stay_inside(scene: &Scene<'_>) -> Vec<Observation> {
+    const MARK: &str = "saggar-probe";
+    let directories = [
+        "",
+        "/etc",
+        "/etc/alternatives",
+        "/etc/ssl/certs",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/opt",
+        "/srv",
+        "/var",
+        "/run",
+        "/dev",
+        "/home",
+        "/mnt",
+        "/root",
+    ];
+    let files = ["/etc/passwd", "/etc/hosts", "/etc/ld.so.cache"];
+    let is_marked = |file: &&str| {
+        fs::read(file).is_ok_and(|bytes| bytes.windows(MARK.len()).any(|window| window == MARK.as_bytes()))
+    };
+    let made = directories.iter().map(|directory| format!("{directory}/{MARK}"));
+    let on_host: Vec<String> = made
+        .clone()
+        .filter(|path| fs::symlink_metadata(path).is_ok())
+        .chain(files.iter().filter(|file| is_marked(file)).map(|file| (*file).to_owned()))
+        .collect();
+    let script = format!(
+        "for path in {}; do test -e $path && echo $path; done; grep -l {MARK} {}; echo looked",
+        made.collect::<Vec<_>>().join(" "),
+        files.join(" ")
+    );
+    let next = scene.bench.run(
+        Draft { user: Some(User::Root), ..Draft::default() },
+        [&b"/bin/sh"[..], b"-c", script.as_bytes()].map(<[u8]>::to_vec).to_vec(),
+    );
+    let seen = String::from_utf8_lossy(&next.report.output.stdout).trim().replace('\n', " ");
+    vec![
+        Observation::examined("nothing of it is on the host", on_host.is_empty(), on_host.join(" ")),
+        Observation::examined("nothing of it is in the next sandbox", seen == "looked", seen),
+    ]
 }
 
 /// The attempt that ran found nothing because nothing had been left; now something is.

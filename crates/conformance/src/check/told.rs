@@ -18,8 +18,6 @@ pub(super) fn own_program() -> Option<Command> {
 pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
     let Some(ran) = &scene.ran else { return Vec::new() };
     let raw = &ran.report.output.stderr;
-    let mut shown = Vec::new();
-    EscapeFilter::default().pass(raw, |byte| shown.push(byte));
     let contains = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
     let sequences: &[(&str, &[u8])] = &[
         ("clipboard", b"\x1b]52"),
@@ -36,12 +34,20 @@ pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
         ("concealment after a colour", b"\x1b[38;5;1;8m"),
         ("concealment after a background", b"\x1b[48;2;1;2;3;8m"),
     ];
-    let gone = sequences.iter().map(|(member, bytes)| {
-        let is_gone = contains(raw, bytes) && !contains(&shown, bytes);
-        Observation::examined(format!("shown without: {member}"), is_gone, "")
-    });
-    let grey = Observation::examined("a colour of that number stays", contains(&shown, b"\x1b[38;5;8mgrey"), "");
-    gone.chain([grey]).collect()
+    // Output that is shown on a terminal, and a program that has one of its own because saggar was started on one.
+    let ways = [("shown", EscapeFilter::default()), ("on its terminal", EscapeFilter::for_screen())];
+    let mut observations = Vec::new();
+    for (way, mut filter) in ways {
+        let mut shown = Vec::new();
+        filter.pass(raw, |byte| shown.push(byte));
+        observations.extend(sequences.iter().map(|(member, bytes)| {
+            let is_gone = contains(raw, bytes) && !contains(&shown, bytes);
+            Observation::examined(format!("{way} without: {member}"), is_gone, "")
+        }));
+        let stays = contains(&shown, b"\x1b[38;5;8mgrey");
+        observations.push(Observation::examined(format!("{way}: a colour of that number stays"), stays, ""));
+    }
+    observations
 }
 
 /// A spec file may come from anywhere; what it says wrongly is repeated in the error, and must not act on who reads it.

@@ -171,7 +171,7 @@ impl Group {
     }
 }
 
-fn leaves(host: &Host, name: &str, wanted: &Wanted) -> Vec<Leaf> {
+pub(super) fn leaves(host: &Host, name: &str, wanted: &Wanted) -> Vec<Leaf> {
     let mut leaves: Vec<Leaf> = Vec::new();
     for controller in Controller::ALL.iter().copied().filter(|controller| wanted.has(*controller)) {
         let Ok(place) = host.place(controller) else { continue };

@@ -8,7 +8,9 @@ mod group;
 mod host;
 mod portion;
 mod reap;
+mod view;
 
 pub use group::{Counters, Group, InUse, Wanted};
 pub use host::{Controller, Host, Place};
 pub use reap::remove_leaf;
+pub use view::View;

@@ -12,6 +12,7 @@ use crate::channel::Incoming;
 use crate::control::{EventBody, Reply};
 use crate::deadline::Cause;
 use crate::ending::describe_ending;
+use crate::unreached::Unreached;
 
 use super::connection::{Following, Role};
 use super::exec::{Counted, Ended, Exec, Lie, shortened};
@@ -156,6 +157,8 @@ impl Hold {
         let hits = if end != End::Code(0) || is_alone { self.hits() } else { Counters::default() };
         let short = if looks_killed || is_alone { self.ran_short(number, hits) } else { None };
         let is_crowded = self.is_more_refused(hits);
+        let unreached =
+            if end != End::Code(0) { self.unreached.as_mut().and_then(Unreached::take_denial) } else { None };
         self.trim(number);
         let exec = self.execs.get_mut(number).ok_or(Lie)?;
         let cause = exec.deadline.as_ref().and_then(|deadline| deadline.cause());
@@ -189,7 +192,9 @@ impl Hold {
             let message = format!("the private storage of {} is full", limits.disk.value);
             hit.push(Denial::limit(LimitName::Disk, message));
         }
-        hit.iter().for_each(|denial| exec.deny(denial));
+        // Only the whole sandbox is counted: what others that still run have tried is told with the first that fails.
+        hit.iter().chain(&unreached).for_each(|denial| exec.deny(denial));
+        unreached.into_iter().for_each(|denial| self.tell(EventBody::Denial { denial }));
         hit.into_iter().for_each(|denial| self.tell(EventBody::Limit { denial }));
         Ok(())
     }

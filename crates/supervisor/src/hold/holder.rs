@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
-use saggar_domain::{Code, Denial, EndReason, Problem, SandboxId, Spec};
+use saggar_domain::{Code, Denial, EndReason, NetworkMode, Problem, SandboxId, Spec};
 use saggar_guest::{PROTOCOL, SignalScope, ToGuest};
 use saggar_jail::Signals;
 use saggar_jail::cgroup::Group;
@@ -23,6 +23,7 @@ use saggar_jail::seccomp::Listener;
 use crate::channel::Channel;
 use crate::control::{CONTROL, Description, EventBody, Reply, State, Terms, Then};
 use crate::deadline::Action;
+use crate::unreached::Unreached;
 use crate::watch::{Refused, Watch};
 
 use super::ancestry;
@@ -114,6 +115,8 @@ pub struct Hold {
     pub(super) memory_kills: u64,
     /// Processes that were one too many, as far as was looked.
     pub(super) pids_refused: u64,
+    /// What was tried of a network that there is none of.
+    pub(super) unreached: Option<Unreached>,
     pub(super) end: Option<EndReason>,
     told: Vec<(Refused, Moment)>,
     buffer: Vec<u8>,
@@ -133,6 +136,10 @@ impl Hold {
     /// Takes hold.
     pub fn new(holding: Holding) -> Self {
         let now = Moment::now();
+        let unreached = match holding.spec.network {
+            NetworkMode::None => Unreached::watch(holding.pid),
+            NetworkMode::Proxied | NetworkMode::Host => None,
+        };
         let mut happenings = Happenings::default();
         happenings.add(wall_ms(), EventBody::Started { unenforced: holding.unenforced.clone() });
         let memory_bytes = holding.spec.limits.memory.value.bytes();
@@ -160,6 +167,7 @@ impl Hold {
             is_greeted: false,
             memory_kills: 0,
             pids_refused: 0,
+            unreached,
             end: None,
             told: Vec::new(),
             buffer: vec![0; READ_LEN],

@@ -1,0 +1,47 @@
+//! Root of a user namespace that has too few ids: root by name, as after `unshare -r`, with no right on the host that a sandbox could be made of.
+
+use saggar_domain::{Code, Problem};
+
+use crate::ranges;
+
+/// Says so, if we are such a root: everything that follows would fail for reasons that lead nowhere.
+pub(crate) fn borrowed_root() -> Option<Problem> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    // Without such a file there are no user namespaces, and this is the one root there is.
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    (!has_ranges(&map)).then(|| {
+        Problem::new(
+            Code::UnsupportedCapability,
+            "saggar runs as root of a user namespace without ids of its own to give away, as `unshare -r` makes one; this root has no rights on the host",
+            "start it outside of that namespace: as the ordinary user you are there, or as root of the host",
+        )
+    })
+}
+
+/// Whether the ids that sandboxes get are among those of this namespace.
+fn has_ranges(map: &str) -> bool {
+    let wanted = ranges::all();
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+        let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return false;
+        };
+        (first..first + count).contains(&u64::from(wanted.start)) && first + count >= u64::from(wanted.end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_namespace_with_the_sandboxes_ids_will_do() {
+        assert!(has_ranges("         0          0 4294967295\n"));
+        assert!(has_ranges("0 0 1000\n1000 5000 3000000000\n"));
+        for map in ["0 1000 1\n", "0 100000 65536\n", "", "0 0 1900000000\n"] {
+            assert!(!has_ranges(map), "{map:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! How often programs of a sandbox without a network tried to reach one.
+//!
+//! The kernel refuses such a try by itself, with "network is unreachable", and counts it for the network namespace. Reading the counters at
+//! the end costs nothing while programs run and can't be misled; it tells how often, not where to. A name that is looked up counts too:
+//! with no resolver named, the C library asks port 53 of the loopback, where nobody is.
+
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use rustix::process::Pid;
+use saggar_domain::{Denial, DenialCode};
+
+/// Each file of counters is a few kilobytes.
+const COUNTERS_LEN: usize = 16 * 1024;
+/// No route to where it was to go, and nobody at the port: of version 4 by table and name, of version 6 by name.
+const COUNTED: &[(&str, &str)] = &[("Ip", "OutNoRoutes"), ("Udp", "NoPorts")];
+const COUNTED_V6: &[&str] = &["Ip6OutNoRoutes", "Udp6NoPorts"];
+
+/// The counters of one sandbox's network namespace. They can be read as long as this lives, also when the sandbox is gone.
+#[derive(Debug)]
+pub struct Unreached {
+    files: Vec<std::fs::File>,
+    seen: u64,
+}
+
+impl Unreached {
+    /// Watches the namespace that a process is in; `None` if it is our own.
+    pub fn watch(pid: Pid) -> Option<Self> {
+        let number = pid.as_raw_nonzero();
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        if namespace(&number.to_string()).is_some_and(|theirs| Some(theirs) == namespace("self")) {
+            return None;
+        }
+        let open = |name: &&str| std::fs::File::open(format!("/proc/{number}/net/{name}")).ok();
+        let mut unreached = Self { files: ["snmp", "snmp6"].iter().filter_map(open).collect(), seen: 0 };
+        unreached.seen = unreached.count();
+        Some(unreached)
+    }
+
+    /// What there is to say since it was last asked.
+    pub fn take_denial(&mut self) -> Option<Denial> {
+        let count = self.count();
+        let more = count.saturating_sub(self.seen);
+        self.seen = count;
+        (more > 0).then(|| Denial {
+            code: DenialCode::NetworkRefused,
+            rule: "network/none".to_owned(),
+            message: format!(
+                "this sandbox has no network, and programs tried to reach one or to look up a name (tries: {more}); \
+                 --net host shares the host's, unmanaged"
+            ),
+        })
+    }
+
+    fn count(&self) -> u64 {
+        self.files.iter().map(|file| counted(&text(file))).sum()
+    }
+}
+
+fn text(file: &std::fs::File) -> String {
+    let mut text = String::new();
+    let mut place = Place { file, at: 0 }.take(COUNTERS_LEN as u64);
+    // What can't be read counts for nothing.
+    let _ = place.read_to_string(&mut text);
+    text
+}
+
+/// Reads from the beginning, however often.
+struct Place<'a> {
+    file: &'a std::fs::File,
+    at: u64,
+}
+
+impl Read for Place<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read_at(bytes, self.at)?;
+        self.at += length as u64;
+        Ok(length)
+    }
+}
+
+/// The sum of what counts in the text of either file: a line of names and a line of numbers for each table, or a name and a number a line.
+fn counted(text: &str) -> u64 {
+    let mut sum = 0;
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        if let Some(table) = first.strip_suffix(':') {
+            let Some(numbers) = lines.next_if(|next| next.starts_with(first)) else { continue };
+            let numbers = numbers.split_whitespace().skip(1);
+            let matching = words.zip(numbers).filter(|(name, _)| COUNTED.contains(&(table, name)));
+            sum += matching.filter_map(|(_, number)| number.parse::<u64>().ok()).sum::<u64>();
+        } else if COUNTED_V6.contains(&first) {
+            sum += words.next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_found_no_way_is_counted_by_its_name() {
+        let v4 = "Ip: Forwarding InReceives OutNoRoutes\nIp: 1 20 3\nTcp: RtoMin NoPorts\nTcp: 200 9\n\
+                  Udp: InDatagrams NoPorts InErrors\nUdp: 5 4 6\n";
+        assert_eq!(counted(v4), 7);
+        assert_eq!(counted("Ip6InNoRoutes  8\nIp6OutNoRoutes \t2\nUdp6NoPorts 1\n"), 3);
+        assert_eq!(counted("Ip: OutNoRoutes\nUdp: NoPorts\nUdp: x\n"), 0);
+    }
+}
