@@ -43,7 +43,8 @@ pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
     Append, Appended, BLOB_BYTES_MAX, BlobHash, Claimed, Fork, ForkError, Holder, InboxError, JOURNAL_PAGE,
-    JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, RunInsertion, RunQuery, RunRow, Summary, Taking,
+    JournalEntry, LEASE_MAX, Lease, Letter, NewLetter, NewRun, Removal, RunInsertion, RunQuery, RunRow, Summary,
+    Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,

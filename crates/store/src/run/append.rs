@@ -4,6 +4,7 @@
 use rusqlite::Connection;
 use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
 
+use super::blob;
 use super::create::{self, NewRun};
 use super::inbox::{self, NewLetter};
 use crate::column;
@@ -106,6 +107,7 @@ fn apply(connection: &Connection, append: &Append) -> Result<Appended, Error> {
     }
     for (seq, entry) in (append.head + 1..).zip(&append.entries) {
         column::execute(connection, INSERT, (id, column::count(seq), entry))?;
+        blob::note_uses(connection, &append.run, entry)?;
     }
     for letter in &append.consumed {
         column::execute(connection, CONSUME, (letter, id))?;

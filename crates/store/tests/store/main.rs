@@ -5,6 +5,7 @@
 mod backup;
 mod crash;
 mod fixture;
+mod forgetting;
 mod full;
 mod golden;
 mod history;
