@@ -14,7 +14,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_first.sql"),
     include_str!("../migrations/0002_runs.sql"),
     include_str!("../migrations/0003_children.sql"),
-    include_str!("../migrations/0004_forgetting.sql"),
+    include_str!("../migrations/0006_forgetting.sql"),
 ];
 
 /// Why a file can't be brought to our version.
