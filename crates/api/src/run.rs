@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
 use crate::schema;
 use crate::time::Timestamp;
@@ -17,6 +18,10 @@ use crate::time::Timestamp;
 pub struct StartRun {
     /// What it is.
     pub agent: Agent,
+    /// For finding it again.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(value_type = schema::TextMap)]
+    pub labels: Labels,
 }
 
 /// An agent.
@@ -172,6 +177,10 @@ pub struct Run {
     pub project_id: ProjectId,
     /// What its agent is called.
     pub agent: String,
+    /// For finding it again.
+    #[serde(default)]
+    #[schema(value_type = schema::TextMap)]
+    pub labels: Labels,
     /// What it does.
     #[schema(value_type = schema::RunState)]
     pub state: RunState,
@@ -300,6 +309,22 @@ pub struct ListRuns {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>, example = "parked")]
     pub state: Option<RunState>,
+    /// Only those of the agent of this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(example = "mender")]
+    pub agent: Option<String>,
+    /// Only those with this label, as `name=value`; may be given several times, and then all must be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[param(value_type = Vec<String>, example = json!(["team=red"]))]
+    pub label: Vec<Label>,
+    /// Only those begun at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::Instant>)]
+    pub since: Option<Timestamp>,
+    /// Only those begun before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::Instant>)]
+    pub before: Option<Timestamp>,
     /// Only those that this run started.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::RunId>)]

@@ -1,5 +1,7 @@
 //! Runs over HTTP: begun once for each request, followed, told things, forked, replayed, and not harmed by the server's death.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
 mod http;
 mod runs;
 
@@ -257,4 +259,35 @@ fn long_arguments_are_read_by_the_tools_that_nobody_executes() {
     std::fs::write(&path, fixture.to_string()).expect("a file of ours");
     let tested = command(&["test"]).arg(&path).output().expect("the binary was built");
     assert!(tested.status.success(), "{tested:?}");
+}
+
+#[test]
+fn a_run_is_found_by_its_agent_labels_and_time_and_removed_once_it_is_over() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let ask = json!({ "tool": "ask_human", "arguments": { "question": "Which?" } });
+    let mut labelled = agent(json!([{ "calls": [ask] }, { "text": "finished" }]));
+    labelled["labels"] = json!({ "team": "red" });
+    let run = runs::begin(&server, &labelled);
+    let other = start(&server, json!([{ "text": "finished" }]));
+    until_completed(&server, &other);
+    let listed = |query: &str| -> Vec<String> {
+        let page = server.get(&format!("/api/v1/runs?{query}")).expect(200);
+        page["items"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed("label=team%3Dred"), [run.clone()]);
+    assert_eq!(listed("agent=tester"), [other.clone(), run.clone()]);
+    for none in ["agent=other", "label=team%3Dblue", "since=9999-01-01T00:00:00Z", "before=1970-01-02T00:00:00Z"] {
+        assert_eq!(listed(none), [String::new(); 0], "{none}");
+    }
+    server.get("/api/v1/runs?since=yesterday").problem(400, "invalid_value");
+    let asking = until_state(&server, &run, "asking");
+    assert_eq!(asking["labels"], json!({ "team": "red" }));
+    server.delete(&format!("/api/v1/runs/{run}")).problem(409, "conflict");
+    let removed = server.delete(&format!("/api/v1/runs/{other}"));
+    assert_eq!((removed.status, removed.text()), (204, String::new()));
+    for path in ["", "/journal", "/replay"] {
+        server.get(&format!("/api/v1/runs/{other}{path}")).problem(404, "not_found");
+    }
+    server.delete(&format!("/api/v1/runs/{other}")).problem(404, "not_found");
+    assert_eq!(listed("agent=tester"), [run]);
 }

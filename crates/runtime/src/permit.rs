@@ -43,6 +43,8 @@ pub enum Action {
     TellRun(RunId),
     /// Begin another from its past.
     ForkRun(RunId),
+    /// Remove it, once it is over.
+    RemoveRun(RunId),
 }
 
 impl Action {
@@ -56,7 +58,8 @@ impl Action {
             | Self::ListRuns
             | Self::ReadRun(_)
             | Self::TellRun(_)
-            | Self::ForkRun(_) => None,
+            | Self::ForkRun(_)
+            | Self::RemoveRun(_) => None,
             Self::ReadSandbox(id)
             | Self::ChangeSandbox(id)
             | Self::KillSandbox(id)
@@ -70,7 +73,7 @@ impl Action {
     /// The run it is about.
     pub fn run(&self) -> Option<&RunId> {
         match self {
-            Self::ReadRun(id) | Self::TellRun(id) | Self::ForkRun(id) => Some(id),
+            Self::ReadRun(id) | Self::TellRun(id) | Self::ForkRun(id) | Self::RemoveRun(id) => Some(id),
             Self::CreateSandbox
             | Self::ListSandboxes
             | Self::ReadSandbox(_)
@@ -103,7 +106,8 @@ impl Action {
             | Self::ListRuns
             | Self::ReadRun(_)
             | Self::TellRun(_)
-            | Self::ForkRun(_) => false,
+            | Self::ForkRun(_)
+            | Self::RemoveRun(_) => false,
         }
     }
 }

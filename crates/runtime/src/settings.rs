@@ -24,6 +24,8 @@ pub struct Settings {
     pub allow_host_network: bool,
     /// How long what is known of an ended sandbox is kept.
     pub retention: Duration,
+    /// How long a run that is over is kept.
+    pub runs_retention: Duration,
     /// How long a paused sandbox is kept.
     pub paused_max: Duration,
 }

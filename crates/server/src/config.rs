@@ -58,6 +58,8 @@ pub struct Config {
     pub paused_max: Duration,
     /// How long what is known of an ended sandbox is kept.
     pub retention: Duration,
+    /// How long a run that is over is kept.
+    pub runs_retention: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
     /// Where the tool `http` of runs may go.
@@ -110,6 +112,7 @@ impl Config {
             ttl_max: Duration::from_secs(24 * 3600),
             paused_max: Duration::from_secs(7 * 24 * 3600),
             retention: Duration::from_secs(7 * 24 * 3600),
+            runs_retention: Duration::from_secs(30 * 24 * 3600),
             allow_host_network: false,
             http_allowed: Vec::new(),
             runs_max: 256,

@@ -24,7 +24,7 @@ use crate::refusal::Refusal;
 use crate::server::Shared;
 use crate::signed;
 
-pub(crate) use run::{ForkRun, OnRun, ReadRun, TellRun};
+pub(crate) use run::{ForkRun, OnRun, ReadRun, RemoveRun, TellRun};
 
 /// A permit for what `W` names, on the sandbox that the path names.
 pub(crate) struct Allowed<W> {

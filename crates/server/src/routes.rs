@@ -64,7 +64,7 @@ fn bounded() -> Router<Shared> {
         .route(route::KEYS, post(keys::create).get(keys::list))
         .route(route::KEY, delete(keys::revoke))
         .route(route::RUNS, post(runs::start).get(runs::list))
-        .route(route::RUN, get(runs::get))
+        .route(route::RUN, get(runs::get).delete(runs::remove))
         .route(route::RUN_SIGNAL, post(runs::signal))
         .route(route::RUN_PAUSE, post(runs::pause))
         .route(route::RUN_RESUME, post(runs::resume))
@@ -145,6 +145,7 @@ mod documented {
         runs::cancel,
         runs::decide,
         runs::fork,
+        runs::remove,
         journal::replay,
         journal::export,
         keys::create,

@@ -156,6 +156,7 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         ttl_max: config.ttl_max,
         allow_host_network: config.allow_host_network,
         retention: config.retention,
+        runs_retention: config.runs_retention,
         paused_max: config.paused_max,
     }
 }

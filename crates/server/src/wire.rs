@@ -101,6 +101,10 @@ pub(crate) fn stored_states(state: api::SandboxState) -> &'static [SandboxState]
 }
 
 /// A moment.
+pub(crate) fn moment(at: Timestamp) -> saggar_domain::Timestamp {
+    saggar_domain::Timestamp::from_millis(at.as_millis())
+}
+
 pub(crate) fn time(at: saggar_domain::Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis())
 }
@@ -130,7 +134,7 @@ pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> R
     Labels::parse(entries).map_err(|problem| Refusal(Box::new(problem.into())))
 }
 
-fn shown_labels(labels: &Labels) -> api::Labels {
+pub(crate) fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
         // What is stored was checked by the same rules, so nothing is left out here.

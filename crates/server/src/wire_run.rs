@@ -118,6 +118,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         id: row.id,
         project_id: row.project,
         agent: row.agent,
+        labels: wire::shown_labels(&row.labels),
         state: row.state,
         created_at: wire::time(row.created_at),
         updated_at: wire::time(row.updated_at),

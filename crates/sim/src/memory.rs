@@ -93,6 +93,7 @@ impl Inner {
             id: new.id.clone(),
             project: new.project,
             agent: new.agent,
+            labels: new.labels,
             state: RunState::Queued,
             created_at: new.created_at,
             updated_at: new.created_at,

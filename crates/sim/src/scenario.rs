@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use saggar_domain::{ProjectId, RunId, RunState};
+use saggar_domain::{Labels, ProjectId, RunId, RunState};
 use saggar_engine::{
     ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, Run, Settled,
 };
@@ -110,7 +110,15 @@ impl Simulation {
             let event = Run::new().decide(now, &start).expect("an agent that is one").remove(0);
             let first = Entry::new(1, event).encode();
             let project = self.project.clone();
-            self.memory.create(NewRun { id, project, agent: name, created_at: now, first, child_of: None });
+            self.memory.create(NewRun {
+                id,
+                project,
+                agent: name,
+                labels: Labels::default(),
+                created_at: now,
+                first,
+                child_of: None,
+            });
         }
         for worker in 0..self.workers.len() {
             self.wake(worker);

@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0003_children.sql"),
     include_str!("../migrations/0004_trust.sql"),
     include_str!("../migrations/0005_room.sql"),
+    include_str!("../migrations/0006_forgetting.sql"),
 ];
 
 /// Why a file can't be brought to our version.

@@ -15,17 +15,19 @@ mod due;
 mod get;
 mod inbox;
 mod load;
+mod remove;
 pub(crate) mod room;
 mod sum;
 
 use rusqlite::Row;
-use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp};
+use saggar_domain::{Labels, ProjectId, RunId, RunState, SandboxId, Timestamp};
 
 use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
 
 pub use append::{Append, Appended, Summary};
+pub(crate) use blob::forget_loose;
 pub use blob::{BLOB_BYTES_MAX, BlobHash, Blobs};
 pub(crate) use block::block_all;
 pub use block::{Block, BlockKind};
@@ -36,6 +38,8 @@ pub(crate) use get::any;
 pub use inbox::{InboxError, Letter, LetterRoom, NewLetter};
 pub(crate) use load::page;
 pub use load::{JOURNAL_PAGE, JournalEntry};
+pub use remove::Removal;
+pub(crate) use remove::{forget, forget_requests};
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct RunRow {
     pub project: ProjectId,
     /// What its agent is called.
     pub agent: String,
+    /// What people hung on it to find it again.
+    pub labels: Labels,
     /// What it does.
     pub state: RunState,
     /// When it was asked for.
@@ -81,7 +87,7 @@ pub struct RunRow {
 /// The columns that [`read`] reads.
 macro_rules! columns {
     () => {
-        "id, project_id, agent, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
+        "id, project_id, agent, labels_json, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
          parent_through, child_of, child_of_step, generation, room_since, sandbox_id, outcome_json, \
          blocked, blocked_reason"
     };
@@ -96,6 +102,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         id: column::parsed(row, "id", RunId::parse)?,
         project: column::parsed(row, "project_id", ProjectId::parse)?,
         agent: column::plain(row, "agent")?,
+        labels: column::json(row, "labels_json")?,
         state: column::parsed(row, "state", RunState::parse)?,
         created_at: column::time(row, "created_at")?,
         updated_at: column::time(row, "updated_at")?,

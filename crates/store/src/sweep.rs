@@ -1,4 +1,4 @@
-//! Forgetting: sandboxes that ended long ago, with their execs and events, and idempotency keys older than a day.
+//! Forgetting: sandboxes and runs that ended long ago, with everything of theirs, and idempotency keys older than a day.
 //!
 //! A sweep takes a bounded number of rows in one go, so that no write waits long behind it. Who wants everything gone calls
 //! again while there is more.
@@ -11,6 +11,7 @@ use saggar_domain::{SandboxId, Timestamp};
 
 use crate::column;
 use crate::error::Error;
+use crate::run;
 use crate::sandbox::IDEMPOTENCY_RETENTION;
 use crate::store::Store;
 use crate::writer::Durability;
@@ -19,6 +20,8 @@ use crate::writer::Durability;
 const ROWS_MAX: NonZeroU32 = NonZeroU32::new(1_000).expect("it is not zero");
 /// For how long an ended sandbox is kept, unless the caller says otherwise: a week.
 const ENDED_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// For how long a run that is over is kept, unless the caller says otherwise: thirty days.
+const RUNS_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 const FORGET_KEYS: &str = "
     DELETE FROM idempotency WHERE (project_id, key) IN (
@@ -39,13 +42,15 @@ const FORGET_SANDBOX: &str = "DELETE FROM sandbox WHERE id = ?1";
 pub struct Retention {
     /// For how long an ended sandbox is kept.
     pub ended: Duration,
+    /// For how long a run that is over is kept.
+    pub runs: Duration,
     /// Most rows that one sweep deletes.
     pub rows_max: NonZeroU32,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { ended: ENDED_RETENTION, rows_max: ROWS_MAX }
+        Self { ended: ENDED_RETENTION, runs: RUNS_RETENTION, rows_max: ROWS_MAX }
     }
 }
 
@@ -54,6 +59,8 @@ impl Default for Retention {
 pub struct Swept {
     /// Sandboxes that are gone.
     pub sandboxes: u32,
+    /// Runs that are gone.
+    pub runs: u32,
     /// Rows of any kind that are gone.
     pub rows: u32,
     /// Whether the bound was reached, so that there may be more.
@@ -84,7 +91,11 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
         room -= rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
         sandboxes += 1;
     }
-    Ok(Swept { sandboxes, rows: rows_max - room, has_more: room == 0 })
+    room -= run::forget_requests(connection, now, room)?;
+    let (runs, run_rows) = run::forget(connection, now, now.before(retention.runs), room)?;
+    room -= run_rows;
+    room -= run::forget_loose(connection, now, room)?;
+    Ok(Swept { sandboxes, runs, rows: rows_max - room, has_more: room == 0 })
 }
 
 fn oldest_ended(connection: &Connection, at_most: Timestamp, limit: u32) -> Result<Vec<SandboxId>, Error> {

@@ -97,6 +97,11 @@ impl RunHandle {
         self.call(Method::POST, route::RUN_FORK).json(fork).value().await
     }
 
+    /// Removes it, once it is over.
+    pub async fn remove(&self) -> Result<(), Error> {
+        self.call(Method::DELETE, route::RUN).done().await
+    }
+
     /// Derives it again.
     pub async fn replay(&self) -> Result<ReplayReport, Error> {
         self.call(Method::GET, route::RUN_REPLAY).value().await

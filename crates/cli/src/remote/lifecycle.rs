@@ -44,13 +44,9 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
 }
 
 fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
-    let mut labels = Labels::default();
-    for label in arguments.labels {
-        labels.insert(label).map_err(|complaint| Failure::ours("invalid_value", complaint, "give each label once"))?;
-    }
     Ok(CreateSandbox {
         template: arguments.template.unwrap_or_default(),
-        labels,
+        labels: collected(arguments.labels)?,
         env: Environment::of(arguments.env)?,
         limits: SandboxLimits {
             memory: arguments.memory,
@@ -68,6 +64,15 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
         auto_resume: arguments.auto_resume,
         ports: Ports { public: arguments.public_ports },
     })
+}
+
+/// Labels as a request has them: each name once.
+pub(crate) fn collected(given: Vec<saggar_api::Label>) -> Result<Labels, Failure> {
+    let mut labels = Labels::default();
+    for label in given {
+        labels.insert(label).map_err(|complaint| Failure::ours("invalid_value", complaint, "give each label once"))?;
+    }
+    Ok(labels)
 }
 
 pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: bool) -> Outcome {

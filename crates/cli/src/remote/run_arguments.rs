@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use saggar_api::StepDecision;
-use saggar_domain::{RunId, RunState};
+use saggar_api::{Label, StepDecision};
+use saggar_domain::{RunId, RunState, Timeout};
 
 use super::arguments::{STATUS, ServerArguments};
 
@@ -27,6 +27,9 @@ pub(crate) enum RunsCommand {
         /// The agent, in TOML or JSON; a script named by a path is read from there
         #[arg(value_name = "AGENT")]
         agent: PathBuf,
+        /// For finding it again (repeatable)
+        #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
+        labels: Vec<Label>,
         /// The same key again gives the same run
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
@@ -35,11 +38,26 @@ pub(crate) enum RunsCommand {
         follow: bool,
     },
     /// List runs, newest first
-    #[command(visible_alias = "ls")]
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  saggar runs list --state parked\n  saggar runs list --agent mender --label team=red --since 2h"
+    )]
     List {
         /// Only those in this state: queued, running, waiting, asking, parked, paused, finished
         #[arg(long, value_name = "STATE", value_parser = run_state)]
         state: Option<RunState>,
+        /// Only those of the agent of this name
+        #[arg(long, value_name = "NAME")]
+        agent: Option<String>,
+        /// Only those with this label (repeatable)
+        #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
+        labels: Vec<Label>,
+        /// Only those begun within this time, such as 2h
+        #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
+        since: Option<Timeout>,
+        /// Only those begun longer ago than this, such as 7d
+        #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
+        before: Option<Timeout>,
         /// Only those that this run started
         #[arg(long, value_name = "RUN", value_parser = run_id)]
         child_of: Option<RunId>,
@@ -142,6 +160,13 @@ pub(crate) enum RunsCommand {
         /// Something to say to the fork
         #[arg(long, value_name = "TEXT")]
         with: Option<String>,
+    },
+    /// Remove runs that are over, with every run that they started
+    #[command(visible_alias = "remove")]
+    Rm {
+        /// Their ids
+        #[arg(value_name = "RUN", required = true, value_parser = run_id)]
+        runs: Vec<RunId>,
     },
     /// Derive a run again from its journal, and show where that differs
     Replay {

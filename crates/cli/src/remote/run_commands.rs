@@ -1,13 +1,16 @@
 //! `saggar runs …`.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use saggar_api::client::{Client, RunHandle};
-use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, StartRun};
+use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, StartRun, Timestamp};
+use saggar_domain::Timeout;
 use serde_json::Value;
 
 use super::dispatch::{Outcome, note, print, print_json};
 use super::failure::Failure;
+use super::lifecycle::collected;
 use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
@@ -23,8 +26,8 @@ const CHILDREN_SHOWN: u32 = 20;
 
 pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> Outcome {
     match command {
-        RunsCommand::Start { agent, idempotency_key, follow } => {
-            let start = StartRun { agent: read_agent(&agent)? };
+        RunsCommand::Start { agent, labels, idempotency_key, follow } => {
+            let start = StartRun { agent: read_agent(&agent)?, labels: collected(labels)? };
             let run = match idempotency_key {
                 Some(key) => client.start_run_once(&start, &key).await?,
                 None => client.start_run(&start).await?,
@@ -32,8 +35,19 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             show_id(&run, is_json)?;
             if follow { follow_run(&client.run(run.id), 0, is_json).await } else { Ok(0) }
         }
-        RunsCommand::List { state, child_of, limit } => {
-            let list = client.list_runs(&ListRuns { state, child_of, limit: Some(limit), cursor: None }).await?;
+        RunsCommand::List { state, agent, labels, since, before, child_of, limit } => {
+            let ago = |span: Timeout| Timestamp::from(SystemTime::now() - span.duration());
+            let query = ListRuns {
+                state,
+                agent,
+                label: labels,
+                since: since.map(ago),
+                before: before.map(ago),
+                child_of,
+                limit: Some(limit),
+                cursor: None,
+            };
+            let list = client.list_runs(&query).await?;
             if is_json {
                 print_json(&list)?;
             } else {
@@ -74,6 +88,17 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
                 note(&format!("step {} ({}) was open: the fork does it again", open.step, line(&open.tool)));
             }
             show_id(&fork, is_json)?;
+            Ok(0)
+        }
+        RunsCommand::Rm { runs } => {
+            for run in runs {
+                client.run(run.clone()).remove().await?;
+                if is_json {
+                    print_json(&serde_json::json!({ "id": run, "state": "removed" }))?;
+                } else {
+                    print(format!("{run} removed\n").as_bytes())?;
+                }
+            }
             Ok(0)
         }
         RunsCommand::Replay { run } => {

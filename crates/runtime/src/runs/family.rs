@@ -9,7 +9,7 @@
 //! ends, the child it waits for is cancelled, because it works for nobody then. Neither goes up: a child that is paused keeps its parent
 //! waiting, one that is cancelled is a failed call to it.
 
-use saggar_domain::{ProjectId, RunId};
+use saggar_domain::{Labels, ProjectId, RunId};
 use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
 use saggar_store::{NewLetter, NewRun};
 
@@ -79,7 +79,8 @@ fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<(NewRun, Optio
     // A child's agent was checked with its parent's, so its start is accepted.
     let started = Run::new().decide(created_at, &child.start()).ok()?.into_iter().next()?;
     let (first, stored) = pack(&Entry::new(1, started));
-    Some((NewRun { id, project: project.clone(), agent, created_at, first, child_of }, stored))
+    let labels = Labels::default();
+    Some((NewRun { id, project: project.clone(), agent, labels, created_at, first, child_of }, stored))
 }
 
 /// An end that fits a letter: only a failure's message has no bound of its own.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use saggar_domain::{Code, Problem, RunId, RunState};
+use saggar_domain::{Code, Labels, Problem, RunId, RunState};
 use saggar_engine::{AgentSpec, Body, Entry, Event, Input, Run};
-use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, RunInsertion, RunQuery, RunRow, Store};
+use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
 use super::bodies::shelve;
@@ -34,6 +34,8 @@ pub struct Runs {
 pub struct NewRun {
     /// What it is.
     pub agent: AgentSpec,
+    /// For finding it again.
+    pub labels: Labels,
     /// The client's name for the request.
     pub idempotency: Option<Idempotency>,
 }
@@ -70,10 +72,11 @@ impl Runs {
         let [event] = <[Event; 1]>::try_from(events).map_err(|_| refuse("the run has no beginning".to_owned()))?;
         let (first, stored) = pack(&Entry::new(1, event));
         if let Some(stored) = stored {
-            self.store.put_blob(stored).await?;
+            self.store.put_blob(stored, at).await?;
         }
         let project = permit.project().clone();
-        let row = NewRow { id: id.clone(), project, agent: name, created_at: at, first, child_of: None };
+        let labels = new.labels;
+        let row = NewRow { id: id.clone(), project, agent: name, labels, created_at: at, first, child_of: None };
         let (id, is_replay) = match self.store.create_run(row, new.idempotency).await? {
             RunInsertion::Inserted => (id, false),
             RunInsertion::Replayed(earlier) => (earlier, true),
@@ -148,6 +151,31 @@ impl Runs {
                 return self.get(permit).await;
             }
             after = self.get(permit).await?.head;
+        }
+    }
+
+    /// Removes a run that is over, with every run that it started. Nothing of it can be read when this returns.
+    pub async fn remove(&self, permit: &Permit) -> Result<(), Fault> {
+        permit.check(|action| matches!(action, Action::RemoveRun(_)))?;
+        let id = permit.run()?;
+        let conflict = |what: String, help: &str| Err(Fault::Conflict { what, help: help.to_owned() });
+        match self.store.remove_run(permit.project().clone(), id.clone(), now()).await? {
+            Removal::Removed => Ok(()),
+            Removal::Absent => Err(Fault::no_run(id)),
+            Removal::Busy(busy) if busy == *id => {
+                conflict(format!("run {id} is not over"), "cancel it, and remove it when it has finished")
+            }
+            Removal::Busy(busy) => conflict(
+                format!("run {busy}, which belongs to run {id}, is not over"),
+                "try again when it has finished",
+            ),
+            Removal::StartedBy(starter) => conflict(
+                format!("run {id} belongs to run {starter}, which started it"),
+                "remove that run; the runs that it started go with it",
+            ),
+            Removal::ForkedBy(fork) => {
+                conflict(format!("run {fork} is a fork, and its past is in run {id}"), "remove the fork first")
+            }
         }
     }
 

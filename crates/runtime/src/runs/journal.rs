@@ -10,6 +10,8 @@ use saggar_store::{
     Append, Appended, BlobHash, Claimed, Error, Holder, JournalEntry, Lease, Letter, Now, Store, Taking,
 };
 
+use crate::sandboxes::now;
+
 /// Where runs are kept.
 pub trait Journal: Clone + Send + Sync + 'static {
     /// Takes runs that are due and that nobody holds, raising their epochs.
@@ -116,7 +118,7 @@ impl Journal for Store {
     }
 
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<BlobHash, Error> {
-        Store::put_blob(self, bytes).await
+        Store::put_blob(self, bytes, now()).await
     }
 
     async fn blob(&self, hash: BlobHash) -> Result<Option<Vec<u8>>, Error> {

@@ -124,7 +124,8 @@ impl Sandboxes {
 
     /// Forgets what ended long ago.
     async fn sweep(&self) {
-        let retention = Retention { ended: self.settings().retention, rows_max: SWEEP_ROWS };
+        let (ended, runs) = (self.settings().retention, self.settings().runs_retention);
+        let retention = Retention { ended, runs, rows_max: SWEEP_ROWS };
         loop {
             match self.store().sweep(now(), retention).await {
                 Ok(swept) if swept.has_more => {}

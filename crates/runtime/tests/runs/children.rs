@@ -33,13 +33,7 @@ fn parent(url: &str) -> AgentSpec {
 async fn children(place: &Place, of: &saggar_domain::RunId) -> Vec<RunRow> {
     let permit = place.permit(Action::ListRuns);
     let project = permit.project().clone();
-    let query = RunQuery {
-        project,
-        states: Default::default(),
-        child_of: Some(of.clone()),
-        limit: PageLimit::MAX,
-        cursor: None,
-    };
+    let query = RunQuery { child_of: Some(of.clone()), limit: PageLimit::MAX, ..RunQuery::new(project) };
     place.runs.list(&permit, query).await.unwrap().items
 }
 

@@ -49,7 +49,7 @@ impl Place {
     }
 
     pub async fn start_agent(&self, agent: AgentSpec) -> RunId {
-        let new = NewRun { agent, idempotency: None };
+        let new = NewRun { agent, labels: saggar_domain::Labels::default(), idempotency: None };
         self.runs.start(&self.permit(Action::StartRun), new).await.unwrap().0.id
     }
 
@@ -160,6 +160,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
         retention: Duration::from_secs(60),
+        runs_retention: Duration::from_secs(60),
         paused_max: Duration::from_secs(60),
     };
     let sandboxes = Sandboxes::open(settings, store).unwrap();

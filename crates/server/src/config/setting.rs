@@ -135,6 +135,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         show: |config| show_span(config.retention),
     },
     Setting {
+        name: "runs_retention",
+        what: "how long a run that is over is kept, with its journal",
+        set: |config, text| set_span(text).map(|span| config.runs_retention = span),
+        show: |config| show_span(config.runs_retention),
+    },
+    Setting {
         name: "allow_host_network",
         what: "whether a sandbox may share the host's network, unmanaged",
         set: |config, text| set_bool(text).map(|allow| config.allow_host_network = allow),

@@ -43,6 +43,8 @@ wanted_of_run! {
     TellRun => TellRun;
     /// Begins another from its past.
     ForkRun => ForkRun;
+    /// Removes it.
+    RemoveRun => RemoveRun;
 }
 
 impl<W: WantedOfRun> FromRequestParts<Shared> for OnRun<W> {

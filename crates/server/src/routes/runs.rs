@@ -11,10 +11,10 @@ use saggar_runtime::runs::{Instruction, NewRun};
 use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
 use crate::extract::{Json, JsonText, Query, path_text};
-use crate::permitted::{Allowed, ForkRun as Fork, OnRun, ReadRun, RunsList, RunsStart, TellRun};
+use crate::permitted::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
 use crate::refusal::Refusal;
 use crate::server::{Server, Shared};
-use crate::wire_run as wire;
+use crate::{wire, wire_run};
 
 /// Begin a run
 ///
@@ -32,12 +32,13 @@ pub(crate) async fn start(
     headers: HeaderMap,
     body: JsonText,
 ) -> Result<Response, Refusal> {
-    wire::check_providers(&body.0)?;
+    wire_run::check_providers(&body.0)?;
     let start: StartRun = body.read()?;
     let idempotency = idempotency(&headers, &start)?;
-    let new = NewRun { agent: wire::agent(start.agent), idempotency };
+    let labels = wire::labels(start.labels.iter())?;
+    let new = NewRun { agent: wire_run::agent(start.agent), labels, idempotency };
     let (row, _) = server.runs.start(&allowed.permit, new).await?;
-    Ok((StatusCode::CREATED, axum::Json(wire::run(row)?)).into_response())
+    Ok((StatusCode::CREATED, axum::Json(wire_run::run(row)?)).into_response())
 }
 
 fn idempotency(headers: &HeaderMap, start: &StartRun) -> Result<Option<Idempotency>, Refusal> {
@@ -69,12 +70,20 @@ pub(crate) async fn list(
         None => None,
         Some(cursor) => Some(Cursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?),
     };
-    let project = allowed.permit.project().clone();
-    let states = list.state.into_iter().collect();
-    let query = RunQuery { project, states, child_of: list.child_of, limit, cursor };
+    let query = RunQuery {
+        states: list.state.into_iter().collect(),
+        agent: list.agent,
+        labels: wire::labels(list.label.iter().map(|label| (label.name(), label.value())))?,
+        since: list.since.map(wire::moment),
+        before: list.before.map(wire::moment),
+        child_of: list.child_of,
+        limit,
+        cursor,
+        ..RunQuery::new(allowed.permit.project().clone())
+    };
     let page = server.runs.list(&allowed.permit, query).await?;
     let next_cursor = page.next.map(|cursor| cursor.to_string());
-    let items = page.items.into_iter().map(wire::run).collect::<Result<_, _>>()?;
+    let items = page.items.into_iter().map(wire_run::run).collect::<Result<_, _>>()?;
     Ok(axum::Json(RunList { items, next_cursor }))
 }
 
@@ -87,7 +96,7 @@ pub(crate) async fn list(
 pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -> Result<axum::Json<Run>, Refusal> {
     let row = server.runs.get(&allowed.permit).await?;
     let awaited = server.runs.awaited(&allowed.permit, &row).await?;
-    Ok(axum::Json(wire::awaiting(wire::run(row)?, awaited)))
+    Ok(axum::Json(wire_run::awaiting(wire_run::run(row)?, awaited)))
 }
 
 /// Say something to a run, or answer its question
@@ -163,7 +172,7 @@ pub(crate) async fn decide(
     PathStep(step): PathStep,
     Json(decide): Json<DecideStep>,
 ) -> Result<StatusCode, Refusal> {
-    let decision = wire::decision(decide)?;
+    let decision = wire_run::decision(decide)?;
     server.tell(&allowed.permit, None, Instruction::Decide { step, decision }).await
 }
 
@@ -183,9 +192,22 @@ pub(crate) async fn fork(
     State(server): State<Shared>,
     Json(fork): Json<ForkRun>,
 ) -> Result<Response, Refusal> {
-    let at = wire::fork_at(&fork)?;
+    let at = wire_run::fork_at(&fork)?;
     let forked = server.runs.fork(&allowed.permit, at, fork.message.map(Body::text)).await?;
-    Ok((StatusCode::CREATED, axum::Json(wire::forked(forked)?)).into_response())
+    Ok((StatusCode::CREATED, axum::Json(wire_run::forked(forked)?)).into_response())
+}
+
+/// Remove a run that is over
+///
+/// Its journal and every run that it started go with it. A run whose past a fork has can't go before the fork.
+#[utoipa::path(
+    delete, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "removeRun",
+    params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
+    responses((status = 204, description = "It is gone")),
+)]
+pub(crate) async fn remove(allowed: OnRun<RemoveRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
+    server.runs.remove(&allowed.permit).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 impl Server {

@@ -4,6 +4,7 @@
 use rusqlite::Connection;
 use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
 
+use super::blob;
 use super::create::{self, NewRun};
 use super::inbox::{self, NewLetter};
 use super::sum;
@@ -113,6 +114,7 @@ fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appen
     }
     for ((seq, entry), sum) in (append.head + 1..).zip(&append.entries).zip(sums) {
         sum::insert(connection, id, seq, entry, *sum)?;
+        blob::note_uses(connection, &append.run, entry)?;
     }
     for letter in &append.consumed {
         column::execute(connection, CONSUME, (letter, id))?;

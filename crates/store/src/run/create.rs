@@ -3,9 +3,9 @@
 //! A branch is a pointer to its parent's past: it costs the same whatever that is long.
 
 use rusqlite::Connection;
-use saggar_domain::{ProjectId, RunId, Timestamp};
+use saggar_domain::{Labels, ProjectId, RunId, Timestamp};
 
-use super::{get, sum};
+use super::{blob, get, sum};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
@@ -15,8 +15,8 @@ use crate::writer::Durability;
 
 const INSERT: &str = "
     INSERT INTO run (id, project_id, agent, state, created_at, updated_at, head, wake_at, root_id, parent_id,
-        parent_through, generation, child_of, child_of_step)
-    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11)";
+        parent_through, generation, child_of, child_of_step, labels_json)
+    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 const EXISTS: &str = "SELECT 1 AS is_there FROM run WHERE id = ?1";
 const FIND_KEY: &str = "
     SELECT request_hash, run_id FROM run_request WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
@@ -35,6 +35,8 @@ pub struct NewRun {
     pub project: ProjectId,
     /// What its agent is called.
     pub agent: String,
+    /// For finding it again.
+    pub labels: Labels,
     /// When.
     pub created_at: Timestamp,
     /// Its first entry.
@@ -128,6 +130,7 @@ impl Store {
                 id: fork.id.clone(),
                 project: fork.project.clone(),
                 agent: parent.agent.clone(),
+                labels: parent.labels.clone(),
                 created_at: fork.created_at,
                 first: first(generation, seq),
                 child_of: None,
@@ -183,10 +186,12 @@ fn insert(
         generation,
         new.child_of.as_ref().map(|(parent, _)| parent.as_str()),
         new.child_of.as_ref().map(|(_, step)| column::count(*step)),
+        column::to_json(&new.labels),
     );
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a run of that id"),
         other => other.naming("the project"),
     })?;
-    sum::insert(connection, new.id.as_str(), seq, first, sum::of(&new.id, seq, first))
+    sum::insert(connection, new.id.as_str(), seq, first, sum::of(&new.id, seq, first))?;
+    blob::note_uses_of_first(connection, &new.id, first)
 }

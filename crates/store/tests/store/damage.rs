@@ -244,7 +244,7 @@ async fn a_check_finds_what_is_damaged_and_changes_nothing() {
     let scratch = Scratch::new();
     let (store, project) = store_with_project(&scratch).await;
     let (one, other) = (run(&store, &project, "first", None).await, run(&store, &project, "first", None).await);
-    let hash = store.put_blob(b"a blob".to_vec()).await.unwrap();
+    let hash = store.put_blob(b"a blob".to_vec(), NOW).await.unwrap();
     assert_eq!(findings(&scratch), Vec::<String>::new(), "beside a process that has it open");
     edit(&scratch, &format!("UPDATE journal SET entry = 'fIrst' WHERE run_id = '{one}'"));
     edit(&scratch, "UPDATE blob SET bytes = x'00'");

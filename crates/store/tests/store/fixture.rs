@@ -138,6 +138,7 @@ pub fn part(test: &str, variable: &str, value: &Path) -> Command {
 pub async fn run(store: &Store, project: &ProjectId, first: &str, child_of: Option<(RunId, u64)>) -> RunId {
     let id = RunId::from_random(random());
     let new = NewRun {
+        labels: saggar_domain::Labels::default(),
         id: id.clone(),
         project: project.clone(),
         agent: "a".to_owned(),

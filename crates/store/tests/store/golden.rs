@@ -140,6 +140,7 @@ fn child_run() -> RunId {
 async fn write_runs(store: &Store) {
     let project = ProjectId::from_random([1; 16]);
     let new = |id, agent: &str, first: &str, child_of| NewRun {
+        labels: saggar_domain::Labels::default(),
         id,
         project: project.clone(),
         agent: agent.to_owned(),
@@ -172,7 +173,7 @@ async fn write_runs(store: &Store) {
     let body = JsonText::parse(r#"{"v":1,"tell":"pause"}"#).unwrap();
     let letter = NewLetter { project: project.clone(), run: parent_run(), id: "letter".to_owned(), at: NOW, body };
     store.put_letter(letter, saggar_store::LetterRoom::Data).await.unwrap();
-    store.put_blob(b"a blob".to_vec()).await.unwrap();
+    store.put_blob(b"a blob".to_vec(), NOW).await.unwrap();
 }
 
 async fn claim(store: &Store, name: &str, at: Timestamp) -> u64 {

@@ -6,6 +6,7 @@ mod backup;
 mod crash;
 mod damage;
 mod fixture;
+mod forgetting;
 mod full;
 mod golden;
 mod history;

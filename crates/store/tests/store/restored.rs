@@ -25,13 +25,7 @@ async fn check_blocked(store: &Store, reason: &str) {
 
 async fn rows(store: &Store) -> Vec<saggar_store::RunRow> {
     let project = store.projects().await.unwrap().remove(0).id;
-    let query = saggar_store::RunQuery {
-        project,
-        states: Default::default(),
-        child_of: None,
-        limit: saggar_store::PageLimit::MAX,
-        cursor: None,
-    };
+    let query = saggar_store::RunQuery { limit: saggar_store::PageLimit::MAX, ..saggar_store::RunQuery::new(project) };
     store.runs(query).await.unwrap().items
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
+use saggar_domain::{Labels, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
     Append, Appended, BlobHash, Claimed, Fork, ForkError, Holder, Idempotency, IdempotencyKey, InboxError, JsonText,
     Lease, LetterRoom, NewLetter, NewRun, Now, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
@@ -40,6 +40,7 @@ async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: 
         id: id.clone(),
         project: project.clone(),
         agent: agent.to_owned(),
+        labels: Labels::default(),
         created_at,
         first: "first".to_owned(),
         child_of: None,
@@ -333,6 +334,7 @@ async fn the_same_request_is_one_run() {
         id: RunId::from_random(random()),
         project: project.clone(),
         agent: "a".to_owned(),
+        labels: Labels::default(),
         created_at: NOW,
         first: "first".to_owned(),
         child_of: None,
@@ -344,7 +346,7 @@ async fn the_same_request_is_one_run() {
     assert_eq!(store.create_run(first.clone(), key(b"a")).await, Ok(RunInsertion::Inserted));
     assert_eq!(store.create_run(new(), key(b"a")).await, Ok(RunInsertion::Replayed(first.id)));
     assert_eq!(store.create_run(new(), key(b"b")).await, Ok(RunInsertion::Mismatch));
-    let query = RunQuery { project, states: BTreeSet::new(), child_of: None, limit: PageLimit::MAX, cursor: None };
+    let query = RunQuery::new(project);
     assert_eq!(store.runs(query).await.unwrap().items.len(), 1);
 }
 
@@ -356,13 +358,8 @@ async fn pages_of_runs_go_on_where_they_ended() {
     for _ in 0..5 {
         made.insert(create(&store, &project, "a").await);
     }
-    let mut query = RunQuery {
-        project,
-        states: [RunState::Queued].into(),
-        child_of: None,
-        limit: PageLimit::parse(2).unwrap(),
-        cursor: None,
-    };
+    let mut query =
+        RunQuery { states: [RunState::Queued].into(), limit: PageLimit::parse(2).unwrap(), ..RunQuery::new(project) };
     let mut seen = BTreeSet::new();
     loop {
         let page = store.runs(query.clone()).await.unwrap();
@@ -382,8 +379,8 @@ async fn blobs_are_kept_by_their_hash() {
     let scratch = Scratch::new();
     let (store, _) = store_with_project(&scratch).await;
     let bytes = vec![7; 100_000];
-    let hash = store.put_blob(bytes.clone()).await.unwrap();
-    assert_eq!(store.put_blob(bytes.clone()).await, Ok(hash));
+    let hash = store.put_blob(bytes.clone(), NOW).await.unwrap();
+    assert_eq!(store.put_blob(bytes.clone(), NOW).await, Ok(hash));
     assert_eq!(store.blob(hash).await, Ok(Some(bytes)));
     assert_eq!(BlobHash::parse(&hash.to_hex()), Some(hash));
     assert_eq!(store.blob(BlobHash::of(b"other")).await, Ok(None));
@@ -444,6 +441,7 @@ fn family(run: &RunId, epoch: u64, head: u64, child: &RunId, project: &ProjectId
         id: child.clone(),
         project: project.clone(),
         agent: "helper".to_owned(),
+        labels: Labels::default(),
         created_at: NOW,
         first: "child".to_owned(),
         child_of: Some((run.clone(), 2)),
@@ -471,13 +469,7 @@ async fn a_child_and_what_is_said_to_it_are_there_exactly_if_the_append_is() {
     let row = store.run(project.clone(), child.clone()).await.unwrap().unwrap();
     assert_eq!((row.child_of, row.agent.as_str(), row.head), (Some((parent.clone(), 2)), "helper", 1));
     assert_eq!(journal(&store, &child).await, ["child"]);
-    let query = RunQuery {
-        project: project.clone(),
-        states: BTreeSet::new(),
-        child_of: Some(parent.clone()),
-        limit: PageLimit::MAX,
-        cursor: None,
-    };
+    let query = RunQuery { child_of: Some(parent.clone()), ..RunQuery::new(project.clone()) };
     let listed = store.runs(query.clone()).await.unwrap().items;
     assert_eq!(listed.iter().map(|row| &row.id).collect::<Vec<_>>(), [&child]);
     assert!(store.runs(RunQuery { child_of: Some(child.clone()), ..query }).await.unwrap().items.is_empty());

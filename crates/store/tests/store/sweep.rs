@@ -28,7 +28,7 @@ async fn only_what_ended_long_enough_ago_goes_with_everything_it_had() {
     store.end_sandbox(old.id.clone(), ending(later(50))).await.unwrap();
     let retention = Retention { ended: Duration::from_secs(50), ..Retention::default() };
     let swept = store.sweep(later(100), retention).await;
-    assert_eq!(swept, Ok(Swept { sandboxes: 1, rows: 4, has_more: false }));
+    assert_eq!(swept, Ok(Swept { sandboxes: 1, runs: 0, rows: 4, has_more: false }));
     let left = store.sandboxes(SandboxQuery::new(Scope::All)).await.unwrap().items;
     assert_eq!(left.into_iter().map(|left| left.asked).collect::<Vec<_>>(), [recent, live]);
     assert_eq!(store.last_event(old.id).await, Ok(None));
@@ -47,7 +47,7 @@ async fn a_sweep_takes_no_more_rows_than_it_may_and_goes_on_next_time() {
         store.end_sandbox(new.id, ending(NOW)).await.unwrap();
     }
     let rows_max = NonZeroU32::new(10).unwrap();
-    let retention = Retention { ended: Duration::ZERO, rows_max };
+    let retention = Retention { ended: Duration::ZERO, rows_max, ..Retention::default() };
     let (mut rows, mut sandboxes) = (0, 0);
     loop {
         let swept = store.sweep(NOW, retention).await.unwrap();
@@ -73,5 +73,5 @@ async fn a_sandbox_stays_for_as_long_as_a_key_stands_for_it() {
     assert_eq!(store.sweep(later(60), retention).await, Ok(Swept::default()));
     let day_later = new.created_at.after(IDEMPOTENCY_RETENTION);
     let swept = store.sweep(day_later, retention).await;
-    assert_eq!(swept, Ok(Swept { sandboxes: 1, rows: 2, has_more: false }));
+    assert_eq!(swept, Ok(Swept { sandboxes: 1, runs: 0, rows: 2, has_more: false }));
 }

@@ -1,0 +1,144 @@
+//! Removing runs: by somebody, or because they ended long ago.
+//!
+//! A run goes with every run that it started. It is marked first, which makes it invisible, and its rows are deleted later in
+//! bounded steps, so that no write waits long. A run whose past another run still has (a fork) can't go before that one.
+//!
+//! INVARIANT: a marked run is over, and so is everything it started. No unmarked run has the past of a marked one.
+
+use rusqlite::Connection;
+use saggar_domain::{ProjectId, RunId, Timestamp};
+
+use super::{blob, get};
+use crate::column;
+use crate::error::Error;
+use crate::sandbox::IDEMPOTENCY_RETENTION;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// A run and everything that it started.
+macro_rules! tree {
+    ($statement:literal) => {
+        concat!(
+            "WITH RECURSIVE tree (id) AS (VALUES (?1) UNION SELECT run.id FROM run JOIN tree ON run.child_of = tree.id) ",
+            $statement
+        )
+    };
+}
+
+/// A run that is over can still hold a sandbox, which a worker is about to end.
+const BUSY: &str = tree!(
+    "SELECT run.id FROM run JOIN tree ON run.id = tree.id
+     WHERE run.state <> 'finished' OR run.wake_at IS NOT NULL OR run.holder IS NOT NULL LIMIT 1"
+);
+const FORK: &str = tree!(
+    "SELECT fork.id FROM run AS fork JOIN tree ON fork.parent_id = tree.id
+     WHERE fork.removed_at IS NULL AND fork.id NOT IN (SELECT id FROM tree) LIMIT 1"
+);
+const MARK: &str = tree!("UPDATE run SET removed_at = ?2 WHERE id IN (SELECT id FROM tree)");
+const FORGET_TREES_REQUESTS: &str = tree!("DELETE FROM run_request WHERE run_id IN (SELECT id FROM tree)");
+/// A run that an idempotency key still stands for stays: the key must be able to give it as its answer.
+const OLDEST: &str = "
+    SELECT id FROM run WHERE state = 'finished' AND removed_at IS NULL AND child_of IS NULL AND updated_at <= ?1 AND wake_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM run_request WHERE run_id = run.id)
+        AND NOT EXISTS (SELECT 1 FROM run AS fork WHERE fork.parent_id = run.id AND fork.removed_at IS NULL)
+    ORDER BY updated_at, id LIMIT ?2";
+const FORGET_REQUESTS: &str = "
+    DELETE FROM run_request WHERE (project_id, key) IN (
+        SELECT project_id, key FROM run_request WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
+/// Those that no other row leads to: children before who started them, forks before their parents.
+const LEAVES: &str = "
+    SELECT id FROM run WHERE removed_at IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM run AS child WHERE child.child_of = run.id)
+        AND NOT EXISTS (SELECT 1 FROM run AS fork WHERE fork.parent_id = run.id)
+    ORDER BY removed_at, id LIMIT ?1";
+const FORGET_JOURNAL: &str = "
+    DELETE FROM journal WHERE run_id = ?1 AND seq IN (SELECT seq FROM journal WHERE run_id = ?1 ORDER BY seq LIMIT ?2)";
+const FORGET_LETTERS: &str = "DELETE FROM inbox WHERE run_id = ?1";
+const FORGET_RUN: &str = "DELETE FROM run WHERE id = ?1";
+
+/// What became of a request to remove a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone, with everything that it started.
+    Removed,
+    /// There is no such run.
+    Absent,
+    /// This run, itself or one that it started, is not over yet.
+    Busy(RunId),
+    /// This run started it, and is still there.
+    StartedBy(RunId),
+    /// This fork has its past.
+    ForkedBy(RunId),
+}
+
+impl Store {
+    /// Removes a run of a project that is over, and every run that it started. Survives a power cut.
+    pub async fn remove_run(&self, project: ProjectId, id: RunId, now: Timestamp) -> Result<Removal, Error> {
+        let work = move |connection: &Connection| {
+            let Some(run) = get::of_project(connection, &project, &id)? else { return Ok(Removal::Absent) };
+            match run.child_of {
+                Some((starter, _)) => Ok(Removal::StartedBy(starter)),
+                None => mark(connection, &id, now),
+            }
+        };
+        self.write(Durability::Power, work).await
+    }
+}
+
+/// Marks a run that no run started, with everything that it started.
+fn mark(connection: &Connection, id: &RunId, now: Timestamp) -> Result<Removal, Error> {
+    let first = |sql| column::one(connection, sql, [id.as_str()], |row| column::parsed(row, "id", RunId::parse));
+    if let Some(busy) = first(BUSY)? {
+        return Ok(Removal::Busy(busy));
+    }
+    if let Some(fork) = first(FORK)? {
+        return Ok(Removal::ForkedBy(fork));
+    }
+    column::execute(connection, FORGET_TREES_REQUESTS, [id.as_str()])?;
+    column::execute(connection, MARK, (id.as_str(), column::millis(now)))?;
+    Ok(Removal::Removed)
+}
+
+/// Deletes idempotency keys of runs that are too old to be asked with; says how many.
+pub(crate) fn forget_requests(connection: &Connection, now: Timestamp, rows_max: u32) -> Result<u32, Error> {
+    let oldest = column::millis(now.before(IDEMPOTENCY_RETENTION));
+    Ok(rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
+}
+
+/// Marks runs that ended before that moment and deletes rows of marked ones, up to a number of rows; says how many runs and rows are gone.
+pub(crate) fn forget(
+    connection: &Connection,
+    now: Timestamp,
+    ended_before: Timestamp,
+    rows_max: u32,
+) -> Result<(u32, u32), Error> {
+    let id_of = |row: &rusqlite::Row<'_>| column::parsed(row, "id", RunId::parse);
+    for id in column::all(connection, OLDEST, (column::millis(ended_before), rows_max), id_of)? {
+        // What can't go yet is tried again the next time.
+        mark(connection, &id, now)?;
+    }
+    let (mut runs, mut room) = (0, rows_max);
+    loop {
+        let leaves = column::all(connection, LEAVES, [room], id_of)?;
+        if leaves.is_empty() || room == 0 {
+            return Ok((runs, rows_max - room));
+        }
+        for id in leaves {
+            room -= rows(column::execute(connection, FORGET_JOURNAL, (id.as_str(), room))?);
+            if room == 0 {
+                break;
+            }
+            blob::let_go(connection, &id, now)?;
+            column::execute(connection, FORGET_LETTERS, [id.as_str()])?;
+            room -= rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
+            runs += 1;
+            if room == 0 {
+                break;
+            }
+        }
+    }
+}
+
+fn rows(touched: usize) -> u32 {
+    u32::try_from(touched).expect("each statement has a limit that is a u32")
+}
