@@ -78,7 +78,7 @@ fn mistakes_on_the_command_line_are_our_failure_and_named() {
         (&["run", "--"], "<PROGRAM>"),
         (&["run", "--strict", "--strict", "--", "true"], "--strict"),
         (&["run", "--fs", "writable", "--", "true"], "workspace-write"),
-        (&["run", "--net", "internet", "--", "true"], "proxied"),
+        (&["run", "--net", "internet", "--", "true"], "none, host"),
         (&["run", "--user", "admin", "--", "true"], "root"),
         (&["run", "--tier", "docker", "--", "true"], "namespace"),
         (&["run", "--env", "NAME", "--", "true"], "NAME"),

@@ -82,7 +82,7 @@ pub(crate) enum RunsCommand {
     },
     /// Answer the question that a run asks
     #[command(
-        after_help = "`saggar runs show RUN` prints the question and its number.\n\nExamples:\n  saggar runs answer $id 'the blue one'\n  saggar runs answer $id --question 2 'the blue one'"
+        after_help = "`saggar runs show RUN` prints the question and its number.\n\nExample:\n  saggar runs answer $id --question 2 'the blue one'"
     )]
     Answer {
         /// Its id
@@ -91,7 +91,7 @@ pub(crate) enum RunsCommand {
         /// The answer
         #[arg(value_name = "TEXT")]
         text: String,
-        /// The question's number; without it, the one that is open now. Scripts should give it: a repeated answer then never answers the next question
+        /// The question's number, so that a repeated answer never answers the next question
         #[arg(long, value_name = "ID")]
         question: Option<u64>,
     },

@@ -69,7 +69,11 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             client.run(run).signal(&SignalRun { id, name, body, question: None }).await?;
             Ok(0)
         }
-        RunsCommand::Answer { run, text, question } => answer(&client.run(run), question, text).await,
+        // Without a question the server refuses it, and says which one is open.
+        RunsCommand::Answer { run, text, question } => {
+            client.run(run).signal(&SignalRun { id: None, name: "answer".to_owned(), body: text, question }).await?;
+            Ok(0)
+        }
         RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(Failure::from),
         RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(Failure::from),
         RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(Failure::from),
@@ -156,29 +160,6 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
     let ended = run.get().await?;
     let is_completed = ended.outcome.as_ref().is_some_and(|outcome| outcome["outcome"] == "completed");
     Ok(if is_completed { 0 } else { NOT_COMPLETED })
-}
-
-/// Answers a question: the one that is named, or else the one that is open.
-async fn answer(run: &RunHandle, question: Option<u64>, text: String) -> Outcome {
-    let question = match question {
-        Some(question) => question,
-        None => {
-            let now = run.get().await?;
-            let Some(question) = now.question else {
-                let what = format!("run {} asks nothing now: it is {}", now.id, now.state.as_str());
-                return Err(Failure::ours(
-                    "nothing_asked",
-                    what,
-                    format!("look at it with: saggar runs show {}", now.id),
-                ));
-            };
-            note(&format!("answering question {}: {}", question.id, line(&question.text)));
-            question.id
-        }
-    };
-    let (name, body) = ("answer".to_owned(), text);
-    run.signal(&SignalRun { id: None, name, body, question: Some(question) }).await?;
-    Ok(0)
 }
 
 /// What a run waits for from a person, and the command that gives it.

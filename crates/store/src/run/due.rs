@@ -140,7 +140,7 @@ mod tests {
         };
         let (first, none, end) =
             (steps(NEXT_PROJECT, &[""]), steps(NEXT_AGENT, &["p", "a"]), steps(NEXT_PROJECT, &["p"]));
-        let held = steps(HELD, &["0"]);
+        let held = steps(HELD, &["0", "0"]);
         assert_eq!((first.0, none.0, end.0, held.0), (1, 0, 0, 0));
         first.1 + none.1 + end.1 + held.1
     }
