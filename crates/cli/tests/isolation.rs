@@ -419,3 +419,14 @@ sys.stdin.read()";
     assert_eq!(done.code, 0, "{done:?}");
     ours.expect("what a sandbox has is not taken from the host's root");
 }
+
+#[test]
+fn a_unix_socket_tells_its_clients_the_ids_of_the_program_that_listens() {
+    let script = "import os, socket, struct\n\
+        server = socket.socket(socket.AF_UNIX); server.bind('/tmp/s'); server.listen()\n\
+        client = socket.socket(socket.AF_UNIX); client.connect('/tmp/s')\n\
+        _, user, group = struct.unpack('3i', client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))\n\
+        print((user, group) == (os.getuid(), os.getgid()))";
+    let done = Place::new().run(&[], &["python3", "-c", script]);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("True\n", ""));
+}

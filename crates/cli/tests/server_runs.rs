@@ -277,10 +277,10 @@ fn a_run_is_found_by_its_agent_labels_and_time_and_removed_once_it_is_over() {
         let page = server.get(&format!("/api/v1/runs?{query}")).expect(200);
         page["items"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(listed("label=team%3Dred"), [run.clone()]);
+    assert_eq!(listed("label=team%3Dred"), std::slice::from_ref(&run));
     assert_eq!(listed("agent=tester"), [other.clone(), run.clone()]);
     for none in ["agent=other", "label=team%3Dblue", "since=9999-01-01T00:00:00Z", "before=1970-01-02T00:00:00Z"] {
-        assert_eq!(listed(none), [String::new(); 0], "{none}");
+        assert_eq!(listed(none), Vec::<String>::new(), "{none}");
     }
     server.get("/api/v1/runs?since=yesterday").problem(400, "invalid_request");
     let asking = until_state(&server, &run, "asking");

@@ -8,7 +8,8 @@
 //! A helper process makes the call. Whatever kind of descriptor a program hands over, nothing that the helper does with it can hold up the
 //! supervisor: closing a socket that lingers, for one, takes as long as the program likes, unless it is closed by a process that ends.
 //!
-//! Sockets of other kinds are left to the kernel: what waits at a unix socket is charged to who sent it.
+//! Sockets of other kinds get what they ask for: what waits at a unix socket is charged to who sent it. A unix socket remembers who
+//! listened, and tells its clients, so the helper has the caller's ids then. (Its process id is not the caller's: clients inside see 0.)
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -62,6 +63,7 @@ impl Waiting {
         let thread = i32::try_from(notification.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         let owner = open_owner(thread)?;
         let lists = ["tcp", "tcp6"].map(|name| listening(thread, name));
+        let ids = ids_of(thread)?;
         if !listener.is_waiting(notification) {
             return Err(Errno::SRCH);
         }
@@ -70,9 +72,10 @@ impl Waiting {
         self.granted.retain(|inode, _| four.contains(inode) || six.contains(inode));
         let (descriptor, asked) = (notification.args[0] as RawFd, notification.args[1] as i32);
         let share = self.share();
-        let made = Helper::start(&owner, descriptor, asked, share).and_then(Helper::finish).inspect_err(|errno| {
-            self.is_closed = *errno == Errno::TIMEDOUT;
-        })?;
+        let made =
+            Helper::start(&owner, ids, descriptor, asked, share).and_then(Helper::finish).inspect_err(|errno| {
+                self.is_closed = *errno == Errno::TIMEDOUT;
+            })?;
         if let Some((inode, backlog)) = made {
             self.granted.insert(inode, backlog + 1);
         }
@@ -107,6 +110,30 @@ fn open_process(pid: i32, flags: libc::c_uint) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// The effective user and group of a thread, as they are outside of its sandbox.
+fn ids_of(thread: Pid) -> Result<[u32; 2], Errno> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", thread.as_raw_nonzero()))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::SRCH))?;
+    let effective = |name: &str| {
+        let ids = status.lines().find_map(|line| line.strip_prefix(name))?;
+        ids.split_ascii_whitespace().nth(1)?.parse().ok()
+    };
+    Ok([effective("Uid:").ok_or(Errno::SRCH)?, effective("Gid:").ok_or(Errno::SRCH)?])
+}
+
+/// Takes these ids for good. Runs in the helper, and leaves alone what is so already: an ordinary user's sandboxes have that user's ids.
+fn become_user([user, group]: [u32; 2]) -> Result<(), Errno> {
+    if rustix::process::getegid().as_raw() != group {
+        // SAFETY: takes integers only.
+        checked(unsafe { libc::syscall(libc::SYS_setresgid, group, group, group) })?;
+    }
+    if rustix::process::geteuid().as_raw() != user {
+        // SAFETY: takes integers only.
+        checked(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) })?;
+    }
+    Ok(())
+}
+
 /// Inodes of the listening sockets in the network namespace of a process. They come first in the list.
 fn listening(thread: Pid, list: &str) -> Result<Vec<u64>, Errno> {
     let file = match std::fs::File::open(format!("/proc/{}/net/{list}", thread.as_raw_nonzero())) {
@@ -135,11 +162,11 @@ struct Helper {
 
 impl Helper {
     /// Starts it. Without a share it makes the call only for sockets that need none.
-    fn start(owner: &OwnedFd, descriptor: RawFd, asked: i32, share: Option<u32>) -> Result<Self, Errno> {
+    fn start(owner: &OwnedFd, ids: [u32; 2], descriptor: RawFd, asked: i32, share: Option<u32>) -> Result<Self, Errno> {
         let (answer, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match clone3(0, None)? {
             Cloned::Child => {
-                let said = match listen_at(owner, descriptor, asked, share) {
+                let said = match listen_at(owner, ids, descriptor, asked, share) {
                     Ok((inode, backlog)) => [0, inode, u64::from(backlog)],
                     Err(errno) => [errno.raw_os_error() as u64, 0, 0],
                 };
@@ -184,13 +211,20 @@ impl Helper {
 const ANSWER_LEN: usize = 24;
 
 /// Runs in the helper. Allocates nothing.
-fn listen_at(owner: &OwnedFd, descriptor: RawFd, asked: i32, share: Option<u32>) -> Result<(u64, u32), Errno> {
+fn listen_at(
+    owner: &OwnedFd,
+    ids: [u32; 2],
+    descriptor: RawFd,
+    asked: i32,
+    share: Option<u32>,
+) -> Result<(u64, u32), Errno> {
     // SAFETY: takes integers only.
     let socket = checked(unsafe { libc::syscall(libc::SYS_pidfd_getfd, owner.as_raw_fd(), descriptor, 0) })? as RawFd;
     // SAFETY: the kernel just made this descriptor. It is never closed by us, only by the end of this process.
     let socket = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(socket) });
     let domain = rustix::net::sockopt::socket_domain(&*socket)?;
     if domain != rustix::net::AddressFamily::INET && domain != rustix::net::AddressFamily::INET6 {
+        become_user(ids)?;
         return rustix::net::listen(&*socket, asked).map(|()| (0, 0));
     }
     let inode = rustix::fs::fstat(&*socket)?.st_ino;

@@ -105,7 +105,7 @@ impl OpenError {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
             Self::LogDamaged { .. } => format!(
-                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss"
+                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss (if another SQLite program opened the store after a crash, it moved the log into it: then nothing is lost, and open runs wait for your word)"
             ),
             Self::Gone { .. } => format!(
                 "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to begin anew, name an empty data directory"

@@ -2,7 +2,7 @@
 
 use saggar_domain::{ProjectId, RunId};
 use saggar_engine::{ChildEnd, Outcome, Run, Spending};
-use saggar_store::{Block, BlockKind, JsonText, LetterRoom, NewLetter, RunRow};
+use saggar_store::{Block, BlockKind, JsonText, LetterRoom, NewLetter, PageLimit, RunQuery, RunRow};
 
 use super::family::child_end_id;
 use super::handle::Runs;
@@ -76,6 +76,12 @@ impl Runs {
                 Some(NewLetter { project, run, id, at: now(), body })
             }
         };
+        // First, so that a death in between leaves a run that can be cancelled again.
+        let children =
+            RunQuery { child_of: Some(row.id.clone()), limit: PageLimit::MAX, ..RunQuery::new(row.project.clone()) };
+        for child in self.store().runs(children).await?.items.into_iter().filter(|child| child.outcome.is_none()) {
+            self.cancel_below(child.project, child.id).await?;
+        }
         let outcome = JsonText::of(&Outcome::Cancelled).expect("it is short");
         if !self.store().end_damaged(row.project.clone(), row.id.clone(), outcome, now(), word).await? {
             return Err(Fault::Conflict {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
+use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
 use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
@@ -118,8 +118,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             Ok(driven) => driven,
             Err(unread) => return self.unread(unread).await,
         };
-        if driven.run.outcome().is_some() {
-            // Whoever had it was lost between its end and letting go of what it held.
+        if driven.run.outcome().is_some() || self.claimed.run.state == RunState::Finished {
+            // Its worker was lost between its end and letting go of what it held, or a person ended it as damaged: then its journal
+            // has no end, and must not go on.
             return Ok(self.finish(&driven).await);
         }
         let now = self.effects.now();
@@ -342,7 +343,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             RunState::Finished => driven.session.may_hold().then_some(now),
         };
         let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
-        let room_since = run.open_step().and_then(|open| open.delayed_since);
+        // A step that failed waits for its next try, and for no room.
+        let is_queued = |open: &&engine::OpenStep| matches!(open.phase, Attempt::Delayed { .. } | Attempt::Doing);
+        let room_since = run.open_step().filter(is_queued).and_then(|open| open.delayed_since);
         Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), room_since, sandbox }
     }
 

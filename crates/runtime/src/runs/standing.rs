@@ -59,7 +59,8 @@ impl Standing {
             Event::StepUnknown { .. } | Event::StepDecided { .. } => {
                 Some("may have been done or not, and a person decides about it")
             }
-            Event::StepFailed { .. } => None,
+            // It failed, or waits for room: it certainly did nothing.
+            Event::StepFailed { .. } | Event::StepDelayed { .. } => None,
             _ if self.is_open() && self.class == Class::Once => Some("may be done only once, and is under way"),
             _ => None,
         }

@@ -180,16 +180,17 @@ pub(super) fn open(workspace: &HostTree, path: &[u8], closed: Closed) -> Result<
     let open = |flags: OFlags| {
         openat2(workspace.fd.as_fd(), path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)
     };
-    match open(OFlags::RDONLY) {
-        Err(Errno::ACCESS) if closed == Closed::Opened => {
-            let place = open(OFlags::PATH)?;
-            let mode = fstat(&place)?.st_mode & 0o7777;
+    if closed == Closed::Opened {
+        // Without the right to search it, what is in it could be listed and not looked at.
+        let place = open(OFlags::PATH)?;
+        let mode = fstat(&place)?.st_mode & 0o7777;
+        if mode & 0o500 != 0o500 {
             let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
-            chmodat(rustix::fs::CWD, own.as_str(), Mode::from_raw_mode(mode | 0o700), AtFlags::empty())?;
-            open(OFlags::RDONLY)
+            // Another user's stays as it is, and is reported where it can't be opened.
+            let _ = chmodat(rustix::fs::CWD, own.as_str(), Mode::from_raw_mode(mode | 0o700), AtFlags::empty());
         }
-        other => other,
     }
+    open(OFlags::RDONLY)
 }
 
 /// Whether a name may be of a repository, or of a directory that one is in.
