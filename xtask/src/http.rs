@@ -30,9 +30,7 @@ pub struct Client {
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
     pub status: u16,
-    /// Its body.
     pub body: Vec<u8>,
 }
 

@@ -30,7 +30,6 @@ pub struct Ledger {
     book: Arc<Book>,
 }
 
-/// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The idempotency key, or nothing.
@@ -133,7 +132,6 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Starts it.
     pub fn start() -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let mut child = Command::new(program).arg(CHORE).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;

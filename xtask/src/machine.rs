@@ -13,7 +13,6 @@ pub struct Machine {
     pub kernel: String,
     /// How many CPUs.
     pub cpus: usize,
-    /// Their kind.
     pub cpu_model: String,
     /// Whether below us is a hypervisor.
     pub is_virtual: bool,
@@ -26,7 +25,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks around.
     pub fn look() -> Result<Self> {
         let cpuinfo = read("/proc/cpuinfo")?;
         let mounts = read("/proc/self/mounts")?;

@@ -11,9 +11,7 @@ use anyhow::{Context, Result};
 /// A process, as far as it is of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
-    /// Its id.
     pub pid: u32,
-    /// Its parent's.
     pub parent: u32,
 }
 

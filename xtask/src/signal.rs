@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 pub enum Signal {
     /// End in good order.
     Terminate,
-    /// End now.
     Kill,
 }
 

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Removes itself.
 #[derive(Debug)]
 pub struct Workplace(PathBuf);
 

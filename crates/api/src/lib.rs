@@ -3,6 +3,7 @@
 //! No logic is here: what a type can't say, the server checks. Requests refuse unknown fields by name; answers may grow, so readers of
 //! them ignore what they don't know. Shapes of the domain's types in the OpenAPI document are in [`schema`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod attach;
 mod bytes;

@@ -9,7 +9,6 @@ use crate::sys::{ChildEnd, errno_name, in_child};
 pub enum Outcome {
     /// It was tried and answered with an error.
     Refused,
-    /// It worked.
     Allowed,
     /// There is nothing to try it on.
     Absent,

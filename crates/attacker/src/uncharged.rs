@@ -146,7 +146,6 @@ fn queue_errors(out: &Out) {
     }
 }
 
-/// SOF_TIMESTAMPING_TX_SOFTWARE.
 const TX_SOFTWARE: u32 = 1 << 1;
 
 fn has_waiting_error(socket: &UdpSocket) -> bool {

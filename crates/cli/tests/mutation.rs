@@ -92,7 +92,6 @@ enum Bite {
     LeftToMachine(String),
     /// This host lacks what it takes, or nothing can show it.
     NotHere(String),
-    /// Nobody noticed.
     None,
 }
 

@@ -10,7 +10,6 @@ use harness::cgroups_of;
 use http::{Server, eventually};
 use serde_json::json;
 
-/// Nobody's.
 const STRANGER: u32 = 54_321;
 
 /// Everything that any user of the host may read and that could name a sandbox.

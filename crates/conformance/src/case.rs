@@ -28,7 +28,6 @@ const FILES: &[(&str, &str)] = &[
     ("H.toml", include_str!("../../../conformance/H.toml")),
 ];
 
-/// One case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {

@@ -131,7 +131,6 @@ pub(crate) struct Scene<'a> {
 }
 
 impl HostCheck {
-    /// Looks.
     pub(crate) fn examine(self, scene: &Scene<'_>) -> Vec<Observation> {
         match self {
             Self::WorkspaceAsWritten => workspace::as_written(scene),

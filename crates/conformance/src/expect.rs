@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize, de};
 pub enum Outcome {
     /// It was tried and answered with an error.
     Refused,
-    /// It worked.
     Allowed,
     /// There was nothing to try it on.
     Absent,
@@ -50,7 +49,6 @@ impl Outcome {
 /// One member's outcome, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Which member.
     pub member: String,
     /// What became of it.
     pub outcome: Outcome,
@@ -172,7 +170,6 @@ pub(crate) enum End {
 pub(crate) struct Expectation {
     /// Of every member that isn't named.
     pub(crate) default: Accepted,
-    /// Of these.
     #[serde(default)]
     pub(crate) members: BTreeMap<String, Accepted>,
     /// Of these where an ordinary user runs the probe; each difference stands in docs/platforms.md.

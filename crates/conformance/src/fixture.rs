@@ -15,7 +15,6 @@ use crate::removal::remove_tree;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Workspace {
-    /// Nothing.
     Empty,
     /// A few files and directories.
     Plain,
@@ -32,7 +31,6 @@ pub(crate) enum Workspace {
 }
 
 impl Workspace {
-    /// Makes it.
     pub(crate) fn make(self, at: &Path) -> io::Result<()> {
         fs::create_dir(at)?;
         match self {

@@ -15,7 +15,6 @@ use crate::fixture::random_name;
 pub(crate) struct Secrets<'a> {
     /// The probe's directory.
     pub(crate) private: &'a Path,
-    /// The runtime's.
     pub(crate) data: &'a Path,
     /// A value of the runtime's environment.
     pub(crate) canary: &'a str,

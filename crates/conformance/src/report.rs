@@ -13,14 +13,12 @@ pub enum Verdict {
     Pass,
     /// Everything was as expected, and something is not stopped here: the case names the page that says so.
     Documented,
-    /// Something wasn't.
     Fail,
     /// The host lacks what the case is about, and `doctor` says so.
     NotApplicable,
 }
 
 impl Verdict {
-    /// The name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -34,7 +32,6 @@ impl Verdict {
 /// One case's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// Which case.
     pub id: String,
     /// In which tier.
     pub tier: Tier,

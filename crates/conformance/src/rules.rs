@@ -7,7 +7,6 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Teeth {
-    /// Its name.
     pub rule: String,
     /// One of these fails without it.
     #[serde(default)]

@@ -30,7 +30,6 @@ const RESULTS_WAITING: usize = 16;
 /// What to probe.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The tier.
     pub tier: Tier,
     /// Ids of cases; none means all.
     pub cases: Vec<String>,

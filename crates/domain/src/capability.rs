@@ -20,13 +20,9 @@ pub struct Capabilities {
     pub identity: Cow<'static, str>,
     /// Whether the default tier can start.
     pub is_ready: bool,
-    /// Isolation primitives.
     pub tiers: Vec<Capability>,
-    /// Filesystem modes.
     pub filesystem: Vec<Capability>,
-    /// Network modes.
     pub network: Vec<Capability>,
-    /// Limits.
     pub limits: Vec<Capability>,
     /// The kernel mechanisms under them, one by one.
     pub mechanisms: Vec<Capability>,
@@ -37,9 +33,7 @@ pub struct Capabilities {
 /// One thing a host may give.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
-    /// What.
     pub name: String,
-    /// Whether.
     pub status: Support,
     /// Why, in one sentence.
     pub reason: String,
@@ -62,7 +56,6 @@ pub enum Support {
 }
 
 impl Support {
-    /// The name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Supported => "supported",

@@ -4,10 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limit::LimitName;
 
-/// One refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// What kind.
     pub code: DenialCode,
     /// The rule that refused, such as `seccomp/mounts` or `limit/memory`.
     pub rule: String,

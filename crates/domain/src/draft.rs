@@ -38,7 +38,6 @@ pub struct Draft {
     pub mounts: Vec<Mount>,
     /// Environment of the program, besides the built-in one.
     pub env: EnvDraft,
-    /// Working directory.
     pub cwd: Option<GuestPath>,
     /// Who the program runs as.
     pub user: Option<User>,
@@ -54,19 +53,14 @@ pub struct Draft {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct DraftLimits {
-    /// Wall-clock time.
     pub timeout: Option<Timeout>,
     /// Memory of the tree.
     pub memory: Option<ByteSize>,
-    /// CPU share.
     pub cpus: Option<Cpus>,
     /// Processes and threads.
     pub pids: Option<Count>,
-    /// Private storage.
     pub disk: Option<ByteSize>,
-    /// Open files.
     pub files: Option<Count>,
-    /// Kept output.
     pub output: Option<ByteSize>,
 }
 
@@ -178,7 +172,6 @@ impl EnvDraft {
         }
     }
 
-    /// The entries.
     pub fn into_map(self) -> BTreeMap<String, String> {
         self.0
     }

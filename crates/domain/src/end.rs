@@ -30,7 +30,6 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Every reason.
     pub const ALL: &[Self] = &[
         Self::Killed,
         Self::TimedOut,

@@ -25,18 +25,14 @@ pub struct Event<'a> {
     pub time: String,
     /// Milliseconds since the start of set-up, by a clock that doesn't jump.
     pub elapsed_ms: u64,
-    /// The sandbox.
     pub sandbox_id: &'a SandboxId,
-    /// The exec.
     pub exec_id: &'a ExecId,
     /// The boundary in force; absent when the spec was refused before there was one.
     pub policy_hash: Option<&'a PolicyHash>,
-    /// What happened.
     #[serde(flatten)]
     pub body: EventBody,
 }
 
-/// What happened.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
@@ -64,7 +60,6 @@ pub enum EventBody {
     Limit(Denial),
     /// The whole tree is gone.
     Finish {
-        /// How.
         status: ExecStatus,
         /// The program's exit code.
         exit_code: Option<u8>,

@@ -16,7 +16,6 @@ pub const EXEC_SCHEMA: &str = "saggar.exec/v1";
 pub struct ExecResult {
     /// [`EXEC_SCHEMA`].
     pub schema: &'static str,
-    /// This exec.
     pub exec_id: ExecId,
     /// The sandbox it ran in.
     pub sandbox_id: SandboxId,
@@ -89,7 +88,6 @@ impl ExecStatus {
         Self::ALL.iter().copied().find(|status| status.as_str() == text)
     }
 
-    /// The name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exited => "exited",
@@ -150,7 +148,6 @@ pub struct Usage {
 /// The network mode as results and events tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NetworkReport {
-    /// Which.
     #[serde(rename = "network")]
     pub mode: NetworkMode,
     /// False for `host`: nothing stands between the program and the network.

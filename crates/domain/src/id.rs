@@ -53,10 +53,7 @@ macro_rules! id {
     };
 }
 
-id!(
-    /// One sandbox.
-    SandboxId, "sbx"
-);
+id!(SandboxId, "sbx");
 id!(
     /// One exec: a process tree run in a sandbox.
     ExecId, "exec"

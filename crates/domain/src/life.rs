@@ -15,7 +15,6 @@ choice!(
     SandboxState {
         /// Asked for and acknowledged; not yet usable.
         Creating = "creating",
-        /// Usable.
         Running = "running",
         /// Frozen: it has its memory and no CPU, and no deadline counts.
         Paused = "paused",
@@ -37,7 +36,6 @@ impl SandboxState {
 choice!(
     /// What happens to a sandbox when its time is up.
     DeadlineAction {
-        /// It ends.
         Kill = "kill",
         /// It is frozen until somebody resumes or ends it.
         Pause = "pause",

@@ -11,7 +11,6 @@ use crate::quantity::{ByteSize, Count, Cpus, Timeout};
 /// One limit's value and where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit<T> {
-    /// How much.
     pub value: T,
     /// Whether a user named it, rather than the default standing in.
     pub is_asked: bool,
@@ -47,19 +46,13 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitName {
-    /// Wall-clock time.
     Timeout,
-    /// Memory.
     Memory,
-    /// CPU time.
     Cpus,
     /// Processes and threads.
     Pids,
-    /// Private storage.
     Disk,
-    /// Open files.
     Files,
-    /// Kept output.
     Output,
 }
 
@@ -68,7 +61,6 @@ impl LimitName {
     pub const ALL: &[Self] =
         &[Self::Timeout, Self::Memory, Self::Cpus, Self::Pids, Self::Disk, Self::Files, Self::Output];
 
-    /// The name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",

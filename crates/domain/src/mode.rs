@@ -59,7 +59,6 @@ choice!(
 choice!(
     /// What may be written of the workspace.
     FsMode {
-        /// Nothing.
         ReadOnly = "read-only",
         /// The workspace itself, protected paths apart.
         WorkspaceWrite = "workspace-write",
@@ -93,7 +92,6 @@ choice!(
 choice!(
     /// Whether a mount may be written.
     Access {
-        /// Reads only.
         ReadOnly = "ro",
         /// Reads and writes.
         ReadWrite = "rw",

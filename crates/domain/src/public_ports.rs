@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PublicPorts {
-    /// These.
     These(BTreeSet<NonZeroU16>),
     /// Every one: who knows the sandbox's id, which nobody can guess, may use what listens in it.
     Every(All),
@@ -19,7 +18,6 @@ pub enum PublicPorts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum All {
-    /// All.
     All,
 }
 
@@ -30,7 +28,6 @@ impl Default for PublicPorts {
 }
 
 impl PublicPorts {
-    /// Every port.
     pub const ALL: Self = Self::Every(All::All);
 
     /// Whether everybody may use this one.

@@ -15,7 +15,6 @@ impl ByteSize {
         Self(count << 20)
     }
 
-    /// In bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -108,7 +107,6 @@ impl Timeout {
         Self(count)
     }
 
-    /// In milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
@@ -152,12 +150,10 @@ impl fmt::Display for Timeout {
 pub struct Count(u64);
 
 impl Count {
-    /// So many.
     pub const fn new(count: u64) -> Self {
         Self(count)
     }
 
-    /// The number.
     pub const fn get(self) -> u64 {
         self.0
     }

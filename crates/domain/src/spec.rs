@@ -61,7 +61,6 @@ pub struct Spec {
     /// Added to the program's environment. In the policy only the names count: a value may be sensitive, and a hash of few bits of it could be guessed.
     #[serde(serialize_with = "names_only")]
     pub env: BTreeMap<String, String>,
-    /// Working directory.
     pub cwd: GuestPath,
     /// Who the program runs as.
     pub user: User,
@@ -79,7 +78,6 @@ pub struct Spec {
 pub struct Mount {
     /// On the host.
     pub host: HostPath,
-    /// Inside.
     pub guest: GuestPath,
     /// Whether it may be written.
     #[serde(default = "read_only")]

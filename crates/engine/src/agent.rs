@@ -9,7 +9,6 @@ use crate::budget::Budget;
 use crate::effect::Class;
 use crate::retry::RetryPolicy;
 
-/// An agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
@@ -40,7 +39,6 @@ pub struct AgentSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRef {
-    /// Which provider.
     pub provider: String,
     /// Which model of it, or for `scripted` which script.
     pub model: String,

@@ -21,7 +21,6 @@ pub enum Body {
 }
 
 impl Body {
-    /// A text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }

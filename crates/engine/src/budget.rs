@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// Steps.
     pub steps: Option<u64>,
     /// Milliseconds from its start, paused or not.
     pub wall_ms: Option<u64>,
@@ -54,17 +53,12 @@ impl Budget {
     }
 }
 
-/// Which budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetName {
-    /// Steps.
     Steps,
-    /// Time.
     WallMs,
-    /// Tokens.
     Tokens,
-    /// Money.
     Micros,
     /// Calls of tools.
     ToolCalls,
@@ -93,9 +87,7 @@ impl BudgetName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spending {
-    /// Steps.
     pub steps: u64,
-    /// Tokens.
     pub tokens: u64,
     /// Money, in millionths.
     pub micros: u64,
@@ -103,7 +95,6 @@ pub struct Spending {
     pub tool_calls: u64,
     /// Attempts after the first.
     pub retries: u64,
-    /// Runs started.
     pub children: u64,
 }
 
@@ -188,7 +179,6 @@ impl Ledger {
         .find_map(|(name, wanted, limit)| limit.is_some_and(|limit| wanted > limit).then_some(name))
     }
 
-    /// Sets aside.
     pub fn reserve(&mut self, wanted: Spending) {
         self.reserved = self.reserved.plus(wanted);
     }

@@ -21,10 +21,7 @@ pub enum BuiltIn {
         seconds: u64,
     },
     /// Ask a person.
-    AskHuman {
-        /// What.
-        question: Body,
-    },
+    AskHuman { question: Body },
     /// Start a run, and wait for its end.
     Delegate {
         /// What it is asked to do.

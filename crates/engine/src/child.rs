@@ -24,7 +24,6 @@ pub const DEPTH_MAX: u32 = 4;
 /// Who started a run, and waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildOf {
-    /// Which run.
     pub run: RunId,
     /// Which step of it.
     pub step: u64,
@@ -35,7 +34,6 @@ pub struct ChildOf {
 /// A child to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewChild {
-    /// Its id.
     pub run: RunId,
     /// What it is.
     pub agent: Box<AgentSpec>,
@@ -53,9 +51,7 @@ impl NewChild {
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildEnd {
-    /// Which.
     pub child: RunId,
-    /// How.
     pub outcome: Outcome,
     /// What it has spent with everything below it, or may have where something was given up.
     pub spent: Spending,

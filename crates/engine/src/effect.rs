@@ -25,14 +25,12 @@ pub enum Effect {
     Wait {
         /// The call that asked for it.
         call: ToolCall,
-        /// Until when.
         until: Timestamp,
     },
     /// Ask a person. Nobody executes it: their signal does.
     AskHuman {
         /// The call that asked for it.
         call: ToolCall,
-        /// What.
         question: Body,
     },
     /// Start a child run, and wait for its end. Nobody executes it: the commit that has its intent makes the child, and the
@@ -72,7 +70,6 @@ pub enum Class {
 pub struct ToolCall {
     /// The model's name for the call.
     pub id: String,
-    /// Which tool.
     pub tool: String,
     /// Its arguments, as JSON text.
     pub arguments: Body,
@@ -94,7 +91,6 @@ pub struct ToolResult {
 /// What a model said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelReply {
-    /// In words.
     pub text: Body,
     /// What it wants done; nothing means that it is finished.
     #[serde(default)]
@@ -105,7 +101,6 @@ pub struct ModelReply {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Tokens.
     pub tokens: u64,
     /// Money, in millionths.
     pub micros: u64,

@@ -20,21 +20,18 @@ use crate::rules::Rules;
 pub enum Event {
     /// The run exists.
     RunStarted {
-        /// Which.
         run: RunId,
         /// What it is.
         agent: Box<AgentSpec>,
         /// Who started it and waits for its end, where a run did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         child_of: Option<ChildOf>,
-        /// When.
         at: Timestamp,
     },
     /// The run goes on from another's past, as a new generation.
     Forked {
         /// The new run.
         run: RunId,
-        /// Whose past.
         parent: RunId,
         /// A generation that no other branch of this tree has: every key after it is new.
         generation: u32,
@@ -45,7 +42,6 @@ pub enum Event {
         /// Whether the call that was open is done again, by a key of the fork's own. Before version 3 it was dropped.
         #[serde(default, skip_serializing_if = "is_false")]
         does_again: bool,
-        /// When.
         at: Timestamp,
     },
     /// A worker holds it from here on.
@@ -55,27 +51,22 @@ pub enum Event {
         /// How the worker decides, up to the next claim.
         #[serde(default, skip_serializing_if = "Rules::is_first")]
         rules: Rules,
-        /// When.
         at: Timestamp,
     },
     /// An effect is about to be done. It is not begun before this is durable.
     StepIntended {
         /// Its number: 1, 2, 3 … within a run, whatever generation.
         step: u64,
-        /// Which try.
         attempt: u32,
-        /// What.
         effect: Effect,
         /// What a crash in the middle of it means.
         class: Class,
         /// What is set aside for it.
         reserved: Spending,
-        /// When.
         at: Timestamp,
     },
     /// An effect was done.
     StepSettled {
-        /// Which step.
         step: u64,
         /// What came of it.
         result: Settled,
@@ -85,104 +76,78 @@ pub enum Event {
         /// A frozen state of the sandbox that belongs to this position, where there is one.
         #[serde(default)]
         snapshot: Option<String>,
-        /// When.
         at: Timestamp,
     },
     /// An effect failed, and is tried again later.
     StepFailed {
-        /// Which step.
         step: u64,
-        /// Which try.
         attempt: u32,
-        /// Why.
         failure: Failure,
         /// What it cost all the same.
         #[serde(default)]
         usage: Usage,
         /// When the next try is.
         retry_at: Timestamp,
-        /// When.
         at: Timestamp,
     },
     /// An effect can't begin yet, because there is no room for what it needs. The same attempt begins later.
     StepDelayed {
-        /// Which step.
         step: u64,
         /// What there is no room for.
         reason: String,
         /// When it is tried again at the latest. Whoever takes the run before that tries at once.
         retry_at: Timestamp,
-        /// When.
         at: Timestamp,
     },
     /// Nobody knows whether an effect was done: a person decides.
     StepUnknown {
-        /// Which step.
         step: u64,
         /// Why nobody knows.
         reason: String,
-        /// When.
         at: Timestamp,
     },
     /// Whoever did an effect is being asked whether it was done.
     StepProbed {
-        /// Which step.
         step: u64,
-        /// When.
         at: Timestamp,
     },
     /// An effect is to be done again, and the run is paused: it is when the run is resumed.
     StepInterrupted {
-        /// Which step.
         step: u64,
-        /// When.
         at: Timestamp,
     },
     /// A person decided about an effect that nobody knew of.
     StepDecided {
-        /// Which step.
         step: u64,
-        /// How.
         decision: Decision,
-        /// When.
         at: Timestamp,
     },
     /// Somebody said something to the run.
     SignalReceived {
         /// Their name for it: the same id twice is once.
         id: String,
-        /// What kind.
         name: String,
-        /// What.
         body: Body,
         /// The step whose question it answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         question: Option<u64>,
-        /// When.
         at: Timestamp,
     },
     /// No new effect until it is resumed.
     Paused {
-        /// When.
         at: Timestamp,
     },
-    /// Effects again.
     Resumed {
-        /// When.
         at: Timestamp,
     },
     /// The effect under way is given up: what came or comes of it is no longer recorded.
     StepAbandoned {
-        /// Which step.
         step: u64,
-        /// When.
         at: Timestamp,
     },
     /// It is over.
     RunFinished {
-        /// How.
         outcome: Outcome,
-        /// When.
         at: Timestamp,
     },
 }
@@ -213,27 +178,13 @@ pub enum Outcome {
     /// Somebody asked for it.
     Cancelled,
     /// A budget was used up.
-    BudgetExceeded {
-        /// Which.
-        budget: BudgetName,
-    },
+    BudgetExceeded { budget: BudgetName },
     /// The agent did the same thing over and over.
-    Loop {
-        /// Which tool.
-        tool: String,
-        /// How often.
-        times: u32,
-    },
+    Loop { tool: String, times: u32 },
     /// The model could not be had.
-    Failed {
-        /// Why.
-        failure: Failure,
-    },
+    Failed { failure: Failure },
     /// A person gave it up at a step that nobody knew of.
-    Abandoned {
-        /// Which step.
-        step: u64,
-    },
+    Abandoned { step: u64 },
 }
 
 impl Event {
@@ -281,7 +232,6 @@ impl Event {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::RunStarted { .. } => "run_started",

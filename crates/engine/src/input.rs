@@ -12,9 +12,7 @@ use crate::rules::Rules;
 /// Something is asked or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Begin.
     Start {
-        /// Which run.
         run: RunId,
         /// What it is.
         agent: Box<AgentSpec>,
@@ -45,11 +43,8 @@ pub enum Input {
     Reported {
         /// The epoch of whoever did it.
         epoch: u64,
-        /// Which step.
         step: u64,
-        /// Which try.
         attempt: u32,
-        /// What.
         report: Report,
         /// A random number, for the wait before the next try.
         chance: u64,
@@ -60,15 +55,12 @@ pub enum Input {
     Signal(Signal),
     /// No new effects, please.
     Pause,
-    /// Go on.
     Resume,
     /// Stop for good.
     Cancel,
     /// What to do about an effect that nobody knows of.
     Decide {
-        /// Which step.
         step: u64,
-        /// How.
         decision: Decision,
     },
     /// The child that it waits for has ended.
@@ -87,21 +79,18 @@ impl Input {
 pub enum Report {
     /// The model answered.
     Replied {
-        /// What.
         reply: ModelReply,
         /// What it cost.
         usage: Usage,
     },
     /// The tool answered, or complained.
     Returned {
-        /// What.
         result: ToolResult,
         /// A frozen state of the sandbox after it.
         snapshot: Option<String>,
     },
     /// It failed, and certainly did nothing.
     Failed {
-        /// Why.
         failure: Failure,
         /// What it cost all the same.
         usage: Usage,
@@ -112,10 +101,7 @@ pub enum Report {
         reason: String,
     },
     /// Nobody can say whether it was done.
-    Unknown {
-        /// Why not.
-        reason: String,
-    },
+    Unknown { reason: String },
     /// Asked whether it was done: it never was.
     NeverDone,
 }
@@ -125,7 +111,6 @@ pub enum Report {
 pub struct Failure {
     /// A word for programs.
     pub code: String,
-    /// What happened.
     pub message: String,
     /// Whether trying again may help.
     pub is_passing: bool,
@@ -138,7 +123,6 @@ pub struct Signal {
     pub id: String,
     /// What kind; `answer` is for a question of the run's.
     pub name: String,
-    /// What.
     pub body: Body,
     /// The question that an answer is for: the number of the step that asks it.
     pub question: Option<u64>,
@@ -161,12 +145,7 @@ pub enum Decision {
 pub enum Rejected {
     /// It comes from a worker that no longer holds the run.
     #[error("epoch {given} is not the current one, which is {current}")]
-    Stale {
-        /// The worker's.
-        given: u64,
-        /// The run's.
-        current: u64,
-    },
+    Stale { given: u64, current: u64 },
     /// It is not what the run waits for; perhaps it came twice.
     #[error("the run doesn't wait for that")]
     NotAwaited,
@@ -181,10 +160,7 @@ pub enum Rejected {
     },
     /// The question has another answer.
     #[error("question {question} already has another answer")]
-    AlreadyAnswered {
-        /// Which.
-        question: u64,
-    },
+    AlreadyAnswered { question: u64 },
     /// A fork would have to do again what may be done once.
     #[error("step {step} may have been done, and a person decides about it: a fork can't go on from there")]
     Undecided {

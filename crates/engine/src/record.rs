@@ -15,7 +15,6 @@ pub struct Entry {
     pub v: u32,
     /// 1, 2, 3 … without a gap within a run.
     pub seq: u64,
-    /// What happened.
     #[serde(flatten)]
     pub event: Event,
 }

@@ -94,7 +94,6 @@ pub enum Message {
     Tool {
         /// The model's name for the call.
         call: String,
-        /// What.
         result: ToolResult,
     },
 }
@@ -109,22 +108,13 @@ pub enum Status {
     /// An effect is under way.
     Running,
     /// It waits for a time: a timer of its own, or the next try.
-    Waiting {
-        /// Until when.
-        until: Timestamp,
-    },
+    Waiting { until: Timestamp },
     /// It waits for the end of a run that it started.
-    Delegating {
-        /// Which.
-        child: RunId,
-    },
+    Delegating { child: RunId },
     /// It waits for a person's answer.
     Asking,
     /// It waits for a person's decision about a step that nobody knows of.
-    Parked {
-        /// Which step.
-        step: u64,
-    },
+    Parked { step: u64 },
     /// It was paused, and nothing is under way.
     Paused,
     /// It is over.
@@ -137,7 +127,6 @@ impl Run {
         Self::default()
     }
 
-    /// Folds events.
     pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut run = Self::new();
         for event in events {

@@ -44,7 +44,6 @@ pub struct Supplies {
     /// Version 1 cgroups to join: their `tasks` files, open for writing. Writing `0` there moves just the writer and takes no
     /// lock over all of the host's processes, as `cgroup.procs` does.
     pub tasks: Vec<OwnedFd>,
-    /// The agent.
     pub guest: SealedProgram,
     /// What the sandbox sees of its own cgroups: detached mounts. Where they go must be there.
     pub views: Vec<(View, OwnedFd)>,
@@ -55,34 +54,28 @@ pub struct Supplies {
 pub enum Op {
     /// A directory of private storage.
     Directory {
-        /// Where.
         path: String,
-        /// Permission bits.
         mode: u32,
         /// uid and gid inside.
         owner: u32,
     },
     /// A file of private storage.
     File {
-        /// Where.
         path: String,
         /// What is in it.
         bytes: Vec<u8>,
     },
     /// A symbolic link.
     Link {
-        /// Where.
         path: String,
         /// What it says.
         target: String,
     },
     /// Something of the host.
     Bind {
-        /// What.
         source: Source,
         /// Where; must exist.
         target: String,
-        /// How.
         attributes: Attributes,
     },
     /// A device node of the host, in /dev.
@@ -91,10 +84,7 @@ pub enum Op {
         name: String,
     },
     /// A directory of private storage as a mount of its own: it stays writable when what it is in is sealed, and can be sealed itself.
-    Writable {
-        /// Where.
-        path: String,
-    },
+    Writable { path: String },
     /// A copy-on-write view.
     Overlay {
         /// What is below; never changed.
@@ -108,7 +98,6 @@ pub enum Op {
     },
     /// A path that can't be changed, with every directory above it up to `under` held in place.
     Protect {
-        /// The workspace.
         under: String,
         /// Names from there down; each must exist and not be a link.
         names: Vec<String>,
@@ -126,12 +115,7 @@ pub enum Op {
     /// Makes what masks are made of.
     Covers,
     /// Hides a file or directory if it is there. Needs [`Op::Covers`] before it.
-    Mask {
-        /// What.
-        path: String,
-        /// With what.
-        cover: Cover,
-    },
+    Mask { path: String, cover: Cover },
     /// Makes a mount read-only; what is mounted on top of it keeps what it has.
     Seal {
         /// Where it is mounted; empty for the root itself.
@@ -178,7 +162,6 @@ pub enum Cover {
 /// How something of the host is mounted; always without devices and set-id bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
-    /// Reads only.
     ReadOnly,
     /// Reads and writes.
     ReadWrite,

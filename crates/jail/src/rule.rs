@@ -115,21 +115,16 @@ rules! {
     TreeKill = "end/tree-kill",
     /// What acts on a terminal is filtered.
     EscapeFilter = "output/escape-filter",
-    /// Time.
     Timeout = "limit/timeout",
-    /// Memory.
     Memory = "limit/memory",
     /// Memory in sockets, which cgroups of version 1 count apart.
     SocketMemory = "limit/socket-memory",
-    /// CPU time.
     Cpus = "limit/cpus",
-    /// Processes.
     Pids = "limit/pids",
     /// Bytes of private storage.
     Disk = "limit/disk",
     /// Files of private storage.
     Inodes = "limit/inodes",
-    /// Open files.
     Files = "limit/files",
     /// Output that is kept.
     Output = "limit/output",

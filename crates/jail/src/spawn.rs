@@ -48,7 +48,6 @@ pub enum SpawnError {
     /// A step inside failed.
     #[error("{step}")]
     Step {
-        /// Which.
         step: Step,
         /// Which operation of the plan, when the step is the root.
         index: usize,
@@ -105,17 +104,13 @@ steps! {
     Root = 8 "making the private root",
     /// Leaving the host's tree.
     Pivot = 9 "entering the private root",
-    /// Resource limits.
     Limits = 10 "lowering the resource limits",
     /// Capabilities and no_new_privs.
     Capabilities = 11 "dropping capabilities",
-    /// Landlock.
     Landlock = 12 "closing the Landlock fence",
     /// Closing what is open.
     Descriptors = 13 "arranging descriptors",
-    /// The filter.
     Seccomp = 14 "installing the seccomp filter",
-    /// The agent.
     Execute = 15 "executing the agent",
 }
 

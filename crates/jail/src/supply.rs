@@ -20,7 +20,6 @@ const DESCRIPTORS_MAX: usize = 8;
 /// How many cgroups there are to join, and how many views.
 const COUNTS_LEN: usize = 2;
 
-/// What arrived.
 pub(crate) struct Delivery {
     pub(crate) supplies: Supplies,
     pub(crate) filter: Filter,

@@ -11,7 +11,6 @@ use crate::rule::Rule;
 /// What `mount_setattr` sets on a tree of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountAttributes<'a> {
-    /// No writes.
     pub is_read_only: bool,
     /// No program can be executed from it.
     pub is_no_exec: bool,

@@ -10,7 +10,6 @@ use crate::sys::{Cloned, clone3};
 /// An id on disk, and the id of the host it appears as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdPair {
-    /// As stored.
     pub on_disk: u32,
     /// As seen through the mount.
     pub seen: u32,

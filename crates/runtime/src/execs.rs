@@ -54,7 +54,6 @@ pub struct Followed {
 /// A finished exec with what was kept of its output.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// The exec.
     pub state: ExecState,
     /// What it wrote.
     pub stdout: Vec<u8>,

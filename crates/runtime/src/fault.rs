@@ -22,17 +22,13 @@ pub enum Fault {
     /// The sandbox has ended.
     #[error("sandbox {id} has ended")]
     Ended {
-        /// Which.
         id: SandboxId,
         /// Why, where it is known already.
         reason: Option<EndReason>,
     },
     /// The sandbox is paused, and doesn't resume by itself.
     #[error("sandbox {id} is paused")]
-    Paused {
-        /// Which.
-        id: SandboxId,
-    },
+    Paused { id: SandboxId },
     /// The same key came with another request.
     #[error("the idempotency key was used for another request")]
     IdempotencyMismatch,
@@ -42,7 +38,6 @@ pub enum Fault {
     /// There is room for no more.
     #[error("{what}")]
     Capacity {
-        /// Of what.
         what: String,
         /// When to try again.
         retry_after: Duration,
@@ -50,7 +45,6 @@ pub enum Fault {
     /// Something that everybody needs is taken for the moment: nothing was done.
     #[error("{what}")]
     Busy {
-        /// What.
         what: String,
         /// When to try again.
         retry_after: Duration,
@@ -63,12 +57,7 @@ pub enum Fault {
     File(FileFault),
     /// Nothing listens there.
     #[error("nothing listens on port {port} of sandbox {id}")]
-    PortClosed {
-        /// Where.
-        id: SandboxId,
-        /// Which.
-        port: u16,
-    },
+    PortClosed { id: SandboxId, port: u16 },
     /// It isn't in a state for that.
     #[error("{what}")]
     Conflict {
@@ -91,7 +80,6 @@ pub enum Fault {
     /// Something broke on our side.
     #[error("{what}")]
     Internal {
-        /// What.
         what: String,
         /// Why, for the log.
         #[source]

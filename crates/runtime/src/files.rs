@@ -24,7 +24,6 @@ use session::Session;
 
 /// Most entries of one listing.
 pub const LIST_MAX: u32 = 100_000;
-/// Deepest listing.
 pub const DEPTH_MAX: u32 = 64;
 /// Most entries of a tree that is downloaded at once.
 pub const WALK_MAX: u32 = 1_000_000;

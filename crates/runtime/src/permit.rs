@@ -21,7 +21,6 @@ pub enum Action {
     ReadSandbox(SandboxId),
     /// Change how long it lives, pause and resume it.
     ChangeSandbox(SandboxId),
-    /// End it.
     KillSandbox(SandboxId),
     /// Run programs in it, feed and signal them.
     Exec(SandboxId),
@@ -117,7 +116,6 @@ impl Action {
 pub enum Subject {
     /// The holder of a key.
     Key {
-        /// Which.
         key: KeyId,
         /// Of which project.
         project: ProjectId,
@@ -129,7 +127,6 @@ pub enum Subject {
     },
     /// A run, by the worker that holds it: for the sandbox it works in.
     Run {
-        /// Which.
         run: RunId,
         /// Whose it is.
         project: ProjectId,

@@ -6,7 +6,6 @@ use saggar_jail::cgroup::{Controller, Host, Wanted};
 /// How the limits of one sandbox are enforced.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Enforcement {
-    /// By cgroup.
     pub(crate) cgroup: Wanted,
     /// By `RLIMIT_NPROC`, where no cgroup counts processes. Inside a user namespace the kernel counts those of that namespace only.
     pub(crate) processes: Option<u64>,

@@ -5,14 +5,11 @@ use saggar_domain::{Code, ExecId, HostPath, PolicyHash, Problem, SandboxId, Spec
 /// The names of a sandbox and its exec.
 #[derive(Clone, Debug)]
 pub struct Ids {
-    /// The sandbox.
     pub sandbox: SandboxId,
-    /// The exec.
     pub exec: ExecId,
 }
 
 impl Ids {
-    /// New ones.
     pub fn generate() -> Result<Self, Problem> {
         Ok(Self { sandbox: SandboxId::from_random(random()?), exec: ExecId::from_random(random()?) })
     }

@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One sandbox that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// Which.
     pub sandbox: SandboxId,
     /// Whether all of it is gone now; otherwise what isn't, and it is tried again at the next start.
     pub outcome: Result<(), String>,

@@ -38,11 +38,9 @@ const HIDDEN_HELP: &str = "list such files with `git ls-files -v | grep '^[a-z]\
 /// What to run, and in what.
 #[derive(Debug)]
 pub struct Job<'a> {
-    /// The boundary.
     pub spec: Spec,
     /// The program and its arguments.
     pub program: Vec<Vec<u8>>,
-    /// Its streams.
     pub streams: Streams,
     /// A terminal of its own, of this size, if it is to have one.
     pub terminal: Option<TerminalSize>,

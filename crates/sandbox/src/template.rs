@@ -32,7 +32,6 @@ pub(crate) const MASKED_FILES: &[&str] = &[
     "proc/sysrq-trigger",
     "proc/timer_list",
 ];
-/// Directories likewise.
 pub(crate) const MASKED_DIRECTORIES: &[&str] =
     &["proc/acpi", "proc/asound", "proc/bus", "proc/driver", "proc/fs", "proc/irq", "proc/scsi"];
 

@@ -27,15 +27,11 @@ pub(crate) enum ArchiveError {
     Entry {
         /// Its name, as far as it can be told.
         name: String,
-        /// Why.
         why: &'static str,
     },
     /// An entry whose name leads elsewhere.
     #[error("entry {name:?} leads out of the directory")]
-    Outside {
-        /// Its name.
-        name: String,
-    },
+    Outside { name: String },
     /// More than is taken.
     #[error("the archive has {0}")]
     TooLarge(String),

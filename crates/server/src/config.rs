@@ -36,7 +36,6 @@ pub struct Config {
     pub tls: bool,
     /// The certificate, in PEM; one is made where there is none.
     pub tls_certificate: Option<PathBuf>,
-    /// Its key.
     pub tls_key: Option<PathBuf>,
     /// Where keys may be sent in the clear.
     pub plaintext: Plaintext,
@@ -78,13 +77,11 @@ pub struct Config {
     pub connections_per_address: usize,
     /// Most requests and streams that one key has under way.
     pub requests_per_key: usize,
-    /// Largest upload.
     pub upload_max: ByteSize,
     /// How long requests may go on once the server is told to stop.
     pub shutdown_grace: Duration,
     /// What is logged.
     pub log: LogLevel,
-    /// How.
     pub log_format: LogFormat,
     /// Variables of the environment that look like settings and were set by Kubernetes for a Service.
     pub ignored_variables: Vec<String>,
@@ -257,9 +254,7 @@ choice!(
 choice!(
     /// How it is logged.
     LogFormat {
-        /// For people.
         Text = "text",
-        /// For programs.
         Json = "json",
     }
 );

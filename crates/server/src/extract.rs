@@ -55,7 +55,6 @@ impl JsonText {
         Ok(Self(body))
     }
 
-    /// Reads it.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         Ok(saggar_api::read::json(&self.0)?)
     }

@@ -22,7 +22,6 @@ pub enum GivenFileError {
     /// Longer than anything of its kind.
     #[error("is longer than {0} bytes")]
     TooLong(u64),
-    /// Not UTF-8.
     #[error("is not text in UTF-8")]
     NotText,
     /// The operating system says no.

@@ -26,7 +26,6 @@ pub fn text() -> &'static str {
     TEXT.get_or_init(|| document().to_pretty_json().expect("our own document can be written") + "\n")
 }
 
-/// The document.
 pub fn document() -> OpenApi {
     let mut document = Document::openapi();
     document.info = InfoBuilder::new()

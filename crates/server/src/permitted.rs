@@ -74,7 +74,6 @@ wanted! {
     Read on sandbox => ReadSandbox;
     /// Changes how it lives.
     Change on sandbox => ChangeSandbox;
-    /// Ends it.
     Kill on sandbox => KillSandbox;
     /// Runs programs in it.
     Exec on sandbox => Exec;
@@ -91,13 +90,10 @@ wanted! {
 wanted! {
     /// Makes a sandbox.
     Create => CreateSandbox;
-    /// Lists sandboxes.
     List => ListSandboxes;
     /// Makes, lists and revokes keys.
     Manage => ManageKeys;
-    /// Begins runs.
     RunsStart => StartRun;
-    /// Lists runs.
     RunsList => ListRuns;
 }
 
@@ -195,7 +191,6 @@ impl Inside {
 }
 
 impl Insider {
-    /// The sandbox.
     pub(crate) fn id(&self) -> &SandboxId {
         &self.id
     }

@@ -36,7 +36,6 @@ pub(crate) struct Destination {
 pub(crate) enum NamedBy {
     /// By the path, which begins with this.
     Path(String),
-    /// By headers.
     Headers,
     /// By the name of the host.
     Host,

@@ -39,9 +39,7 @@ pub enum ServeError {
     /// The address can't be had.
     #[error("can't listen on {address}: {}", source.kind())]
     Listen {
-        /// Which.
         address: std::net::SocketAddr,
-        /// Why.
         #[source]
         source: std::io::Error,
     },

@@ -37,18 +37,14 @@ pub enum TlsError {
     /// A file can't be used.
     #[error("the {what} {source}")]
     File {
-        /// Which.
         what: &'static str,
-        /// Why.
         #[source]
         source: GivenFileError,
     },
     /// A file is not what it should be.
     #[error("the {what} can't be read")]
     Read {
-        /// Which.
         what: &'static str,
-        /// Why.
         #[source]
         source: rustls::pki_types::pem::Error,
     },

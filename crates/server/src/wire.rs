@@ -100,7 +100,6 @@ pub(crate) fn stored_states(state: api::SandboxState) -> &'static [SandboxState]
     }
 }
 
-/// A moment.
 pub(crate) fn moment(at: Timestamp) -> saggar_domain::Timestamp {
     saggar_domain::Timestamp::from_millis(at.as_millis())
 }

@@ -35,7 +35,6 @@ impl Chance {
         Duration::from_millis(self.below(most_ms + 1))
     }
 
-    /// 128 bits.
     pub fn bits(&mut self) -> [u8; 16] {
         let mut bits = [0; 16];
         bits[..8].copy_from_slice(&self.number().to_le_bytes());

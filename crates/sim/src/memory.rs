@@ -158,7 +158,6 @@ impl Memory {
         self.lock().runs.get(run).map(|kept| kept.row.clone())
     }
 
-    /// Every run.
     pub fn ids(&self) -> Vec<RunId> {
         self.lock().runs.keys().cloned().collect()
     }

@@ -39,9 +39,7 @@ impl CursorError {
 
 /// What a list is ordered by, after the age.
 pub trait CursorId: Sized {
-    /// Reads it.
     fn parse(text: &str) -> Option<Self>;
-    /// Writes it.
     fn as_str(&self) -> &str;
 }
 

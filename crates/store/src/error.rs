@@ -19,28 +19,16 @@ pub enum Error {
     Busy,
     /// What was read is not what was once written.
     #[error("the store is damaged: {what}")]
-    Corrupt {
-        /// Where.
-        what: String,
-    },
+    Corrupt { what: String },
     /// Something of that name is there already.
     #[error("{what} is there already")]
-    Taken {
-        /// Which.
-        what: &'static str,
-    },
+    Taken { what: &'static str },
     /// There are as many as there may be.
     #[error("there are too many {what}")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-    },
+    TooMany { what: &'static str },
     /// What the row belongs to isn't there.
     #[error("{what} isn't there")]
-    Missing {
-        /// Which.
-        what: &'static str,
-    },
+    Missing { what: &'static str },
     /// The store's thread is gone: after a shutdown, or after a bug.
     #[error("the store has stopped")]
     Stopped,

@@ -25,21 +25,17 @@ const NAMING: &str = "
 const OLDEST: &str = "SELECT min(seq) AS oldest FROM event WHERE sandbox_id = ?1";
 const LATEST: &str = "SELECT max(seq) AS latest FROM event WHERE sandbox_id = ?1";
 
-/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
     /// Its place in the order, from whoever saw it.
     pub seq: u64,
-    /// When.
     pub at: Timestamp,
-    /// What.
     pub body: JsonText,
 }
 
 /// Some of a sandbox's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventPage {
-    /// In order.
     pub events: Vec<StoredEvent>,
     /// The first that is still kept: what lies between the one asked after and this is gone.
     pub oldest: Option<u64>,

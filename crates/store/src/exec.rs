@@ -21,7 +21,6 @@ const TAIL_BYTES_MAX: usize = 256 << 10;
 /// An exec that starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewExec {
-    /// Its id.
     pub id: ExecId,
     /// Where it runs.
     pub sandbox: SandboxId,
@@ -47,9 +46,7 @@ pub struct Exec {
 /// How far an exec is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecProgress {
-    /// It runs.
     Running,
-    /// It ended.
     Ended(ExecEnd),
     /// The sandbox ended and nobody saw how this did.
     Lost {
@@ -61,9 +58,7 @@ pub enum ExecProgress {
 /// How an exec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecEnd {
-    /// When.
     pub at: Timestamp,
-    /// How.
     pub status: ExecStatus,
     /// The program's exit code, when it exited.
     pub exit_code: Option<u8>,
@@ -74,9 +69,7 @@ pub struct ExecEnd {
 /// The last of what an exec printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// On stdout.
     pub stdout: Tail,
-    /// On stderr.
     pub stderr: Tail,
 }
 

@@ -22,7 +22,6 @@ impl JsonText {
         is_json.then(|| Self(text.to_owned()))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -25,7 +25,6 @@ const NAME_LEN_MAX: usize = 64;
 /// A key as it can be shown again: everything but its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
-    /// Its id.
     pub id: KeyId,
     /// Whom it acts for.
     pub project: ProjectId,
@@ -67,12 +66,10 @@ impl KeyName {
 /// What a key may do in its project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permissions {
-    /// Everything.
     Full,
 }
 
 impl Permissions {
-    /// The name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",

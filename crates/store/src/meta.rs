@@ -11,7 +11,6 @@ const GET: &str = "SELECT value FROM meta WHERE key = ?1";
 const SET: &str =
     "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 
-/// Which fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKey {
     /// The boot of the host that the store was last used in.

@@ -38,7 +38,6 @@ pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError
     check_up_to(connection, latest(MIGRATIONS))
 }
 
-/// Our version.
 pub(crate) fn known() -> u32 {
     latest(MIGRATIONS)
 }

@@ -74,20 +74,10 @@ pub enum OpenError {
     },
     /// Written by a later version.
     #[error("the store has schema version {found}, and this program knows up to {known}")]
-    Newer {
-        /// The file's.
-        found: u32,
-        /// Ours.
-        known: u32,
-    },
+    Newer { found: u32, known: u32 },
     /// Not brought to our version by its server.
     #[error("the store has schema version {found}, and this program needs {known}")]
-    Older {
-        /// The file's.
-        found: u32,
-        /// Ours.
-        known: u32,
-    },
+    Older { found: u32, known: u32 },
     /// The directory or the file can't be used.
     #[error("the store can't be opened: {0}")]
     Storage(#[from] Error),

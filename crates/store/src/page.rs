@@ -5,7 +5,6 @@ use crate::cursor::Cursor;
 /// Some of a list, and where it goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T, Id> {
-    /// In order.
     pub items: Vec<T>,
     /// What to ask with for more; nothing when this was the end.
     pub next: Option<Cursor<Id>>,
@@ -34,7 +33,6 @@ impl PageLimit {
         (1..=Self::MAX.0).contains(&items).then_some(Self(items))
     }
 
-    /// How many.
     pub fn get(self) -> u32 {
         self.0
     }

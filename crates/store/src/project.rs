@@ -10,7 +10,6 @@ use crate::writer::Durability;
 
 /// The name of the project that is there without being asked for.
 const DEFAULT_NAME: &str = "default";
-/// Most projects.
 pub const PROJECTS_MAX: u32 = 1_000;
 
 const INSERT: &str = "INSERT INTO project (id, name, created_at) VALUES (?1, ?2, ?3)";
@@ -20,10 +19,8 @@ const LIST: &str = "SELECT id, name, created_at FROM project ORDER BY created_at
 
 const COUNT: &str = "SELECT count(*) AS projects FROM project";
 
-/// One project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Its id.
     pub id: ProjectId,
     /// What people call it; no two have the same.
     pub name: ProjectName,
@@ -54,7 +51,6 @@ impl Store {
         self.write(Durability::Power, work).await
     }
 
-    /// One project.
     pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, Error> {
         self.read(move |connection| column::one(connection, GET, [id.as_str()], read)).await
     }

@@ -41,10 +41,8 @@ pub use load::{JOURNAL_PAGE, JournalEntry};
 pub use remove::Removal;
 pub(crate) use remove::{forget, forget_requests};
 
-/// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRow {
-    /// Its id.
     pub id: RunId,
     /// Whose it is.
     pub project: ProjectId,

@@ -31,7 +31,6 @@ pub use patch::SandboxPatch;
 /// A sandbox to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSandbox {
-    /// Its id.
     pub id: SandboxId,
     /// Whose it is.
     pub project: ProjectId,
@@ -47,7 +46,6 @@ pub struct NewSandbox {
     pub network: NetworkMode,
     /// The boot of the host it is made in.
     pub boot_id: BootId,
-    /// Its boundary.
     pub policy_hash: Option<PolicyHash>,
     /// What its access token hashes to.
     pub access_token_hash: Option<TokenHash>,
@@ -75,21 +73,18 @@ pub struct Sandbox {
 pub enum Life {
     /// Acknowledged, not yet usable.
     Creating,
-    /// Usable.
     Running {
         /// When it first was.
         started_at: Timestamp,
         /// Since when it runs: its start, or the last resume.
         since: Timestamp,
     },
-    /// Frozen.
     Paused {
         /// When it was first usable.
         started_at: Timestamp,
         /// Since when it is frozen.
         since: Timestamp,
     },
-    /// Over.
     Ended {
         /// When it was first usable, if it ever was.
         started_at: Option<Timestamp>,
@@ -113,9 +108,7 @@ impl Life {
 /// How a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// When.
     pub at: Timestamp,
-    /// Why.
     pub reason: EndReason,
     /// What its supervisor, or whoever found it, has to say.
     pub detail: Option<JsonText>,

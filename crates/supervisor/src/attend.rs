@@ -53,7 +53,6 @@ impl Streams {
 /// How an exec ended, and what was seen on the way.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How.
     pub ending: Ending,
     /// Whether the private storage was full at the end.
     pub is_storage_full: bool,
@@ -66,7 +65,6 @@ pub struct Outcome {
 /// How an exec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself.
     Ended(End),
     /// Its time was up.
     TimedOut,
@@ -74,7 +72,6 @@ pub enum Ending {
     Cancelled,
     /// It did not start.
     NotStarted {
-        /// What failed.
         stage: FailStage,
         /// What the kernel said.
         errno: i32,
@@ -86,11 +83,9 @@ pub enum Ending {
 /// Everything needed to attend one exec.
 #[derive(Debug)]
 pub struct Attendance<'a> {
-    /// The sandbox.
     pub jailed: Jailed,
     /// The channel to its agent, with the exec's request already sent.
     pub channel: Channel,
-    /// Which exec.
     pub exec: ExecId,
     /// When it must be gone.
     pub deadline: Instant,
@@ -98,7 +93,6 @@ pub struct Attendance<'a> {
     pub memory_bytes: u64,
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
     pub signals: &'a Signals,
-    /// Its streams.
     pub streams: Streams,
 }
 

@@ -25,7 +25,6 @@ pub(crate) enum Cause {
 pub(crate) enum Action {
     /// Ask it to end.
     Ask,
-    /// End it.
     Kill,
 }
 

@@ -32,12 +32,13 @@ enum State {
     #[default]
     Text,
     /// After a lead byte of UTF-8: so many continuation bytes follow.
-    Utf8 { left: u8, lead: u8 },
-    /// After ESC.
+    Utf8 {
+        left: u8,
+        lead: u8,
+    },
     Escape,
     /// After ESC and an intermediate byte, such as a choice of character set.
     Intermediate,
-    /// Inside CSI.
     Control,
     /// Inside a string (OSC, DCS, APC, PM, SOS): all of it is dropped.
     Text8,

@@ -22,7 +22,6 @@ pub struct Program<'a> {
     pub env: &'a [&'a BTreeMap<String, String>],
     /// Working directory; `None` for the sandbox's.
     pub cwd: Option<&'a str>,
-    /// As whom.
     pub user: User,
     /// Whether stdin comes in frames.
     pub has_stdin: bool,

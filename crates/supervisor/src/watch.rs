@@ -29,7 +29,6 @@ pub enum Observation {
 /// A refused syscall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its name.
     pub syscall: &'static str,
     /// The rule that refused it.
     pub rule: &'static str,

@@ -55,7 +55,6 @@ impl Contender {
 /// How to start a contender, again and again.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Which.
     pub contender: Contender,
     /// How often in a round.
     pub runs: usize,
@@ -92,7 +91,6 @@ impl Launcher {
 /// A contender that is not measured, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// Which.
     pub contender: Contender,
     /// Why, and what to do.
     pub reason: String,

@@ -36,20 +36,17 @@ usage: cargo xtask bench [options]
 pub enum Asked {
     /// How to call it.
     Help,
-    /// To measure.
     Run(Options),
 }
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// One-shot sandboxes.
     Run,
     /// Sandboxes over HTTP.
     Server,
     /// Sandboxes through E2B's own client.
     E2b,
-    /// Durable runs.
     Runs,
 }
 

@@ -16,7 +16,6 @@ pub const NOTHING: &str = "—";
 /// One benchmark, done.
 #[derive(Debug)]
 pub struct Report {
-    /// The promises.
     pub targets: Vec<Target>,
     machine: Machine,
     versions: Vec<String>,

@@ -26,9 +26,7 @@ impl Summary {
 pub struct Spread {
     /// The middle one.
     pub median: f64,
-    /// The smallest.
     pub min: f64,
-    /// The largest.
     pub max: f64,
 }
 

@@ -19,7 +19,6 @@ const IDLE_MIB_MAX: f64 = 2.0;
 pub struct Target {
     /// What is promised.
     pub name: &'static str,
-    /// The limit.
     pub bound: Bound,
     /// The unit of the numbers, with the space before it if it has one.
     pub unit: &'static str,
@@ -41,9 +40,7 @@ pub enum Bound {
 pub enum Verdict {
     /// The median over rounds keeps it.
     Met,
-    /// It doesn't.
     Missed,
-    /// Nobody knows.
     NotMeasured,
 }
 

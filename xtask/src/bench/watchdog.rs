@@ -35,7 +35,6 @@ struct Watched {
 }
 
 impl Watchdog {
-    /// Starts watching.
     pub fn start() -> Result<Self> {
         let watched = Arc::new(Watched { pid: AtomicU32::new(NOBODY), generation: AtomicU32::new(0) });
         let (stop, stopped) = sync_channel(1);

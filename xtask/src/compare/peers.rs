@@ -9,7 +9,6 @@ use serde::Deserialize;
 pub struct Peers {
     /// Members that judge nobody but Saggar.
     pub ours: Vec<Ours>,
-    /// The others.
     pub peer: Vec<Peer>,
 }
 
@@ -22,7 +21,6 @@ pub struct Ours {
     pub why: String,
 }
 
-/// One runtime.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {

@@ -31,7 +31,6 @@ pub struct Census {
     pub processes: usize,
     /// Mounts that others on the host see.
     pub mounts: usize,
-    /// Cgroups.
     pub cgroups: usize,
     /// Namespaces that the soak itself is not in.
     pub namespaces: usize,

@@ -43,7 +43,6 @@ pub struct Cycles {
     pub store_bytes: [u64; 2],
     /// Every sandbox there was.
     pub ids: BTreeSet<String>,
-    /// What grew.
     pub faults: Vec<String>,
 }
 

@@ -25,7 +25,6 @@ usage: cargo xtask soak [options]
 pub enum Asked {
     /// How to call it.
     Help,
-    /// To soak.
     Run(Options),
 }
 

@@ -44,7 +44,6 @@ pub struct Storm {
     pub kills: u64,
     /// How long each start took until the server listened, everything adopted, in ms.
     pub starts: Vec<f64>,
-    /// Sandboxes made.
     pub made: usize,
     /// Commands that were acknowledged, each of whose lines was looked for before its sandbox was ended.
     pub commands: u64,

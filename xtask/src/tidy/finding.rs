@@ -7,7 +7,6 @@ use std::fmt;
 pub struct Finding {
     /// Relative to the repository's root.
     pub path: String,
-    /// From 1.
     pub line: usize,
     pub rule: Rule,
     pub what: String,

@@ -13,7 +13,6 @@ use crate::expect::Observation;
 
 /// As a sandbox's id is, and none that will ever be made.
 const NAME: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
-/// Nobody's id.
 const SOMEONE: u32 = 64_321;
 
 /// A process that a record names as its sandbox's, ended when dropped.

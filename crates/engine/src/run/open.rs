@@ -7,11 +7,8 @@ use crate::effect::{Class, Effect};
 /// A step that has begun and is not settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenStep {
-    /// Its number.
     pub step: u64,
-    /// Which try.
     pub attempt: u32,
-    /// What.
     pub effect: Effect,
     /// What a crash means.
     pub class: Class,
@@ -54,10 +51,7 @@ pub enum Attempt {
     /// Whoever did it is being asked.
     Probing,
     /// It failed, and is tried again.
-    Backoff {
-        /// When.
-        until: Timestamp,
-    },
+    Backoff { until: Timestamp },
     /// It is to be done again when the run is resumed.
     Interrupted,
     /// It has not begun, because there is no room for what it needs.

@@ -14,11 +14,9 @@ use crate::key::EffectKey;
 pub struct Pending<'a> {
     /// For which step.
     pub step: u64,
-    /// Which try.
     pub attempt: u32,
     /// By which key.
     pub key: EffectKey,
-    /// What.
     pub work: Work<'a>,
 }
 

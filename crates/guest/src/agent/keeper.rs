@@ -37,7 +37,6 @@ pub(super) struct Used {
 
 /// What a keeper says.
 pub(super) enum Said {
-    /// Nothing yet.
     Nothing,
     /// The program's process.
     Pid(libc::pid_t),

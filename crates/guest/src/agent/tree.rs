@@ -34,7 +34,6 @@ struct Pursuit {
 enum Step {
     /// To stop what is to be killed.
     Stop,
-    /// To signal.
     Signal,
 }
 

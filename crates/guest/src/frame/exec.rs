@@ -132,7 +132,6 @@ impl ExecRequest {
 /// The size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
-    /// Lines.
     pub rows: u16,
     /// Characters in a line.
     pub cols: u16,

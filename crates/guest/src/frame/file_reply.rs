@@ -44,7 +44,6 @@ pub enum FileReply {
     Data(Vec<u8>),
     /// Something has changed.
     Event {
-        /// How.
         kind: FileEventKind,
         /// Where, relative to what is watched; empty for that itself.
         path: Vec<u8>,
@@ -88,7 +87,6 @@ pub struct FileEntry {
     pub mode: u32,
     /// Whose it is.
     pub uid: u32,
-    /// Which group's.
     pub gid: u32,
     /// When its content last changed, in nanoseconds since 1970.
     pub modified_ns: i64,
@@ -102,7 +100,6 @@ pub struct FileEntry {
 pub enum FileKind {
     /// A regular file.
     File = 1,
-    /// A directory.
     Directory = 2,
     /// A symbolic link.
     Link = 3,
@@ -150,13 +147,11 @@ pub enum FileStage {
     Content = 8,
     /// Giving it its name.
     Publish = 9,
-    /// Removing it.
     Remove = 10,
     /// Reading or setting permissions or notes.
     Attributes = 11,
     /// There is more than was asked for, or more than a session does.
     Bound = 12,
-    /// Watching it.
     Watch = 13,
 }
 

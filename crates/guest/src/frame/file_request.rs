@@ -47,7 +47,6 @@ const SETTLE: u8 = 0x31;
 pub enum FileRequest {
     /// About one file. `Entry`, whose path is empty.
     Stat {
-        /// Which.
         path: Vec<u8>,
         /// Whether a link's target is meant.
         follow: bool,
@@ -63,11 +62,9 @@ pub enum FileRequest {
     },
     /// Make a directory. `Done`. With `parents` it is no error if it is there already.
     MakeDir {
-        /// Which.
         path: Vec<u8>,
         /// Whether those above it are made, too.
         parents: bool,
-        /// Its permissions.
         mode: u32,
     },
     /// Give a file another name, replacing what has that name. `Done`.
@@ -86,7 +83,6 @@ pub enum FileRequest {
     },
     /// A file's content. `Entry` (whose path is empty) of the file that was opened, `Data` any number of times, `End`.
     Read {
-        /// Which.
         path: Vec<u8>,
         /// Where to begin.
         offset: u64,
@@ -96,7 +92,6 @@ pub enum FileRequest {
     /// Give a file new content, which follows in `Data` any number of times and then `End` or `Abort`. `Done`, after `End` or `Abort`, or
     /// `Failed`, at any time. After `Failed` the rest is still to be sent, at least `Abort`, and is not answered again.
     Write {
-        /// Which.
         path: Vec<u8>,
         /// Its permissions if it is new.
         mode: u32,
@@ -113,21 +108,14 @@ pub enum FileRequest {
     Abort,
     /// Make a symbolic link. `Done`.
     Link {
-        /// Where.
         path: Vec<u8>,
         /// What it says.
         target: Vec<u8>,
     },
     /// Change a file's permissions. `Done`.
-    SetMode {
-        /// Which.
-        path: Vec<u8>,
-        /// The permissions.
-        mode: u32,
-    },
+    SetMode { path: Vec<u8>, mode: u32 },
     /// A file's own notes. With `set` these replace all it had: `Done`. Without: `Metadata`.
     Metadata {
-        /// Which.
         path: Vec<u8>,
         /// The notes it is to have.
         set: Option<Vec<MetadataEntry>>,

@@ -32,14 +32,12 @@ pub enum FromGuest {
     },
     /// The program runs: the kernel has accepted it.
     Started {
-        /// Which exec.
         exec: ExecId,
         /// Its process id, as seen inside the sandbox.
         pid: u32,
     },
     /// The program wrote something.
     Output {
-        /// Which exec.
         exec: ExecId,
         /// To which output.
         stream: Stream,
@@ -48,21 +46,14 @@ pub enum FromGuest {
     },
     /// This much stdin was handed over or thrown away: the host may send as much again.
     StdinTaken {
-        /// Which exec.
         exec: ExecId,
         /// How many bytes.
         bytes: u32,
     },
     /// The program has ended. What it started may live on until `TreeGone`, but its output is told no more.
-    Exited {
-        /// Which exec.
-        exec: ExecId,
-        /// How.
-        end: End,
-    },
+    Exited { exec: ExecId, end: End },
     /// The program was not started.
     Failed {
-        /// Which exec.
         exec: ExecId,
         /// What could not be done.
         stage: FailStage,
@@ -70,18 +61,11 @@ pub enum FromGuest {
         errno: i32,
     },
     /// When the exec ended, one of its `storage_paths` had no block or no inode left. Comes before `Exited`.
-    StorageFull {
-        /// Which exec.
-        exec: ExecId,
-    },
+    StorageFull { exec: ExecId },
     /// The last process that descends from the exec is gone. Comes after `Exited`, at once if nothing was left behind.
-    TreeGone {
-        /// Which exec.
-        exec: ExecId,
-    },
+    TreeGone { exec: ExecId },
     /// What the program used, and those of its descendants that have ended. Comes before `Exited`. Since protocol 3.
     Used {
-        /// Which exec.
         exec: ExecId,
         /// CPU time in microseconds.
         cpu_usec: u64,
@@ -89,10 +73,7 @@ pub enum FromGuest {
         memory_peak: u64,
     },
     /// There is no process of the exec any more. Since protocol 3.
-    Deserted {
-        /// Which exec.
-        exec: ExecId,
-    },
+    Deserted { exec: ExecId },
 }
 
 /// How a program ended.

@@ -22,7 +22,6 @@ pub struct OpenRequest {
     pub groups: Vec<u32>,
     /// As for an exec.
     pub keep_capabilities: bool,
-    /// What for.
     pub target: OpenTarget,
 }
 

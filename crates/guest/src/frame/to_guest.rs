@@ -30,29 +30,18 @@ pub enum ToGuest {
     /// Start a program.
     Exec(ExecRequest),
     /// Bytes for a program's stdin, within `STDIN_WINDOW`.
-    Stdin {
-        /// Which exec.
-        exec: ExecId,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
+    Stdin { exec: ExecId, bytes: Vec<u8> },
     /// No more stdin: the program reads an end of file once it has read what was sent.
-    StdinEnd {
-        /// Which exec.
-        exec: ExecId,
-    },
+    StdinEnd { exec: ExecId },
     /// The terminal has a new size. Ignored for an exec without one.
     Resize {
-        /// Which exec.
         exec: ExecId,
-        /// Lines.
         rows: u16,
         /// Characters in a line.
         cols: u16,
     },
     /// Send a signal to the exec's processes.
     Signal {
-        /// Which exec.
         exec: ExecId,
         /// The signal's number on Linux, 1 to 64.
         signal: u8,
@@ -60,15 +49,9 @@ pub enum ToGuest {
         scope: SignalScope,
     },
     /// Nobody reads this output any more: close it, so that the program gets `SIGPIPE` as it would in a shell.
-    CloseOutput {
-        /// Which exec.
-        exec: ExecId,
-        /// Which output.
-        stream: Stream,
-    },
+    CloseOutput { exec: ExecId, stream: Stream },
     /// This much output is no longer in the host's hands: the guest may send as much again. Ignored for an exec without a window.
     OutputTaken {
-        /// Which exec.
         exec: ExecId,
         /// How many bytes, of either stream.
         bytes: u32,

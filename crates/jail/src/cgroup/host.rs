@@ -11,7 +11,6 @@ pub enum Controller {
     Memory,
     /// Processes and threads.
     Pids,
-    /// CPU time.
     Cpu,
 }
 

@@ -115,7 +115,6 @@ pub struct Refusal {
 /// What is to be done about a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Say no.
     Refuse(Refusal),
     /// Make it, as far as the bound allows: see [`crate::Waiting`].
     Bound(Refusal),

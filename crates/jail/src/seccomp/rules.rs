@@ -41,7 +41,6 @@ macro_rules! groups {
         pub enum Group { $($(#[$doc])* $name),+ }
 
         impl Group {
-            /// Every group.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// The stable id that denials carry, such as `seccomp/mounts`.

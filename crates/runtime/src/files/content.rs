@@ -47,7 +47,6 @@ impl Writing {
         Self { session, path }
     }
 
-    /// More content.
     pub async fn data(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         for piece in bytes.chunks(DATA_MAX) {
             let sent = self.session.send_data(&self.path, piece).await;

@@ -17,7 +17,6 @@ pub struct Watching {
 /// Something has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEvent {
-    /// How.
     pub kind: FileEventKind,
     /// Where, relative to what is watched; empty for that itself.
     pub path: Vec<u8>,

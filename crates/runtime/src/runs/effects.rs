@@ -32,7 +32,6 @@ pub trait Effects: Clone + Send + Sync + 'static {
 /// What there is to know of a run that is worked for.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Which run.
     pub run: RunId,
     /// Which branch of its tree.
     pub generation: u32,
@@ -63,13 +62,11 @@ pub trait Session: Send + Sync + 'static {
 pub struct Task {
     /// For which step.
     pub step: u64,
-    /// Which try.
     pub attempt: u32,
     /// The name by which whoever does it knows that it is the same one.
     pub key: EffectKey,
     /// What a crash in the middle of it means: whether it may be sent twice.
     pub class: Class,
-    /// What.
     pub work: Work,
     /// How long it may take.
     pub timeout: Duration,
@@ -85,16 +82,10 @@ pub enum Work {
     },
     /// Use a tool.
     CallTool {
-        /// Which.
         tool: String,
         /// Its arguments, as JSON text.
         arguments: String,
     },
     /// Ask whether that call was done.
-    Probe {
-        /// Which tool.
-        tool: String,
-        /// Its arguments.
-        arguments: String,
-    },
+    Probe { tool: String, arguments: String },
 }

@@ -50,7 +50,6 @@ pub enum Drift {
     Entry {
         /// Which, from 0.
         at: usize,
-        /// Why.
         #[source]
         source: EntryError,
     },

@@ -25,7 +25,6 @@ pub enum ForkAt {
     End,
 }
 
-/// A fork.
 #[derive(Clone, Debug)]
 pub struct Forked {
     /// The new run.

@@ -86,7 +86,6 @@ impl Runs {
         Ok((self.row(permit, &id).await?, is_replay))
     }
 
-    /// One run.
     pub async fn get(&self, permit: &Permit) -> Result<RunRow, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         self.row(permit, permit.run()?).await

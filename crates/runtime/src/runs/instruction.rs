@@ -13,9 +13,7 @@ const VERSION: u32 = 3;
 pub enum Instruction {
     /// Say something; `answer` is for a question of the run's.
     Signal {
-        /// What kind.
         name: String,
-        /// What.
         body: Body,
         /// The question that an answer is for: the number of the step that asks it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,15 +21,12 @@ pub enum Instruction {
     },
     /// No new effects.
     Pause,
-    /// Effects again.
     Resume,
     /// Stop for good.
     Cancel,
     /// What to do about a step that nobody knows of.
     Decide {
-        /// Which step.
         step: u64,
-        /// How.
         decision: Decision,
     },
     /// The child that it waits for has ended. Only runs say so.

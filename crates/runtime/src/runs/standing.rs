@@ -75,24 +75,20 @@ impl Standing {
 /// What a run waits for from a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// An answer.
     Answer {
         /// The question's id: the number of the step that asks it.
         question: u64,
         /// What is asked.
         text: String,
-        /// Since when.
         since: Timestamp,
     },
     /// A decision about a step of which nobody knows whether it was done.
     Decision {
-        /// The step.
         step: u64,
         /// The tool that was called, or `model`.
         what: String,
         /// Why nobody knows.
         reason: String,
-        /// Since when.
         since: Timestamp,
     },
 }

@@ -61,7 +61,6 @@ impl Default for WorkerSettings {
     }
 }
 
-/// Drives runs.
 #[derive(Clone, Debug)]
 pub struct Worker<J, E> {
     journal: J,

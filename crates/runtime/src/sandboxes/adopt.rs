@@ -48,7 +48,6 @@ pub struct Adopted {
 /// What a supervisor says when it is asked what it holds.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// This.
     Described(Box<Description>),
     /// Nothing in time: it is there, and busy, or stopped, or not ready yet.
     Nothing,

@@ -54,7 +54,6 @@ pub struct NewSandbox {
 /// A sandbox that was made, or had been by the same request.
 #[derive(Clone, Debug)]
 pub struct Created {
-    /// The sandbox.
     pub sandbox: Sandbox,
     /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,

@@ -46,7 +46,6 @@ impl StoredExec {
 }
 
 impl Sandboxes {
-    /// One sandbox.
     pub async fn get(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         self.row_of(permit.project(), permit.sandbox()?).await

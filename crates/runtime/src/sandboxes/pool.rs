@@ -69,7 +69,6 @@ impl Pool {
         ready
     }
 
-    /// One more.
     pub(crate) fn put(&self, ready: Ready) {
         self.lock().ready.push_back(ready);
     }

@@ -13,7 +13,6 @@ const WINDOW: Duration = Duration::from_secs(10);
 pub struct PoolSize {
     /// However little they are asked for.
     pub least: usize,
-    /// However much.
     pub most: usize,
 }
 

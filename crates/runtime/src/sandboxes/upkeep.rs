@@ -33,7 +33,6 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Begins.
     pub fn start(sandboxes: &Sandboxes) -> Self {
         let (stop, _) = watch::channel(false);
         let mut tasks = JoinSet::new();

@@ -48,7 +48,6 @@ impl From<FrameError> for ControlError {
 /// What came over a connection.
 #[derive(Debug)]
 pub enum Message {
-    /// An answer.
     Reply(Reply),
     /// What a program wrote.
     Output {
@@ -56,7 +55,6 @@ pub enum Message {
         stream: u8,
         /// How many bytes of that stream came before.
         offset: u64,
-        /// What.
         bytes: Vec<u8>,
     },
 }

@@ -22,7 +22,6 @@ use crate::host_tree::HostTree;
 /// Whether someone wants an entry applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Nobody does.
     No,
     /// With others, or with all of them.
     Together,
@@ -33,9 +32,7 @@ pub enum Wanted {
 /// What became of one entry.
 #[derive(Debug)]
 pub struct Applied {
-    /// Which.
     pub path: Name,
-    /// What.
     pub outcome: Outcome,
 }
 

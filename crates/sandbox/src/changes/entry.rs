@@ -50,7 +50,6 @@ pub enum Change {
 pub enum Kind {
     /// A regular file.
     File,
-    /// A directory.
     Directory,
     /// A symbolic link.
     Link,
@@ -80,9 +79,7 @@ impl Base {
 /// A path that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Which.
     pub path: Name,
-    /// Why.
     pub why: String,
 }
 
@@ -92,7 +89,6 @@ pub struct Skipped {
 pub struct Name(pub(crate) Vec<u8>);
 
 impl Name {
-    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -207,7 +207,6 @@ impl Changes {
         Ok(Self { id, directory, manifest })
     }
 
-    /// What changed.
     pub fn entries(&self) -> &[Entry] {
         &self.manifest.entries
     }

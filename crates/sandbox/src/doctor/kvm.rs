@@ -24,7 +24,6 @@ const GUEST_MEMORY: usize = 4096;
 pub(super) enum KvmTrial {
     /// Millions of instructions a second.
     Usable(u64),
-    /// Why not.
     Unusable(String),
 }
 

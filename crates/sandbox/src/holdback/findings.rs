@@ -34,7 +34,6 @@ pub(super) struct Finding {
 /// What happens to it in the workspace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// It goes.
     TakenOut(Kind),
     /// This takes its place.
     Replaced(Vec<u8>),

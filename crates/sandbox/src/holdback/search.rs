@@ -68,7 +68,6 @@ fn inode(workspace: &HostTree, path: &Name) -> Option<u64> {
 /// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Git directories.
     pub(super) directories: Vec<Name>,
     /// Files and links called `.git`.
     pub(super) files: Vec<Name>,

@@ -20,8 +20,12 @@ pub(crate) enum Inflater {
     New,
     /// As it is.
     Plain,
-    /// Through gzip.
-    Gzip { decoder: Box<GzDecoder<Vec<u8>>>, taken: u64, given: u64, waiting: Bytes },
+    Gzip {
+        decoder: Box<GzDecoder<Vec<u8>>>,
+        taken: u64,
+        given: u64,
+        waiting: Bytes,
+    },
 }
 
 impl Inflater {

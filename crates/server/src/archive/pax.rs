@@ -41,7 +41,6 @@ pub(super) fn read(mut text: &[u8]) -> Result<Extended, ArchiveError> {
     Ok(extended)
 }
 
-/// One record.
 pub(super) fn write(out: &mut Vec<u8>, keyword: &str, value: &[u8]) {
     // The length counts its own digits.
     let rest = keyword.len() + value.len() + 3;

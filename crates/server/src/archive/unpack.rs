@@ -24,15 +24,23 @@ const DEPTH_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// Make it, or find it.
-    Directory { path: Vec<u8>, mode: u32 },
+    Directory {
+        path: Vec<u8>,
+        mode: u32,
+    },
     /// Begin it; its content follows.
-    File { path: Vec<u8>, mode: u32, size: u64 },
-    /// More content.
+    File {
+        path: Vec<u8>,
+        mode: u32,
+        size: u64,
+    },
     Data(Bytes),
     /// The file is whole.
     FileEnd,
-    /// Make it.
-    Link { path: Vec<u8>, target: Vec<u8> },
+    Link {
+        path: Vec<u8>,
+        target: Vec<u8>,
+    },
 }
 
 /// Reads an archive.

@@ -17,7 +17,6 @@ pub struct Given {
     pub data_directory: PathBuf,
     /// A file's name, for messages, and its content.
     pub file: Option<(String, String)>,
-    /// The environment.
     pub environment: Vec<(String, String)>,
     /// The command line: names of settings and their values.
     pub flags: Vec<(String, String)>,

@@ -10,15 +10,12 @@ use saggar_runtime::runs::HttpAddress;
 
 use super::{Auth, Config, E2bNetwork, LogFormat, LogLevel, Plaintext};
 
-/// One setting.
 pub(super) struct Setting {
     /// Its name in the file.
     pub(super) name: &'static str,
     /// What it decides.
     pub(super) what: &'static str,
-    /// Reads it.
     pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
-    /// Writes it.
     pub(super) show: fn(&Config) -> String,
 }
 

@@ -8,9 +8,7 @@ use super::setting::SETTINGS;
 /// One value as it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
-    /// The setting.
     pub name: &'static str,
-    /// Its value.
     pub value: String,
     /// Where it came from.
     pub from: String,

@@ -85,9 +85,14 @@ pub(super) enum Failure {
         why: &'static str,
     },
     /// Nothing listens there.
-    PortClosed { id: String, port: u16 },
-    /// Anything else.
-    Said { code: Code, message: String },
+    PortClosed {
+        id: String,
+        port: u16,
+    },
+    Said {
+        code: Code,
+        message: String,
+    },
 }
 
 impl Failure {

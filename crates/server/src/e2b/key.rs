@@ -8,7 +8,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 const OURS: &str = "sgr_";
 const THEIRS: &str = "e2b_";
-/// 256 bits.
 const BYTES: usize = 32;
 
 /// A key of ours, written as theirs; `None` when it isn't one.

@@ -8,7 +8,6 @@ use crate::refusal::Refusal;
 use crate::server::Shared;
 use crate::wire;
 
-/// One moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
     pub(super) at_ms: u64,

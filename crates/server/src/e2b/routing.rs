@@ -59,7 +59,6 @@ fn in_host(host: &str, domain: &str) -> Option<(String, String)> {
     (is_port && !id.starts_with("sbx")).then(|| (port.to_owned(), id.to_owned()))
 }
 
-/// Answers it.
 pub(crate) async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
     match aim {
         Aim::Agent(id) => envd::serve(server, request, id).await,

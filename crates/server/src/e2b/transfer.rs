@@ -59,7 +59,6 @@ pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId
     }
 }
 
-/// Writes files.
 pub(super) async fn upload(
     server: &Shared,
     parts: &Parts,

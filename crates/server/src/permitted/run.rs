@@ -43,7 +43,6 @@ wanted_of_run! {
     TellRun => TellRun;
     /// Begins another from its past.
     ForkRun => ForkRun;
-    /// Removes it.
     RemoveRun => RemoveRun;
 }
 

@@ -22,7 +22,6 @@ const FORGET_ONE: &str = "
 /// A key to be made.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// Its id.
     pub id: KeyId,
     /// Whom it acts for.
     pub project: ProjectId,
@@ -30,7 +29,6 @@ pub struct NewKey {
     pub name: KeyName,
     /// What it may do.
     pub permissions: Permissions,
-    /// Now.
     pub created_at: Timestamp,
     /// From when on it is worth nothing.
     pub expires_at: Option<Timestamp>,

@@ -39,7 +39,6 @@ const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
 pub struct Append {
     /// To which run.
     pub run: RunId,
-    /// By whom.
     pub epoch: u64,
     /// After which entry.
     pub head: u64,
@@ -62,7 +61,6 @@ pub struct Append {
 pub struct Summary {
     /// What it does.
     pub state: RunState,
-    /// When.
     pub at: Timestamp,
     /// When somebody should look at it. A run that has finished and still holds something is looked at until it is let go of.
     pub wake_at: Option<Timestamp>,
@@ -83,10 +81,7 @@ pub enum Appended {
         head: u64,
     },
     /// Another holds the run: nothing was written, and nothing may be done.
-    Fenced {
-        /// Their epoch.
-        epoch: u64,
-    },
+    Fenced { epoch: u64 },
     /// The journal is not where the writer thought: nothing was written.
     Moved {
         /// Where it is.

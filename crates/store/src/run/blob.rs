@@ -78,7 +78,6 @@ impl Blobs<'_> {
         column::one(self.0, EXISTS, [hash.0], |_| Ok(())).is_ok_and(|found| found.is_some())
     }
 
-    /// Its bytes.
     pub fn get(&self, hash: BlobHash) -> Option<Vec<u8>> {
         column::one(self.0, GET, [hash.0], |row| column::plain(row, "bytes")).ok().flatten()
     }

@@ -44,7 +44,6 @@ const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
 /// Why a run is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Which kind.
     pub kind: BlockKind,
     /// In words for a person.
     pub reason: String,

@@ -47,7 +47,6 @@ impl Holder {
         ((1..=HOLDER_LEN_MAX).contains(&text.len()) && text.bytes().all(is_name)).then(|| Self(text.to_owned()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +55,6 @@ impl Holder {
 /// Until when a holder is waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
-    /// Now.
     pub from: Uptime,
     /// When another may take over. At most [`LEASE_MAX`] later.
     pub until: Uptime,
@@ -74,7 +72,6 @@ pub struct Now {
 /// How many to take.
 #[derive(Clone, Copy, Debug)]
 pub struct Taking {
-    /// At once.
     pub most: u32,
     /// How many of these only go to projects of which no run is held: so that one project can't fill a worker.
     pub reserved: u32,

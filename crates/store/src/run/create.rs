@@ -29,7 +29,6 @@ const LAST_GENERATION: &str = "SELECT max(generation) AS generation FROM run WHE
 /// A run to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRun {
-    /// Its id.
     pub id: RunId,
     /// Whose it is.
     pub project: ProjectId,
@@ -37,7 +36,6 @@ pub struct NewRun {
     pub agent: String,
     /// For finding it again.
     pub labels: Labels,
-    /// When.
     pub created_at: Timestamp,
     /// Its first entry.
     pub first: String,
@@ -59,15 +57,12 @@ pub enum RunInsertion {
 /// A branch to be.
 #[derive(Clone, Debug)]
 pub struct Fork {
-    /// Whose.
     pub project: ProjectId,
-    /// Whose past.
     pub parent: RunId,
     /// Up to which entry.
     pub through: u64,
     /// The new run.
     pub id: RunId,
-    /// When.
     pub created_at: Timestamp,
 }
 

@@ -41,10 +41,8 @@ const LIST: &str = list!("run_by_project_and_age", "?8 IS NULL AND ?9 IS NULL");
 const LIST_OF_AGENT: &str = list!("run_by_agent_and_age", "agent = ?8 AND ?9 IS NULL");
 const LIST_CHILDREN: &str = list!("run_by_child_of", "child_of = ?9 AND (?8 IS NULL OR agent = ?8)");
 
-/// Which runs.
 #[derive(Clone, Debug)]
 pub struct RunQuery {
-    /// Whose.
     pub project: ProjectId,
     /// In one of these states; empty means in any.
     pub states: BTreeSet<RunState>,

@@ -32,15 +32,11 @@ const LIST: &str = "SELECT n, id, at, body_json FROM inbox WHERE run_id = ?1 ORD
 /// Something said to a run.
 #[derive(Clone, Debug)]
 pub struct NewLetter {
-    /// Whose run.
     pub project: ProjectId,
-    /// Which run.
     pub run: RunId,
     /// The sender's name for it.
     pub id: String,
-    /// When.
     pub at: Timestamp,
-    /// What.
     pub body: JsonText,
 }
 
@@ -53,7 +49,6 @@ pub struct Letter {
     pub id: String,
     /// When it came.
     pub at: Timestamp,
-    /// What.
     pub body: JsonText,
 }
 

@@ -21,9 +21,7 @@ const PAGE: &str = "
 /// One entry, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Its number.
     pub seq: u64,
-    /// What.
     pub entry: String,
 }
 

@@ -30,26 +30,18 @@ const ENDED: &str = "
     WHERE id = ?1 AND state <> 'ended'";
 const STATE: &str = "SELECT state FROM sandbox WHERE id = ?1";
 
-/// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It can be used; from `creating`.
     Started {
-        /// When.
         at: Timestamp,
         /// The process that holds it.
         supervisor_pid: u32,
     },
     /// It is frozen; from `running`.
-    Paused {
-        /// When.
-        at: Timestamp,
-    },
+    Paused { at: Timestamp },
     /// It goes on; from `paused`.
-    Resumed {
-        /// When.
-        at: Timestamp,
-    },
+    Resumed { at: Timestamp },
     /// It is over; from any other. What still ran in it is lost.
     Ended(Ending),
 }

@@ -40,7 +40,6 @@ const LIST_LIVE: &str = list!("project_id = ?6 AND state <> 'ended'");
 const LIST_ALL: &str = list!("?6 IS NULL");
 const LIST_ALL_LIVE: &str = list!("?6 IS NULL AND state <> 'ended'");
 
-/// Whose sandboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Of one project.
@@ -58,10 +57,8 @@ impl Scope {
     }
 }
 
-/// Which sandboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxQuery {
-    /// Whose.
     pub scope: Scope,
     /// In one of these states; empty means in any.
     pub states: BTreeSet<SandboxState>,

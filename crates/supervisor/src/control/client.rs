@@ -23,10 +23,8 @@ pub struct Client {
     descriptors: Vec<OwnedFd>,
 }
 
-/// What came.
 #[derive(Debug)]
 pub enum Received {
-    /// A reply.
     Reply(Reply),
     /// Bytes a program wrote.
     Output {
@@ -34,7 +32,6 @@ pub enum Received {
         stream: u8,
         /// How many bytes of that stream came before.
         offset: u64,
-        /// The bytes.
         bytes: Vec<u8>,
     },
     /// The connection has ended.

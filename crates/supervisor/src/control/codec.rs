@@ -16,7 +16,6 @@ const JSON: u8 = 0;
 const OUTPUT: u8 = 1;
 const STDIN: u8 = 2;
 
-/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A request or a reply.
@@ -27,7 +26,6 @@ pub enum Frame {
         stream: u8,
         /// How many bytes of that stream came before.
         offset: u64,
-        /// The bytes.
         bytes: Vec<u8>,
     },
     /// Bytes for a program to read.

@@ -19,7 +19,6 @@ pub enum Reply {
     Gap {
         /// 1 or 2.
         stream: u8,
-        /// How much.
         bytes: u64,
     },
     /// The program has ended, and all of its output has been sent.
@@ -30,7 +29,6 @@ pub enum Reply {
     Done,
     /// What it uses.
     Used(Box<UsageReport>),
-    /// Something happened.
     Event(Box<Event>),
     /// Events up to this number are no longer kept.
     EventsGone {
@@ -50,7 +48,6 @@ pub struct Description {
     pub protocol: u32,
     /// Its version of Saggar.
     pub version: String,
-    /// The sandbox.
     pub sandbox_id: SandboxId,
     /// The supervisor's process.
     pub pid: u32,
@@ -60,7 +57,6 @@ pub struct Description {
     pub is_claimed: bool,
     /// Milliseconds until its time is up; `None` for never.
     pub ttl_left_ms: Option<u64>,
-    /// What then.
     pub then: Then,
     /// How long it may be idle.
     pub idle_ms: Option<u64>,
@@ -88,7 +84,6 @@ fn first_guest_protocol() -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It runs.
     Running,
     /// It is frozen.
     Paused,
@@ -99,7 +94,6 @@ pub enum State {
 /// An exec, running or finished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecState {
-    /// Which.
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
@@ -151,7 +145,6 @@ pub struct ExecState {
 /// What a sandbox uses and has used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UsageReport {
-    /// Now.
     pub now: Sample,
     /// Earlier, oldest first.
     pub samples: Vec<Sample>,
@@ -181,11 +174,9 @@ pub struct Event {
     pub seq: u64,
     /// By the wall clock, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What.
     pub body: EventBody,
 }
 
-/// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
@@ -198,7 +189,6 @@ pub enum EventBody {
     Claimed,
     /// A program started.
     ExecStarted {
-        /// Which.
         exec_id: ExecId,
         /// Its name as asked for.
         program: String,
@@ -206,15 +196,9 @@ pub enum EventBody {
     /// A program ended.
     ExecEnded(Box<ExecState>),
     /// Something was refused.
-    Denial {
-        /// What.
-        denial: Denial,
-    },
+    Denial { denial: Denial },
     /// A limit was hit.
-    Limit {
-        /// Which.
-        denial: Denial,
-    },
+    Limit { denial: Denial },
     /// Everything in it is frozen.
     Paused {
         /// Whether because time was up.
@@ -223,10 +207,7 @@ pub enum EventBody {
     /// Everything in it goes on.
     Resumed,
     /// It is being ended.
-    Ending {
-        /// Why.
-        reason: EndReason,
-    },
+    Ending { reason: EndReason },
     /// Something newer than its reader.
     #[serde(other)]
     Unknown,
@@ -237,7 +218,6 @@ pub enum EventBody {
 pub struct Final {
     /// The version of this record.
     pub v: u32,
-    /// Which.
     pub sandbox_id: SandboxId,
     /// Whether it ever had an owner.
     pub is_claimed: bool,
@@ -258,7 +238,6 @@ pub struct Final {
 /// An exec with the end of its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishedExec {
-    /// The exec.
     pub state: ExecState,
     /// The end of its stdout, in base64.
     pub stdout: String,

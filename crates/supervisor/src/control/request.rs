@@ -62,11 +62,9 @@ pub enum Op {
     },
     /// Signal a program: `done`.
     Signal {
-        /// Which exec.
         exec_id: ExecId,
         /// The number on Linux.
         signal: u8,
-        /// Whom.
         scope: Scope,
         /// Whether `done` comes only when there is no process of the exec any more, however long that takes. A supervisor that doesn't know
         /// this answers at once.
@@ -74,24 +72,11 @@ pub enum Op {
         wait: bool,
     },
     /// A program's terminal has a new size: `done`.
-    Resize {
-        /// Which exec.
-        exec_id: ExecId,
-        /// The size.
-        size: WindowSize,
-    },
+    Resize { exec_id: ExecId, size: WindowSize },
     /// A byte stream into the sandbox: `opened`, with its descriptor attached.
-    Open {
-        /// To what.
-        target: Target,
-        /// As whom.
-        user: User,
-    },
+    Open { target: Target, user: User },
     /// New terms from now on: `described`.
-    SetTerms {
-        /// The terms.
-        terms: Terms,
-    },
+    SetTerms { terms: Terms },
     /// Somebody uses the sandbox in a way that can't be seen from here: `done`.
     Touch,
     /// Freeze every process of the sandbox: `described`.
@@ -118,7 +103,6 @@ pub enum Op {
 pub struct Terms {
     /// Milliseconds until it ends; `None` for no end.
     pub ttl_ms: Option<u64>,
-    /// What then.
     pub then: Then,
     /// Milliseconds that it may be without use; `None` for any number.
     #[serde(default)]
@@ -129,7 +113,6 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// It ends.
     Kill,
     /// It is paused.
     Pause,
@@ -180,7 +163,6 @@ pub struct StartExec {
 /// Limits of one exec, within the sandbox's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerExec {
-    /// Bytes.
     #[serde(default)]
     pub memory: Option<u64>,
     /// Processes and threads.
@@ -194,7 +176,6 @@ pub struct PerExec {
 /// The size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSize {
-    /// Lines.
     pub rows: u16,
     /// Characters in a line.
     pub cols: u16,
@@ -203,9 +184,7 @@ pub struct WindowSize {
 /// Whom to follow, and from where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attach {
-    /// Which exec.
     pub exec_id: ExecId,
-    /// From where.
     pub from: From,
     /// Whether this connection feeds its stdin. One at a time does.
     #[serde(default)]
@@ -221,12 +200,7 @@ pub enum From {
     /// With what comes next.
     Now,
     /// After so many bytes of each stream.
-    Offsets {
-        /// Of stdout.
-        stdout: u64,
-        /// Of stderr.
-        stderr: u64,
-    },
+    Offsets { stdout: u64, stderr: u64 },
 }
 
 /// Whom a signal is for.

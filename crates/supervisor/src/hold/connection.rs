@@ -19,7 +19,6 @@ use super::ring::Cursor;
 /// Bytes waiting for a slow reader before nothing more is put there.
 const OUT_MAX: usize = 64 * 1024;
 
-/// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     fd: OwnedFd,

@@ -39,7 +39,6 @@ const STDIN_LEN: usize = 32 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lie;
 
-/// One exec.
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) id: ExecId,
@@ -47,7 +46,6 @@ pub(crate) struct Exec {
     pub(crate) number: u32,
     /// As asked for, for messages.
     pub(crate) program: String,
-    /// Likewise.
     pub(crate) cwd: String,
     pub(crate) ring: Ring,
     pub(crate) stdin: Stdin,
@@ -326,9 +324,7 @@ pub(crate) struct Stdin {
 /// What to tell the agent of stdin.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Feed {
-    /// Bytes.
     Bytes(Vec<u8>),
-    /// No more.
     End,
 }
 

@@ -19,7 +19,6 @@ pub(crate) struct Happenings {
 pub(crate) enum Heard<'a> {
     /// Events up to this number are gone.
     Gone(u64),
-    /// An event.
     Event(&'a Event),
 }
 

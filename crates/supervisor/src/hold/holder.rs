@@ -56,7 +56,6 @@ const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
 /// A sandbox to hold.
 #[derive(Debug)]
 pub struct Holding {
-    /// Which.
     pub sandbox_id: SandboxId,
     /// What it is held to.
     pub spec: Spec,
@@ -72,7 +71,6 @@ pub struct Holding {
     pub questions: Option<Listener>,
     /// The channel to its agent.
     pub channel: Channel,
-    /// Its cgroups.
     pub group: Option<Group>,
     /// Where connections come in; it must not block.
     pub listener: OwnedFd,
@@ -133,7 +131,6 @@ enum Source {
 }
 
 impl Hold {
-    /// Takes hold.
     pub fn new(holding: Holding) -> Self {
         let now = Moment::now();
         let unreached = match holding.spec.network {

@@ -48,9 +48,15 @@ pub(crate) struct Cursor {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     /// So much of a stream is no longer kept.
-    Gap { stream: Stream, bytes: u64 },
-    /// Output.
-    Bytes { stream: Stream, offset: u64, bytes: &'a [u8] },
+    Gap {
+        stream: Stream,
+        bytes: u64,
+    },
+    Bytes {
+        stream: Stream,
+        offset: u64,
+        bytes: &'a [u8],
+    },
 }
 
 impl Ring {

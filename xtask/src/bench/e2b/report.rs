@@ -15,7 +15,6 @@ const STRETCH_MAX: f64 = 20.0;
 /// One benchmark of the client, done.
 #[derive(Debug)]
 pub struct Report {
-    /// The promises.
     pub targets: Vec<Target>,
     machine: Machine,
     version: String,

@@ -30,7 +30,6 @@ const SERVER_MAX: f64 = 1.5;
 /// One benchmark of durable runs, done.
 #[derive(Debug)]
 pub struct Report {
-    /// The promises.
     pub targets: Vec<Target>,
     machine: Machine,
     crowd: Crowd,

@@ -27,7 +27,6 @@ pub enum Way {
     Spawn,
     /// `saggar run`.
     Run,
-    /// bubblewrap's one-shot.
     Bubblewrap,
     /// Create, first command, kill, with nothing kept ready.
     Cold,
@@ -143,7 +142,6 @@ pub fn exec(client: &mut Client, id: &str, command: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Ends it.
 pub fn kill(client: &mut Client, id: &str) -> Result<()> {
     client.ask(Ask::new("DELETE", &format!("{SANDBOXES}/{id}"))).context("ending a sandbox")?.expect(200)?;
     Ok(())

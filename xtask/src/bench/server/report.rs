@@ -33,7 +33,6 @@ const RATIOS: [(Way, Way, &str, f64); 3] = [
 /// One benchmark of a server, done.
 #[derive(Debug)]
 pub struct Report {
-    /// The promises.
     pub targets: Vec<Target>,
     machine: Machine,
     versions: Vec<String>,

@@ -48,7 +48,6 @@ impl Transfer {
         Spread::of(&self.rounds.iter().map(|round| round.up[0] / round.up[1]).collect::<Vec<_>>())
     }
 
-    /// The download's.
     pub fn down(&self) -> Spread {
         Spread::of(&self.rounds.iter().map(|round| round.down[0] / round.down[1]).collect::<Vec<_>>())
     }

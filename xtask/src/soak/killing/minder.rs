@@ -36,7 +36,6 @@ pub enum Class {
     Keyed,
     /// Somebody can be asked whether it was done.
     Probeable,
-    /// Nobody can.
     Once,
 }
 
@@ -63,7 +62,6 @@ impl Class {
 /// A run that goes on.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Its id.
     pub id: String,
     /// What its effects are known by in the ledger.
     pub tag: String,
@@ -88,7 +86,6 @@ pub struct Minded {
     pub faults: Vec<String>,
 }
 
-/// Minds them.
 #[derive(Debug)]
 pub struct Minder {
     client: Client,

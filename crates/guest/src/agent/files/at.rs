@@ -114,7 +114,6 @@ pub(super) fn set_mode_open(file: &Fd, mode: u32) -> Result<(), Errno> {
 /// Which of a file's times are set to now, and so what the kernel tells whoever watches it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
-    /// Both times.
     Attributes,
     /// The time of its content.
     Content,

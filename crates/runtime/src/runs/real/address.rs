@@ -12,7 +12,6 @@ const PORT: u16 = 80;
 /// Longest name of a host, and of one of its parts.
 const HOST_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
-/// Longest URL.
 const URL_LEN_MAX: usize = 8192;
 
 /// An address in its canonical form.

@@ -44,7 +44,6 @@ pub(super) struct Size {
     pub(super) rows: u32,
 }
 
-/// Which process.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Selector {
