@@ -5,7 +5,7 @@ mod harness;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use harness::held::{FOR_EVER, Supervisor, held, program, start, until};
+use harness::held::{FOR_EVER, Supervisor, ask_in, held, program, start, until};
 use harness::{Place, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use saggar_domain::{Code, EndReason, ExecStatus, User};
@@ -272,6 +272,16 @@ fn sigterm_ends_it_in_order_and_sighup_does_not() {
     kill_process(pid, Signal::TERM).unwrap();
     supervisor.wait();
     assert_eq!(ended(&place, &supervisor.sandbox).reason, EndReason::Killed);
+    assert_eq!((place.records().len(), names(&place, "data/control").len()), (0, 0));
+}
+
+#[test]
+fn one_whose_starter_dies_before_it_is_ready_ends_and_leaves_nothing() {
+    let place = Place::new();
+    let (mut child, starter, sandbox) = ask_in(&place.path("data"), serde_json::json!({}), FOR_EVER, false);
+    drop(starter);
+    until(|| child.try_wait().expect("our own child"));
+    assert_eq!(ended(&place, &sandbox).reason, EndReason::Killed);
     assert_eq!((place.records().len(), names(&place, "data/control").len()), (0, 0));
 }
 

@@ -51,13 +51,17 @@ pub fn supervise() -> ExitCode {
         .and_then(|signals| Supervised::make(start, signals));
     match outcome {
         Ok(supervised) => {
-            // Whoever started us may be gone; the sandbox is there all the same, and will be found.
-            let _ = starter.tell(&Reply::Ready(Box::new(supervised.hold.describe())));
+            // A starter that died before it heard of this sandbox may have been settled already, as one that had made none. So the
+            // sandbox ends, in the same order as on any SIGTERM. From the moment it has been told, others can find it by its socket.
+            if starter.tell(&Reply::Ready(Box::new(supervised.hold.describe()))).is_err() {
+                let asked = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+                debug_assert!(asked.is_ok(), "{asked:?}");
+            }
             drop(starter);
             supervised.hold()
         }
         Err(problem) => {
-            // As above; then there is nothing to be found.
+            // The starter may be gone; then there is nothing to be found.
             let _ = starter.tell(&Reply::Error(problem));
             ExitCode::FAILURE
         }

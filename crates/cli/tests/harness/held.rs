@@ -38,19 +38,7 @@ pub fn start(place: &Place, spec: Value, terms: Terms, is_pooled: bool) -> Resul
 
 /// The same with another data directory.
 pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
-    let (ours, theirs) = UnixStream::pair().expect("ours");
-    let sandbox = SandboxId::from_random(unique());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
-    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the binary was built");
-    drop(command);
-    let mut starter = Client::over(OwnedFd::from(ours));
-    starter.set_patience(PATIENCE).expect("ours");
-    let data_directory = data.to_owned();
-    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
-    let mut bytes = Vec::new();
-    encode_json(&mut bytes, &start).expect("short enough");
-    starter.send(&bytes).expect("it reads");
+    let (mut child, mut starter, sandbox) = ask_in(data, spec, terms, is_pooled);
     match starter.receive().expect("it answers") {
         Received::Reply(Reply::Ready(ready)) => {
             let socket = data.join(format!("control/{sandbox}.sock"));
@@ -62,6 +50,24 @@ pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Resu
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A supervisor that was told what to hold, and the connection that it will answer on.
+pub fn ask_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> (Child, Client, SandboxId) {
+    let (ours, theirs) = UnixStream::pair().expect("ours");
+    let sandbox = SandboxId::from_random(unique());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().expect("the binary was built");
+    drop(command);
+    let mut starter = Client::over(OwnedFd::from(ours));
+    starter.set_patience(PATIENCE).expect("ours");
+    let data_directory = data.to_owned();
+    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
+    let mut bytes = Vec::new();
+    encode_json(&mut bytes, &start).expect("short enough");
+    starter.send(&bytes).expect("it reads");
+    (child, starter, sandbox)
 }
 
 pub fn held(place: &Place) -> Supervisor {
