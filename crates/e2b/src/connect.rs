@@ -17,12 +17,12 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use saggar_domain::User;
+use saggar_http::extract;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::failure::{Code, Failure};
-use crate::extract;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Largest message of a unary call, and of a stream: each connection may have one of them in memory.
 const MESSAGE_MAX: usize = 4 << 20;

@@ -12,13 +12,13 @@ mod words;
 use axum::Router;
 use axum::middleware::from_fn;
 use axum::routing::{any, get, post, put};
+use saggar_http::attend;
 
 use super::envd;
-use crate::attend;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// The control plane, and what of the data plane can come without the name of a sandbox.
-pub(crate) fn router() -> Router<Shared> {
+pub fn router() -> Router<Shared> {
     let control = Router::new()
         .route("/sandboxes", post(create::create_as_before).get(list::list_running))
         .route("/v2/sandboxes", post(create::create).get(list::list))

@@ -7,19 +7,19 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use saggar_domain::SandboxId;
+use saggar_http::access::{self, Inside};
 use saggar_runtime::Action;
 use serde_json::json;
 
 use super::failure::{Code, Failure};
 use super::token::{self, Operation};
 use super::{connect, filesystem, id, metrics, process, transfer};
-use crate::permitted::{self, Inside};
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Answers a request for the agent of this sandbox.
 pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Response {
     // As by a proxy in front: before anything else, that there is no such sandbox.
-    let Some(inside) = permitted::inside(&server, &id) else { return Failure::gone(id::short(&id)).plain() };
+    let Some(inside) = access::inside(&server, &id) else { return Failure::gone(id::short(&id)).plain() };
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let outcome = match (&parts.method, path.as_str()) {

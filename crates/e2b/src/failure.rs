@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::StatusCode;
 use saggar_api::Code as ApiCode;
+use saggar_http::Refusal;
 use saggar_runtime::{Fault, FileFault, FileFaultKind};
 use serde_json::{Value, json};
 
 use super::connect;
 use super::id;
-use crate::refusal::Refusal;
 
 /// Connect's words for what went wrong, as far as they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
 use saggar_domain::User;
+use saggar_http::access::Insider;
 use saggar_runtime::{Action, Fault, FileFault, FileFaultKind, FileKind, FilePath, Files, LIST_MAX};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,8 +17,7 @@ use serde_json::{Value, json};
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
 use super::failure::{Code, Failure};
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::state::Shared;
 
 pub(crate) use watchers::Watchers;
 

@@ -4,6 +4,8 @@
 //! with JSON, and plain HTTP for files). Nothing is decided here and nothing is kept but what a connection needs: the lifecycle, execs,
 //! files and ports are the runtime's, and the same that our own API uses. What isn't built is refused in words that those clients show.
 
+#![forbid(unsafe_code)]
+
 mod connect;
 mod control;
 mod envd;
@@ -11,16 +13,14 @@ mod failure;
 mod filesystem;
 mod form;
 mod id;
-mod key;
 mod metrics;
 mod object;
 mod process;
 mod routing;
+mod state;
 mod token;
 mod transfer;
 
-pub(crate) use control::router;
-pub(crate) use filesystem::Watchers;
-pub(crate) use key::{plain as plain_key, spelled as spelled_key};
-pub(crate) use process::Inputs;
-pub(crate) use routing::{aim, serve};
+pub use control::router;
+pub use routing::{Aim, aim, serve};
+pub use state::{E2b, Shared};

@@ -1,12 +1,12 @@
 //! What a sandbox uses, as E2B counts it.
 
+use saggar_http::Refusal;
+use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_runtime::control::Sample;
 
 use super::failure::Failure;
-use crate::refusal::Refusal;
-use crate::server::Shared;
-use crate::wire;
+use crate::state::Shared;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {

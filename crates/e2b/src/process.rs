@@ -13,6 +13,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
+use message::{SignalRequest, UpdateRequest};
+use saggar_http::access::Insider;
 use saggar_runtime::Action;
 use saggar_runtime::control::{ExecState, Scope, WindowSize};
 use serde_json::{Value, json};
@@ -20,9 +22,7 @@ use serde_json::{Value, json};
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
 use super::failure::{Code, Failure};
-use crate::permitted::Insider;
-use crate::server::Shared;
-use message::{SignalRequest, UpdateRequest};
+use crate::state::Shared;
 
 pub(crate) use input::Inputs;
 

@@ -6,13 +6,13 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use saggar_api::Code as ApiCode;
 use saggar_domain::SandboxId;
+use saggar_http::Refusal;
+use saggar_http::ports::{self, Destination, NamedBy};
 
 use super::envd;
 use super::failure::{Code, Failure};
 use super::id;
-use crate::ports::{self, Destination, NamedBy};
-use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// The port that stands for the agent inside. No program of a sandbox gets what is sent there.
 const ENVD_PORT: u16 = 49983;
@@ -22,7 +22,7 @@ const TOKEN: &str = "x-access-token";
 
 /// What a request is for.
 #[derive(Debug)]
-pub(crate) enum Aim {
+pub enum Aim {
     /// What the agent inside would answer.
     Agent(SandboxId),
     /// What listens on a port.
@@ -32,10 +32,10 @@ pub(crate) enum Aim {
 }
 
 /// What a request is for by E2B's conventions; `None` when it doesn't follow them.
-pub(crate) fn aim(server: &Shared, request: &Request) -> Option<Aim> {
+pub fn aim(server: &Shared, request: &Request) -> Option<Aim> {
     let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
     let host = text(HOST.as_str());
-    let (port, id, named_by) = match host.as_deref().and_then(|host| in_host(host, &server.config.domain)) {
+    let (port, id, named_by) = match host.as_deref().and_then(|host| in_host(host, &server.settings.domain)) {
         Some((port, id)) => (port, id, NamedBy::Host),
         None => (text(PORT).unwrap_or_else(|| ENVD_PORT.to_string()), text(SANDBOX)?, NamedBy::Headers),
     };
@@ -54,12 +54,12 @@ pub(crate) fn aim(server: &Shared, request: &Request) -> Option<Aim> {
 /// The port and the id in the name of a host; our own ids begin with `sbx`, and are not for here.
 fn in_host(host: &str, domain: &str) -> Option<(String, String)> {
     let host = host.to_ascii_lowercase();
-    let (port, id) = crate::host::name(&host).strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
+    let (port, id) = saggar_http::host::name(&host).strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (is_port && !id.starts_with("sbx")).then(|| (port.to_owned(), id.to_owned()))
 }
 
-pub(crate) async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
+pub async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
     match aim {
         Aim::Agent(id) => envd::serve(server, request, id).await,
         Aim::Port(destination) => port(server, request, destination).await,
@@ -82,7 +82,7 @@ async fn port(server: Shared, mut request: Request, destination: Destination) ->
     if server.sandboxes.project_of(&id).is_none() {
         return Failure::gone(id::short(&id)).plain();
     }
-    let mut response = ports::forward(server, request, destination).await;
+    let mut response = ports::forward(server.gate.clone(), request, destination).await;
     match response.extensions_mut().remove::<Refusal>() {
         Some(refusal) => in_their_words(refusal, &id, port),
         None => response,

@@ -9,13 +9,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderMap;
 use saggar_domain::{SandboxId, Timestamp};
+use saggar_http::access::{self, Insider};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::failure::{Code, Failure};
 use super::id;
-use crate::permitted::{self, Insider};
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Where the token of the inside is shown.
 const HEADER: &str = "x-access-token";
@@ -47,7 +47,7 @@ impl Operation {
 
 /// Whoever shows the token of this sandbox's inside.
 pub(super) fn insider(server: &Shared, headers: &HeaderMap, sandbox: &SandboxId) -> Result<Insider, Failure> {
-    let Some(inside) = permitted::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
+    let Some(inside) = access::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
     let shown = headers.get(HEADER).and_then(|token| token.to_str().ok());
     match shown {
         Some(token) => inside.by_token(server, token).ok_or_else(|| unauthenticated("invalid access token")),
@@ -63,7 +63,7 @@ pub(super) fn file_insider(
     operation: Operation,
     query: &FileQuery,
 ) -> Result<Insider, Failure> {
-    let Some(inside) = permitted::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
+    let Some(inside) = access::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
     if let Some(token) = headers.get(HEADER) {
         let token = token.to_str().unwrap_or_default();
         let wrong = "access token present in header but does not match";
@@ -87,7 +87,7 @@ pub(super) fn signed_sandbox(
     let signing = Signing::of(operation, query)?;
     // A short hash for each that lives, of which there are as many as the operator allows.
     Ok(server.sandboxes.live_ids().into_iter().find(|id| {
-        let inside = permitted::inside(server, id);
+        let inside = access::inside(server, id);
         inside.is_some_and(|inside| inside.by_fit(server, |token| is_same(signature, &signing.with(token))).is_some())
     }))
 }

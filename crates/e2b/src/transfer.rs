@@ -9,6 +9,9 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 use saggar_domain::{SandboxId, User};
+use saggar_http::access::Insider;
+use saggar_http::download::{self, Unread};
+use saggar_http::extract::{Pieces, too_large};
 use saggar_runtime::{Action, FilePath, Files, MetadataEntry, WriteOptions, Writing};
 use serde_json::{Value, json};
 
@@ -17,10 +20,7 @@ use super::failure::{Code, Failure};
 use super::filesystem;
 use super::form::{Form, FormError, Item};
 use super::token::{self, FileQuery, Operation};
-use crate::extract::{Pieces, too_large};
-use crate::permitted::Insider;
-use crate::routes;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Permissions of a new file.
 const FILE_MODE: u32 = 0o644;
@@ -31,7 +31,7 @@ const METADATA_PREFIX: &str = "x-metadata-";
 
 /// What an address of a file says.
 pub(super) fn query(uri: &Uri) -> Result<FileQuery, Failure> {
-    Ok(saggar_api::read::query(uri.query().unwrap_or_default()).map_err(crate::refusal::Refusal::from)?)
+    Ok(saggar_api::read::query(uri.query().unwrap_or_default()).map_err(saggar_http::Refusal::from)?)
 }
 
 /// As whom, and where.
@@ -52,10 +52,10 @@ pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId
     let user = acting(server, &insider, parts, &query)?;
     let path = filesystem::place(query.path.as_deref().unwrap_or_default(), user)?;
     let files = Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?;
-    match routes::content::download(files, &path, &parts.method, &parts.headers).await {
+    match download::download(files, &path, &parts.method, &parts.headers).await {
         Ok(response) => Ok(response),
-        Err(routes::content::Unread::Fault(fault)) => Err(fault.into()),
-        Err(routes::content::Unread::Refused(refusal)) => Err(refusal.into()),
+        Err(Unread::Fault(fault)) => Err(fault.into()),
+        Err(Unread::Refused(refusal)) => Err(refusal.into()),
     }
 }
 
@@ -216,7 +216,7 @@ struct Allowance {
 
 impl Allowance {
     fn of(server: &Shared, expected: Option<u64>) -> Result<Self, Failure> {
-        let most = server.config.upload_max.bytes();
+        let most = server.settings.upload_max.bytes();
         if expected.is_some_and(|expected| expected > most) {
             return Err(too_large(most).into());
         }

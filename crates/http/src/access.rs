@@ -3,12 +3,15 @@
 //! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
 //! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
 
+pub mod keys;
 mod run;
+pub mod signed;
+pub mod spelling;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method};
@@ -16,24 +19,21 @@ use saggar_api::{Code, route};
 use saggar_domain::{ProjectId, SandboxId};
 use saggar_runtime::{Action, Permit, Subject};
 
-use crate::context;
-use crate::e2b;
-use crate::extract::path_sandbox;
-use crate::host;
+use crate::gate::{Gate, Shared};
 use crate::refusal::Refusal;
-use crate::server::Shared;
-use crate::signed;
+use crate::request::extract::path_sandbox;
+use crate::request::{context, host};
 
-pub(crate) use run::{ForkRun, OnRun, ReadRun, RemoveRun, TellRun};
+pub use run::{ForkRun, OnRun, ReadRun, RemoveRun, TellRun};
 
 /// A permit for what `W` names, on the sandbox that the path names.
-pub(crate) struct Allowed<W> {
-    pub(crate) permit: Permit,
+pub struct Allowed<W> {
+    pub permit: Permit,
     what: PhantomData<W>,
 }
 
 /// Something a handler does.
-pub(crate) trait Wanted: Send + 'static {
+pub trait Wanted: Send + 'static {
     /// Whether the path names a sandbox that it is done to.
     const ON_SANDBOX: bool = true;
     /// Whether a signed address may stand in for a key.
@@ -45,7 +45,7 @@ pub(crate) trait Wanted: Send + 'static {
 macro_rules! wanted {
     ($($(#[$doc:meta])* $name:ident on sandbox => $action:ident $(, $signed:ident)?;)+) => {$(
         $(#[$doc])*
-        pub(crate) enum $name {}
+        pub enum $name {}
 
         impl Wanted for $name {
             $(const $signed: bool = true;)?
@@ -57,7 +57,7 @@ macro_rules! wanted {
     )+};
     ($($(#[$doc:meta])* $name:ident => $action:ident;)+) => {$(
         $(#[$doc])*
-        pub(crate) enum $name {}
+        pub enum $name {}
 
         impl Wanted for $name {
             const ON_SANDBOX: bool = false;
@@ -97,10 +97,16 @@ wanted! {
     RunsList => ListRuns;
 }
 
-impl<W: Wanted> FromRequestParts<Shared> for Allowed<W> {
+impl<S, W> FromRequestParts<S> for Allowed<W>
+where
+    S: Send + Sync,
+    W: Wanted,
+    Shared: FromRef<S>,
+{
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, server: &Shared) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let server = &Shared::from_ref(state);
         let subject = if W::SIGNED && signed::is_signed(parts.uri.query()) {
             let id = path_sandbox(parts).await?;
             signed::subject(server, &id, &parts.method, parts.uri.query())?
@@ -114,20 +120,25 @@ impl<W: Wanted> FromRequestParts<Shared> for Allowed<W> {
 }
 
 /// A permit for whoever has any key, where there is nothing to act on.
-pub(crate) struct Known;
+pub struct Known;
 
-impl FromRequestParts<Shared> for Known {
+impl<S> FromRequestParts<S> for Known
+where
+    S: Send + Sync,
+    Shared: FromRef<S>,
+{
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, server: &Shared) -> Result<Self, Refusal> {
-        let subject = authenticate(server, &parts.headers).await?.ok_or_else(Refusal::unauthorized)?;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let subject =
+            authenticate(&Shared::from_ref(state), &parts.headers).await?.ok_or_else(Refusal::unauthorized)?;
         context::note(&subject, None).map(|()| Self)
     }
 }
 
 /// Whether somebody may use a port, by what they showed. `token` is what they showed as an access token, wherever they did.
-pub(crate) async fn port(
-    server: &Shared,
+pub async fn port(
+    server: &Gate,
     headers: &HeaderMap,
     token: Option<&str>,
     id: &SandboxId,
@@ -155,48 +166,48 @@ pub(crate) async fn port(
 }
 
 /// The inside of a sandbox that lives, before anybody has shown that it is theirs.
-pub(crate) struct Inside {
+pub struct Inside {
     id: SandboxId,
     project: ProjectId,
 }
 
 /// Somebody who has proved to hold the token of a sandbox's inside, which is worth whatever can be done in it, and nothing elsewhere.
 #[derive(Clone, Debug)]
-pub(crate) struct Insider {
+pub struct Insider {
     id: SandboxId,
     project: ProjectId,
 }
 
 /// The inside of a sandbox; `None` when it doesn't live.
-pub(crate) fn inside(server: &Shared, id: &SandboxId) -> Option<Inside> {
+pub fn inside(server: &Gate, id: &SandboxId) -> Option<Inside> {
     server.sandboxes.project_of(id).map(|project| Inside { id: id.clone(), project })
 }
 
 impl Inside {
     /// A permit to see whether it runs, which whoever knows its id may ask.
-    pub(crate) fn may_be_looked_at(&self) -> Result<Permit, Refusal> {
+    pub fn may_be_looked_at(&self) -> Result<Permit, Refusal> {
         let action = Action::ReadSandbox(self.id.clone());
         decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
     }
 
     /// By the token itself.
-    pub(crate) fn by_token(self, server: &Shared, token: &str) -> Option<Insider> {
+    pub fn by_token(self, server: &Gate, token: &str) -> Option<Insider> {
         server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
     }
 
     /// By something that only the token can have made: `fits` says whether this is the token.
-    pub(crate) fn by_fit(self, server: &Shared, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
+    pub fn by_fit(self, server: &Gate, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
         fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })
     }
 }
 
 impl Insider {
-    pub(crate) fn id(&self) -> &SandboxId {
+    pub fn id(&self) -> &SandboxId {
         &self.id
     }
 
     /// A permit for something that is done in it.
-    pub(crate) fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
+    pub fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
         let action = action(self.id.clone());
         decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
     }
@@ -209,7 +220,7 @@ fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
 }
 
 /// Who asks; `None` when nothing that proves it was shown.
-async fn authenticate(server: &Shared, headers: &HeaderMap) -> Result<Option<Subject>, Refusal> {
+async fn authenticate(server: &Gate, headers: &HeaderMap) -> Result<Option<Subject>, Refusal> {
     if let Some(subject) = &server.everybody {
         // Without keys, what keeps a web page from asking is that its browser tells on it.
         return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
@@ -221,18 +232,18 @@ async fn authenticate(server: &Shared, headers: &HeaderMap) -> Result<Option<Sub
 }
 
 /// The key that a request shows.
-pub(crate) fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+pub fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
     let shown = bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok());
-    shown.map(e2b::plain_key)
+    shown.map(spelling::plain)
 }
 
 /// Whether a text looks like a key of ours.
-pub(crate) fn is_ours(key: &str) -> bool {
-    e2b::plain_key(key).starts_with("sgr_")
+pub fn is_ours(key: &str) -> bool {
+    spelling::plain(key).starts_with("sgr_")
 }
 
 fn is_from_a_page(headers: &HeaderMap) -> bool {
@@ -249,7 +260,7 @@ fn from_a_page() -> Refusal {
 }
 
 /// What a method does to a file, as signed addresses name it.
-pub(crate) fn method_name(method: &Method) -> Option<&'static str> {
+pub fn method_name(method: &Method) -> Option<&'static str> {
     match *method {
         Method::GET | Method::HEAD => Some("get"),
         Method::PUT => Some("put"),

@@ -3,6 +3,13 @@
 //! Every wait for a peer has an end: for its first bytes, its TLS handshake, its headers, and for it to take what it asked for. Beyond the
 //! cap an idle connection makes room; where none is idle, the new one is told so and closed.
 
+mod connections;
+mod foreign;
+mod idle;
+mod panics;
+mod patience;
+pub mod tls;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +27,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{Bounds, Connections};
-use crate::context::Peer;
-use crate::foreign;
-use crate::idle::{Counted, Load};
-use crate::panics::{ContainedExecutor, contained};
-use crate::patience::Patient;
+use self::connections::Connections;
+use self::idle::{Counted, Load};
+use self::panics::{ContainedExecutor, contained};
+use self::patience::Patient;
+use crate::request::context::Peer;
+
+pub use self::connections::Bounds;
+pub(crate) use self::connections::{Answering, Connection};
+pub use self::panics::contain_panics;
 
 /// How long a client may take to say what it speaks, to finish a handshake, and to send the headers of its next request.
 const HEADERS_PATIENCE: Duration = Duration::from_secs(10);
@@ -52,7 +62,7 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(15);
 /// What an HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Takes connections until told to stop, then lets those that are there finish what they began, within `grace`.
-pub(crate) async fn listen(
+pub async fn listen(
     listener: TcpListener,
     router: Router,
     tls: Option<TlsAcceptor>,

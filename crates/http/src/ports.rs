@@ -14,26 +14,26 @@ use http::uri::PathAndQuery;
 use saggar_api::{Code, route};
 use saggar_domain::SandboxId;
 
-use crate::extract::{path_sandbox, path_text};
-use crate::host;
+use crate::gate::{Gate, Shared};
 use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::request::extract::{path_sandbox, path_text};
+use crate::request::host;
 
-pub(crate) use forward::forward;
+pub use forward::forward;
 
 /// Where a request is to go.
 #[derive(Debug)]
-pub(crate) struct Destination {
-    pub(crate) id: SandboxId,
-    pub(crate) port: u16,
+pub struct Destination {
+    pub id: SandboxId,
+    pub port: u16,
     /// The path inside, and the query.
-    pub(crate) path: PathAndQuery,
-    pub(crate) named_by: NamedBy,
+    pub path: PathAndQuery,
+    pub named_by: NamedBy,
 }
 
 /// How a request said where it is to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NamedBy {
+pub enum NamedBy {
     /// By the path, which begins with this.
     Path(String),
     Headers,
@@ -42,7 +42,7 @@ pub(crate) enum NamedBy {
 }
 
 /// A request whose path names a port.
-pub(crate) async fn by_path(State(server): State<Shared>, request: Request) -> Response {
+pub async fn by_path(State(server): State<Shared>, request: Request) -> Response {
     match destination(request).await {
         Ok((request, destination)) => forward(server, request, destination).await,
         Err(refusal) => refusal.into_response(),
@@ -67,7 +67,7 @@ async fn destination(request: Request) -> Result<(Request, Destination), Refusal
 }
 
 /// Where a request goes by its headers or by its host; `None` when it is for us.
-pub(crate) fn named_by_headers(server: &Shared, request: &Request) -> Result<Option<Destination>, Refusal> {
+pub fn named_by_headers(server: &Gate, request: &Request) -> Result<Option<Destination>, Refusal> {
     let inside = || request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
     match (text(route::header::SANDBOX), text(route::header::PORT)) {
@@ -85,7 +85,7 @@ pub(crate) fn named_by_headers(server: &Shared, request: &Request) -> Result<Opt
         }
     }
     let host = text(HOST.as_str()).unwrap_or_default().to_ascii_lowercase();
-    let label = host::name(&host).strip_suffix(&server.config.domain).and_then(|name| name.strip_suffix('.'));
+    let label = host::name(&host).strip_suffix(&server.settings.domain).and_then(|name| name.strip_suffix('.'));
     let Some((port, id)) = label.and_then(|label| label.split_once('-')) else { return Ok(None) };
     if !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);

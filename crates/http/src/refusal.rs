@@ -13,20 +13,20 @@ const ECHO_MAX: usize = 64;
 
 /// Something was not done, and why.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal(pub(crate) Box<Problem>);
+pub struct Refusal(pub Box<Problem>);
 
 impl Refusal {
-    pub(crate) fn new(code: Code, detail: impl Into<String>, help: impl Into<String>) -> Self {
+    pub fn new(code: Code, detail: impl Into<String>, help: impl Into<String>) -> Self {
         Self(Box::new(Problem::new(code, detail, help)))
     }
 
     /// A request that can't be read.
-    pub(crate) fn invalid(detail: impl Into<String>, help: impl Into<String>) -> Self {
+    pub fn invalid(detail: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Code::InvalidRequest, detail, help)
     }
 
     /// No such object, or one of somebody else's, or no id at all: one answer for all three.
-    pub(crate) fn not_found(what: &str, id: &str) -> Self {
+    pub fn not_found(what: &str, id: &str) -> Self {
         let id: String = id.chars().take(ECHO_MAX).collect();
         Self::new(
             Code::NotFound,
@@ -36,7 +36,7 @@ impl Refusal {
     }
 
     /// No key, an unknown one, a revoked or expired one: not told apart.
-    pub(crate) fn unauthorized() -> Self {
+    pub fn unauthorized() -> Self {
         Self::new(
             Code::Unauthorized,
             "the request has no valid API key",
@@ -113,7 +113,7 @@ impl From<Fault> for Refusal {
 
 impl Refusal {
     /// Something broke; what, is in the log and not in the answer.
-    pub(crate) fn internal() -> Self {
+    pub fn internal() -> Self {
         Self::new(Code::Internal, "something went wrong in the server", "look in the server's log for the request's id")
     }
 }

@@ -16,19 +16,19 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use saggar_api::{SSE_MEDIA_TYPE, ServerSentEvent};
 use serde::Serialize;
 
-use crate::server::Shared;
+use crate::gate::Shared;
 
 /// How long a stream may be silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Something that gives events.
-pub(crate) trait Source: Send + 'static {
+pub trait Source: Send + 'static {
     /// The next one; `None` at the end. May be cancelled at any await and asked again.
     fn next(&mut self) -> impl Future<Output = Option<ServerSentEvent>> + Send;
 }
 
 /// The answer that gives them to a client. It ends with the source, or with the server.
-pub(crate) fn answer(server: Shared, source: impl Source) -> Response {
+pub fn answer(server: Shared, source: impl Source) -> Response {
     let pieces = stream::unfold((server, source), |(server, mut source)| async move {
         let text = tokio::select! {
             event = source.next() => event?.to_text(),
@@ -46,7 +46,7 @@ pub(crate) fn answer(server: Shared, source: impl Source) -> Response {
 }
 
 /// An event whose data is JSON.
-pub(crate) fn json(id: String, event: &str, data: &impl Serialize) -> ServerSentEvent {
+pub fn json(id: String, event: &str, data: &impl Serialize) -> ServerSentEvent {
     let data = serde_json::to_string(data).unwrap_or_default();
     ServerSentEvent { id, event: event.to_owned(), data }
 }

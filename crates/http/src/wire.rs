@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::refusal::Refusal;
 
 /// A sandbox as the API shows it. `unenforced` are the default limits that this host can't hold.
-pub(crate) fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sandbox, Refusal> {
+pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sandbox, Refusal> {
     let store::Sandbox { asked, life, supervisor_pid: _ } = row;
     let draft: Draft = asked.spec.to_value().map_err(|_| Refusal::internal())?;
     let spec = Spec::resolve(draft).map_err(|_| Refusal::internal())?;
@@ -65,7 +65,7 @@ fn ended(ending: &store::Ending) -> api::Ended {
 }
 
 /// Why a sandbox ended, in words.
-pub(crate) fn end_words(reason: EndReason) -> &'static str {
+pub fn end_words(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Killed => "a client ended it",
         EndReason::TimedOut => "its time to live was up; ask for a longer ttl, or prolong it while it is used",
@@ -80,7 +80,7 @@ pub(crate) fn end_words(reason: EndReason) -> &'static str {
     }
 }
 
-pub(crate) fn state(state: SandboxState) -> api::SandboxState {
+pub fn state(state: SandboxState) -> api::SandboxState {
     match state {
         SandboxState::Creating => api::SandboxState::Creating,
         SandboxState::Running => api::SandboxState::Running,
@@ -90,7 +90,7 @@ pub(crate) fn state(state: SandboxState) -> api::SandboxState {
 }
 
 /// A state to look for. One that is being ended is still what it was before, as rows have it.
-pub(crate) fn stored_states(state: api::SandboxState) -> &'static [SandboxState] {
+pub fn stored_states(state: api::SandboxState) -> &'static [SandboxState] {
     match state {
         api::SandboxState::Creating => &[SandboxState::Creating],
         api::SandboxState::Running => &[SandboxState::Running],
@@ -100,11 +100,11 @@ pub(crate) fn stored_states(state: api::SandboxState) -> &'static [SandboxState]
     }
 }
 
-pub(crate) fn moment(at: Timestamp) -> saggar_domain::Timestamp {
+pub fn moment(at: Timestamp) -> saggar_domain::Timestamp {
     saggar_domain::Timestamp::from_millis(at.as_millis())
 }
 
-pub(crate) fn time(at: saggar_domain::Timestamp) -> Timestamp {
+pub fn time(at: saggar_domain::Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis())
 }
 
@@ -120,7 +120,7 @@ fn on_timeout(action: DeadlineAction) -> api::OnTimeout {
 }
 
 /// What happens when time is up.
-pub(crate) fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
+pub fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
     match action {
         api::OnTimeout::Kill => DeadlineAction::Kill,
         api::OnTimeout::Pause => DeadlineAction::Pause,
@@ -128,12 +128,12 @@ pub(crate) fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
 }
 
 /// Labels as they are stored.
-pub(crate) fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Labels, Refusal> {
+pub fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Labels, Refusal> {
     let entries: BTreeMap<String, String> = entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     Labels::parse(entries).map_err(|problem| Refusal(Box::new(problem.into())))
 }
 
-pub(crate) fn shown_labels(labels: &Labels) -> api::Labels {
+pub fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
         // What is stored was checked by the same rules, so nothing is left out here.
@@ -146,7 +146,7 @@ pub(crate) fn shown_labels(labels: &Labels) -> api::Labels {
 }
 
 /// How long something lives, or may be left alone: for a while, or it would be over before anybody could use it.
-pub(crate) fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
+pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
     if span.as_millis() == 0 {
         let help = "give it some time, such as \"5m\"; to end a sandbox now, delete it";
         return Err(Refusal::new(api::Code::InvalidValue, format!("{name} is no time at all"), help));
@@ -155,7 +155,7 @@ pub(crate) fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
 }
 
 /// A sandbox to be made.
-pub(crate) fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
+pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
     let template = TemplateName::parse(create.template.as_str())
         .ok_or_else(|| Refusal::invalid("the template's name is too long", "use `base`"))?;
     Ok(NewSandbox {
@@ -186,7 +186,7 @@ fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
 }
 
 /// An exec as its supervisor has it.
-pub(crate) fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>) -> api::Exec {
+pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>) -> api::Exec {
     let ended_ms = state.ended_ms;
     api::Exec {
         id: state.exec_id.clone(),
@@ -208,7 +208,7 @@ pub(crate) fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option
 }
 
 /// An exec with its output.
-pub(crate) fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<User>) -> api::ExecResult {
+pub fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<User>) -> api::ExecResult {
     let Finished { state, stdout, stderr } = finished;
     let output = api::Output {
         stdout_dropped: state.stdout_bytes.saturating_sub(stdout.len() as u64),
@@ -220,7 +220,7 @@ pub(crate) fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<
 }
 
 /// An exec, wherever it is known.
-pub(crate) fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult {
+pub fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult {
     match view {
         ExecView::Live(finished) => exec_result(sandbox, *finished, None),
         ExecView::Stored(stored) => {
@@ -261,7 +261,7 @@ fn stored_exec(exec: store::Exec) -> api::Exec {
 }
 
 /// An exec to be started.
-pub(crate) fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
+pub fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
     saggar_runtime::NewExec {
         argv: start.command.into_words(),
         env: start.env.into_map(),
@@ -281,12 +281,12 @@ pub(crate) fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
 }
 
 /// The size of a terminal.
-pub(crate) fn window(size: api::TerminalSize) -> control::WindowSize {
+pub fn window(size: api::TerminalSize) -> control::WindowSize {
     control::WindowSize { rows: size.rows, cols: size.cols }
 }
 
 /// Whom a signal is for.
-pub(crate) fn scope(scope: api::SignalScope) -> control::Scope {
+pub fn scope(scope: api::SignalScope) -> control::Scope {
     match scope {
         api::SignalScope::Tree => control::Scope::Tree,
         api::SignalScope::Group => control::Scope::Group,
@@ -294,7 +294,7 @@ pub(crate) fn scope(scope: api::SignalScope) -> control::Scope {
 }
 
 /// Where output begins.
-pub(crate) fn beginning(from: api::Beginning) -> control::From {
+pub fn beginning(from: api::Beginning) -> control::From {
     match from {
         api::Beginning::Start => control::From::Start,
         api::Beginning::Now => control::From::Now,
@@ -303,12 +303,12 @@ pub(crate) fn beginning(from: api::Beginning) -> control::From {
 }
 
 /// Which of the two streams; whatever is not the second is the first.
-pub(crate) fn output_stream(stream: u8) -> api::OutputStream {
+pub fn output_stream(stream: u8) -> api::OutputStream {
     if stream == 2 { api::OutputStream::Stderr } else { api::OutputStream::Stdout }
 }
 
 /// An event; `None` for one that this version has no name for.
-pub(crate) fn event(stored: &store::StoredEvent) -> Option<api::SandboxEvent> {
+pub fn event(stored: &store::StoredEvent) -> Option<api::SandboxEvent> {
     let body: control::EventBody = stored.body.to_value().ok()?;
     Some(api::SandboxEvent { seq: stored.seq, at: time(stored.at), body: event_body(body)? })
 }
@@ -342,7 +342,7 @@ fn exec_ended(exec_id: ExecId, state: &control::ExecState) -> api::SandboxEventB
 }
 
 /// What a sandbox uses.
-pub(crate) fn metrics(report: control::UsageReport) -> api::Metrics {
+pub fn metrics(report: control::UsageReport) -> api::Metrics {
     /// How often a supervisor looks.
     const INTERVAL_MS: u64 = 5_000;
     api::Metrics {
@@ -364,7 +364,7 @@ fn sample(sample: control::Sample) -> api::Sample {
 }
 
 /// A key, without its secret.
-pub(crate) fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
+pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
     Ok(api::Key {
         id: key.id,
         project_id: key.project,

@@ -1,8 +1,9 @@
 //! Which handler is where. One file per object; handlers only read requests, call the runtime once and write answers.
 
+mod archive;
 mod attach;
-pub(crate) mod content;
-pub(crate) mod events;
+mod content;
+mod events;
 mod exec_stream;
 mod execs;
 mod files;
@@ -11,32 +12,25 @@ mod journal;
 mod keys;
 mod life;
 mod runs;
-pub(crate) mod sandboxes;
+mod sandboxes;
 mod tree;
 mod watch;
+mod wire_run;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn;
 use axum::routing::{any, delete, get, post};
 use saggar_api::route;
+use saggar_http::attend;
+use saggar_http::ports;
 
-use crate::attend;
-use crate::e2b;
-use crate::ports;
 use crate::server::Shared;
 
 pub(crate) use self::documented::Document;
 
-/// Everything the server answers.
-pub(crate) fn router(server: Shared) -> Router {
-    Router::new()
-        .merge(bounded())
-        .merge(streaming())
-        .merge(e2b::router())
-        .fallback(attend::nothing_there)
-        .method_not_allowed_fallback(attend::no_such_method)
-        .layer(from_fn_with_state(server.clone(), attend::attend))
-        .with_state(server)
+/// Every route of the native API.
+pub(crate) fn router() -> Router<Shared> {
+    Router::new().merge(bounded()).merge(streaming())
 }
 
 /// What is answered within a bounded time.

@@ -8,6 +8,11 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::Code;
 use saggar_domain::{DeadlineAction, DraftLimits, PublicPorts, TemplateName};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Create};
+use saggar_http::extract::JsonText;
+use saggar_http::request::idempotency;
+use saggar_http::wire;
 use saggar_runtime::{NewSandbox, NewTerms};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -15,13 +20,8 @@ use serde_json::{Map, Value};
 use super::info::{self, Name};
 use super::network::{self, Network};
 use super::words::unsupported;
-use crate::e2b::object::Object;
-use crate::extract::JsonText;
-use crate::permitted::{Allowed, Create};
-use crate::refusal::Refusal;
-use crate::routes::sandboxes::idempotency;
-use crate::server::Shared;
-use crate::wire;
+use crate::object::Object;
+use crate::state::Shared;
 
 /// The template that is there.
 pub(super) const TEMPLATE: &str = "base";
@@ -105,12 +105,12 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
         env: asked.env_vars.unwrap_or_default(),
         limits: DraftLimits::default(),
         terms: NewTerms {
-            ttl: asked.timeout.map_or(server.config.default_ttl, Duration::from_secs),
+            ttl: asked.timeout.map_or(server.settings.default_ttl, Duration::from_secs),
             then,
             idle_timeout: None,
         },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
-        network: network::mode(&server.config, asked.allow_internet_access, asked.network.as_deref())?,
+        network: network::mode(server.network, asked.allow_internet_access, asked.network.as_deref())?,
         user: None,
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
     })

@@ -5,16 +5,16 @@ use http::header::HOST;
 use http::request::Parts;
 use saggar_api::{Code, Sandbox, SandboxState, Timestamp};
 use saggar_domain::NetworkMode;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Known, Read};
+use saggar_http::extract::Query;
+use saggar_http::wire;
 use saggar_runtime::store;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::e2b::{id, metrics};
-use crate::extract::Query;
-use crate::permitted::{Allowed, Known, Read};
-use crate::refusal::Refusal;
-use crate::server::{Server, Shared};
-use crate::wire;
+use crate::state::{E2b, Shared};
+use crate::{id, metrics};
 
 /// The version of E2B's agent whose protocol is spoken: clients leave out what older ones don't have.
 const ENVD_VERSION: &str = "0.6.4";
@@ -22,7 +22,7 @@ const ENVD_VERSION: &str = "0.6.4";
 const CLIENT_ID: &str = "saggar";
 
 /// A sandbox as it is told to whoever may open it.
-pub(super) fn opened(server: &Server, name: &Name, sandbox: &Sandbox) -> Value {
+pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
     let mut shown = json!({
         "sandboxID": id::short(&sandbox.id),
         "templateID": sandbox.template.as_str(),
@@ -50,12 +50,12 @@ impl<S: Sync> FromRequestParts<S> for Name {
 }
 
 /// Below which name ports of sandboxes are found, by how the client got here: with the port it used.
-fn domain(server: &Server, name: &Name) -> String {
+fn domain(server: &E2b, name: &Name) -> String {
     let port =
         name.0.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     match port {
-        Some(port) => format!("{}:{port}", server.config.domain),
-        None => server.config.domain.clone(),
+        Some(port) => format!("{}:{port}", server.settings.domain),
+        None => server.settings.domain.clone(),
     }
 }
 

@@ -7,18 +7,18 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use saggar_api::{Code, SandboxState};
 use saggar_domain::SandboxState as Stored;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Kill, Read};
+use saggar_http::extract::Json;
+use saggar_http::wire;
 use saggar_runtime::control::State as Held;
 use saggar_runtime::{NewTerms, Patch};
 use serde::Deserialize;
 
 use super::create::without_memory;
 use super::info::{self, Name};
-use crate::e2b::id;
-use crate::extract::Json;
-use crate::permitted::{Allowed, Change, Kill, Read};
-use crate::refusal::Refusal;
-use crate::server::Shared;
-use crate::wire;
+use crate::id;
+use crate::state::Shared;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -70,7 +70,7 @@ pub(super) async fn refresh(
     State(server): State<Shared>,
     Json(asked): Json<Asked>,
 ) -> Result<StatusCode, Refusal> {
-    let seconds = asked.duration.or(asked.timeout).unwrap_or(server.config.default_ttl.as_secs());
+    let seconds = asked.duration.or(asked.timeout).unwrap_or(server.settings.default_ttl.as_secs());
     prolong(&server, &allowed, &readable, seconds).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -122,7 +122,7 @@ pub(super) async fn connect(
     if asked.memory == Some(false) {
         return Err(without_memory());
     }
-    let seconds = asked.timeout.unwrap_or(server.config.default_ttl.as_secs());
+    let seconds = asked.timeout.unwrap_or(server.settings.default_ttl.as_secs());
     let description = server.sandboxes.describe(&readable.permit).await?;
     let status = match description.state {
         Held::Paused => {
@@ -154,7 +154,7 @@ pub(super) async fn resume(
             "",
         ));
     }
-    let mut terms = terms(&server, &allowed, asked.timeout.unwrap_or(server.config.default_ttl.as_secs())).await?;
+    let mut terms = terms(&server, &allowed, asked.timeout.unwrap_or(server.settings.default_ttl.as_secs())).await?;
     if let Some(is_paused) = asked.auto_pause {
         terms.then =
             wire::deadline_action(if is_paused { saggar_api::OnTimeout::Pause } else { saggar_api::OnTimeout::Kill });

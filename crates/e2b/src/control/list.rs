@@ -7,6 +7,10 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use saggar_api::{Sandbox, Timestamp};
 use saggar_domain::{Labels, SandboxState};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, List};
+use saggar_http::extract::Query;
+use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_runtime::store::{PageLimit, SandboxCursor, SandboxQuery, Scope};
 use serde::Deserialize;
@@ -14,11 +18,7 @@ use serde_json::Value;
 
 use super::create::is_built_in;
 use super::info;
-use crate::extract::Query;
-use crate::permitted::{Allowed, List};
-use crate::refusal::Refusal;
-use crate::server::Shared;
-use crate::wire;
+use crate::state::Shared;
 
 /// Sandboxes of a page unless another number is asked for.
 const PAGE_DEFAULT: u32 = 100;

@@ -2,14 +2,14 @@
 
 use axum::extract::State;
 use saggar_api::SandboxEvent;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Read};
+use saggar_http::extract::Query;
 use saggar_runtime::store::PageLimit;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::extract::Query;
-use crate::permitted::{Allowed, Read};
-use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Lines unless another number is asked for, and most that can be.
 const LINES_DEFAULT: usize = 1000;

@@ -7,15 +7,14 @@ use axum::extract::State;
 use http::StatusCode;
 use saggar_api::Code;
 use saggar_domain::NetworkMode;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change};
+use saggar_http::extract::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::words::unsupported;
-use crate::config::Config;
-use crate::extract::Json;
-use crate::permitted::{Allowed, Change};
-use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Everything, in the addresses of either kind.
 const EVERYTHING: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
@@ -37,11 +36,10 @@ pub(super) struct Network {
 
 /// How a sandbox that is asked for like this reaches the network.
 pub(super) fn mode(
-    config: &Config,
+    granted: NetworkMode,
     is_allowed: Option<bool>,
     network: Option<&Network>,
 ) -> Result<NetworkMode, Refusal> {
-    let granted = config.e2b_network.mode();
     let Some(network) = network else { return Ok(if is_allowed == Some(false) { NetworkMode::None } else { granted }) };
     network.check_rules()?;
     let denied = network.deny_out.as_deref().unwrap_or_default();
@@ -87,7 +85,7 @@ pub(super) async fn update(
     Json(network): Json<Network>,
 ) -> Result<StatusCode, Refusal> {
     let now = server.sandboxes.current(&allowed.permit).await?.asked.network;
-    if mode(&server.config, None, Some(&network))? == now {
+    if mode(server.network, None, Some(&network))? == now {
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(Refusal::new(
@@ -102,18 +100,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::E2bNetwork;
 
-    fn asked(granted: E2bNetwork, is_allowed: Option<bool>, network: Value) -> Result<NetworkMode, ()> {
-        let mut config = Config::default_in("/data".into());
-        config.e2b_network = granted;
+    fn asked(granted: NetworkMode, is_allowed: Option<bool>, network: Value) -> Result<NetworkMode, ()> {
         let network: Option<Network> = serde_json::from_value(network).unwrap();
-        mode(&config, is_allowed, network.as_ref()).map_err(drop)
+        mode(granted, is_allowed, network.as_ref()).map_err(drop)
     }
 
     #[test]
     fn what_can_be_kept_is_granted_and_nothing_else_is() {
-        use E2bNetwork::{Host, None as Nothing};
+        use NetworkMode::{Host, None as Nothing};
         let (none, host) = (Ok(NetworkMode::None), Ok(NetworkMode::Host));
         for (granted, is_allowed, network, expected) in [
             (Nothing, None, json!(null), none),

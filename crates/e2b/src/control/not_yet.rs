@@ -2,13 +2,13 @@
 
 use axum::extract::State;
 use saggar_api::Code;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Known};
+use saggar_http::extract::path_text;
 use serde_json::{Value, json};
 
 use super::words::unsupported;
-use crate::extract::path_text;
-use crate::permitted::{Allowed, Change, Known};
-use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::state::Shared;
 
 /// Snapshots and forks of a sandbox.
 pub(super) async fn of_sandbox(allowed: Allowed<Change>, State(server): State<Shared>) -> Result<(), Refusal> {

@@ -7,9 +7,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use saggar_api::{Code, Problem};
+use saggar_http::Refusal;
 use serde_json::json;
-
-use crate::refusal::Refusal;
 
 /// Puts the refusals of what is below it into those words.
 pub(super) async fn translate(request: Request, next: Next) -> Response {

@@ -7,10 +7,10 @@ use saggar_runtime::{FileEntry, FileKind, FilePath, Files};
 use serde_json::{Value, json};
 
 use super::way::Ways;
-use crate::e2b::failure::Failure;
+use crate::failure::Failure;
 
 /// Looks at a path and shows what is there.
-pub(in crate::e2b) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, Failure> {
+pub(crate) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, Failure> {
     let entry = files.stat(path, false).await?;
     shown(files, &mut Ways::default(), path, entry).await
 }

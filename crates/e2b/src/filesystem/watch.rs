@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
+use saggar_http::access::Insider;
 use saggar_runtime::{Action, FileEvent, FileEventKind, FilePath, Files, Heard, Watching};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,10 +13,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::{acting, directory, entry, place, to_read};
-use crate::e2b::connect::{self, Source};
-use crate::e2b::failure::{Code, Failure};
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::connect::{self, Source};
+use crate::failure::{Code, Failure};
+use crate::state::Shared;
 
 /// Most events that wait for a client to take them. More wait in the sandbox, where there is a bound too.
 const WAITING_MAX: usize = 64;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use http::request::Parts;
 use saggar_domain::SandboxId;
+use saggar_http::access::Insider;
 use saggar_runtime::{Action, Heard};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,10 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::watch::{WatchRequest, Watched};
-use crate::e2b::connect;
-use crate::e2b::failure::{Code, Failure};
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::connect;
+use crate::failure::{Code, Failure};
+use crate::state::Shared;
 
 /// Most watchers of one sandbox, and of all.
 const OF_ONE_MAX: usize = 64;

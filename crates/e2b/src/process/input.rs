@@ -13,6 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
 use saggar_domain::ExecId;
+use saggar_http::access::Insider;
 use saggar_runtime::control::{ExecState, From, Op, Reply};
 use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message};
 use serde_json::{Value, json};
@@ -21,11 +22,10 @@ use tokio::time::Instant;
 
 use super::message::{Input, InputRequest, Selected, Selector, StreamedInput};
 use super::{no_process, select};
-use crate::e2b::connect::{self, Envelopes};
-use crate::e2b::failure::{Code, Failure};
-use crate::e2b::object::Object;
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::connect::{self, Envelopes};
+use crate::failure::{Code, Failure};
+use crate::object::Object;
+use crate::state::Shared;
 
 /// How long a call waits until nobody else feeds the program.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::e2b::object::Object;
+use crate::object::Object;
 
 /// A message that says nothing.
 #[derive(Debug, Deserialize)]

@@ -1,13 +1,13 @@
 //! Finding the exec that a client means by a number or a name.
 
+use saggar_http::access::Insider;
 use saggar_runtime::Action;
 use saggar_runtime::control::ExecState;
 
 use super::message::Selector;
 use super::no_process;
-use crate::e2b::failure::Failure;
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::failure::Failure;
+use crate::state::Shared;
 
 /// The execs that the supervisor remembers, oldest first.
 pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecState>, Failure> {

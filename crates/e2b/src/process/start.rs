@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::request::Parts;
 use saggar_domain::{ExecStatus, SandboxId};
+use saggar_http::access::Insider;
 use saggar_runtime::control::{ExecState, From, Reply};
 use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewExec};
 use serde_json::{Value, json};
@@ -17,11 +18,10 @@ use tokio::time::Instant;
 
 use super::message::{Selected, StartRequest};
 use super::{no_process, select};
-use crate::e2b::connect::{self, Source};
-use crate::e2b::failure::{Code, Failure};
-use crate::e2b::id;
-use crate::permitted::Insider;
-use crate::server::Shared;
+use crate::connect::{self, Source};
+use crate::failure::{Code, Failure};
+use crate::id;
+use crate::state::Shared;
 
 /// Starts a program.
 pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
@@ -43,7 +43,7 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
         None => None,
         Some(cwd) => {
             let user = user.unwrap_or_else(|| server.sandboxes.default_user(&permit));
-            Some(crate::e2b::filesystem::place(&cwd, user)?.to_string())
+            Some(crate::filesystem::place(&cwd, user)?.to_string())
         }
     };
     let new = NewExec {

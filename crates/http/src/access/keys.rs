@@ -18,7 +18,7 @@ const KEPT_MAX: usize = 4096;
 
 /// Keys that were shown lately.
 #[derive(Debug, Default)]
-pub(crate) struct Keys {
+pub struct Keys {
     state: Mutex<State>,
 }
 
@@ -39,7 +39,7 @@ struct Known {
 
 impl Keys {
     /// Whose key this is; `None` when it is nobody's, or worth nothing any more.
-    pub(crate) async fn subject(&self, store: &Store, text: &str) -> Result<Option<Subject>, Fault> {
+    pub async fn subject(&self, store: &Store, text: &str) -> Result<Option<Subject>, Fault> {
         let Some(secret) = KeySecret::parse(text) else { return Ok(None) };
         // By hash, so that what lies in memory is not the secret.
         let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -63,7 +63,7 @@ impl Keys {
     }
 
     /// A key is worth nothing from now on.
-    pub(crate) fn forget(&self, key: &KeyId) {
+    pub fn forget(&self, key: &KeyId) {
         let mut state = self.lock();
         state.revocations += 1;
         state.known.retain(|_, known| known.key != *key);

@@ -11,9 +11,9 @@ use saggar_domain::{SandboxId, User};
 use saggar_runtime::{Action, SigningKey, Subject};
 use serde::{Deserialize, Serialize};
 
-use crate::permitted::method_name;
+use crate::access::method_name;
+use crate::gate::Gate;
 use crate::refusal::Refusal;
-use crate::server::Shared;
 
 /// What the words of a signature begin with.
 const PURPOSE: &str = "file/v1";
@@ -32,17 +32,17 @@ struct SignedQuery {
 }
 
 /// What an address lets somebody do.
-pub(crate) struct Grant<'a> {
-    pub(crate) id: &'a SandboxId,
+pub struct Grant<'a> {
+    pub id: &'a SandboxId,
     /// `get` or `put`.
-    pub(crate) method: &'a str,
-    pub(crate) path: FilePath,
-    pub(crate) user: Option<User>,
-    pub(crate) expires_at: Timestamp,
+    pub method: &'a str,
+    pub path: FilePath,
+    pub user: Option<User>,
+    pub expires_at: Timestamp,
 }
 
 /// The address that lets somebody do it, from the root of the server.
-pub(crate) fn address(key: &SigningKey, grant: Grant<'_>) -> String {
+pub fn address(key: &SigningKey, grant: Grant<'_>) -> String {
     let Grant { id, method, path, user, expires_at } = grant;
     let mut query = SignedQuery { path, user, expires: expires_at.as_millis(), signature: String::new() };
     query.signature = key.sign(&words(id, method, &query).each_ref().map(String::as_str)).0;
@@ -50,17 +50,12 @@ pub(crate) fn address(key: &SigningKey, grant: Grant<'_>) -> String {
 }
 
 /// Whether a query says that it is signed.
-pub(crate) fn is_signed(query: Option<&str>) -> bool {
+pub fn is_signed(query: Option<&str>) -> bool {
     query.is_some_and(|query| query.split('&').any(|pair| pair.starts_with("signature=")))
 }
 
 /// Whoever has this address, if the signature is ours and its time is not over.
-pub(crate) fn subject(
-    server: &Shared,
-    id: &SandboxId,
-    method: &Method,
-    query: Option<&str>,
-) -> Result<Subject, Refusal> {
+pub fn subject(server: &Gate, id: &SandboxId, method: &Method, query: Option<&str>) -> Result<Subject, Refusal> {
     let refused = || {
         Refusal::new(Code::Unauthorized, "the signed address is not valid, or its time is over", "ask for a new one")
     };
@@ -93,7 +88,7 @@ fn words(id: &SandboxId, method: &str, query: &SignedQuery) -> [String; 6] {
 }
 
 /// The query without what signs it.
-pub(crate) fn unsigned(query: Option<&str>) -> String {
+pub fn unsigned(query: Option<&str>) -> String {
     let query = query.unwrap_or_default();
     if !is_signed(Some(query)) {
         return query.to_owned();

@@ -11,13 +11,13 @@ const THEIRS: &str = "e2b_";
 const BYTES: usize = 32;
 
 /// A key of ours, written as theirs; `None` when it isn't one.
-pub(crate) fn spelled(secret: &str) -> Option<String> {
+pub fn spelled(secret: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(secret.strip_prefix(OURS)?).ok().filter(|bytes| bytes.len() == BYTES)?;
     Some(bytes.iter().fold(THEIRS.to_owned(), |text, byte| format!("{text}{byte:02x}")))
 }
 
 /// What is shown as a key, as ours: however it is written.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     match text.strip_prefix(THEIRS).and_then(digits) {
         Some(bytes) => Cow::Owned(format!("{OURS}{}", URL_SAFE_NO_PAD.encode(bytes))),
         None => Cow::Borrowed(text),

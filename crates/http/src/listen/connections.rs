@@ -12,14 +12,14 @@ use tokio::sync::{Notify, watch};
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    pub(crate) all: usize,
-    pub(crate) per_address: usize,
+pub struct Bounds {
+    pub all: usize,
+    pub per_address: usize,
 }
 
 /// All connections of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Connections(Arc<Shared>);
+pub struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -47,20 +47,20 @@ struct Place {
 
 /// The place of one connection, free again when dropped.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     all: Connections,
     number: u64,
     leave: Arc<Notify>,
 }
 
 impl Connections {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: Bounds) -> Self {
         let shared = Shared { bounds, state: Mutex::default(), open: watch::Sender::new(0) };
         Self(Arc::new(shared))
     }
 
     /// A place for one more; `None` when there is none and nobody idle who could make room.
-    pub(crate) fn admit(&self, address: IpAddr) -> Option<Connection> {
+    pub fn admit(&self, address: IpAddr) -> Option<Connection> {
         let address = neighbourhood(address);
         let Bounds { all, per_address } = self.0.bounds;
         let mut state = self.lock();
@@ -78,7 +78,7 @@ impl Connections {
     }
 
     /// Returns when nobody is connected. May be cancelled at any await.
-    pub(crate) async fn none_left(&self) {
+    pub async fn none_left(&self) {
         // It can't fail: we hold the sender.
         let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
     }
@@ -125,19 +125,19 @@ impl State {
 
 impl Connection {
     /// Returns when this one has to make room. May be cancelled at any await.
-    pub(crate) async fn has_to_leave(&self) {
+    pub async fn has_to_leave(&self) {
         self.leave.notified().await;
     }
 
     /// Whoever is there has shown a valid credential.
-    pub(crate) fn is_known(&self) {
+    pub fn is_known(&self) {
         if let Some(place) = self.all.lock().places.get_mut(&self.number) {
             place.is_known = true;
         }
     }
 
     /// A request has come, and is answered while what this gives is held.
-    pub(crate) fn begin(self: &Arc<Self>) -> Answering {
+    pub fn begin(self: &Arc<Self>) -> Answering {
         if let Some(place) = self.all.lock().places.get_mut(&self.number) {
             place.requests += 1;
         }
@@ -155,7 +155,7 @@ impl Drop for Connection {
 
 /// A request that is being answered on a connection.
 #[derive(Debug)]
-pub(crate) struct Answering(Arc<Connection>);
+pub struct Answering(Arc<Connection>);
 
 impl Drop for Answering {
     fn drop(&mut self) {

@@ -15,7 +15,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::Config;
 use crate::given_file::{GivenFileError, read_given_file};
 
 /// Where a certificate made here is kept, in the data directory.
@@ -59,11 +58,20 @@ pub enum TlsError {
     Write(#[source] io::Error),
 }
 
+/// Which certificate is shown.
+#[derive(Clone, Debug)]
+pub enum Certificate {
+    /// The operator's, and its key.
+    Given { certificate: PathBuf, key: PathBuf },
+    /// One that is made in the data directory, for these names.
+    SelfMade { data_directory: PathBuf, names: Vec<String> },
+}
+
 /// TLS, ready to be spoken, and the fingerprint of the certificate.
-pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsError> {
-    let (certificate, key) = match (&config.tls_certificate, &config.tls_key) {
-        (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
-        _ => self_made(config)?,
+pub fn acceptor(certificate: &Certificate) -> Result<(TlsAcceptor, String), TlsError> {
+    let (certificate, key) = match certificate {
+        Certificate::Given { certificate, key } => (certificate.clone(), key.clone()),
+        Certificate::SelfMade { data_directory, names } => self_made(data_directory, names)?,
     };
     let pem = |what: &'static str, path: &Path| {
         read_given_file(path, PEM_LEN_MAX).map_err(|source| TlsError::File { what, source })
@@ -83,19 +91,21 @@ pub(crate) fn acceptor(config: &Config) -> Result<(TlsAcceptor, String), TlsErro
     Ok((TlsAcceptor::from(Arc::new(server)), fingerprint))
 }
 
-/// Where the certificate is that clients have to be told to trust; `None` where the operator's is used, or none.
-pub(crate) fn self_made_certificate(config: &Config) -> Option<PathBuf> {
-    (config.tls && config.tls_certificate.is_none()).then(|| config.data_directory.join(CERTIFICATE))
+/// Where the certificate is that clients have to be told to trust; `None` where the operator's is used.
+pub fn self_made_certificate(certificate: &Certificate) -> Option<PathBuf> {
+    match certificate {
+        Certificate::Given { .. } => None,
+        Certificate::SelfMade { data_directory, .. } => Some(data_directory.join(CERTIFICATE)),
+    }
 }
 
 /// The certificate that was made at an earlier start, or a new one.
-fn self_made(config: &Config) -> Result<(PathBuf, PathBuf), TlsError> {
-    let (certificate, key) = (config.data_directory.join(CERTIFICATE), config.data_directory.join(KEY));
+fn self_made(data_directory: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (certificate, key) = (data_directory.join(CERTIFICATE), data_directory.join(KEY));
     if certificate.exists() && key.exists() {
         return Ok((certificate, key));
     }
-    let domain = &config.domain;
-    let mut names = vec!["localhost".to_owned(), config.address.to_string(), domain.clone(), format!("*.{domain}")];
+    let mut names = names.to_vec();
     names.dedup();
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();

@@ -23,10 +23,10 @@ use tokio::net::UnixStream;
 
 use super::token::{self, Shown};
 use super::{Destination, headers};
-use crate::context;
-use crate::permitted;
+use crate::access;
+use crate::gate::{Gate, Shared};
 use crate::refusal::Refusal;
-use crate::server::Shared;
+use crate::request::context;
 
 /// How long what listens inside may take to begin its answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(300);
@@ -38,7 +38,7 @@ const HEADERS_MAX: usize = 256;
 const BUFFER_MAX: usize = 256 * 1024;
 
 /// Passes a request on, if whoever asks may.
-pub(crate) async fn forward(server: Shared, request: Request, destination: Destination) -> Response {
+pub async fn forward(server: Shared, request: Request, destination: Destination) -> Response {
     match try_forward(server, request, destination).await {
         Ok(response) => response,
         Err(refusal) => refusal.into_response(),
@@ -49,13 +49,13 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
     let upgrade = headers::upgrade(request.headers());
     let shown = token::shown(request.headers(), &destination.path);
     let token = shown.as_ref().map(Shown::token);
-    let permit = permitted::port(&server, request.headers(), token, &destination.id, destination.port).await?;
+    let permit = access::port(&server, request.headers(), token, &destination.id, destination.port).await?;
     if matches!(shown, Some(Shown::Cookie(_))) && upgrade.is_some() {
         check_page(&request)?;
     }
     if token::becomes_cookie(shown.as_ref(), request.method(), upgrade.is_some()) {
         let token = token.unwrap_or_default();
-        return Ok(token::to_cookie(token, &destination, server.config.tls));
+        return Ok(token::to_cookie(token, &destination, server.settings.tls));
     }
     let stream = server.sandboxes.connect_port(&permit).await?;
     let ours = hyper::upgrade::on(&mut request);
@@ -114,7 +114,7 @@ fn check_page(request: &Request) -> Result<(), Refusal> {
 
 /// The request as what listens inside gets it.
 fn inside(
-    server: &Shared,
+    server: &Gate,
     mut request: Request,
     destination: &Destination,
     upgrade: Option<&HeaderValue>,
@@ -126,7 +126,7 @@ fn inside(
     let headers = request.headers_mut();
     headers::strip_connection(headers);
     headers::strip_credentials(headers);
-    headers::address(headers, destination, host.as_deref(), server.config.tls);
+    headers::address(headers, destination, host.as_deref(), server.settings.tls);
     if let Some(upgrade) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

@@ -9,7 +9,7 @@ use saggar_api::route;
 
 use super::token::{COOKIE_NAME, TRAFFIC_TOKEN};
 use super::{Destination, NamedBy};
-use crate::permitted::is_ours;
+use crate::access::is_ours;
 
 /// What a request asks its connection to become, if anything.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {

@@ -14,7 +14,7 @@ use http::{Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use saggar_api::route;
 
-use crate::context::Context;
+use crate::request::context::Context;
 
 /// What a request is called that is for what is in a sandbox: its path is not ours.
 const INTO_SANDBOX: &str = "sandbox";

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -15,27 +15,35 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTIC
 use http::{HeaderMap, HeaderValue, StatusCode};
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, route};
 
-use crate::access_log::Line;
-use crate::context::{self, Context, Peer};
-use crate::e2b;
-use crate::ports;
+use super::access_log::Line;
+use super::context::{Context, Peer};
+use super::unread::Unread;
+use crate::gate::Gate;
 use crate::refusal::Refusal;
-use crate::server::Shared;
-use crate::unread::Unread;
 
 /// Most bytes of headers, names and values together.
 const HEADERS_MAX: usize = 64 * 1024;
 /// How long what is no stream may take. Each thing that is waited for has a bound of its own; this one is for what was forgotten.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Attends to one request.
-pub(crate) async fn attend(State(server): State<Shared>, request: Request, next: Next) -> Response {
+/// Attends to one request, which `answer` answers.
+pub async fn attend<F>(gate: &Gate, request: Request, answer: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let id = request_id();
     let line = Line::begin(&id, &request);
     let peer = request.extensions().get::<Peer>().cloned();
-    let context = Context::new(server.under_way.clone(), peer);
-    let (unread, request) = Unread::watch(request);
-    let answer = context.scope(AssertUnwindSafe(route_or_proxy(server, request, next)).catch_unwind()).await;
+    let context = Context::new(gate.under_way.clone(), peer);
+    let (unread, mut request) = Unread::watch(request);
+    let answering = async {
+        name_host(&mut request);
+        match check_headers(request.headers()) {
+            Ok(()) => answer(request).await,
+            Err(refusal) => refusal.into_response(),
+        }
+    };
+    let answer = context.scope(AssertUnwindSafe(answering).catch_unwind()).await;
     let mut response = answer.unwrap_or_else(|_| {
         tracing::error!(request = id, "the request panicked; what, is in the line before");
         Refusal::internal().into_response()
@@ -50,24 +58,12 @@ pub(crate) async fn attend(State(server): State<Shared>, request: Request, next:
     line.end_with(response, context)
 }
 
-async fn route_or_proxy(server: Shared, mut request: Request, next: Next) -> Response {
-    name_host(&mut request);
-    if size(request.headers()) > HEADERS_MAX {
+fn check_headers(headers: &HeaderMap) -> Result<(), Refusal> {
+    if size(headers) > HEADERS_MAX {
         let what = format!("the headers are larger than {HEADERS_MAX} bytes");
-        return Refusal::new(Code::HeadersTooLarge, what, "send less in headers").into_response();
+        return Err(Refusal::new(Code::HeadersTooLarge, what, "send less in headers"));
     }
-    if let Some(aim) = e2b::aim(&server, &request) {
-        context::is_for_sandbox();
-        return e2b::serve(server, request, aim).await;
-    }
-    match ports::named_by_headers(&server, &request) {
-        Ok(Some(destination)) => {
-            context::is_for_sandbox();
-            ports::forward(server, request, destination).await
-        }
-        Ok(None) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
-    }
+    Ok(())
 }
 
 /// Has `Host` say what the client calls us: HTTP/2 says that elsewhere, and where both are said it is the other that counts.
@@ -80,7 +76,7 @@ fn name_host(request: &mut Request) {
 }
 
 /// Ends what takes longer than anything should that is not a stream.
-pub(crate) async fn within_bounds(request: Request, next: Next) -> Response {
+pub async fn within_bounds(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWER_PATIENCE, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refusal::new(
@@ -93,12 +89,12 @@ pub(crate) async fn within_bounds(request: Request, next: Next) -> Response {
 }
 
 /// Nothing is there.
-pub(crate) async fn nothing_there() -> Refusal {
+pub async fn nothing_there() -> Refusal {
     Refusal::new(Code::NotFound, "there is nothing at this address", "see /api/v1/openapi.json for what there is")
 }
 
 /// Something is there, and doesn't do that.
-pub(crate) async fn no_such_method() -> Refusal {
+pub async fn no_such_method() -> Refusal {
     Refusal::new(Code::MethodNotAllowed, "this method does nothing here", "see the header Allow for those that do")
 }
 

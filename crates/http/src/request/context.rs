@@ -12,7 +12,7 @@ use saggar_api::{Code, Problem};
 use saggar_domain::{KeyId, RunId, SandboxId};
 use saggar_runtime::{Action, Subject};
 
-use crate::connections::{Answering, Connection};
+use crate::listen::{Answering, Connection};
 use crate::refusal::Refusal;
 
 tokio::task_local! {
@@ -24,14 +24,14 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Who connected; a part of every request that came over the network.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) address: IpAddr,
-    pub(crate) connection: Arc<Connection>,
+pub struct Peer {
+    pub address: IpAddr,
+    pub connection: Arc<Connection>,
 }
 
 /// How many requests each key, and each sandbox's token, has under way.
 #[derive(Clone, Debug)]
-pub(crate) struct UnderWay {
+pub struct UnderWay {
     most: usize,
     counts: Arc<Mutex<HashMap<Holder, usize>>>,
 }
@@ -46,7 +46,7 @@ enum Holder {
 
 /// What is known of a request.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub struct Context {
     under_way: UnderWay,
     peer: Option<Peer>,
     known: Mutex<Known>,
@@ -64,17 +64,17 @@ struct Known {
 
 /// What the log says of who asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) key: Option<KeyId>,
-    pub(crate) sandbox: Option<SandboxId>,
-    pub(crate) run: Option<RunId>,
-    pub(crate) peer: Option<IpAddr>,
+pub struct Told {
+    pub key: Option<KeyId>,
+    pub sandbox: Option<SandboxId>,
+    pub run: Option<RunId>,
+    pub peer: Option<IpAddr>,
     /// Whether it goes on to something inside a sandbox.
-    pub(crate) is_for_sandbox: bool,
+    pub is_for_sandbox: bool,
 }
 
 impl UnderWay {
-    pub(crate) fn new(most: usize) -> Self {
+    pub fn new(most: usize) -> Self {
         Self { most, counts: Arc::default() }
     }
 
@@ -109,17 +109,17 @@ impl Drop for Counted {
 }
 
 impl Context {
-    pub(crate) fn new(under_way: UnderWay, peer: Option<Peer>) -> Arc<Self> {
+    pub fn new(under_way: UnderWay, peer: Option<Peer>) -> Arc<Self> {
         let answering = peer.as_ref().map(|peer| peer.connection.begin());
         Arc::new(Self { under_way, peer, known: Mutex::default(), _answering: answering })
     }
 
     /// Answers with this as the current request's. May be cancelled where `answer` may.
-    pub(crate) async fn scope<T>(self: &Arc<Self>, answer: impl Future<Output = T>) -> T {
+    pub async fn scope<T>(self: &Arc<Self>, answer: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(self), answer).await
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub fn told(&self) -> Told {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let peer = self.peer.as_ref().map(|peer| peer.address);
         Told {
@@ -155,12 +155,12 @@ impl Context {
 }
 
 /// Notes who asks for what, once that is proved, and refuses if they have too much under way. Without a request there is nothing to note.
-pub(crate) fn note(subject: &Subject, action: Option<&Action>) -> Result<(), Refusal> {
+pub fn note(subject: &Subject, action: Option<&Action>) -> Result<(), Refusal> {
     CURRENT.try_with(|context| context.note(subject, action)).unwrap_or(Ok(()))
 }
 
 /// Notes that the current request goes on to something inside a sandbox. Without a request there is nothing to note.
-pub(crate) fn is_for_sandbox() {
+pub fn is_for_sandbox() {
     // Outside of a request there is none to note it for.
     let _ = CURRENT.try_with(|context| {
         context.known.lock().unwrap_or_else(PoisonError::into_inner).is_for_sandbox = true;
@@ -168,7 +168,7 @@ pub(crate) fn is_for_sandbox() {
 }
 
 /// Holds the current request open beyond its answer: for what its connection was upgraded to.
-pub(crate) fn hold() -> Option<Arc<Context>> {
+pub fn hold() -> Option<Arc<Context>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 

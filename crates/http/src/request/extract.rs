@@ -16,14 +16,14 @@ use serde::de::DeserializeOwned;
 use crate::refusal::Refusal;
 
 /// Largest JSON body.
-pub(crate) const JSON_MAX: usize = 1 << 20;
+pub const JSON_MAX: usize = 1 << 20;
 /// How long a body may take to bring its next piece.
-pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(30);
+pub const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a JSON body may take in all: a piece every 29 seconds would otherwise last for days.
 const JSON_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A JSON body. An empty one is an empty object.
-pub(crate) struct Json<T>(pub(crate) T);
+pub struct Json<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Refusal;
@@ -34,7 +34,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 }
 
 /// The text of a JSON body, for who needs it as it was sent.
-pub(crate) struct JsonText(pub(crate) Bytes);
+pub struct JsonText(pub Bytes);
 
 impl JsonText {
     async fn of(request: Request) -> Result<Self, Refusal> {
@@ -55,7 +55,7 @@ impl JsonText {
         Ok(Self(body))
     }
 
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         Ok(saggar_api::read::json(&self.0)?)
     }
 }
@@ -69,7 +69,7 @@ impl<S: Sync> FromRequest<S> for JsonText {
 }
 
 /// The query of the address.
-pub(crate) struct Query<T>(pub(crate) T);
+pub struct Query<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Refusal;
@@ -80,25 +80,25 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 }
 
 /// The body as it comes, piece by piece, each within a bounded time.
-pub(crate) struct Pieces {
+pub struct Pieces {
     body: Body,
     length: Option<u64>,
 }
 
 impl Pieces {
     /// The pieces of this body.
-    pub(crate) fn of(headers: &HeaderMap, body: Body) -> Self {
+    pub fn of(headers: &HeaderMap, body: Body) -> Self {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         Self { body, length }
     }
 
     /// How much will come, if that was said.
-    pub(crate) fn expected(&self) -> Option<u64> {
+    pub fn expected(&self) -> Option<u64> {
         self.length
     }
 
     /// The next piece; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         next(&mut self.body).await
     }
 }
@@ -113,7 +113,7 @@ impl<S: Sync> FromRequest<S> for Pieces {
 }
 
 /// All of a body that may not be larger than `most`.
-pub(crate) async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
+pub async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
     let mut all = BytesMut::new();
     while let Some(piece) = next(&mut body).await? {
         if all.len() + piece.len() > most {
@@ -145,7 +145,7 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Refusal> {
     }
 }
 
-pub(crate) fn too_large(most: u64) -> Refusal {
+pub fn too_large(most: u64) -> Refusal {
     Refusal::new(Code::TooLarge, format!("the body is larger than {most} bytes"), "send less at once")
 }
 
@@ -154,13 +154,13 @@ fn too_slow() -> Refusal {
 }
 
 /// A parameter of the path. What isn't an id names nothing.
-pub(crate) async fn path_text(parts: &mut Parts, name: &str) -> Option<String> {
+pub async fn path_text(parts: &mut Parts, name: &str) -> Option<String> {
     let parameters = RawPathParams::from_request_parts(parts, &()).await.ok()?;
     parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
 }
 
 /// The sandbox that the path names.
-pub(crate) async fn path_sandbox(parts: &mut Parts) -> Result<SandboxId, Refusal> {
+pub async fn path_sandbox(parts: &mut Parts) -> Result<SandboxId, Refusal> {
     let text = match path_text(parts, "id").await {
         Some(text) => text,
         // As E2B's clients have it.
@@ -170,7 +170,7 @@ pub(crate) async fn path_sandbox(parts: &mut Parts) -> Result<SandboxId, Refusal
 }
 
 /// The exec that the path names.
-pub(crate) struct PathExec(pub(crate) ExecId);
+pub struct PathExec(pub ExecId);
 
 impl<S: Sync> FromRequestParts<S> for PathExec {
     type Rejection = Refusal;
@@ -182,7 +182,7 @@ impl<S: Sync> FromRequestParts<S> for PathExec {
 }
 
 /// The key that the path names.
-pub(crate) struct PathKey(pub(crate) KeyId);
+pub struct PathKey(pub KeyId);
 
 impl<S: Sync> FromRequestParts<S> for PathKey {
     type Rejection = Refusal;

@@ -1,7 +1,7 @@
 //! The header `Host`: the name in it, with its port taken off. Everything that goes by the name of the host reads it here.
 
 /// The name, without the port. An address of IPv6 keeps its brackets, as it is written in a URL.
-pub(crate) fn name(host: &str) -> &str {
+pub fn name(host: &str) -> &str {
     // The colons of an address in brackets are not before a port.
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && is_whole(name) => name,
@@ -14,7 +14,7 @@ fn is_whole(name: &str) -> bool {
 }
 
 /// Whether it names this machine to itself. A client that sends no name is no browser, and goes as one that does.
-pub(crate) fn is_loopback(host: &str) -> bool {
+pub fn is_loopback(host: &str) -> bool {
     let name = name(host);
     ["", "127.0.0.1", "[::1]"].contains(&name) || name.eq_ignore_ascii_case("localhost")
 }

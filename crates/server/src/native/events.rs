@@ -7,18 +7,16 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use http::header::ACCEPT;
-use saggar_api::{
-    Code, EventList, EventsQuery, SSE_MEDIA_TYPE, SandboxEvent, SandboxEventBody, ServerSentEvent, route,
-};
+use saggar_api::{Code, EventList, EventsQuery, SSE_MEDIA_TYPE, SandboxEvent, ServerSentEvent, route};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Read};
+use saggar_http::extract::Query;
+use saggar_http::sse::{self, Source};
+use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_runtime::store::PageLimit;
 
-use crate::extract::Query;
-use crate::permitted::{Allowed, Read};
-use crate::refusal::Refusal;
-use crate::server::{Server, Shared};
-use crate::sse::{self, Source};
-use crate::wire;
+use crate::server::Shared;
 
 /// Most of each stream of an exec that is shown among the logs.
 const LOG_TAIL_MAX: usize = 4096;
@@ -62,7 +60,7 @@ pub(crate) async fn read(
             ready: VecDeque::new(),
             is_over: false,
         };
-        return Ok(sse::answer(server, source));
+        return Ok(sse::answer(server.gate.clone(), source));
     }
     let (items, last_seq) = server.events_page(&allowed.permit, after, limit).await?;
     Ok(axum::Json(EventList { items, last_seq }).into_response())
@@ -86,31 +84,6 @@ pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
             "the Last-Event-ID is not the number of an event",
             "send the id of the last event, or none",
         )),
-    }
-}
-
-impl Server {
-    /// Some events, and the number of the last one that there is.
-    pub(crate) async fn events_page(
-        &self,
-        permit: &Permit,
-        after: Option<u64>,
-        limit: PageLimit,
-    ) -> Result<(Vec<SandboxEvent>, u64), Refusal> {
-        let page = self.sandboxes.events(permit, after, limit).await?;
-        let mut items = Vec::new();
-        // What was asked for and is no longer kept is said.
-        let asked = after.unwrap_or(0);
-        if let (Some(oldest), Some(first)) = (page.oldest, page.events.first())
-            && oldest > asked + 1
-            && asked > 0
-        {
-            let body = SandboxEventBody::Gap { events: oldest - asked - 1 };
-            items.push(SandboxEvent { seq: oldest - 1, at: wire::time(first.at), body });
-        }
-        let last_seq = page.events.last().map_or(asked, |event| event.seq);
-        items.extend(page.events.iter().filter_map(wire::event));
-        Ok((items, last_seq))
     }
 }
 

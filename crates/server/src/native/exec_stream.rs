@@ -5,16 +5,16 @@ use axum::response::Response;
 use http::HeaderMap;
 use saggar_api::{Beginning, Bytes, ExecEvent, Offsets, OutputStream, ServerSentEvent, StreamQuery, route};
 use saggar_domain::{SandboxId, User};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Exec, Read};
+use saggar_http::extract::{PathExec, Query};
+use saggar_http::sse::{self, Source};
+use saggar_http::wire;
 use saggar_runtime::control::Reply;
 use saggar_runtime::{ExecView, Fault, Feeding, Followed, Following, Message, Permit};
 
 use super::events::sandbox_of;
-use crate::extract::{PathExec, Query};
-use crate::permitted::{Allowed, Exec, Read};
-use crate::refusal::Refusal;
 use crate::server::Shared;
-use crate::sse::{self, Source};
-use crate::wire;
 
 /// Follow an exec
 ///
@@ -76,7 +76,7 @@ pub(super) fn answer(server: Shared, id: SandboxId, followed: Followed, user: Op
     let Followed { state, following, feeding } = followed;
     let started = ExecEvent::Started { exec_id: state.exec_id.clone(), pid: Some(state.pid) };
     let source = Stream { id, user, following, _feeding: feeding, at, started: Some(started), is_over: false };
-    sse::answer(server, source)
+    sse::answer(server.gate.clone(), source)
 }
 
 struct Stream {
@@ -169,7 +169,7 @@ async fn stored(
     events.extend((!stderr.is_empty()).then_some(ExecEvent::Stderr { bytes: Bytes(stderr) }));
     events.push(ExecEvent::Exited { exec: Box::new(result.exec) });
     let source = Kept { events: events.into_iter(), at: if from == Beginning::Now { Offsets::default() } else { at } };
-    Some(Ok(sse::answer(server, source)))
+    Some(Ok(sse::answer(server.gate.clone(), source)))
 }
 
 struct Kept {

@@ -9,16 +9,16 @@ use saggar_api::{
     Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize,
 };
 use saggar_domain::{ByteSize, ExecId};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Exec, Read};
+use saggar_http::extract::{Json, PathExec, Pieces, Query};
+use saggar_http::wire;
 use saggar_runtime::control::{From, Op};
 use saggar_runtime::{Fault, Followed, Permit};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
-use crate::extract::{Json, PathExec, Pieces, Query};
-use crate::permitted::{Allowed, Exec, Read};
-use crate::refusal::Refusal;
 use crate::server::{Server, Shared};
-use crate::wire;
 
 /// Output given with the answer, of each stream, unless more is asked to be kept.
 const OUTPUT_DEFAULT: u64 = 1 << 20;
@@ -142,7 +142,7 @@ pub(crate) async fn stdin(
 impl Server {
     /// Attaches to feed a program. Whoever fed it last may have left a moment ago, so that is waited for.
     pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
-        self.inputs.yield_way(exec);
+        self.e2b.yield_input(exec);
         let mut tries = FEED_TRIES;
         loop {
             match self.sandboxes.attach(permit, exec, from, true).await {

@@ -11,15 +11,15 @@ use saggar_api::{
     RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, Timestamp,
 };
 use saggar_domain::{Timeout, User};
+use saggar_http::Refusal;
+use saggar_http::access::signed::{self, Grant};
+use saggar_http::access::{Allowed, ReadFiles, WriteFiles};
+use saggar_http::extract::{Json, Query};
+use saggar_http::wire;
 use saggar_runtime::{self as runtime, FilePath, Files, LIST_MAX, MetadataEntry, Permit};
 
 use super::events::sandbox_of;
-use crate::extract::{Json, Query};
-use crate::permitted::{Allowed, ReadFiles, WriteFiles};
-use crate::refusal::Refusal;
 use crate::server::{Server, Shared};
-use crate::signed::{self, Grant};
-use crate::wire;
 
 /// Entries listed unless another number is asked for.
 const LIST_DEFAULT: u32 = 10_000;

@@ -5,10 +5,10 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use saggar_api::{Health, HealthStatus};
+use saggar_http::Refusal;
+use saggar_http::access::Known;
 
 use crate::openapi::text;
-use crate::permitted::Known;
-use crate::refusal::Refusal;
 use crate::server::Shared;
 
 /// Whether the server takes requests
@@ -18,7 +18,7 @@ use crate::server::Shared;
     security(()),
 )]
 pub(crate) async fn health(State(server): State<Shared>) -> axum::Json<Health> {
-    let status = if *server.stopping.borrow() { HealthStatus::Stopping } else { HealthStatus::Ok };
+    let status = if server.is_stopping() { HealthStatus::Stopping } else { HealthStatus::Ok };
     axum::Json(Health { status, version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 

@@ -6,17 +6,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use saggar_api::{JournalPage, JournalQuery, ReplayReport, ServerSentEvent};
+use saggar_http::Refusal;
+use saggar_http::access::{OnRun, ReadRun};
+use saggar_http::extract::Query;
+use saggar_http::sse::{self, Source};
 use saggar_runtime::Permit;
 use saggar_runtime::runs::Fixture;
 use saggar_runtime::store::JournalEntry;
 
 use super::events::{last_event, wants_stream};
-use crate::extract::Query;
-use crate::permitted::{OnRun, ReadRun};
-use crate::refusal::Refusal;
+use super::wire_run as wire;
 use crate::server::Shared;
-use crate::sse::{self, Source};
-use crate::wire_run as wire;
 
 /// Read a run's journal, or follow it
 ///
@@ -44,7 +44,7 @@ pub(crate) async fn read(
         // Whose it is, is seen before the stream begins.
         server.runs.get(&allowed.permit).await?;
         let source = Following { server: server.clone(), permit: allowed.permit, after, ready: VecDeque::new() };
-        return Ok(sse::answer(server, source));
+        return Ok(sse::answer(server.gate.clone(), source));
     }
     let page = server.runs.journal(&allowed.permit, after).await?;
     let last_seq = page.last().map_or(after, |entry| entry.seq);

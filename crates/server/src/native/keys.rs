@@ -5,12 +5,12 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use saggar_api::{CreateKey, CreatedKey, KeyList, Secret};
 use saggar_domain::Timeout;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Manage};
+use saggar_http::extract::{Json, PathKey};
+use saggar_http::wire;
 
-use crate::extract::{Json, PathKey};
-use crate::permitted::{Allowed, Manage};
-use crate::refusal::Refusal;
 use crate::server::Shared;
-use crate::wire;
 
 /// Make a key
 #[utoipa::path(

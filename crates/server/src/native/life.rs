@@ -3,13 +3,13 @@
 use axum::extract::State;
 use saggar_api::{Metrics, ResumeSandbox, Sandbox, SetTimeout};
 use saggar_domain::Timeout;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Read};
+use saggar_http::extract::Json;
+use saggar_http::wire;
 use saggar_runtime::{NewTerms, Patch};
 
-use crate::extract::Json;
-use crate::permitted::{Allowed, Change, Read};
-use crate::refusal::Refusal;
 use crate::server::Shared;
-use crate::wire;
 
 /// Freeze every process of a sandbox
 #[utoipa::path(

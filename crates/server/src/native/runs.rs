@@ -5,16 +5,17 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
+use saggar_http::extract::{Json, JsonText, Query, path_text};
+use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_runtime::runs::engine::Body;
 use saggar_runtime::runs::{Instruction, NewRun};
 use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
-use crate::extract::{Json, JsonText, Query, path_text};
-use crate::permitted::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
-use crate::refusal::Refusal;
+use super::wire_run;
 use crate::server::{Server, Shared};
-use crate::{wire, wire_run};
 
 /// Begin a run
 ///

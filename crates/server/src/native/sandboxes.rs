@@ -4,19 +4,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox, route,
+    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox,
 };
 use saggar_domain::SandboxState;
-use saggar_runtime::store::{
-    self, Idempotency, IdempotencyKey, PageLimit, RequestHash, SandboxCursor, SandboxQuery, Scope,
-};
-use saggar_runtime::{NewTerms, Patch, Permit};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Create, Kill, List, Read};
+use saggar_http::extract::{Json, JsonText, Query};
+use saggar_http::request::idempotency;
+use saggar_http::wire;
+use saggar_runtime::store::{self, PageLimit, SandboxCursor, SandboxQuery, Scope};
+use saggar_runtime::{NewTerms, Patch};
 
-use crate::extract::{Json, JsonText, Query};
-use crate::permitted::{Allowed, Change, Create, Kill, List, Read};
-use crate::refusal::Refusal;
-use crate::server::{Server, Shared};
-use crate::wire;
+use crate::server::Shared;
 
 /// Create a sandbox
 ///
@@ -35,22 +34,12 @@ pub(crate) async fn create(
 ) -> Result<Response, Refusal> {
     let create: CreateSandbox = body.read()?;
     let idempotency = idempotency(&headers, &create)?;
-    let new = wire::new_sandbox(create, server.config.default_ttl)?;
+    let new = wire::new_sandbox(create, server.settings.default_ttl)?;
     let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
     let unenforced = server.learn_unenforced(created.unenforced);
     let sandbox = wire::sandbox(created.sandbox, unenforced)?;
     let access_token = Some(Secret::new(created.access_token));
     Ok((StatusCode::CREATED, axum::Json(CreatedSandbox { sandbox, access_token })).into_response())
-}
-
-/// What the request is, by what it asks for and not by how it is written.
-pub(crate) fn idempotency(headers: &HeaderMap, create: &impl serde::Serialize) -> Result<Option<Idempotency>, Refusal> {
-    let Some(value) = headers.get(route::header::IDEMPOTENCY_KEY) else { return Ok(None) };
-    let key = value.to_str().ok().and_then(IdempotencyKey::parse).ok_or_else(|| {
-        Refusal::invalid("the Idempotency-Key can't be one", "use 1 to 255 visible ASCII characters, such as a UUID")
-    })?;
-    let request = serde_json::to_vec(create).map_err(|_| Refusal::internal())?;
-    Ok(Some(Idempotency { key, request_hash: RequestHash::of(&request) }))
 }
 
 /// List sandboxes, newest first
@@ -167,47 +156,4 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
 pub(crate) async fn end(allowed: Allowed<Kill>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
     let row = server.sandboxes.kill(&allowed.permit).await?;
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
-}
-
-/// How far what is written may be from what the supervisor counts: it begins to count when the sandbox is there, a moment later.
-const DEADLINE_TOLERANCE_MS: u64 = 5_000;
-
-fn is_about(written: Option<saggar_domain::Timestamp>, told: Option<saggar_domain::Timestamp>) -> bool {
-    match (written, told) {
-        (Some(written), Some(told)) => written.as_millis().abs_diff(told.as_millis()) <= DEADLINE_TOLERANCE_MS,
-        (None, None) => true,
-        (Some(_), None) | (None, Some(_)) => false,
-    }
-}
-
-impl Server {
-    /// The sandbox as its supervisor sees it, where it lives.
-    pub(crate) async fn shown(&self, permit: &Permit, mut row: store::Sandbox) -> Result<Sandbox, Refusal> {
-        let mut unenforced = self.known_unenforced();
-        if row.life.state().is_live()
-            && let Ok(description) = self.sandboxes.describe(permit).await
-        {
-            let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
-            let left = description.ttl_left_ms.map(std::time::Duration::from_millis);
-            let told = left.map(|left| now.after(left));
-            // Counted from what is left it would be another millisecond at each look: what is written stays as long as it is right.
-            if !is_about(row.asked.lifetime.deadline, told) {
-                row.asked.lifetime.deadline = told;
-            }
-            unenforced = self.learn_unenforced(description.unenforced);
-        }
-        wire::sandbox(row, unenforced)
-    }
-
-    /// Default limits that this host can't enforce are the same for every sandbox; the first one tells.
-    fn learn_unenforced(&self, told: Vec<String>) -> Vec<String> {
-        if !told.is_empty() {
-            return self.unenforced.get_or_init(|| told).clone();
-        }
-        self.known_unenforced()
-    }
-
-    pub(super) fn known_unenforced(&self) -> Vec<String> {
-        self.unenforced.get().cloned().unwrap_or_default()
-    }
 }

@@ -13,15 +13,15 @@ use futures_util::stream;
 use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use saggar_api::{Code, FileQuery, TreeReport};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, ReadFiles, WriteFiles};
+use saggar_http::download::flushed;
+use saggar_http::extract::{Pieces, Query, too_large};
 use saggar_runtime::{
     Fault, FileEntry, FileFault, FileFaultKind, FileKind, FilePath, Files, Walked, Walking, WriteOptions, Writing,
 };
 
-use super::content::flushed;
-use crate::archive::{self, ArchiveError, Inflater, Item, Kind, Packed, Unpacker};
-use crate::extract::{Pieces, Query, too_large};
-use crate::permitted::{Allowed, ReadFiles, WriteFiles};
-use crate::refusal::Refusal;
+use crate::native::archive::{self, ArchiveError, Inflater, Item, Kind, Packed, Unpacker};
 use crate::server::Shared;
 
 /// Permissions of a directory that an archive has no entry for.
@@ -144,7 +144,7 @@ pub(crate) async fn upload(
     Query(query): Query<FileQuery>,
     mut body: Pieces,
 ) -> Result<axum::Json<TreeReport>, Refusal> {
-    let most = server.config.upload_max.bytes();
+    let most = server.settings.upload_max.bytes();
     if body.expected().is_some_and(|expected| expected > most) {
         return Err(too_large(most));
     }

@@ -3,13 +3,13 @@
 use axum::extract::State;
 use axum::response::Response;
 use saggar_api::{FileChange, FileEvent, ServerSentEvent, WatchQuery};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, ReadFiles};
+use saggar_http::extract::Query;
+use saggar_http::sse::{self, Source};
 use saggar_runtime::{FileEventKind, FilePath, Files, Watching};
 
-use crate::extract::Query;
-use crate::permitted::{Allowed, ReadFiles};
-use crate::refusal::Refusal;
 use crate::server::Shared;
-use crate::sse::{self, Source};
 
 /// Hear of changes to a file or directory
 ///
@@ -27,7 +27,7 @@ pub(crate) async fn watch(
     let (path, user) = server.place(&allowed.permit, &query.path, query.user)?;
     let files = Files::to_read(&server.sandboxes, &allowed.permit, user).await?;
     let watching = files.watch(&path, query.recursive).await?;
-    Ok(sse::answer(server, Changes { watching, path, state: Progress::Beginning }))
+    Ok(sse::answer(server.gate.clone(), Changes { watching, path, state: Progress::Beginning }))
 }
 
 struct Changes {

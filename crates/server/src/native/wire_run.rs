@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use saggar_api as api;
 use saggar_domain::{RunState, Timeout};
+use saggar_http::Refusal;
+use saggar_http::wire;
 use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_class};
 use saggar_runtime::store::RunRow;
 use serde::Deserialize;
-
-use crate::refusal::Refusal;
-use crate::wire;
 
 /// What a tool's call may take unless somebody says.
 const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
