@@ -1,175 +1,138 @@
 //! Forms with files, read as they come: `multipart/form-data`, as RFC 7578 and browsers have it.
 //!
-//! No IO is done here. Bytes go in as they arrive, and parts come out: its headers first, then pieces of its content, then its end. What
-//! may be the beginning of a boundary is held back, and nothing else is.
+//! `multer` finds the parts. What it leaves open is bounded here: how much may come before a part begins, and how much is held at once.
+//! Names are read here too, because clients escape backslashes in them.
 
-use bytes::{Buf, Bytes, BytesMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes of the headers of one part.
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::CONTENT_DISPOSITION;
+use multer::{Field, Multipart};
+use saggar_http::extract::Pieces;
+
+use super::failure::Failure;
+
+/// Most bytes before the content of a part begins: its boundary and its headers, and whatever is before the first.
 const HEADERS_MAX: usize = 16 * 1024;
 /// Longest boundary, by RFC 2046.
 const BOUNDARY_MAX: usize = 70;
-
-/// Why a form isn't taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the form can't be read: {0}")]
-pub(super) struct FormError(&'static str);
-
-/// A piece of a form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
-    /// A part begins.
-    Part {
-        /// Which field it is of.
-        name: String,
-        /// What its file is called.
-        file_name: Option<String>,
-    },
-    /// More of the part's content.
-    Data(Bytes),
-    /// The part is whole.
-    End,
-}
+/// Most that is given to the parser at once.
+const SLICE_MAX: usize = 64 * 1024;
 
 /// A form that is being read.
 #[derive(Debug)]
-pub(super) struct Form {
-    /// What is between two parts, and before it the end of a line.
-    delimiter: Vec<u8>,
-    buffer: BytesMut,
-    state: State,
+pub(super) struct Form<'a> {
+    parts: Multipart<'a>,
+    headers_left: HeadersLeft,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Before the first boundary.
-    Preamble,
-    /// After a boundary: a part, or the end.
-    Between,
-    Headers,
-    Content,
-    Over,
+/// One part of a form: a file, or another field.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub(super) name: String,
+    pub(super) file_name: Option<String>,
+    field: Field<'a>,
+    headers_left: HeadersLeft,
 }
 
-impl Form {
+/// How much may still come before the content of a part begins.
+#[derive(Clone, Debug)]
+struct HeadersLeft(Arc<AtomicUsize>);
+
+impl<'a> Form<'a> {
     /// A form of this content type.
-    pub(super) fn of(content_type: &str) -> Result<Self, FormError> {
-        let boundary = parameter(content_type, "boundary").ok_or(FormError("no boundary is given"))?;
+    pub(super) fn of(content_type: &str, pieces: &'a mut Pieces) -> Result<Self, Failure> {
+        let boundary = multer::parse_boundary(content_type).map_err(|_| unreadable("no boundary is given"))?;
         if boundary.is_empty() || boundary.len() > BOUNDARY_MAX {
-            return Err(FormError("the boundary is too long or too short"));
+            return Err(unreadable("the boundary is too long or too short"));
         }
-        let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
-        // So that the first boundary looks like all others.
-        let buffer = BytesMut::from(&b"\r\n"[..]);
-        Ok(Self { delimiter, buffer, state: State::Preamble })
+        let headers_left = HeadersLeft(Arc::new(AtomicUsize::new(HEADERS_MAX)));
+        let feed = Feed { pieces, rest: Bytes::new(), headers_left: headers_left.clone() };
+        Ok(Self { parts: Multipart::new(stream::try_unfold(feed, Feed::next), boundary), headers_left })
     }
 
-    /// More of the body.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// What comes next; `None` when more must go in.
-    pub(super) fn next(&mut self) -> Result<Option<Item>, FormError> {
-        loop {
-            match self.state {
-                State::Preamble => match find(&self.buffer, &self.delimiter) {
-                    Some(at) => {
-                        self.buffer.advance(at + self.delimiter.len());
-                        self.state = State::Between;
-                    }
-                    None if self.buffer.len() > HEADERS_MAX => {
-                        return Err(FormError("it doesn't begin with its boundary"));
-                    }
-                    None => return Ok(None),
-                },
-                State::Between => {
-                    if self.buffer.starts_with(b"--") {
-                        self.state = State::Over;
-                        continue;
-                    }
-                    // Blanks may follow a boundary.
-                    let Some(end) = find(&self.buffer, b"\r\n") else {
-                        return if self.buffer.len() > HEADERS_MAX {
-                            Err(FormError("a boundary's line has no end"))
-                        } else {
-                            Ok(None)
-                        };
-                    };
-                    if !self.buffer[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
-                        return Err(FormError("a boundary is followed by something else"));
-                    }
-                    // The line's end stays: it may be that of headers that there are none of.
-                    self.buffer.advance(end);
-                    self.state = State::Headers;
-                }
-                State::Headers => {
-                    let Some(end) = find(&self.buffer, b"\r\n\r\n") else {
-                        return if self.buffer.len() > HEADERS_MAX {
-                            Err(FormError("the headers of a part are too long"))
-                        } else {
-                            Ok(None)
-                        };
-                    };
-                    let headers = self.buffer.split_to(end + 4);
-                    self.state = State::Content;
-                    return part(&headers).map(Some);
-                }
-                State::Content => return Ok(self.content()),
-                State::Over => {
-                    // Whatever comes after is nobody's.
-                    self.buffer.clear();
-                    return Ok(None);
-                }
-            }
-        }
-    }
-
-    fn content(&mut self) -> Option<Item> {
-        match find(&self.buffer, &self.delimiter) {
-            Some(0) => {
-                self.buffer.advance(self.delimiter.len());
-                self.state = State::Between;
-                Some(Item::End)
-            }
-            Some(at) => Some(Item::Data(self.buffer.split_to(at).freeze())),
-            None => {
-                let sure = self.buffer.len().saturating_sub(self.delimiter.len() - 1);
-                (sure > 0).then(|| Item::Data(self.buffer.split_to(sure).freeze()))
-            }
-        }
-    }
-
-    /// The body has ended: was that all of the form?
-    pub(super) fn finish(&self) -> Result<(), FormError> {
-        if self.state == State::Over { Ok(()) } else { Err(FormError("it breaks off")) }
+    /// The next part; `None` at the end of the form. The one before must have been read to its end.
+    pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, Failure> {
+        self.headers_left.0.store(HEADERS_MAX, Ordering::Relaxed);
+        let Some(field) = self.parts.next_field().await.map_err(explained)? else { return Ok(None) };
+        let disposition = field.headers().get_all(CONTENT_DISPOSITION).iter().next_back();
+        let disposition = disposition.ok_or_else(|| unreadable("a part has no Content-Disposition"))?;
+        let disposition = std::str::from_utf8(disposition.as_bytes())
+            .map_err(|_| unreadable("the headers of a part are not UTF-8"))?;
+        let name = parameter(disposition, "name").ok_or_else(|| unreadable("a part has no name"))?;
+        Ok(Some(Part {
+            name: unescaped(&name),
+            file_name: parameter(disposition, "filename").map(|name| unescaped(&name)),
+            headers_left: self.headers_left.clone(),
+            field,
+        }))
     }
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    // All that is looked for begins with the end of a line, which content seldom has.
-    let mut from = 0;
-    while let Some(at) = bytes[from..].iter().position(|byte| *byte == wanted[0]) {
-        from += at;
-        if bytes[from..].starts_with(wanted) {
-            return Some(from);
-        }
-        from += 1;
+impl Part<'_> {
+    /// More of its content; `None` when it is whole.
+    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.headers_left.0.store(usize::MAX, Ordering::Relaxed);
+        self.field.chunk().await.map_err(explained)
     }
-    None
 }
 
-fn part(headers: &[u8]) -> Result<Item, FormError> {
-    let text = std::str::from_utf8(headers).map_err(|_| FormError("the headers of a part are not UTF-8"))?;
-    let disposition = text.split("\r\n").filter_map(|line| line.split_once(':'));
-    let disposition =
-        disposition.filter(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition")).map(|(_, value)| value);
-    let disposition = disposition.last().ok_or(FormError("a part has no Content-Disposition"))?;
-    let name = parameter(disposition, "name").ok_or(FormError("a part has no name"))?;
-    Ok(Item::Part {
-        name: unescaped(&name),
-        file_name: parameter(disposition, "filename").map(|name| unescaped(&name)),
-    })
+/// The body, as the parser gets it: it takes whatever is ready, so it is given one slice at a time.
+struct Feed<'a> {
+    pieces: &'a mut Pieces,
+    rest: Bytes,
+    headers_left: HeadersLeft,
+}
+
+impl Feed<'_> {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, FeedError> {
+        // Not ready for a moment, so that the parser looks at what it has.
+        tokio::task::yield_now().await;
+        while self.rest.is_empty() {
+            match self.pieces.next().await {
+                Ok(Some(piece)) => self.rest = piece,
+                Ok(None) => return Ok(None),
+                Err(refusal) => return Err(FeedError(refusal.into())),
+            }
+        }
+        let left = self.headers_left.0.load(Ordering::Relaxed);
+        let slice = self.rest.split_to(self.rest.len().min(SLICE_MAX).min(left));
+        if slice.is_empty() {
+            return Err(FeedError(unreadable(
+                "the headers of a part are too long, or it doesn't begin with its boundary",
+            )));
+        }
+        if left != usize::MAX {
+            self.headers_left.0.store(left - slice.len(), Ordering::Relaxed);
+        }
+        Ok(Some((slice, self)))
+    }
+}
+
+/// Why the body could not be read on, on its way through the parser.
+#[derive(Debug, thiserror::Error)]
+#[error("the body can't be read on")]
+struct FeedError(Failure);
+
+fn explained(error: multer::Error) -> Failure {
+    match error {
+        multer::Error::StreamReadFailed(cause) => match cause.downcast::<FeedError>() {
+            Ok(cause) => cause.0,
+            Err(_) => unreadable("it breaks off"),
+        },
+        multer::Error::IncompleteStream
+        | multer::Error::IncompleteHeaders
+        | multer::Error::IncompleteFieldData { .. } => {
+            unreadable("it breaks off, or a boundary is followed by something else")
+        }
+        other => unreadable(&other.to_string()),
+    }
+}
+
+fn unreadable(why: &str) -> Failure {
+    Failure::invalid(format!("the form can't be read: {why}"))
 }
 
 /// What browsers escape in a name, and nothing else: a percent sign of its own stays one.
@@ -213,43 +176,46 @@ fn value(text: &str) -> Option<(String, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use http::HeaderMap;
+
     use super::*;
 
     const KIND: &str = "multipart/form-data; boundary=XX";
 
     type Parts = Vec<(Option<String>, Vec<u8>)>;
 
-    fn read(body: &[u8], piece: usize) -> Result<Parts, FormError> {
-        let mut form = Form::of(KIND)?;
-        let (mut parts, mut whole) = (Vec::new(), 0);
-        for piece in body.chunks(piece) {
-            form.push(piece);
-            while let Some(item) = form.next()? {
-                match item {
-                    Item::Part { file_name, .. } => parts.push((file_name, Vec::new())),
-                    Item::Data(bytes) => parts.last_mut().unwrap().1.extend_from_slice(&bytes),
-                    Item::End => whole += 1,
-                }
+    async fn read(body: &[u8], piece: usize) -> Result<Parts, Failure> {
+        let pieces: Vec<_> =
+            body.chunks(piece).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
+        let mut pieces = Pieces::of(&HeaderMap::new(), Body::from_stream(stream::iter(pieces)));
+        let mut form = Form::of(KIND, &mut pieces)?;
+        let mut parts = Vec::new();
+        while let Some(mut part) = form.next().await? {
+            let mut content = Vec::new();
+            while let Some(data) = part.data().await? {
+                content.extend_from_slice(&data);
             }
+            parts.push((part.file_name, content));
         }
-        form.finish()?;
-        assert_eq!(whole, parts.len());
         Ok(parts)
     }
 
-    #[test]
-    fn parts_come_out_however_they_are_cut() {
+    #[tokio::test]
+    async fn parts_come_out_however_they_are_cut() {
         let body = b"--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a b/\xc3\xa9.txt\"\r\nContent-Type: text/plain\r\n\r\n\
             one\r\n--X\r\n--XY\r\r\n--XX\r\ncontent-disposition: form-data; filename=x;name=file\r\n\r\n\r\n--XX--\r\nepilogue";
         for piece in [1, 2, 7, 1000] {
-            let parts = read(body, piece).unwrap();
+            let parts = read(body, piece).await.unwrap();
             assert_eq!(parts[0], (Some("a b/é.txt".to_owned()), b"one\r\n--X\r\n--XY\r".to_vec()), "{piece}");
             assert_eq!(parts[1], (Some("x".to_owned()), Vec::new()), "{piece}");
         }
     }
 
-    #[test]
-    fn what_is_no_form_is_refused() {
+    #[tokio::test]
+    async fn what_is_no_form_is_refused() {
         for wrong in [
             &b""[..],
             b"--XX\r\n",
@@ -259,12 +225,29 @@ mod tests {
             b"--XXjunk\r\n\r\n\r\n--XX--",
             b"nothing like it",
         ] {
-            assert!(read(wrong, 5).is_err(), "{:?}", String::from_utf8_lossy(wrong));
+            assert!(read(wrong, 5).await.is_err(), "{:?}", String::from_utf8_lossy(wrong));
         }
-        assert!(read(&[b"--XX\r\nA: ", &[b'x'; 20_000][..]].concat(), 1000).is_err());
         for kind in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=\"unended"]
         {
-            assert!(Form::of(kind).is_err(), "{kind}");
+            assert!(Form::of(kind, &mut Pieces::of(&HeaderMap::new(), Body::empty())).is_err(), "{kind}");
+        }
+    }
+
+    /// Content is bounded by who reads it, and not here.
+    #[tokio::test]
+    async fn what_comes_before_a_part_is_bounded_and_its_content_is_not() {
+        let begin = &b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\n"[..];
+        let long = vec![b'x'; 4 * SLICE_MAX];
+        let end = &b"\r\n--XX--"[..];
+        let of_content = [begin, b"\r\n", &long, end].concat();
+        let of_headers = [begin, b"A: ", &long, b"\r\n\r\n", end].concat();
+        let before = [&long, begin, b"\r\n", end].concat();
+        for piece in [1000, usize::MAX] {
+            assert_eq!(read(&of_content, piece).await.unwrap()[0].1.len(), long.len());
+            for too_much in [&of_headers, &before] {
+                let failure = format!("{:?}", read(too_much, piece).await.unwrap_err());
+                assert!(failure.contains("too long"), "{failure}");
+            }
         }
     }
 
@@ -273,6 +256,7 @@ mod tests {
         let name = |text: &str| parameter(text, "filename").map(|name| unescaped(&name));
         assert_eq!(name("form-data; name=\"a\"; filename=\"q%22q%.txt\"").unwrap(), "q\"q%.txt");
         assert_eq!(name("form-data; filename=\"a\\\"b;c\"; x=y").unwrap(), "a\"b;c");
+        assert_eq!(name("form-data; filename=\"a\\\\\"; x=y").unwrap(), "a\\");
         assert_eq!(name("form-data; name=\"filename=x\""), None);
     }
 }

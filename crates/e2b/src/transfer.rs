@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::connect;
 use super::failure::{Code, Failure};
 use super::filesystem;
-use super::form::{Form, FormError, Item};
+use super::form::Form;
 use super::token::{self, FileQuery, Operation};
 use crate::state::Shared;
 
@@ -143,50 +143,47 @@ impl Upload<'_> {
 
     /// A form of files, each called by where it is to go; or of one, for which the address says it.
     async fn form(mut self, kind: &str, path: Option<&str>, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
-        let mut form = Form::of(kind)?;
         let mut allowance = Allowance::of(self.server, pieces.expected())?;
-        let mut current: Option<(FilePath, Writing)> = None;
-        while let Some(piece) = pieces.next().await? {
-            form.push(&piece);
-            while let Some(item) = form.next()? {
-                match item {
-                    Item::Part { name, file_name } if name == "file" => {
-                        if self.written.len() >= FILES_MAX {
-                            return Err(Failure::new(
-                                Code::TooLarge,
-                                format!("a form has more than {FILES_MAX} files"),
-                            ));
-                        }
-                        let to = match (path, file_name) {
-                            (Some(_), _) if !self.written.is_empty() => {
-                                return Err(Failure::invalid("many files need names of their own, and no `path`"));
-                            }
-                            (Some(path), _) => path.to_owned(),
-                            (None, Some(name)) => name,
-                            (None, None) => return Err(Failure::invalid("a file of the form has no name")),
-                        };
-                        let to = filesystem::place(&to, self.user)?;
-                        let writing = self.begin(&to, None).await?;
-                        current = Some((to, writing));
-                    }
-                    // Fields that are no files say nothing here.
-                    Item::Part { .. } => current = None,
-                    Item::Data(bytes) => {
-                        allowance.take(bytes.len())?;
-                        if let Some((_, writing)) = &mut current {
-                            writing.data(&bytes).await?;
-                        }
-                    }
-                    Item::End => {
-                        if let Some((path, writing)) = current.take() {
-                            self.finish(&path, writing).await?;
-                        }
-                    }
+        let mut form = Form::of(kind, &mut pieces)?;
+        while let Some(mut part) = form.next().await? {
+            // Fields that are no files say nothing here.
+            let mut file = match part.name.as_str() {
+                "file" => Some(self.begin_part(path, part.file_name.take()).await?),
+                _ => None,
+            };
+            while let Some(data) = part.data().await? {
+                allowance.take(data.len())?;
+                if let Some((_, writing)) = &mut file {
+                    writing.data(&data).await?;
                 }
             }
+            if let Some((to, writing)) = file {
+                self.finish(&to, writing).await?;
+            }
         }
-        form.finish()?;
+        drop(form);
+        // What follows the form says nothing, and is taken so that the connection can be used again.
+        while let Some(piece) = pieces.next().await? {
+            allowance.take(piece.len())?;
+        }
         Ok(self.written)
+    }
+
+    async fn begin_part(&self, path: Option<&str>, file_name: Option<String>) -> Result<(FilePath, Writing), Failure> {
+        if self.written.len() >= FILES_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("a form has more than {FILES_MAX} files")));
+        }
+        let to = match (path, file_name) {
+            (Some(_), _) if !self.written.is_empty() => {
+                return Err(Failure::invalid("many files need names of their own, and no `path`"));
+            }
+            (Some(path), _) => path.to_owned(),
+            (None, Some(name)) => name,
+            (None, None) => return Err(Failure::invalid("a file of the form has no name")),
+        };
+        let to = filesystem::place(&to, self.user)?;
+        let writing = self.begin(&to, None).await?;
+        Ok((to, writing))
     }
 
     async fn begin(&self, path: &FilePath, expected: Option<u64>) -> Result<Writing, Failure> {
@@ -249,10 +246,4 @@ async fn inflate(
 
 fn not_gzip() -> Failure {
     Failure::invalid("what should be gzip is not, or is cut off")
-}
-
-impl From<FormError> for Failure {
-    fn from(error: FormError) -> Self {
-        Self::invalid(error.to_string())
-    }
 }
