@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use saggar_api::{CreatedKey, KeyName, Secret};
 use saggar_domain::{Code, Problem, ProjectName};
+use saggar_http::wire;
 use saggar_runtime::Fault;
 use saggar_runtime::store::Store;
 
 use crate::serve::ServeError;
-use crate::wire;
 
 /// Makes a key of a project, and the project if it isn't there; `None` is the one that every server has.
 pub async fn create_key(

@@ -49,7 +49,9 @@ const LAYERS: &[Layer] = &[
         &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"],
         Forbidden,
     ),
-    layer("server", &["domain", "api", "runtime"], Forbidden),
+    layer("http", &["domain", "api", "runtime"], Forbidden),
+    layer("e2b", &["domain", "api", "runtime", "http"], Forbidden),
+    layer("server", &["domain", "api", "runtime", "http", "e2b"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer("cli", &["domain", "api", "supervisor", "sandbox", "conformance", "server"], Forbidden),
     // Measures the binary from outside, so it links nothing of ours.
