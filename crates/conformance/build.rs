@@ -1,6 +1,7 @@
-//! Builds the attacker (static, musl) and leaves it where `attacker_image.rs` embeds it.
+//! Builds the attacker (static, musl) for `attacker_image.rs` to embed.
 //!
-//! A build of its own, because the attacker must be static whatever the host binary is: it runs in every runtime that is probed.
+//! This is a separate build because the attacker must be static whatever the host binary is: it runs in every runtime
+//! that is probed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ fn main() {
     }
     let target = format!("{}-unknown-linux-musl", variable("CARGO_CFG_TARGET_ARCH"));
     let out = PathBuf::from(variable("OUT_DIR"));
-    // Shared by all profiles of the outer build: the attacker is the same in each.
+    // All profiles of the outer build share the directory: the attacker is the same in each.
     let directory = out.ancestors().nth(4).unwrap_or(&out).join("attacker-build");
     build(&attacker, &target, &directory);
     let built = directory.join(&target).join("guest/saggar-attacker");
@@ -36,7 +37,7 @@ fn build(attacker: &Path, target: &str, directory: &Path) {
         .arg(attacker.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(directory)
-        // What the outer build was told about its own target or instrumentation is not for the attacker.
+        // Flags for the outer build's target or instrumentation must not apply to the attacker.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
