@@ -1,7 +1,7 @@
-//! Links in git directories: git makes none there, and writes through those it finds, out of the workspace.
+//! Links in git directories: git creates none there, and writes through any it finds, out of the workspace.
 //!
-//! The kernel can't keep a program from making one beside files that it may make. So when a sandbox is dead, links that are younger
-//! than it are removed from the git directories it could write, before anyone is told that it ended.
+//! The kernel can't stop a program from creating a link beside files that it may create. So once a sandbox is dead,
+//! links newer than it are removed from the git directories it could write, before its end is reported.
 //!
 //! Where the workspace is a git directory itself, age is not enough: a directory with an older link in it may have been moved among git's
 //! own files, and the link is as old as before. (Elsewhere a git directory is a mount of its own, and nothing can be moved into it.) There
