@@ -182,7 +182,7 @@ impl DataDirectory {
         self.made("changes")
     }
 
-    /// The directory of control sockets, likewise.
+    /// The directory of control sockets, created when it is first needed.
     pub(crate) fn control(&self) -> std::io::Result<OwnedFd> {
         self.made("control")
     }

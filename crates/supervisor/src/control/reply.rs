@@ -1,4 +1,4 @@
-//! What the process that holds a sandbox answers.
+//! Replies of a sandbox's supervisor.
 
 use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId, Usage};
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ pub struct ExecState {
     /// Its working directory, as it was asked for or by default.
     #[serde(default)]
     pub cwd: String,
-    /// What whoever started it called it.
+    /// The tag that its starter gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Its process id inside.
@@ -131,10 +131,11 @@ pub struct ExecState {
     /// Whether there is no process of it any more, though its end may not be told yet because its output isn't taken.
     #[serde(default)]
     pub is_deserted: bool,
-    /// What it used; `None` while it runs and where nobody counted.
+    /// Resources it used; `None` while it runs and if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What was refused to it and cut off from it, each once. Where it can't be told whose process it was, all that ran have it.
+    /// Actions that were refused or cut off, each kind once. If a process can't be attributed to an exec, all execs
+    /// that ran have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
     /// Why it isn't an ordinary end.
@@ -213,7 +214,7 @@ pub enum EventBody {
     Unknown,
 }
 
-/// The last word about a sandbox, also kept as a file until a server has read it.
+/// The final report of a sandbox, also kept as a file until a server has read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Final {
     /// The version of this record.

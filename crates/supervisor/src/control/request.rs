@@ -1,4 +1,4 @@
-//! What is asked of the process that holds a sandbox.
+//! Requests to a sandbox's supervisor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use saggar_domain::{ExecId, SandboxId, User};
 use serde::{Deserialize, Serialize};
 
-/// How a supervisor is told what to hold: the first thing it reads, on its standard input.
+/// The first message to a supervisor, on its standard input: the sandbox to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// [`super::CONTROL`] of whoever starts it.
+    /// [`super::CONTROL`] of the process that starts it.
     pub v: u32,
     /// Where records, control sockets and final reports are.
     pub data_directory: PathBuf,
@@ -19,16 +19,16 @@ pub struct Start {
     pub spec: serde_json::Value,
     /// How long it lives.
     pub terms: Terms,
-    /// Whether it is made ahead: it then has no owner until it is claimed, and of its terms only
-    /// the time to live holds until then.
+    /// Whether it is created ahead for the pool: it then has no owner until it is claimed, and of its terms only the
+    /// time to live applies until then.
     #[serde(default)]
     pub is_pooled: bool,
 }
 
-/// A request. What it asks decides what comes back.
+/// A request. The operation decides the kind of reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// What the asker speaks.
+    /// The client's protocol version.
     pub v: u32,
     /// What is asked.
     #[serde(flatten)]
@@ -41,7 +41,7 @@ pub struct Request {
 pub enum Op {
     /// Everything about the sandbox: `described`.
     Describe,
-    /// Give a sandbox that was made ahead to its owner: `described`.
+    /// Give a pooled sandbox to its owner: `described`.
     Claim {
         /// From now on.
         terms: Terms,
@@ -66,8 +66,8 @@ pub enum Op {
         /// The number on Linux.
         signal: u8,
         scope: Scope,
-        /// Whether `done` comes only when there is no process of the exec any more, however long that takes. A supervisor that doesn't know
-        /// this answers at once.
+        /// Whether `done` comes only once the exec has no process left, however long that takes. A supervisor that
+        /// doesn't know this field answers at once.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         wait: bool,
     },
@@ -77,7 +77,7 @@ pub enum Op {
     Open { target: Target, user: User },
     /// New terms from now on: `described`.
     SetTerms { terms: Terms },
-    /// Somebody uses the sandbox in a way that can't be seen from here: `done`.
+    /// Record that the sandbox is in use in a way that the supervisor can't see: `done`.
     Touch,
     /// Freeze every process of the sandbox: `described`.
     Pause,
@@ -131,7 +131,7 @@ pub struct StartExec {
     /// Working directory; `None` for the sandbox's.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// As whom; `None` for the sandbox's user.
+    /// The user it runs as; `None` for the sandbox's user.
     #[serde(default)]
     pub user: Option<User>,
     /// Whether it gets a stdin; without, it reads an end of file.
@@ -149,7 +149,7 @@ pub struct StartExec {
     /// How much of its output is kept; `None` for the default.
     #[serde(default)]
     pub output_bytes: Option<u64>,
-    /// What whoever started it calls it, for whoever looks later.
+    /// A tag that the starter chooses, shown to other clients later.
     #[serde(default)]
     pub tag: Option<String>,
     /// Whether this connection goes on to follow it.
@@ -181,7 +181,7 @@ pub struct WindowSize {
     pub cols: u16,
 }
 
-/// Whom to follow, and from where.
+/// Which exec to follow, and from where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attach {
     pub exec_id: ExecId,
@@ -203,7 +203,7 @@ pub enum From {
     Offsets { stdout: u64, stderr: u64 },
 }
 
-/// Whom a signal is for.
+/// Which processes a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
