@@ -1,4 +1,5 @@
-//! The host's side, for tests: starts an agent and speaks frames with it. Every wait has a deadline and fails the test.
+//! The host's side, for tests: starts an agent and exchanges frames with it. Every wait has a deadline and fails the
+//! test.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -20,8 +21,8 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A user who owns nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// The agent to test: the one built with the tests, or, by its path in this variable, one built as it ships (profile
-/// `guest`, without the standard library).
+/// The agent to test: the one built with the tests, or one built for release (profile `guest`, without the standard
+/// library), by its path in this variable.
 pub fn agent() -> String {
     std::env::var("SAGGAR_GUEST_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_saggar-guest").to_owned())
 }
@@ -31,7 +32,7 @@ pub struct Host {
     stream: UnixStream,
     decoder: Decoder<FromGuest>,
     received: VecDeque<FromGuest>,
-    /// What is told of execs beside their course: `Used` and `Deserted`.
+    /// Reports about execs outside their regular sequence: `Used` and `Deserted`.
     pub asides: VecDeque<FromGuest>,
     read_size: usize,
     is_one_shot: bool,
@@ -39,13 +40,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// An agent that is an ordinary child of the test, where the test wants to look at its process.
+    /// An agent that is an ordinary child of the test, for tests that inspect its process.
     pub fn start_as_child() -> Host {
         Host::start_with(Command::new(agent()))
     }
 
-    /// An agent that is PID 1 of a pid namespace with its own `/proc`, as in a sandbox, so that it leaves nothing behind
-    /// whatever becomes of the test. It is root, with all that the test may do.
+    /// An agent that is PID 1 of a pid namespace with its own `/proc`, as in a sandbox, so that it leaves nothing
+    /// behind whatever happens to the test. It is root, with all privileges of the test.
     pub fn start() -> Host {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc", &agent()]);
@@ -86,7 +87,7 @@ impl Host {
         self.agent.id()
     }
 
-    /// Makes this a slow host.
+    /// Simulates a slow host.
     pub fn read_at_most(&mut self, bytes: usize) {
         self.read_size = bytes;
     }
@@ -113,8 +114,8 @@ impl Host {
         let length = size_of_val(&*raw) as u32;
         let mut control = vec![0u64; 128];
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: all zeroes are a msghdr that says nothing; then it points to one slice and to one buffer that has room for one header and
-        // the numbers, which the macros compute.
+        // SAFETY: all zeroes are a valid, empty msghdr; then it points to one slice and to one buffer that has room for
+        // one header and the numbers, which the macros compute.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &raw mut part;
@@ -140,7 +141,7 @@ impl Host {
         ours
     }
 
-    /// The next frame, or `None` when the agent has closed the channel.
+    /// The next frame, or `None` if the agent has closed the channel.
     pub fn try_next(&mut self) -> Option<FromGuest> {
         while self.received.is_empty() {
             if !self.read() {
@@ -150,7 +151,7 @@ impl Host {
         self.received.pop_front()
     }
 
-    /// The next of those that are told beside the course of an exec.
+    /// The next report outside the regular sequence of an exec.
     pub fn next_aside(&mut self) -> FromGuest {
         while self.asides.is_empty() {
             assert!(self.read(), "the agent is still there");
@@ -158,7 +159,7 @@ impl Host {
         self.asides.pop_front().unwrap()
     }
 
-    /// Reads once; false when the agent has closed the channel.
+    /// Reads once; false if the agent has closed the channel.
     fn read(&mut self) -> bool {
         let mut buffer = vec![0; self.read_size];
         let count = match self.stream.read(&mut buffer) {
@@ -193,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Collects everything about the one running exec, up to the end of all it has started.
+    /// Collects everything about the one running exec, up to the end of its tree.
     pub fn finish(&mut self) -> Outcome {
         let outcome = self.finish_program();
         if !self.is_one_shot {
@@ -241,7 +242,7 @@ impl Host {
         assert_eq!(self.next(), FromGuest::Failed { exec, stage, errno }, "{what}");
     }
 
-    /// Waits for the agent to leave by itself and returns its status.
+    /// Waits for the agent to exit by itself and returns its status.
     pub fn wait_for_leave(mut self) -> i32 {
         while self.try_next().is_some() {}
         self.agent.wait().unwrap().code().expect("the agent exits and is not killed")
