@@ -257,7 +257,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The agent leaves when the channel closes. To kill it, or what it was started by, is for one that does not.
+        // The agent exits when the channel closes. If it doesn't, it or its parent process is killed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         if let Ok(None) = self.agent.try_wait() {
             // SAFETY: takes numbers only.
@@ -269,13 +269,13 @@ impl Drop for Host {
                 libc::close(agent);
             }
         }
-        // Gone already is what we want, and then there is nothing to kill.
+        // It may be gone already; then there is nothing to kill.
         let _ = self.agent.kill();
         let _ = self.agent.wait(); // Our own child: reaping it can't fail usefully.
     }
 }
 
-/// Everything that was told about an exec.
+/// Everything that was reported about an exec.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub stdout: Vec<u8>,
@@ -290,7 +290,7 @@ impl Outcome {
     }
 }
 
-/// A request for this command line, as root without capabilities, with nothing special.
+/// A request for this command line, as root without capabilities, with default settings.
 pub fn command(argv: &[&str]) -> ExecRequest {
     ExecRequest {
         exec: 1,
@@ -322,12 +322,12 @@ pub fn opening(target: OpenTarget) -> OpenRequest {
     OpenRequest { stream: 1, uid: 0, gid: 0, groups: vec![], keep_capabilities: false, target }
 }
 
-/// Makes a file or directory somebody's.
+/// Changes the owner of a file or directory.
 pub fn give(path: impl AsRef<Path>, uid: u32, gid: u32) {
     std::os::unix::fs::fchown(std::fs::File::open(path).unwrap(), Some(uid), Some(gid)).unwrap();
 }
 
-/// Asks again and again until it is so.
+/// Polls until the condition holds.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !is_so() {
@@ -336,7 +336,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A directory of the test's own, gone at its end.
+/// A private directory of the test, removed at its end.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -344,7 +344,7 @@ impl Scratch {
         Scratch::below(&std::env::temp_dir())
     }
 
-    /// One that is on no disk, for what would take a disk long.
+    /// A directory in memory, for operations that would be slow on a disk.
     pub fn in_memory() -> Scratch {
         Scratch::below(Path::new("/dev/shm"))
     }
@@ -365,8 +365,8 @@ impl Scratch {
         self.0.to_str().unwrap()
     }
 
-    /// A file in it with these permissions. Another process writes it: were it open for writing here, a process that
-    /// another test starts at that moment would have it open, too, and nobody could execute it ("text file busy").
+    /// A file in it with these permissions. Another process writes it: if it were open for writing here, a process that
+    /// another test starts at that moment would inherit it, and it could not be executed ("text file busy").
     pub fn file(&self, name: &str, content: &[u8], mode: u32) -> String {
         let path = format!("{}/{name}", self.text());
         let mut install = Command::new("install");
@@ -380,7 +380,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in the temporary directory does not change what the test has found.
+        // Leftovers in the temporary directory don't change the test's result.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
