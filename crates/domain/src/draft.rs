@@ -1,7 +1,6 @@
-//! Drafts: a spec as a file or the command line gives it, before defaults, and how two drafts are merged.
+//! Drafts: a spec as a file or the command line gives it, before defaults; and how two of them become one.
 //!
-//! Neither source overrides the other: a value given twice, with different values, is an error, because either choice
-//! would surprise someone.
+//! Nothing is overridden: a value given twice, differently, is an error, because either reading would surprise someone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,48 +18,54 @@ const SPEC_SCHEMA: &str = "saggar.spec/v1";
 /// Most entries of the environment.
 const ENV_ENTRIES_MAX: usize = 1024;
 
-/// A spec in which values may be missing.
+/// A spec with holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct Draft {
-    /// The format of the file; absent means the only existing one.
+    /// Which format the file is in; absent means the only one there is.
     pub schema: Option<String>,
+    /// The isolation primitive.
     pub tier: Option<Tier>,
+    /// The filesystem to start from.
     pub template: Option<Template>,
+    /// The directory mounted at /workspace.
     pub workspace: Option<HostPath>,
-    /// What a program may write in the workspace.
+    /// What may be written of it.
     pub fs: Option<FsMode>,
-    /// Read-only paths in the workspace, in addition to the built-in ones.
+    /// Paths in the workspace that stay as they are, besides the built-in ones.
     pub protect: Vec<ProtectedPath>,
-    /// Further files and directories of the host.
+    /// More of the host's files and directories.
     pub mounts: Vec<Mount>,
-    /// Environment of the program, in addition to the built-in variables.
+    /// Environment of the program, besides the built-in one.
     pub env: EnvDraft,
     pub cwd: Option<GuestPath>,
+    /// Who the program runs as.
     pub user: Option<User>,
+    /// How it reaches the network.
     pub network: Option<NetworkMode>,
+    /// Limits asked for.
     pub limits: DraftLimits,
-    /// Whether an unenforceable default limit is an error too.
+    /// Whether an unenforceable default is an error too.
     pub strict: Option<bool>,
 }
 
-/// Limits in which values may be missing.
+/// Limits with holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct DraftLimits {
     pub timeout: Option<Timeout>,
-    /// Memory of the whole process tree.
+    /// Memory of the tree.
     pub memory: Option<ByteSize>,
     pub cpus: Option<Cpus>,
-    /// Number of processes and threads.
+    /// Processes and threads.
     pub pids: Option<Count>,
     pub disk: Option<ByteSize>,
     pub files: Option<Count>,
     pub output: Option<ByteSize>,
 }
 
-/// Accepts only a table. The implementation that serde derives would also accept a list, by the order of the fields: a
-/// value could then land in the wrong field, and a new field would change the meaning of old files.
+/// A table is read from a table alone. What serde derives would also take a list, by the order of the fields: then a value
+/// could mean what nobody wrote, and a new field would change what old files say.
 macro_rules! only_from_a_table {
     ($($name:ident),+) => {$(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -74,7 +79,7 @@ macro_rules! only_from_a_table {
                     }
 
                     fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
-                        // The derived implementation: `remote` makes it a plain function of the type.
+                        // The one that was derived: `remote` makes it a plain function of the type.
                         $name::deserialize(serde::de::value::MapAccessDeserializer::new(map))
                     }
                 }
@@ -87,12 +92,12 @@ pub(crate) use only_from_a_table;
 
 only_from_a_table!(Draft, DraftLimits);
 
-/// Environment entries; each name occurs once.
+/// Environment entries, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvDraft(BTreeMap<String, String>);
 
 impl Draft {
-    /// Merges two drafts. Fails if both give different values for the same field.
+    /// One draft out of two; an error where both speak of the same thing and disagree.
     pub fn merge(self, other: Self) -> Result<Self, Problem> {
         let mut env = self.env;
         for (name, value) in other.env.0 {
@@ -123,21 +128,21 @@ impl Draft {
         })
     }
 
-    /// Fails if this version doesn't read the file's format.
+    /// Refuses a file of a format this version doesn't read.
     pub fn check_schema(&self) -> Result<(), Problem> {
         match self.schema.as_deref() {
             None | Some(SPEC_SCHEMA) => Ok(()),
             Some(other) => Err(Problem::new(
                 Code::InvalidSpec,
-                format!("the spec has the unknown schema {other:?}"),
-                format!("this version reads {SPEC_SCHEMA:?}; leave `schema` out to use it"),
+                format!("the spec is of schema {other:?}"),
+                format!("this version reads {SPEC_SCHEMA:?}; leave `schema` out to mean that"),
             )),
         }
     }
 }
 
 impl EnvDraft {
-    /// Adds an entry. The same name with another value is an error.
+    /// Adds an entry; the same name with another value is ambiguous.
     pub fn insert(&mut self, name: String, value: String) -> Result<(), Problem> {
         let is_name = !name.is_empty() && !name.contains(['=', '\0']);
         if !is_name || value.contains('\0') {
@@ -172,7 +177,7 @@ impl EnvDraft {
     }
 }
 
-/// A JSON object may contain a key twice, and a map would keep the last value. Here that is an error.
+/// A JSON object may name a key twice, and a map would keep the last: here that is an error.
 impl<'de> Deserialize<'de> for EnvDraft {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;
@@ -202,14 +207,14 @@ fn one_of<T: PartialEq>(name: &str, a: Option<T>, b: Option<T>) -> Result<Option
     match (a, b) {
         (Some(a), Some(b)) if a != b => Err(Problem::new(
             Code::AmbiguousMerge,
-            format!("{name} has different values in the spec file and on the command line"),
-            "give it in one place only: neither overrides the other",
+            format!("{name} is given both in the spec file and on the command line, differently"),
+            "give it in one place: neither overrides the other",
         )),
         (a, b) => Ok(a.or(b)),
     }
 }
 
-/// Appends the second list to the first, without duplicates.
+/// The second list after the first, each entry once.
 fn joined<T: PartialEq>(mut a: Vec<T>, b: Vec<T>) -> Vec<T> {
     for item in b {
         if !a.contains(&item) {

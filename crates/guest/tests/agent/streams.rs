@@ -69,7 +69,7 @@ fn all_that_the_largest_pipe_holds_at_the_end_arrives() {
 
 /// The process must end, although it may not have been reaped.
 fn check_ends(pid: u32) {
-    // SAFETY: takes numbers only, and returns a descriptor that nobody else has.
+    // SAFETY: takes numbers only, and returns a new descriptor that nothing else owns.
     let process = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32) };
     let mut entry = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, and the count says so.
