@@ -116,7 +116,7 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
     for (arguments, said) in [
         (&["--case", "F99"][..], "there is no case \"F99\""),
         (&["--case", "F99"], "F02"),
-        (&["--tier", "vm"], "the tier vm can't be probed here"),
+        (&["--tier", "vm"], "tier vm can't be probed here"),
         (&["--case", "F19", "--report", "/nonexistent/report.md"], "can't be written"),
         (&["--via", "env true", "--as-root"], "no place for the attempt"),
         (&["--via", "env {}", "--case", "NS12b"], "by root"),

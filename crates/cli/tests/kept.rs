@@ -205,7 +205,7 @@ fn another_directory_in_the_workspaces_place_is_not_written() {
     // A directory of its own in that place is another one too.
     assert_eq!(place.sh(&["--workspace", &show(&place.workspace())], "rm a; mkdir -p a/sub").code, 0);
     let done = changes(&place, &["apply", &second]);
-    assert!(done.code == 125 && done.stderr.contains("is another directory"), "{done:?}");
+    assert!(done.code == 125 && done.stderr.contains("is not the directory that the sandbox worked on"), "{done:?}");
     assert_eq!(
         (names(&place.path("victim")), names(&place.path("workspace/a"))),
         (vec!["sub".to_owned()], vec!["sub".to_owned()])

@@ -335,7 +335,7 @@ fn root_of_a_namespace_without_ids_is_told_what_it_is() {
     command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/").stdout(std::process::Stdio::piped());
     let done = finish(command.stderr(std::process::Stdio::piped()).spawn().expect("util-linux is there"));
     assert_eq!(done.code, 126, "{done:?}");
-    assert!(done.stderr.contains("unshare -r") && done.stderr.contains("as the ordinary user you are"), "{done:?}");
+    assert!(done.stderr.contains("unshare -r") && done.stderr.contains("as an ordinary user"), "{done:?}");
 }
 
 /// `saggar` as an ordinary user who owns the data directory, whoever runs the tests.
