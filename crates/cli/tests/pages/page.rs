@@ -8,6 +8,8 @@
 //! | `<!-- file: NAME -->` | the block is a file that later commands use |
 //! | `<!-- repeat until shown -->` | a person is slower than what the command looks at: repeat it until it shows this |
 //! | `<!-- server stopped -->` | the page has told the reader to stop the server |
+//!
+//! What `cargo measure` writes, between its own marks, is not run either.
 
 /// Blocks that are commands.
 const COMMANDS: [&str; 2] = ["sh", "console"];
@@ -64,16 +66,14 @@ impl Page {
         let mut is_measured = false;
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
         while let Some((number, line)) = lines.next() {
-            if line.starts_with("<!-- measured: begin") {
-                is_measured = true;
-                page.not_run.push((number, line.to_owned()));
-            }
+            is_measured |= line.starts_with("<!-- measured: begin");
             is_measured &= !line.starts_with("<!-- measured: end");
             if let Some(language) = line.trim_start().strip_prefix("```") {
                 let block: Vec<(usize, &str)> =
                     lines.by_ref().take_while(|(_, line)| !line.trim_start().starts_with("```")).collect();
-                if !is_measured {
-                    page.block(number, language, &block, std::mem::take(&mut marks))?;
+                match is_measured {
+                    true => page.not_run.push((number, "what `cargo measure` did when it wrote this".to_owned())),
+                    false => page.block(number, language, &block, std::mem::take(&mut marks))?,
                 }
                 continue;
             }
