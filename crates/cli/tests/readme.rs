@@ -1,4 +1,4 @@
-//! H07: every row of the README's table of flags has a test, by name, and so has every attempt on the server that the threat model names. A flag
+//! H07: every row of the table of flags in docs/run.md has a test, by name, and so has every attempt on the server that the threat model names. A flag
 //! without one, or a test that is gone, fails.
 
 mod harness;
@@ -75,8 +75,8 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The flags of the table, from the left cell of each row.
-fn promised(readme: &str) -> BTreeSet<String> {
-    let (_, table) = readme.split_once("| flag | |\n").expect("the README has a table of flags");
+fn promised(page: &str) -> BTreeSet<String> {
+    let (_, table) = page.split_once("| flag | |\n").expect("the page has a table of flags");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
     // A bar within a cell has a backslash before it.
     let cells = rows.filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
@@ -85,10 +85,10 @@ fn promised(readme: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_of_the_table_has_a_test_and_every_test_named_is_there() {
-    let readme = read(&repository().join("README.md"));
+    let page = read(&repository().join("docs/run.md"));
     let shown: BTreeSet<String> =
         SHOWN_BY.iter().map(|(flag, _)| flag.split(' ').next().expect("a flag").to_owned()).collect();
-    assert_eq!(promised(&readme), shown, "the table of the README, and what is shown here");
+    assert_eq!(promised(&page), shown, "the table of flags, and what is shown here");
 
     let sources = sources(&repository().join("crates/cli/tests"));
     let cases: BTreeSet<String> =
@@ -165,5 +165,5 @@ fn every_flag_there_is_stands_in_the_table() {
         .filter(|flag| !ELSEWHERE.contains(flag))
         .map(str::to_owned)
         .collect();
-    assert_eq!(promised(&read(&repository().join("README.md"))), known);
+    assert_eq!(promised(&read(&repository().join("docs/run.md"))), known);
 }

@@ -286,7 +286,7 @@ fn row(run: &Run) -> Vec<String> {
 
 /// The agent of a file. Scripts that are paths are read from beside it.
 fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
-    let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
+    let wrong = |what: String| Failure::ours("invalid_agent", what, "see docs/agent.md for the fields of an agent");
     let mut agent = read_value(path)?;
     let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
     for model in others.chain([&agent]).map(|agent| &agent["model"]) {
