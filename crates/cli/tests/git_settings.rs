@@ -233,7 +233,7 @@ fn marks_that_hide_edits_from_git_are_among_the_changes() {
         let arguments = [&["changes"], flag, &["list", id]].concat();
         finish(place.command(arguments).spawn().expect("built"))
     };
-    assert!(list(&[]).stdout.contains("hidden    file: .git/index says that git is to show no edits of it\n"));
+    assert!(list(&[]).stdout.contains("hidden    file: .git/index tells git not to show edits of it\n"));
     let json = list(&["--json"]).json();
     assert_eq!(json["hidden"], serde_json::json!([{"index": ".git/index", "path": "file"}]), "{json}");
     assert!(host_git(&place, Path::new(&workspace), &["status"]).status.success());

@@ -403,7 +403,7 @@ fn the_output_of_an_exec_is_shown_again() {
     });
     let done = run(&server, &["sandbox", "logs", SANDBOX, EXEC]);
     assert_eq!((done.code, done.stdout.as_str()), (0, "out\n"));
-    assert_eq!(done.stderr, "saggar: 5 bytes of output before are no longer kept\nerr\n");
+    assert_eq!(done.stderr, "saggar: 5 bytes of earlier output were dropped\nerr\n");
     let done = run(&server, &["sandbox", "logs", SANDBOX, EXEC, "-f"]);
     assert_eq!((done.code, done.stdout.as_str()), (3, "out\n"));
 }
