@@ -147,7 +147,7 @@ fn on_a_read_only_disk_no_server_starts_and_the_next_one_goes_on() {
     let refused = server.command().output().expect("the binary was built");
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{told}");
-    assert!(told.contains("can't be written") && told.contains("make the data directory writable"), "{told}");
+    assert!(told.contains("is not writable") && told.contains("make the data directory writable"), "{told}");
     disk.remount("rw");
     server.begin();
     ledger.hold(false);
