@@ -81,20 +81,20 @@ test-vm: build ## the same binary on Debian 12's kernel with cgroup v2, in an em
 	@check=$$($(MUTATION_BUILD) --no-run --message-format=json | sed -n 's|.*"executable":"\([^"]*/deps/mutation-[^"]*\)".*|\1|p'); \
 		scripts/test-vm.sh "$(SAGGAR)" "$(MUTATED)/$(TRIPLE)/debug/saggar" "$$check"
 
-# More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo xtask bench --help.
+# More rounds, `--write` and the like: make bench BENCH_FLAGS="--rounds 15 --write". All of them: cargo measure bench --help.
 BENCH_FLAGS ?=
 
 bench: setup-bench build ## measure sandboxes, a server, E2B's client on it and durable runs, side by side with their peers
-	@cargo --locked xtask bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
+	@cargo --locked measure bench --saggar "$(SAGGAR)" $(BENCH_FLAGS)
 
-# Minutes, not for CI. Fewer cycles, `--write` and the like: make soak SOAK_FLAGS="--cycles 1000". All of them: cargo xtask soak --help.
+# Minutes, not for CI. Fewer cycles, `--write` and the like: make soak SOAK_FLAGS="--cycles 1000". All of them: cargo measure soak --help.
 SOAK_FLAGS ?=
 
 soak: build ## make and end 10,000 sandboxes, kill servers and workers 2,000 times: nothing may be left, lost or done twice
-	@cargo --locked xtask soak --saggar "$(SAGGAR)" $(SOAK_FLAGS)
+	@cargo --locked measure soak --saggar "$(SAGGAR)" $(SOAK_FLAGS)
 
 compare: setup-compare build ## try the portable conformance cases on bubblewrap, runc, gVisor and unshare; rewrites docs/comparison.md
-	@cargo --locked xtask compare --saggar "$(SAGGAR)" --write > /dev/null
+	@cargo --locked measure compare --saggar "$(SAGGAR)" --write > /dev/null
 
 deny: ## licences, advisories and sources of every dependency (needs the network)
 	@command -v cargo-deny >/dev/null || { echo "error: cargo-deny is not installed" >&2; echo "  help: cargo install --locked cargo-deny" >&2; exit 1; }

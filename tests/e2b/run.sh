@@ -57,7 +57,7 @@ node_client() {
     (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 surface.test.mjs)
 }
 
-# Does and times what it is told on its standard input; `cargo xtask bench --only e2b` does that.
+# Does and times what it is told on its standard input; `cargo measure bench --only e2b` does that.
 bench() {
     environment 2.63 >&2
     (cd "$HERE" && timeout "$PATIENCE" "$PLACE/2.63/bin/python" bench.py)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
-usage: cargo xtask bench [options]
+usage: cargo measure bench [options]
 
   --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same by E2B's client) or
                     `runs` (durable runs); all without it

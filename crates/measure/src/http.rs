@@ -1,7 +1,7 @@
-//! A small HTTP/1.1 client: one connection kept alive, blocking, as plain as a client can be.
+//! HTTP/1.1, as little as measuring needs: a blocking client with one kept-alive connection, and requests for stand-in servers.
 //!
-//! It knows what our server sends and no more: bodies with a length or in chunks. An answer is an answer whatever its status; an
-//! error is a connection that broke, after which the next request makes a new one.
+//! Written here because a client library's own time would be part of every figure. It understands bodies with a length or in
+//! chunks. Every status is an answer; an error is a broken connection, and the next request then makes a new one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -180,17 +180,25 @@ enum Body {
     Chunked,
 }
 
-impl Body {
-    /// As the headers say, which are read up to their end.
-    fn of_headers(reader: &mut impl BufRead) -> io::Result<Self> {
-        let mut body = Self::Length(0);
+/// Of all headers, those that matter here.
+struct Headers {
+    body: Body,
+    idempotency_key: String,
+}
+
+impl Headers {
+    /// Reads up to the empty line.
+    fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+        let mut headers = Self { body: Body::Length(0), idempotency_key: String::new() };
         loop {
             let line = read_line(reader)?;
-            let Some((name, value)) = line.split_once(':') else { return Ok(body) };
+            let Some((name, value)) = line.split_once(':') else { return Ok(headers) };
             if name.eq_ignore_ascii_case("content-length") {
-                body = Self::Length(value.trim().parse().map_err(|_| nonsense(&line))?);
+                headers.body = Body::Length(value.trim().parse().map_err(|_| nonsense(&line))?);
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                body = Self::Chunked;
+                headers.body = Body::Chunked;
+            } else if name.eq_ignore_ascii_case("idempotency-key") {
+                headers.idempotency_key = value.trim().to_owned();
             }
         }
     }
@@ -207,8 +215,8 @@ impl Head {
         loop {
             let first = read_line(reader)?;
             let status = first.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| nonsense(&first))?;
-            let body = Body::of_headers(reader)?;
-            // What goes before the answer proper is of no interest here.
+            let body = Headers::read(reader)?.body;
+            // Informational answers (1xx) are skipped.
             if status >= 200 {
                 return Ok(Self { status, body });
             }
@@ -216,28 +224,46 @@ impl Head {
     }
 }
 
-/// The first line of the next request, for who stands in for a server; all of it is read. `None` when no more come.
-pub fn read_request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
-    if reader.fill_buf()?.is_empty() {
-        return Ok(None);
+/// A request as a stand-in for a server reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    /// Empty where the client sent none.
+    pub idempotency_key: String,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// Reads the next request to its end; `None` when the client sends no more.
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
+        if reader.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        let first = read_line(reader)?;
+        let mut words = first.split(' ').map(str::to_owned);
+        let (Some(method), Some(path)) = (words.next(), words.next()) else { return Err(nonsense(&first)) };
+        let Headers { body, idempotency_key } = Headers::read(reader)?;
+        Ok(Some(Self { method, path, idempotency_key, body: read_whole(reader, body)? }))
     }
-    let first = read_line(reader)?;
-    let body = Body::of_headers(reader)?;
-    read_body(reader, body, |_| Ok(()))?;
-    Ok(Some(first))
 }
 
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {
     let head = Head::read(reader)?;
-    let mut body = Vec::new();
-    read_body(reader, head.body, |piece| {
-        if (body.len() + piece.len()) as u64 > BODY_MAX {
+    Ok(Answer { status: head.status, body: read_whole(reader, head.body)? })
+}
+
+fn read_whole(reader: &mut impl BufRead, body: Body) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    read_body(reader, body, |piece| {
+        if (whole.len() + piece.len()) as u64 > BODY_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        body.extend_from_slice(piece);
+        whole.extend_from_slice(piece);
         Ok(())
     })?;
-    Ok(Answer { status: head.status, body })
+    Ok(whole)
 }
 
 fn read_body(reader: &mut impl BufRead, body: Body, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
@@ -307,6 +333,21 @@ mod tests {
         let chunks =
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\na;x=y\r\n0123456789\r\n0\r\n\r\nnext";
         check_answer(chunks, 200, "abc0123456789");
+    }
+
+    #[test]
+    fn a_request_is_read_to_its_end() {
+        let mut wire =
+            "POST /a?b HTTP/1.1\r\nIdempotency-Key: k\r\ncontent-length: 2\r\n\r\nhiGET /c HTTP/1.1\r\n\r\n".as_bytes();
+        let request = |method: &str, path: &str, key: &str, body: &str| Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            idempotency_key: key.to_owned(),
+            body: body.as_bytes().to_vec(),
+        };
+        assert_eq!(Request::read(&mut wire).unwrap(), Some(request("POST", "/a?b", "k", "hi")));
+        assert_eq!(Request::read(&mut wire).unwrap(), Some(request("GET", "/c", "", "")));
+        assert_eq!(Request::read(&mut wire).unwrap(), None);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
         }
         Asked::Run(options) => options,
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    let root = crate::repository()?;
     if options.drops_caches {
         machine::drop_caches().context("dropping the kernel's caches, for which one must be root")?;
     }

@@ -160,7 +160,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if let Err(error) = self.end_everything() {
-            eprintln!("xtask: {error:#}");
+            eprintln!("measure: {error:#}");
             // The last resort; how it fails is told above.
             let _ = self.child.kill().and_then(|()| self.child.wait());
         }

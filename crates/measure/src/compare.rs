@@ -28,7 +28,7 @@ const RESULTS: &str = "target/compare";
 const ORDINARY: u32 = 64_321;
 
 const USAGE: &str = "\
-usage: cargo xtask compare --saggar PATH [--write] [--from-results]
+usage: cargo measure compare --saggar PATH [--write] [--from-results]
 
   --saggar PATH    the binary that probes, and is probed
   --write          replace the table in docs/comparison.md
@@ -51,7 +51,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
             other => bail!("no such option: {other}\n{USAGE}"),
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    let root = crate::repository()?;
     let peers = Peers::parse(&std::fs::read_to_string(root.join("conformance/peers.toml"))?)?;
     let directory = root.join(RESULTS);
     std::fs::create_dir_all(&directory)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
-usage: cargo xtask soak [options]
+usage: cargo measure soak [options]
 
   --only PART     only `sandboxes` or only `runs`; both without it
   --cycles N      sandboxes to make and end (10000)

@@ -31,7 +31,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("xtask: {} could not be removed: {error}", self.0.display());
+            eprintln!("measure: {} could not be removed: {error}", self.0.display());
         }
     }
 }

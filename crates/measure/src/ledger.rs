@@ -3,8 +3,7 @@
 //! It is the tool that runs call while they are measured or killed, and the judge of what they did: it knows nothing of journals. As a
 //! process of its own ([`serve_alone`]) it remembers nothing, so that it costs every contender the same.
 
-use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::http::Request;
 use crate::patience::pause;
 
 /// The chore that is the service alone.
@@ -20,8 +20,6 @@ pub const CHORE: &str = "__ledger";
 const DO: &str = "/do";
 /// Where everything fails, and nobody is told whether it was done.
 const FAIL: &str = "/fail";
-/// The longest body it takes.
-const BODY_MAX: usize = 1 << 20;
 
 /// The service, in this process, with its memory.
 #[derive(Clone, Debug)]
@@ -69,7 +67,7 @@ impl Ledger {
                 let answering =
                     std::thread::Builder::new().name("ledger".into()).spawn(move || answer_all(stream, &shared));
                 if let Err(error) = answering {
-                    eprintln!("xtask: the ledger can't answer: {error}");
+                    eprintln!("measure: the ledger can't answer: {error}");
                 }
             }
         };
@@ -170,18 +168,14 @@ pub fn serve_alone() -> Result<()> {
     Ok(())
 }
 
-struct Request {
-    path: String,
-    key: String,
-    body: String,
-}
-
 fn answer_all(stream: TcpStream, book: &Book) {
     let connected_at = Instant::now();
     let Ok(mut writer) = stream.set_nodelay(true).and_then(|()| stream.try_clone()) else { return };
     let mut reader = BufReader::new(stream);
-    // Whoever was killed leaves a connection that ends anywhere.
-    while let Ok(Some(Request { path, key, body })) = read_request(&mut reader) {
+    // A client that was killed leaves a connection that ends anywhere.
+    while let Ok(Some(request)) = Request::read(&mut reader) {
+        let Request { path, idempotency_key: key, body, .. } = request;
+        let body = String::from_utf8_lossy(&body).into_owned();
         let answer = if path == FAIL { String::new() } else { result(&key) };
         let wait = Duration::from_millis(slowness(&body, book.slowness_ms));
         if !book.forgets {
@@ -205,29 +199,4 @@ fn answer_all(stream: TcpStream, book: &Book) {
 fn slowness(body: &str, most: u64) -> u64 {
     let mixed = body.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     if most == 0 { 0 } else { mixed % (most + 1) }
-}
-
-fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
-    let mut headers = BTreeMap::new();
-    loop {
-        line.clear();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
-        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
-    }
-    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-    if length > BODY_MAX {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let key = headers.remove("idempotency-key").unwrap_or_default();
-    Ok(Some(Request { path, key, body: String::from_utf8_lossy(&body).into_owned() }))
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context, Result};
 
-use crate::http::read_request;
+use crate::http::Request;
 
 /// The answer to a create.
 const SANDBOX: &str = r#"{"sandboxID":"aaaaaaaaaaaaaaaaaaaaaaaaaa","templateID":"base","clientID":"x","envdVersion":"0.6.4","envdAccessToken":"t"}"#;
@@ -43,24 +43,24 @@ impl Stub {
 fn answer(stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
-    while let Some(request) = read_request(&mut reader)? {
-        reader.get_mut().write_all(&said(&request))?;
+    while let Some(request) = Request::read(&mut reader)? {
+        reader.get_mut().write_all(&said(&request.method, &request.path))?;
     }
     Ok(())
 }
 
-fn said(request: &str) -> Vec<u8> {
+fn said(method: &str, path: &str) -> Vec<u8> {
     let whole = |status: &str, kind: &str, body: &[u8]| {
         let head = format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", body.len());
         [head.as_bytes(), body].concat()
     };
-    match request.split(' ').take(2).collect::<Vec<_>>()[..] {
-        ["POST", "/v2/sandboxes"] => whole("201 Created", "application/json", SANDBOX.as_bytes()),
-        ["POST", "/process.Process/Start"] => {
+    match (method, path) {
+        ("POST", "/v2/sandboxes") => whole("201 Created", "application/json", SANDBOX.as_bytes()),
+        ("POST", "/process.Process/Start") => {
             let messages = EVENTS.map(|event| envelope(0, event)).concat();
             whole("200 OK", "application/connect+json", &[messages, envelope(2, "{}")].concat())
         }
-        ["DELETE", _] => b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
+        ("DELETE", _) => b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
         _ => whole("404 Not Found", "application/json", br#"{"code":404,"message":"the stub knows three calls"}"#),
     }
 }
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn the_three_calls_are_answered_and_others_are_not() {
-        for (request, status) in [
-            ("POST /v2/sandboxes HTTP/1.1", "201"),
-            ("POST /process.Process/Start HTTP/1.1", "200"),
-            ("DELETE /sandboxes/aaaa HTTP/1.1", "204"),
-            ("GET /sandboxes/aaaa HTTP/1.1", "404"),
+        for (method, path, status) in [
+            ("POST", "/v2/sandboxes", "201"),
+            ("POST", "/process.Process/Start", "200"),
+            ("DELETE", "/sandboxes/aaaa", "204"),
+            ("GET", "/sandboxes/aaaa", "404"),
         ] {
-            let answer = String::from_utf8_lossy(&said(request)).into_owned();
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+            let answer = String::from_utf8_lossy(&said(method, path)).into_owned();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
         }
         assert_eq!(envelope(2, "{}"), b"\x02\x00\x00\x00\x02{}");
     }

@@ -16,7 +16,7 @@ pub fn write(path: &Path, chore: &str, measured: &str) -> Result<()> {
 }
 
 fn begin(chore: &str) -> String {
-    format!("{BEGINS} `cargo xtask {chore} --write` replaces everything up to the end mark -->")
+    format!("{BEGINS} `cargo measure {chore} --write` replaces everything up to the end mark -->")
 }
 
 fn replaced(page: &str, begin: &str, measured: &str) -> Result<String> {

@@ -43,7 +43,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
         }
         Asked::Run(options) => options,
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    let root = crate::repository()?;
     let saggar = match &options.saggar {
         Some(path) => path.clone(),
         None => bench::build(root).context("building the release binary")?,
