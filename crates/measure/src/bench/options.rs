@@ -1,11 +1,11 @@
-//! What the benchmark is asked to do.
+//! The benchmark's command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What `--help` prints.
+/// Output of `--help`.
 pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
@@ -31,15 +31,12 @@ usage: cargo measure bench [options]
   --check           fail when a target is missed
 ";
 
-/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// How to call it.
     Help,
     Run(Options),
 }
 
-/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Run,
@@ -50,34 +47,33 @@ pub enum Part {
     Runs,
 }
 
-/// How to measure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which part, if not all.
+    /// `None` means all parts.
     pub only: Option<Part>,
     /// Rounds of timing.
     pub rounds: usize,
-    /// Runs of a contender in a round.
+    /// Runs of a contender per round.
     pub runs: usize,
-    /// Runs of runc in a round.
+    /// Runs of runc per round.
     pub runc_runs: usize,
-    /// Idle sandboxes at once; none when 0.
+    /// Concurrent idle sandboxes; 0 skips the measurement.
     pub idle_sandboxes: usize,
-    /// How often to start them.
+    /// Rounds with idle sandboxes.
     pub idle_rounds: usize,
-    /// Sandboxes alive at once on a server; left out when 0.
+    /// Sandboxes alive at once on a server; 0 skips the measurement.
     pub many: usize,
-    /// How often to have so many.
+    /// Rounds with that many.
     pub many_rounds: usize,
-    /// Creates timed with few alive, and with many.
+    /// Timed creates with few alive, and with many.
     pub creates: usize,
-    /// MiB of the file that goes up and down; left out when 0.
+    /// Size of the transferred file in MiB; 0 skips the measurement.
     pub transfer_mib: usize,
-    /// Durable runs at once.
+    /// Concurrent durable runs.
     pub at_once: usize,
     /// Steps of each of them.
     pub steps: usize,
-    /// Steps of a long run; left out when 0.
+    /// Steps of a long run; 0 skips the measurement.
     pub long: usize,
     /// Parked runs while the server is killed.
     pub parked: usize,
@@ -85,7 +81,7 @@ pub struct Options {
     pub failovers: usize,
     /// Whether the kernel's caches are dropped before each reading of memory.
     pub drops_caches: bool,
-    /// The binary, if it is not to be built.
+    /// The binary; `None` builds it.
     pub saggar: Option<PathBuf>,
     /// Whether the page is written.
     pub writes: bool,
@@ -120,7 +116,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads a command line.
     pub fn parse(arguments: &[&str]) -> Result<Asked> {
         let mut options = Self::default();
         let mut rest = arguments.iter().copied();
@@ -152,11 +147,10 @@ impl Options {
         let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, .. } =
             options;
         let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers];
-        ensure!(!counts.contains(&0), "of nothing there is no median: rounds and runs start at 1");
+        ensure!(!counts.contains(&0), "a median needs at least one value: rounds and runs start at 1");
         Ok(Asked::Run(options))
     }
 
-    /// Whether this part is wanted.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }
@@ -168,13 +162,13 @@ fn part(name: &str) -> Result<Part> {
         "server" => Ok(Part::Server),
         "e2b" => Ok(Part::E2b),
         "runs" => Ok(Part::Runs),
-        _ => bail!("--only takes run, server, e2b or runs, and \"{name}\" is none of them"),
+        _ => bail!("--only takes run, server, e2b or runs, not \"{name}\""),
     }
 }
 
 fn number(flag: &str, given: Option<&str>) -> Result<usize> {
     let text = value(flag, given)?;
-    usize::from_str(text).with_context(|| format!("{flag} takes a number, and \"{text}\" is none"))
+    usize::from_str(text).with_context(|| format!("{flag} takes a number, not \"{text}\""))
 }
 
 fn value<'a>(flag: &str, given: Option<&'a str>) -> Result<&'a str> {
