@@ -32,9 +32,9 @@ const ORDINARY: u32 = 64_321;
 const USAGE: &str = "\
 usage: cargo measure compare --saggar PATH [--write] [--from-results]
 
-  --saggar PATH    the binary that probes, and is probed
+  --saggar PATH    the binary that runs the probe, and is probed itself
   --write          replace the table in docs/comparison.md
-  --from-results   run nothing; read what the last run left in target/compare
+  --from-results   run nothing; read the results of the last run in target/compare
 ";
 
 /// Tries every runtime, prints the table, and writes it into the page if requested.

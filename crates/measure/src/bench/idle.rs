@@ -114,7 +114,7 @@ fn settled_reading(options: &Options) -> Result<f64> {
     mem_available_kib()
 }
 
-/// Processes that are all ended when this goes, whatever the reason.
+/// Processes that are all killed on drop.
 #[derive(Debug, Default)]
 struct Crowd(Vec<Child>);
 

@@ -9,26 +9,26 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
-  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same by E2B's client) or
-                    `runs` (durable runs); all without it
-  --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
+  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client) or
+                    `runs` (durable runs); default: all
+  --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
-  --idle N          idle sandboxes to start at once (50; 0 leaves memory out)
+  --idle N          idle sandboxes to start at once (50; 0 skips the measurement of memory)
   --idle-rounds N   times to do that (3)
-  --many N          sandboxes alive at once on a server (1000; 0 leaves that out)
+  --many N          sandboxes alive at once on a server (1000; 0 skips it)
   --many-rounds N   times to do that (5)
   --creates N       creates timed with few and with many alive (200)
-  --transfer MIB    size of the file that goes up and down (1024; 0 leaves that out)
-  --at-once N       durable runs at once, beside the peers (50)
+  --transfer MIB    size of the uploaded and downloaded file (1024; 0 skips it)
+  --at-once N       concurrent durable runs, compared with the peers (50)
   --steps N         steps of each of them (100)
-  --long N          steps of a long run (10000; 0 leaves that out)
+  --long N          steps of a long run (10000; 0 skips it)
   --parked N        parked runs while the server is killed (1000)
   --failovers N     kills of a worker, and as many of the server (10)
-  --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
-  --saggar PATH     the binary to measure (else the release build, made first)
+  --drop-caches     drop the kernel's caches before each reading of memory (root; disturbs the machine)
+  --saggar PATH     the binary to measure (default: builds a release)
   --write           put the numbers into docs/benchmarks.md, those of durable runs into docs/durability.md
-  --check           fail when a target is missed
+  --check           fail if a target is missed
 ";
 
 #[derive(Debug, PartialEq, Eq)]

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo measure soak [options]
 
-  --only PART     only `sandboxes` or only `runs`; both without it
-  --cycles N      sandboxes to make and end (10000)
-  --minutes N     stop making more after this long (30)
-  --clients N     that do so at the same time (4)
-  --kills N       times to kill the server under load afterwards (30; 0 leaves that out)
-  --run-kills N   times to kill a worker or the server while runs go on (2000)
-  --seed N        repeat the choices of an earlier run (by the clock)
-  --saggar PATH   the binary to soak (else the release build, made first)
+  --only PART     only `sandboxes` or only `runs`; default: both
+  --cycles N      sandboxes to create and end (10000)
+  --minutes N     stop creating sandboxes after this time (30)
+  --clients N     concurrent clients (4)
+  --kills N       kills of the server under load afterwards (30; 0 skips them)
+  --run-kills N   kills of a worker or the server while runs are in progress (2000)
+  --seed N        repeat the choices of an earlier run (default: from the clock)
+  --saggar PATH   the binary to soak (default: builds a release)
   --write         put the result into docs/soak.md
 ";
 
