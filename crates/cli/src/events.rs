@@ -40,7 +40,7 @@ impl EventLog {
             }
             Some(target) => {
                 let fail = |errno: Errno| {
-                    let why = if errno == Errno::NXIO { "nobody reads it".to_owned() } else { errno.to_string() };
+                    let why = if errno == Errno::NXIO { "it has no reader".to_owned() } else { errno.to_string() };
                     Problem::new(
                         Code::Stream,
                         format!("the events file {target:?} can't be opened: {why}"),

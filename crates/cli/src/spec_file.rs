@@ -19,8 +19,7 @@ pub(crate) fn resolve(arguments: &RunArguments) -> Result<Spec, Problem> {
     Spec::resolve(draft)
 }
 
-/// Whoever can write the spec file decides what the next sandbox may do, so the sandbox it describes must not be able
-/// to write it.
+/// Write access to the spec file decides what the next sandbox may do, so the sandbox it describes must not have it.
 fn protect(path: &Path, draft: &mut Draft) -> Result<(), Problem> {
     for mount in draft.mounts.iter().filter(|mount| mount.access == Access::ReadWrite) {
         // A mount that can't be opened is reported when the sandbox is created.
