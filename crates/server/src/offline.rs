@@ -23,9 +23,11 @@ pub async fn create_key(
 ) -> Result<CreatedKey, ServeError> {
     let refused = |what: &str, help: &str| Fault::Refused(Problem::new(Code::DataDirectory, what, help));
     if !Store::is_in(data_directory) {
-        return Err(
-            refused("the data directory has no store", "name the data directory of a server that has run").into()
-        );
+        return Err(refused(
+            "the data directory has no store",
+            "name the data directory of a server that has been started before",
+        )
+        .into());
     }
     let store = Store::open(data_directory)?;
     let (key, secret) = saggar_runtime::create_key_in(&store, project, name.as_str(), life).await?;

@@ -1,4 +1,4 @@
-//! A supervisor of a sandbox, driven over its control socket.
+//! A sandbox's supervisor, driven over its control socket.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{PATIENCE, Place};
 
-/// A supervisor and its sandbox: killed, both, when dropped.
+/// A supervisor and its sandbox; both are killed on drop.
 #[derive(Debug)]
 pub struct Supervisor {
     pub child: Child,
@@ -93,7 +93,7 @@ pub fn program(argv: &[&str]) -> StartExec {
     }
 }
 
-/// What a followed exec gave.
+/// What a followed exec produced.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub stdout: Vec<u8>,
@@ -142,18 +142,18 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        // In order, so that nothing is left: killed, it would leave its cgroups to a reaper that never comes here.
+        // A clean stop, so that nothing is left: killed, it would leave its cgroups to a reaper that never runs here.
         let start = Instant::now();
         let mut is_asked = false;
         while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
             if !is_asked {
-                // Ended meanwhile is what we want.
+                // If it has ended in the meantime, that is fine.
                 let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
                 is_asked = true;
             }
             std::thread::yield_now();
         }
-        // One that hangs, if any.
+        // Kills it if it hangs.
         let _ = self.child.kill();
         let _ = self.child.wait(); // As above.
     }
@@ -182,7 +182,7 @@ pub fn follow(client: &mut Client) -> Seen {
     }
 }
 
-/// Asks again until there is an answer, with an end to it.
+/// Polls until there is a result, with a time limit.
 pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,7 +1,7 @@
 //! The secret of an API key: `sgr_` and 43 characters for 256 random bits.
 //!
-//! At rest there is its SHA-256 and nothing slower. A slow hash makes up for passwords that people choose and that can be
-//! guessed; nobody guesses 256 random bits, at any speed. And every request would pay for it.
+//! Only its SHA-256 is stored. A slow hash is for passwords that people choose and attackers can guess; 256 random
+//! bits can't be guessed at any speed. A slow hash would also cost time on every request.
 
 use std::fmt;
 
@@ -18,12 +18,12 @@ const RANDOM_LEN: usize = 32;
 /// Shown in lists: enough to tell keys apart, and leaves 208 bits unknown.
 const SHOWN_LEN: usize = PREFIX.len() + 8;
 
-/// A secret in the clear: on its way to the one who asked for a key, or from one who shows it. Never printed by accident.
+/// A secret in plain text, on its way to the client that created the key, or from a client that presents it. `Debug`
+/// doesn't print it.
 #[derive(Clone)]
 pub struct KeySecret(String);
 
 impl KeySecret {
-    /// A new one.
     pub fn generate() -> Result<Self, Error> {
         let mut bits = [0; RANDOM_LEN];
         match getrandom(&mut bits, GetRandomFlags::empty()) {
@@ -32,18 +32,18 @@ impl KeySecret {
         }
     }
 
-    /// Reads what a client shows; `None` when it can't be a key.
+    /// Parses a presented secret; `None` if it can't be a key.
     pub fn parse(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(PREFIX)?).ok()?;
         (bits.len() == RANDOM_LEN).then(|| Self(text.to_owned()))
     }
 
-    /// The secret itself, to be shown once to who asked for the key.
+    /// The secret itself, to be shown once to the key's creator.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// What lists show.
+    /// The part that lists show.
     pub(super) fn shown(&self) -> &str {
         &self.0[..SHOWN_LEN]
     }
