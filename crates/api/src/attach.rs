@@ -1,7 +1,8 @@
 //! Messages on the WebSocket of an exec.
 //!
-//! Binary messages from the client are stdin. Binary messages from the server are output: one byte that says which stream (1 stdout or
-//! the terminal, 2 stderr), then the bytes. Text messages are the JSON of the types here. The server closes after the last one.
+//! Binary messages from the client are stdin. Binary messages from the server are output: one byte for the stream (1
+//! stdout or the terminal, 2 stderr), then the bytes. Text messages are the JSON of the types here. The server closes
+//! the connection after the last one.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -14,75 +15,75 @@ use crate::schema;
 use crate::signal::Signal;
 use crate::stream::{Beginning, OutputStream};
 
-/// Largest message either side takes.
+/// Maximum size of a message in either direction, in bytes.
 pub const ATTACH_MESSAGE_BYTES_MAX: usize = 1 << 20;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 
-/// Which part of the output to attach to, and whether to send stdin.
+/// Where in the output to attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct AttachQuery {
-    /// `start` (what is kept of before, too), `now`, or offsets in stdout and stderr such as `12-0`.
+    /// `start` (the oldest kept output), `now`, or offsets in stdout and stderr such as `12-0`.
     #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
     pub from: Beginning,
 }
 
-/// What a client says.
+/// A message from the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AttachRequest {
-    /// The terminal has another size.
+    /// Resize the terminal.
     Resize {
-        /// Lines.
+        /// Number of rows.
         rows: u16,
-        /// Columns.
+        /// Number of columns.
         cols: u16,
     },
     /// Send a signal.
     Signal {
-        /// Which.
+        /// The signal.
         #[schema(value_type = schema::SignalName)]
         signal: Signal,
-        /// To whom.
+        /// The processes that get it.
         #[serde(default)]
         scope: SignalScope,
     },
-    /// There is no more stdin.
+    /// Close stdin.
     StdinEnd,
 }
 
-/// What the server says besides output.
+/// A message from the server other than output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AttachReply {
-    /// Attached; always the first.
+    /// Attached; always the first message.
     Started {
-        /// To what.
+        /// The exec.
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
         /// The program's process id inside the sandbox.
         pid: Option<u32>,
     },
-    /// Output that is no longer kept was passed over.
+    /// Output that is no longer kept was skipped.
     Gap {
-        /// Of which stream.
+        /// The stream.
         stream: OutputStream,
-        /// How much.
+        /// Number of skipped bytes.
         bytes: u64,
     },
-    /// The program ended; always the last.
+    /// The program ended; always the last message.
     Exited {
-        /// How.
+        /// The ended exec.
         exec: Box<Exec>,
     },
-    /// It can't go on; the last too.
+    /// The connection can't continue; this is the last message.
     Failed {
-        /// Why.
+        /// The reason.
         problem: Problem,
     },
-    /// One that this version has no name for. Never sent, only read.
+    /// A message that this version doesn't know. Never sent, only read.
     #[serde(other)]
     Other,
 }
@@ -95,7 +96,7 @@ pub fn output_prefix(stream: OutputStream) -> u8 {
     }
 }
 
-/// Takes an output message apart; `None` when its first byte is no stream.
+/// Splits an output message into stream and bytes; `None` if its first byte names no stream.
 pub fn split_output(message: &[u8]) -> Option<(OutputStream, &[u8])> {
     match message.split_first()? {
         (&STDOUT, bytes) => Some((OutputStream::Stdout, bytes)),

@@ -1,20 +1,20 @@
-//! Bytes in JSON: `text` where they are UTF-8, `base64` where they aren't, never a lossy conversion.
+//! Bytes in JSON: `text` if they are UTF-8, otherwise `base64`. Never a lossy conversion.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::ToSchema;
 
-/// Bytes that are mostly text.
+/// Bytes that are usually text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
-/// How they are written: one of the two.
+/// Exactly one of the two forms.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Bytes)]
 pub(crate) enum Written {
-    /// UTF-8, as it is.
+    /// UTF-8, unchanged.
     Text(String),
     /// RFC 4648, with padding.
     #[schema(format = "byte")]
@@ -37,12 +37,12 @@ impl Written {
     }
 }
 
-/// Reads RFC 4648 with padding.
+/// Decodes RFC 4648 with padding.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(text).map_err(|error| format!("not base64: {error}"))
 }
 
-/// RFC 4648 with padding.
+/// Encodes RFC 4648 with padding.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }

@@ -1,7 +1,7 @@
 //! The codes a request can fail with: one table of code, HTTP status and title.
 //!
-//! A code is stable: it may be matched on by programs, is never reused with another meaning, and is the last part of the problem's `type`.
-//! Adding one is one line here; the compiler then asks for nothing else, and the OpenAPI document lists it.
+//! A code is stable: programs may match on it, it is never reused with another meaning, and it is the last part of
+//! the problem's `type`. Adding one takes one line here; the OpenAPI document then lists it.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $title:literal;)+) => {
-        /// What kind of problem it is.
+        /// The kind of a problem.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($(#[$doc])* $variant,)+
-            /// One that this version doesn't know; the problem's `type` names it. Never sent, only read.
+            /// A code that this version doesn't know; the problem's `type` names it. Never sent, only read.
             Other,
         }
 
@@ -21,125 +21,126 @@ macro_rules! codes {
             /// Every code that is sent, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The code as programs see it.
+            /// The code's name on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ Self::Other => "other" }
             }
 
-            /// The HTTP status it is answered with.
+            /// Its HTTP status.
             pub fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)+ Self::Other => 500 }
             }
 
-            /// What it means, the same for every occurrence.
+            /// Its meaning, the same for every occurrence.
             pub fn title(self) -> &'static str {
-                match self { $(Self::$variant => $title,)+ Self::Other => "Something this version has no name for" }
+                match self { $(Self::$variant => $title,)+ Self::Other => "An error that this version doesn't know" }
             }
         }
     };
 }
 
 codes! {
-    /// The request can't be read: malformed JSON, an unknown field, a missing one, a parameter of the wrong kind.
-    InvalidRequest = "invalid_request", 400, "The request can't be read";
-    /// A value that can't be read or is out of range.
-    InvalidValue = "invalid_value", 400, "A value can't be read or is out of range";
-    /// Two values that can't both hold.
-    Contradiction = "contradiction", 400, "Two values can't both hold";
-    /// The same thing given twice, differently.
-    AmbiguousMerge = "ambiguous_merge", 400, "The same thing is given twice, differently";
-    /// The spec can't be read or isn't one.
-    InvalidSpec = "invalid_spec", 400, "The spec is not one";
+    /// The request is malformed: invalid JSON, an unknown or missing field, or a parameter of the wrong type.
+    InvalidRequest = "invalid_request", 400, "The request is malformed";
+    /// A value is malformed or out of range.
+    InvalidValue = "invalid_value", 400, "A value is malformed or out of range";
+    /// Two values contradict each other.
+    Contradiction = "contradiction", 400, "Two values contradict each other";
+    /// The same setting is given twice with different values.
+    AmbiguousMerge = "ambiguous_merge", 400, "A setting is given twice with different values";
+    /// The spec is malformed or invalid.
+    InvalidSpec = "invalid_spec", 400, "The spec is invalid";
     /// The workspace can't be used.
     InvalidWorkspace = "invalid_workspace", 400, "The workspace can't be used";
     /// A mount can't be used.
     InvalidMount = "invalid_mount", 400, "A mount can't be used";
-    /// A protected path can't be held.
-    InvalidProtect = "invalid_protect", 400, "A protected path can't be held";
-    /// The stdin given can't be used.
+    /// A protected path can't be protected.
+    InvalidProtect = "invalid_protect", 400, "A path can't be protected";
+    /// The stdin can't be used.
     InvalidStdin = "invalid_stdin", 400, "The stdin can't be used";
-    /// A path that could only mean something outside of the sandbox.
+    /// The path leads out of the sandbox.
     PathOutsideSandbox = "path_outside_sandbox", 400, "The path leads out of the sandbox";
-    /// An uploaded archive that is damaged or not one.
+    /// The uploaded archive is damaged or not an archive.
     InvalidArchive = "invalid_archive", 400, "The archive can't be read";
-    /// No key, an unknown one, a revoked or expired one: not told apart.
-    Unauthorized = "unauthorized", 401, "A valid API key is needed";
-    /// The key is good, and may not do this.
-    Forbidden = "forbidden", 403, "This key may not do that";
-    /// The file is there, and the sandbox's user may not.
-    PermissionDenied = "permission_denied", 403, "The sandbox's user may not do that";
-    /// No such object, or one of somebody else's: not told apart.
-    NotFound = "not_found", 404, "There is no such object";
-    /// No such file in the sandbox.
-    FileNotFound = "file_not_found", 404, "There is no such file";
-    /// The address exists, this method on it doesn't.
-    MethodNotAllowed = "method_not_allowed", 405, "This method does nothing here";
+    /// The key is missing, unknown, revoked or expired; the response doesn't say which.
+    Unauthorized = "unauthorized", 401, "A valid API key is required";
+    /// The key is valid, but not allowed to do this.
+    Forbidden = "forbidden", 403, "This key is not allowed to do that";
+    /// The file exists, but the sandbox's user is not allowed to access it.
+    PermissionDenied = "permission_denied", 403, "The sandbox's user is not allowed to do that";
+    /// The object doesn't exist, or belongs to another project; the response doesn't say which.
+    NotFound = "not_found", 404, "The object does not exist";
+    /// The file doesn't exist in the sandbox.
+    FileNotFound = "file_not_found", 404, "The file does not exist";
+    /// The path exists, but not with this method.
+    MethodNotAllowed = "method_not_allowed", 405, "This method is not allowed here";
     /// The client took too long to send its request.
     Timeout = "timeout", 408, "The request took too long to arrive";
-    /// Somebody else was first, or the object is not in a state for this.
-    Conflict = "conflict", 409, "The object is not in a state for this";
+    /// The object's state doesn't allow this, or another request came first.
+    Conflict = "conflict", 409, "The object's state doesn't allow this";
     /// The sandbox has ended.
     SandboxEnded = "sandbox_ended", 409, "The sandbox has ended";
-    /// The sandbox is paused and doesn't resume by itself.
+    /// The sandbox is paused and has no auto-resume.
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
     /// The exec has ended.
     ExecEnded = "exec_ended", 409, "The exec has ended";
-    /// The idempotency key was used for another request.
-    IdempotencyMismatch = "idempotency_mismatch", 409, "The idempotency key belongs to another request";
-    /// A directory was needed.
+    /// The idempotency key was used for a different request.
+    IdempotencyMismatch = "idempotency_mismatch", 409, "The idempotency key was used for a different request";
+    /// The path must be a directory.
     NotADirectory = "not_a_directory", 409, "This is not a directory";
-    /// A file was needed.
+    /// The path must not be a directory.
     IsADirectory = "is_a_directory", 409, "This is a directory";
-    /// It is there already.
+    /// The object already exists.
     AlreadyExists = "already_exists", 409, "It exists already";
-    /// It has something in it.
+    /// The directory isn't empty.
     DirectoryNotEmpty = "directory_not_empty", 409, "The directory is not empty";
-    /// A device, a socket or a pipe: such are not read or written from outside.
+    /// The path is a device, a socket or a pipe, which can't be read or written through the API.
     NotARegularFile = "not_a_regular_file", 409, "This is not a regular file";
-    /// The file is on a read-only part of the sandbox.
-    ReadOnly = "read_only", 409, "This part of the sandbox can't be written";
-    /// A body, an archive or a file larger than allowed.
+    /// The file is in a read-only part of the sandbox.
+    ReadOnly = "read_only", 409, "This part of the sandbox is read-only";
+    /// A body, an archive or a file is too large.
     TooLarge = "too_large", 413, "This is larger than allowed";
-    /// The body is of a kind that isn't read here.
-    UnsupportedMediaType = "unsupported_media_type", 415, "A body of this type isn't read here";
-    /// A range outside of the file.
+    /// The body has an unsupported media type.
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body's media type is not supported";
+    /// The range is outside of the file.
     RangeNotSatisfiable = "range_not_satisfiable", 416, "The range is outside of the file";
-    /// The host, or this version, can't give what was asked for.
-    UnsupportedCapability = "unsupported_capability", 422, "This host can't give what was asked for";
-    /// A limit that was asked for can't be enforced here.
+    /// The host, or this version, can't provide what was requested.
+    UnsupportedCapability = "unsupported_capability", 422, "This host can't provide what was requested";
+    /// A requested limit can't be enforced on this host.
     UnenforcedLimit = "unenforced_limit", 422, "A limit can't be enforced on this host";
-    /// The program isn't there.
-    ProgramNotFound = "program_not_found", 422, "The program is not in the sandbox";
-    /// The program is there and can't be run.
-    ProgramNotExecutable = "program_not_executable", 422, "The program can't be run";
-    /// The working directory isn't there or can't be entered.
+    /// The program doesn't exist in the sandbox.
+    ProgramNotFound = "program_not_found", 422, "The program does not exist in the sandbox";
+    /// The program exists but can't be executed.
+    ProgramNotExecutable = "program_not_executable", 422, "The program can't be executed";
+    /// The working directory doesn't exist or can't be entered.
     InvalidCwd = "invalid_cwd", 422, "The working directory can't be entered";
-    /// As many sandboxes, connections or execs as this server takes. Try again after `Retry-After`.
+    /// The server's limit of sandboxes, connections or execs is reached. Retry after `Retry-After`.
     Capacity = "capacity", 429, "The server is full";
-    /// The headers are larger than allowed.
+    /// The request's headers are too large.
     HeadersTooLarge = "headers_too_large", 431, "The headers are larger than allowed";
-    /// Something went wrong in the server.
-    Internal = "internal", 500, "Something went wrong in the server";
-    /// The kernel refused a step of making the sandbox.
-    SetupFailed = "setup_failed", 500, "The sandbox could not be made";
-    /// Reading or writing one of the streams failed.
-    Stream = "stream", 500, "A stream broke off";
-    /// The agent inside the sandbox went away or spoke nonsense.
-    GuestLost = "guest_lost", 502, "The sandbox doesn't answer";
-    /// Nothing listens on that port in the sandbox.
-    PortRefused = "port_refused", 502, "Nothing listens on that port";
-    /// The server is starting or going down. Try again after `Retry-After`.
+    /// An internal error of the server.
+    Internal = "internal", 500, "Internal server error";
+    /// The kernel refused a step of creating the sandbox.
+    SetupFailed = "setup_failed", 500, "The sandbox could not be created";
+    /// Reading or writing a stream failed.
+    Stream = "stream", 500, "A stream failed";
+    /// The agent inside the sandbox is gone, or violated the protocol.
+    GuestLost = "guest_lost", 502, "The sandbox does not respond";
+    /// No program listens on that port in the sandbox.
+    PortRefused = "port_refused", 502, "No program listens on that port";
+    /// The server is starting or stopping. Retry after `Retry-After`.
     Unavailable = "unavailable", 503, "The server is not ready";
-    /// The sandbox took too long to answer.
-    SandboxTimeout = "sandbox_timeout", 504, "The sandbox took too long to answer";
-    /// The sandbox's storage is used up.
+    /// The sandbox took too long to respond.
+    SandboxTimeout = "sandbox_timeout", 504, "The sandbox took too long to respond";
+    /// The sandbox's storage is full.
     DiskFull = "disk_full", 507, "The sandbox's storage is full";
-    /// The data directory has no room, or takes no writes: nothing was done. It goes on by itself when that is mended.
-    DataDirectory = "data_directory", 507, "The server's data directory can't be written";
+    /// The disk of the data directory is full or read-only: nothing was done. The server recovers without a restart
+    /// once it is writable again.
+    DataDirectory = "data_directory", 507, "The server's data directory is not writable";
 }
 
 impl Code {
-    /// Reads a code back; one from a newer server is [`Code::Other`].
+    /// Parses a code; one from a newer server is [`Code::Other`].
     pub fn parse(text: &str) -> Self {
         Self::ALL.iter().copied().find(|code| code.as_str() == text).unwrap_or(Self::Other)
     }
@@ -184,12 +185,12 @@ impl From<saggar_domain::Code> for Code {
             Domain::GuestLost => Self::GuestLost,
             Domain::DataDirectory | Domain::ChangesLost => Self::DataDirectory,
             Domain::Stream => Self::Stream,
-            // Of an exec that isn't there, as of any object, not more is told.
+            // As for any missing object, the response reveals nothing more.
             Domain::NoSuchExec => Self::NotFound,
             Domain::SandboxPaused => Self::SandboxPaused,
             Domain::SandboxEnded => Self::SandboxEnded,
             Domain::TooMany => Self::Capacity,
-            // A sandbox that was made by an older version can't do what a newer one could.
+            // A sandbox created by an older version may lack features of a newer one.
             Domain::UnsupportedProtocol => Self::UnsupportedCapability,
             Domain::Internal => Self::Internal,
         }

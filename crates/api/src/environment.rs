@@ -1,17 +1,17 @@
-//! Environment entries of a request, by the domain's rules.
+//! Environment variables of a request, validated by the domain's rules.
 
 use std::collections::BTreeMap;
 
 use saggar_domain::{EnvDraft, Problem};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Environment entries, each name once.
+/// Environment variables, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Entries that passed the domain's checks.
+    /// Validates entries by the domain's rules.
     pub fn of(entries: impl IntoIterator<Item = (String, String)>) -> Result<Self, Problem> {
         let mut draft = EnvDraft::default();
         for (name, value) in entries {
@@ -25,7 +25,7 @@ impl Environment {
         self.0.is_empty()
     }
 
-    /// The entries.
+    /// The variables by name.
     pub fn into_map(self) -> BTreeMap<String, String> {
         self.0
     }

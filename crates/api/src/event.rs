@@ -1,4 +1,4 @@
-//! Events of a sandbox: what happened to it, in order, each with its number.
+//! Events of a sandbox, in order, each with its number.
 
 use saggar_domain::{Denial, EndReason, ExecId};
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use crate::exec::ExecState;
 use crate::schema;
 use crate::time::Timestamp;
 
-/// One event. As a server-sent event: `id` is its number, `event` its type, `data` this.
+/// One event. As a server-sent event: `id` is its number, `event` its type, `data` this object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxEvent {
     /// 1, 2, 3 … within one sandbox.
     pub seq: u64,
-    /// When.
+    /// When it happened.
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub body: SandboxEventBody,
 }
@@ -25,73 +25,73 @@ pub struct SandboxEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SandboxEventBody {
-    /// It is ready.
+    /// The sandbox is ready.
     Started {
         /// Default limits that this host can't enforce.
         #[serde(default)]
         unenforced: Vec<String>,
     },
-    /// It was made ahead of time, and got its owner.
+    /// The sandbox was taken from the pool and got its owner.
     Claimed,
-    /// It was frozen.
+    /// The sandbox was frozen.
     Paused {
-        /// Why.
+        /// The reason.
         reason: PauseReason,
     },
-    /// It goes on.
+    /// The sandbox was resumed.
     Resumed,
     /// A program was started.
     ExecStarted {
-        /// Which.
+        /// The exec.
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
-        /// The program's name as asked for.
+        /// The program's name, as requested.
         program: String,
     },
     /// A program ended.
     ExecEnded {
-        /// Which.
+        /// The exec.
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
-        /// How.
+        /// How it ended.
         status: ExecState,
-        /// Its exit code, when it exited.
+        /// Its exit code, if it exited.
         exit_code: Option<u8>,
-        /// The signal's number, when one ended it.
+        /// The number of the signal that ended it.
         signal: Option<u8>,
     },
     /// The runtime refused something.
     Denied {
-        /// What, by which rule.
+        /// What was refused, and by which rule.
         #[schema(value_type = schema::DenialShape)]
         denial: Denial,
     },
     /// A limit was hit.
     LimitReached {
-        /// Which.
+        /// The limit.
         #[schema(value_type = schema::DenialShape)]
         denial: Denial,
     },
-    /// It is being ended.
+    /// The sandbox is being ended.
     Ending {
-        /// Why.
+        /// The reason.
         #[schema(value_type = schema::EndReason)]
         reason: EndReason,
     },
-    /// It is gone; always the last.
+    /// The sandbox has ended; always the last event.
     Ended {
-        /// Why.
+        /// The reason.
         #[schema(value_type = schema::EndReason)]
         reason: EndReason,
-        /// In words.
+        /// The reason, for people.
         detail: String,
     },
-    /// Events that are no longer kept were passed over.
+    /// Events that are no longer kept were skipped.
     Gap {
-        /// How many.
+        /// Number of skipped events.
         events: u64,
     },
-    /// One that this version has no name for. Never sent, only read.
+    /// An event that this version doesn't know. Never sent, only read.
     #[serde(other)]
     Other,
 }
@@ -120,21 +120,21 @@ impl SandboxEventBody {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseReason {
-    /// A client asked for it.
+    /// A client requested it.
     Asked,
-    /// Its time to live or its idle timeout was up.
+    /// Its lifetime or its idle timeout expired.
     TimeUp,
 }
 
-/// Which events to read. `Last-Event-ID` wins over `after`.
+/// Which events to read. `Last-Event-ID` takes precedence over `after`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
-    /// Only those after this number.
+    /// Only events after this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// How many at most; of a live stream there is no end.
+    /// Maximum number of events; a live stream has no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
@@ -143,9 +143,9 @@ pub struct EventsQuery {
 /// Events of a sandbox, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
-    /// The events.
+    /// The events on this page.
     pub items: Vec<SandboxEvent>,
-    /// The number of the last one there is, which may be after these.
+    /// The number of the newest event, which may be later than these.
     pub last_seq: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Execs: a process tree to be started in a sandbox, and what there is to say of one.
+//! Execs: a process tree to start in a sandbox, and its description.
 
 use saggar_domain::{ByteSize, Count, Cpus, Denial, ExecId, ExecStatus, GuestPath, SandboxId, Timeout, Usage, User};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -11,53 +11,53 @@ use crate::schema;
 use crate::signal::Signal;
 use crate::time::Timestamp;
 
-/// Most words of a command line.
+/// Maximum number of words of a command line.
 const WORDS_MAX: usize = 4096;
 
-/// A process tree to be started.
+/// A program to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct StartExec {
     /// The program and its arguments, or one line for `/bin/sh -c`.
     #[schema(value_type = schema::CommandWords)]
     pub command: CommandLine,
-    /// Environment, over the sandbox's own.
+    /// Environment variables, in addition to the sandbox's own; these take precedence.
     #[serde(default, skip_serializing_if = "Environment::is_empty")]
     #[schema(value_type = schema::TextMap)]
     pub env: Environment,
-    /// Working directory; without it, the home of the user.
+    /// Working directory; by default the user's home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxPath>)]
     pub cwd: Option<GuestPath>,
-    /// Who it runs as; without it, the sandbox's user.
+    /// The user it runs as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
-    /// Whether its stdin stays open for what is sent later; otherwise it is empty.
+    /// Whether its stdin stays open for input that is sent later; otherwise it is empty.
     #[serde(default)]
     pub stdin: bool,
-    /// A terminal of its own, of this size; both streams are then one, stdout.
+    /// Gives it its own terminal of this size; stdout and stderr are then one stream, stdout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tty: Option<TerminalSize>,
-    /// Wall-clock time it may take; without it, as long as the sandbox lives.
+    /// Wall-clock time limit; by default the sandbox's lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub timeout: Option<Timeout>,
-    /// What this tree alone may use, within the sandbox's limits.
+    /// Limits of this process tree, within the sandbox's limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ExecLimits>,
-    /// Output kept at most, both streams together; the oldest goes first.
+    /// Maximum output kept, both streams together; the oldest is dropped first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Size>)]
     pub output_bytes: Option<ByteSize>,
-    /// Whether to answer when it has ended. A client that goes away meanwhile doesn't end it.
+    /// Whether to respond only after it has ended. It keeps running if the client disconnects.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub wait: bool,
 }
 
 impl StartExec {
-    /// A command with everything else as it is by default.
+    /// A command with defaults for everything else.
     pub fn new(command: CommandLine) -> Self {
         Self {
             command,
@@ -88,7 +88,7 @@ pub enum CommandLine {
 }
 
 impl CommandLine {
-    /// What is started.
+    /// The words that are executed.
     pub fn into_words(self) -> Vec<String> {
         match self {
             Self::Words(words) => words,
@@ -155,7 +155,7 @@ fn check_word<E: de::Error>(word: &str) -> Result<(), E> {
     Ok(())
 }
 
-/// What one exec may use, within the sandbox's limits.
+/// Limits of one exec, within the sandbox's limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct ExecLimits {
@@ -163,11 +163,11 @@ pub struct ExecLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Size>)]
     pub memory: Option<ByteSize>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Quantity>)]
     pub pids: Option<Count>,
-    /// CPU time per wall-clock time.
+    /// CPU limit, in CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::CpuShare>)]
     pub cpus: Option<Cpus>,
@@ -177,10 +177,10 @@ pub struct ExecLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of rows.
     #[schema(minimum = 1)]
     pub rows: u16,
-    /// Columns.
+    /// Number of columns.
     #[schema(minimum = 1)]
     pub cols: u16,
 }
@@ -188,27 +188,27 @@ pub struct TerminalSize {
 /// An exec, running or ended, without its output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exec {
-    /// Its id.
+    /// The exec's id.
     #[schema(value_type = schema::ExecId)]
     pub id: ExecId,
-    /// Where it runs.
+    /// The sandbox it runs in.
     #[schema(value_type = schema::SandboxId)]
     pub sandbox_id: SandboxId,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Who it runs as; null where that is no longer known.
+    /// The user it runs as; null if that is no longer known.
     #[serde(default)]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
     /// Whether it has a terminal.
     pub tty: bool,
-    /// What it does now, or how it ended.
+    /// Whether it runs, or how it ended.
     pub status: ExecState,
     /// The program's process id inside the sandbox, while it runs.
     pub pid: Option<u32>,
-    /// The program's exit code, when it exited.
+    /// The program's exit code, if it exited.
     pub exit_code: Option<u8>,
-    /// The signal's number, when one ended it.
+    /// The number of the signal that ended it.
     pub signal: Option<u8>,
     /// When it was started.
     #[schema(value_type = schema::Instant)]
@@ -216,48 +216,48 @@ pub struct Exec {
     /// When the program ended.
     #[schema(value_type = Option<schema::Instant>)]
     pub ended_at: Option<Timestamp>,
-    /// How long it ran.
+    /// How long it ran, in milliseconds.
     pub elapsed_ms: Option<u64>,
-    /// What it used; null while it runs, and where nobody counted.
+    /// Its resource usage; null while it runs, and if it wasn't measured.
     #[serde(default)]
     #[schema(value_type = Option<schema::UsageShape>)]
     pub usage: Option<Usage>,
-    /// What the runtime refused or cut off, each kind once and at most eight. Where it can't be told which exec's process it was, all that ran
-    /// have it.
+    /// What the runtime refused or cut off: each kind once, at most eight. If a denial can't be attributed to one
+    /// exec, all execs that were running have it.
     #[serde(default)]
     #[schema(value_type = Vec<schema::DenialShape>)]
     pub denials: Vec<Denial>,
-    /// Why it isn't an ordinary end.
+    /// Why it did not end normally.
     #[serde(default)]
     pub error: Option<Problem>,
 }
 
-/// What an exec does now, or how it ended.
+/// Whether an exec runs, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecState {
-    /// It runs.
+    /// It is running.
     Running,
-    /// It ended by itself, with an exit code.
+    /// It exited with an exit code.
     Exited,
-    /// It ended by a signal.
+    /// A signal ended it.
     Signaled,
-    /// It was ended when its time was up.
+    /// It was killed when its time limit expired.
     TimedOut,
-    /// It was ended because a client asked, or its sandbox ended.
+    /// It was killed on request, or because its sandbox ended.
     Cancelled,
-    /// The kernel ended it when its memory was used up.
+    /// The kernel killed it because it ran out of memory.
     OutOfMemory,
-    /// It was not started: it asks for what can't or may not be.
+    /// It was not started: the request is not allowed.
     Refused,
-    /// It was not started: no such program, or the like.
+    /// It was not started: the program doesn't exist, or the like.
     SetupFailed,
-    /// It was lost with its sandbox, and how it ended is not known.
+    /// It was lost with its sandbox, and how it ended is unknown.
     Lost,
 }
 
 impl ExecState {
-    /// Whether there is nothing more to come.
+    /// Whether it has ended.
     pub fn is_ended(self) -> bool {
         match self {
             Self::Running => false,
@@ -272,7 +272,7 @@ impl ExecState {
         }
     }
 
-    /// The name.
+    /// The state's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -302,42 +302,42 @@ impl From<ExecStatus> for ExecState {
     }
 }
 
-/// All execs of a sandbox that are remembered, newest first.
+/// All remembered execs of a sandbox, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecList {
     /// The execs.
     pub items: Vec<Exec>,
 }
 
-/// A signal to be sent.
+/// A signal to send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SignalExec {
-    /// Which.
+    /// The signal.
     #[schema(value_type = schema::SignalName)]
     pub signal: Signal,
-    /// To whom.
+    /// The processes that get it.
     #[serde(default)]
     pub scope: SignalScope,
 }
 
-/// Who gets a signal.
+/// The processes that get a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalScope {
-    /// Every process that descends from the exec, daemonised ones too.
+    /// All descendants of the exec, including daemons.
     #[default]
     Tree,
     /// The program's own process group.
     Group,
 }
 
-/// How what is sent to stdin ends.
+/// Options for sending stdin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct StdinQuery {
-    /// Whether stdin is closed after these bytes.
+    /// Whether to close stdin after these bytes.
     pub end: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Files of a sandbox: what is asked of them and what is told of them. Contents go as raw bodies and have no type here.
+//! Files of a sandbox: requests and responses. Contents are raw bodies and have no type here.
 
 use std::collections::BTreeMap;
 
@@ -11,92 +11,92 @@ use crate::path::{FileMode, FilePath};
 use crate::schema;
 use crate::time::Timestamp;
 
-/// A file, for reading and the like.
+/// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FileQuery {
-    /// Which.
+    /// Path of the file.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// A file to be written with the body. All of it appears at once, or nothing of it.
+/// A file to write with the request's body. It is written atomically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct WriteQuery {
-    /// Which.
+    /// Path of the file.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// Permission bits of a new file; an existing one keeps its own.
+    /// Permission bits of a new file; an existing file keeps its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::Mode>)]
     pub mode: Option<FileMode>,
-    /// Whether directories on the way are made.
+    /// Whether to create missing parent directories.
     #[serde(default)]
     pub parents: bool,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// A file or directory to be removed.
+/// A file or directory to remove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RemoveQuery {
-    /// Which.
+    /// Path of the entry.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// Whether a directory goes with everything in it.
+    /// Whether to remove a directory with its contents.
     #[serde(default)]
     pub recursive: bool,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// What is asked of one entry.
+/// A request for information about an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct StatQuery {
-    /// Which.
+    /// Path of the entry.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// Whether a link stands for what it leads to.
+    /// Whether to follow a symbolic link.
     #[serde(default)]
     pub follow: bool,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// A directory to be listed.
+/// A directory to list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
-    /// Which.
+    /// Path of the directory.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// How many directories deep; 1 is the directory itself.
+    /// How many levels deep; 1 is the directory itself.
     #[serde(default = "one")]
     #[param(minimum = 1, maximum = 64, default = 1)]
     pub depth: u32,
-    /// How many entries at most.
+    /// Maximum number of entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 100_000)]
     pub limit: Option<u32>,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
@@ -106,98 +106,98 @@ fn one() -> u32 {
     1
 }
 
-/// What to watch.
+/// A path to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct WatchQuery {
-    /// A file or directory.
+    /// Path of a file or directory.
     #[param(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// Whether everything below it counts too, also what is made later.
+    /// Whether to watch everything below it too, including later additions.
     #[serde(default)]
     pub recursive: bool,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// A directory to be made.
+/// A directory to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct MakeDirectory {
-    /// Which.
+    /// Path of the directory.
     #[schema(value_type = schema::SandboxPath)]
     pub path: FilePath,
-    /// Whether directories on the way are made, and one that is there is fine.
+    /// Whether to create missing parent directories and accept an existing directory.
     #[serde(default)]
     pub parents: bool,
-    /// Its permission bits.
+    /// Permission bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Mode>)]
     pub mode: Option<FileMode>,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// A file or directory to get another name.
+/// A file or directory to rename.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct MoveFile {
-    /// Where it is.
+    /// Current path.
     #[schema(value_type = schema::SandboxPath)]
     pub from: FilePath,
-    /// Where it will be; a file that is there is replaced.
+    /// New path; an existing file is replaced.
     #[schema(value_type = schema::SandboxPath)]
     pub to: FilePath,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
 }
 
-/// Names and values kept with a file (as extended attributes).
+/// Metadata of a file: names and values, stored as extended attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Metadata {
-    /// All of them; setting replaces what was there.
+    /// All names and values; setting them replaces the previous ones.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// One entry of the sandbox's filesystem.
+/// An entry of the sandbox's filesystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEntry {
-    /// Its path. Bytes that are not UTF-8 are replaced; `path_base64` then has the exact ones.
+    /// Path of the entry. Bytes that are not UTF-8 are replaced; `path_base64` then has the exact path.
     pub path: String,
     /// The exact bytes of a path that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "byte")]
     pub path_base64: Option<String>,
-    /// What it is.
+    /// Type of the entry.
     pub kind: FileKind,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits.
     #[schema(value_type = schema::Mode)]
     pub mode: FileMode,
-    /// Owner, as seen inside.
+    /// Owner, as seen inside the sandbox.
     pub uid: u32,
-    /// Group, as seen inside.
+    /// Group, as seen inside the sandbox.
     pub gid: u32,
     /// When its content last changed.
     #[schema(value_type = schema::Instant)]
     pub modified_at: Timestamp,
-    /// Where a link points to.
+    /// Target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub link_target: Option<String>,
 }
 
 impl FileEntry {
-    /// The two forms of a path: text for people, and the exact bytes where that is not the same.
+    /// The two forms of a path: text for people, and the exact bytes if they differ.
     pub fn written_path(bytes: &[u8]) -> (String, Option<String>) {
         match std::str::from_utf8(bytes) {
             Ok(text) => (text.to_owned(), None),
@@ -206,7 +206,7 @@ impl FileEntry {
     }
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -220,39 +220,39 @@ pub enum FileKind {
     Other,
 }
 
-/// Entries of a directory, each before what is in it.
+/// Entries of a directory; each directory comes before its contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileList {
     /// The entries.
     pub entries: Vec<FileEntry>,
-    /// Whether there are more than were asked for or may be told at once.
+    /// Whether there are more entries than requested or allowed at once.
     pub truncated: bool,
 }
 
-/// What happened to a watched file. As a server-sent event: `event` is its type, `data` this.
+/// A change to a watched file. As a server-sent event: `event` is its type, `data` this object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FileEvent {
-    /// Everything from here on is told; always the first.
+    /// The watch is active, and all later changes are reported; always the first event.
     Watching,
-    /// It is new.
+    /// A new entry.
     Created(FileChange),
     /// Its content changed.
     Written(FileChange),
-    /// It is gone.
+    /// It was removed.
     Removed(FileChange),
-    /// It came or went by another name.
+    /// It was renamed, into or out of this name.
     Moved(FileChange),
-    /// Its permissions or the like changed.
+    /// Its permissions or other attributes changed.
     Attributes(FileChange),
-    /// More happened than could be told: look for yourself.
+    /// Some changes were missed: read the current state.
     Overflow,
-    /// The watch can't go on; always the last.
+    /// The watch can't continue; always the last event.
     Failed {
-        /// Why.
+        /// The reason.
         problem: crate::problem::Problem,
     },
-    /// One that this version has no name for. Never sent, only read.
+    /// An event that this version doesn't know. Never sent, only read.
     #[serde(other)]
     Other,
 }
@@ -274,50 +274,50 @@ impl FileEvent {
     }
 }
 
-/// Which file it was.
+/// The changed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileChange {
-    /// Its path; bytes that are not UTF-8 are replaced.
+    /// Path of the file; bytes that are not UTF-8 are replaced.
     pub path: String,
     /// Whether it is a directory.
     pub is_directory: bool,
 }
 
-/// What an uploaded tree left behind.
+/// The result of uploading a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TreeReport {
-    /// Files written.
+    /// Number of files written.
     pub files: u64,
-    /// Directories made or found.
+    /// Number of directories created or found.
     pub directories: u64,
-    /// Links made.
+    /// Number of links created.
     pub links: u64,
-    /// Bytes of files.
+    /// Total size of the files, in bytes.
     pub bytes: u64,
 }
 
-/// What was written.
+/// The result of writing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WriteReport {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// A URL to be made that works without a key.
+/// A request for a URL that works without a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SignFile {
-    /// For which file.
+    /// Path of the file.
     #[schema(value_type = schema::SandboxPath)]
     pub path: FilePath,
     /// For reading or for writing.
     #[serde(default)]
     pub method: SignedMethod,
-    /// For how long.
+    /// How long the URL is valid.
     #[serde(default = "five_minutes")]
     #[schema(value_type = schema::TimeSpan, default = "5m")]
     pub expires: Timeout,
-    /// As whom; without it, the sandbox's user.
+    /// The user to act as; by default the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
@@ -327,7 +327,7 @@ fn five_minutes() -> Timeout {
     Timeout::millis(300_000)
 }
 
-/// What a signed URL is for.
+/// The purpose of a signed URL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SignedMethod {
@@ -344,7 +344,7 @@ pub struct SignedUrl {
     /// The URL, as absolute as the server knows its own address.
     #[schema(format = "uri-reference")]
     pub url: String,
-    /// Until when.
+    /// When it expires.
     #[schema(value_type = schema::Instant)]
     pub expires_at: Timestamp,
 }

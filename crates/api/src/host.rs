@@ -1,4 +1,4 @@
-//! What is told of the server itself and of what a sandbox uses.
+//! The server's health, and the resource usage of a sandbox.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,54 +6,54 @@ use utoipa::ToSchema;
 use crate::schema;
 use crate::time::Timestamp;
 
-/// The server answers.
+/// The server's health.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// Whether it takes requests.
+    /// Whether it accepts requests.
     pub status: HealthStatus,
-    /// Its version.
+    /// The server's version.
     pub version: String,
 }
 
-/// Whether a server takes requests.
+/// Whether a server accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// It does.
+    /// It accepts requests.
     Ok,
-    /// It is starting: living sandboxes are being taken over.
+    /// It is starting: live sandboxes are being adopted.
     Starting,
-    /// It is going down.
+    /// It is stopping.
     Stopping,
 }
 
-/// What a sandbox uses, now and over the last half hour.
+/// A sandbox's resource usage, now and over the last half hour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Metrics {
-    /// Now.
+    /// The current usage.
     pub now: Sample,
-    /// Before, oldest first, at even intervals.
+    /// Earlier samples, oldest first, at even intervals.
     pub samples: Vec<Sample>,
-    /// The interval.
+    /// The interval in milliseconds.
     pub interval_ms: u64,
 }
 
-/// What a sandbox uses at one moment; null where the host can't tell.
+/// A sandbox's resource usage at one moment; null for values that the host can't measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sample {
-    /// When.
+    /// When it was measured.
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
-    /// CPU time since it started.
+    /// CPU time since its start, in milliseconds.
     pub cpu_ms: Option<u64>,
-    /// Memory of the whole tree, its private storage included.
+    /// Memory of the whole process tree, private storage included.
     pub memory_bytes: Option<u64>,
-    /// The most there was at once.
+    /// The peak of the memory.
     #[serde(default)]
     pub memory_peak_bytes: Option<u64>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub processes: Option<u64>,
-    /// Storage it uses of what it owns.
+    /// Used part of the sandbox's own storage.
     #[serde(default)]
     pub disk_bytes: Option<u64>,
 }

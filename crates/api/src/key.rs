@@ -1,4 +1,4 @@
-//! API keys: made, listed, revoked. The secret is in one answer only.
+//! API keys: create, list, revoke. The secret is in one response only.
 
 use saggar_domain::{KeyId, ProjectId, Timeout};
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use crate::schema;
 use crate::secret::Secret;
 use crate::time::Timestamp;
 
-/// A key to be made, in the project of the key that asks.
+/// A key to create, in the project of the key that authenticates the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct CreateKey {
-    /// What it is called.
+    /// The key's name.
     pub name: KeyName,
-    /// How long it works from now; without it, until it is revoked.
+    /// How long it is valid; by default until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub expires: Option<Timeout>,
@@ -25,24 +25,24 @@ pub struct CreateKey {
 /// A key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Key {
-    /// Its id.
+    /// The key's id.
     #[schema(value_type = schema::KeyId)]
     pub id: KeyId,
-    /// Whose it is.
+    /// The project it belongs to.
     #[schema(value_type = schema::ProjectId)]
     pub project_id: ProjectId,
-    /// What it is called.
+    /// The key's name.
     pub name: KeyName,
-    /// How its secret begins, to tell keys apart.
+    /// The beginning of its secret, to tell keys apart.
     #[schema(example = "sgr_4fHq")]
     pub prefix: String,
-    /// When it was made.
+    /// When it was created.
     #[schema(value_type = schema::Instant)]
     pub created_at: Timestamp,
-    /// When it was last used, to within a minute.
+    /// When it was last used, to the minute.
     #[schema(value_type = Option<schema::Instant>)]
     pub last_used_at: Option<Timestamp>,
-    /// When it stops working.
+    /// When it expires.
     #[schema(value_type = Option<schema::Instant>)]
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
@@ -50,13 +50,13 @@ pub struct Key {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// A key just made. Only this answer has the secret.
+/// A new key. Only this response has the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedKey {
-    /// The key.
+    /// The key without its secret.
     #[serde(flatten)]
     pub key: Key,
-    /// What to send as `Authorization: Bearer …`.
+    /// The value for `Authorization: Bearer …`.
     #[schema(example = "sgr_4fHqR2m1v8Xn0cT7yLw5aZ9bKdQ3eJ6gUiPoSfVhBxM")]
     pub secret: Secret,
 }

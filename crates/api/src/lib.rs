@@ -1,7 +1,8 @@
-//! The HTTP API of `saggar serve` as types: requests, answers, problems, streams; and a client for it.
+//! The HTTP API of `saggar serve` as types: requests, responses, problems, streams; and a client for it.
 //!
-//! No logic is here: what a type can't say, the server checks. Requests refuse unknown fields by name; answers may grow, so readers of
-//! them ignore what they don't know. Shapes of the domain's types in the OpenAPI document are in [`schema`].
+//! There is no logic here: the server checks what a type can't express. Requests reject unknown fields by name;
+//! responses may grow, so readers ignore unknown fields. [`schema`] defines how the domain's types appear in the
+//! OpenAPI document.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

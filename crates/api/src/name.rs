@@ -1,4 +1,4 @@
-//! Names people give: of templates, of keys, and the labels of a sandbox. Each with its bounds, checked once.
+//! Names that users choose: of templates, of keys, and labels. Each has bounds that are checked once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
 
-/// Longest name of a template or a key.
+/// Maximum length of the name of a template or a key.
 const NAME_LEN_MAX: usize = 64;
-/// Longest name of a label.
+/// Maximum length of the name of a label, in bytes.
 const LABEL_NAME_LEN_MAX: usize = 256;
-/// Longest value of a label.
+/// Maximum length of the value of a label, in bytes.
 const LABEL_VALUE_LEN_MAX: usize = 4096;
-/// Most labels of a sandbox.
+/// Maximum number of labels of a sandbox.
 const LABELS_MAX: usize = 64;
 
 /// The name of a template.
@@ -22,13 +22,13 @@ const LABELS_MAX: usize = 64;
 pub struct TemplateName(String);
 
 impl TemplateName {
-    /// Reads a name.
+    /// Parses and validates a name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
         let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         if !begins_well || text.len() > NAME_LEN_MAX || !text.bytes().all(is_fine) {
             return Err(format!(
-                "{text:?} is not a template's name: at most {NAME_LEN_MAX} of a-z, 0-9, dot, dash and underscore, a letter or digit first"
+                "{text:?} is not a valid template name: at most {NAME_LEN_MAX} of a-z, 0-9, dot, dash and underscore, a letter or digit first"
             ));
         }
         Ok(Self(text.to_owned()))
@@ -59,17 +59,17 @@ impl<'de> Deserialize<'de> for TemplateName {
     }
 }
 
-/// What a key is called, for the people who list and revoke keys.
+/// The name of an API key, for listing and revoking keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String, min_length = 1, max_length = 64, pattern = r"^[^\u0000-\u001f\u007f]+$", example = "ci")]
 pub struct KeyName(String);
 
 impl KeyName {
-    /// Reads a name.
+    /// Parses and validates a name.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.chars().count() > NAME_LEN_MAX || text.chars().any(char::is_control) {
-            return Err(format!("a key's name is 1 to {NAME_LEN_MAX} characters, and no control characters"));
+            return Err(format!("a key's name has 1 to {NAME_LEN_MAX} characters and no control characters"));
         }
         Ok(Self(text.to_owned()))
     }
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for KeyName {
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Adds a label.
+    /// Adds a label; an error if the name exists or there are too many.
     pub fn insert(&mut self, label: Label) -> Result<(), String> {
         if self.0.len() >= LABELS_MAX && !self.0.contains_key(&label.name) {
             return Err(format!("a sandbox has at most {LABELS_MAX} labels"));
@@ -152,12 +152,12 @@ pub struct Label {
 }
 
 impl Label {
-    /// A label from its two parts.
+    /// A label from its name and value.
     pub fn new(name: String, value: String) -> Result<Self, String> {
         if name.is_empty() || name.len() > LABEL_NAME_LEN_MAX || name.chars().any(char::is_control) {
             let shown: String = name.chars().take(NAME_LEN_MAX).collect();
             return Err(format!(
-                "{shown:?} is not a label's name: 1 to {LABEL_NAME_LEN_MAX} bytes without control characters"
+                "{shown:?} is not a valid label name: 1 to {LABEL_NAME_LEN_MAX} bytes without control characters"
             ));
         }
         if value.len() > LABEL_VALUE_LEN_MAX || value.chars().any(char::is_control) {
@@ -168,18 +168,18 @@ impl Label {
         Ok(Self { name, value })
     }
 
-    /// Reads `name=value`.
+    /// Parses `name=value`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not a label: write NAME=VALUE"))?;
         Self::new(name.to_owned(), value.to_owned())
     }
 
-    /// Its name.
+    /// The label's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its value.
+    /// The label's value.
     pub fn value(&self) -> &str {
         &self.value
     }

@@ -1,10 +1,10 @@
-//! Requests are read from objects alone.
+//! Requests are deserialised from objects only.
 //!
-//! What serde derives would also take a list, by the order of the fields: then a value could mean what nobody wrote, and a new field
-//! would change what old requests say. Types named here derive with `#[serde(remote = "Self")]`, which makes the derived code a plain
-//! function of the type, and get their trait from the macro.
+//! Serde's derived code would also accept a list, by the order of the fields: then a value could get an unintended
+//! meaning, and a new field would change the meaning of old requests. Types named here derive with `#[serde(remote =
+//! "Self")]`, which turns the derived code into a plain function, and get their trait from the macro.
 
-/// Gives types `Serialize` and a `Deserialize` that takes objects only.
+/// Gives types `Serialize` and a `Deserialize` that accepts objects only.
 macro_rules! only_from_an_object {
     ($($name:ident),+ $(,)?) => {$(
         impl serde::Serialize for $name {

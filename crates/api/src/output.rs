@@ -1,4 +1,4 @@
-//! The kept output of an exec, in the same shape as `saggar run --json` prints it.
+//! The kept output of an exec, in the format of `saggar run --json`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 use crate::bytes::{decode, encode};
 use crate::exec::Exec;
 
-/// An exec with the output that is kept of it.
+/// An exec with its kept output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecResult {
     /// The exec.
     #[serde(flatten)]
     pub exec: Exec,
-    /// What it printed.
+    /// Its output.
     #[serde(flatten)]
     #[schema(value_type = Written)]
     pub output: Output,
@@ -26,42 +26,42 @@ pub struct Output {
     pub stdout: Vec<u8>,
     /// The last bytes of stderr.
     pub stderr: Vec<u8>,
-    /// Bytes of stdout that came before and are not kept.
+    /// Number of earlier bytes of stdout that were dropped.
     pub stdout_dropped: u64,
-    /// Bytes of stderr that came before and are not kept.
+    /// Number of earlier bytes of stderr that were dropped.
     pub stderr_dropped: u64,
 }
 
-/// Of each stream, one of text and base64 is there.
+/// Each stream has either its text or its base64 form.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = Output)]
 struct Written {
-    /// What it printed to stdout, where that is UTF-8.
+    /// Kept stdout, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     stdout: Option<String>,
-    /// What it printed to stdout, where that is not UTF-8.
+    /// Kept stdout in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "byte")]
     stdout_base64: Option<String>,
-    /// What it printed to stderr, where that is UTF-8.
+    /// Kept stderr, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     stderr: Option<String>,
-    /// What it printed to stderr, where that is not UTF-8.
+    /// Kept stderr in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "byte")]
     stderr_base64: Option<String>,
-    /// Whether the beginning of stdout is gone.
+    /// Whether the beginning of stdout was dropped.
     #[serde(default)]
     stdout_truncated: bool,
-    /// Whether the beginning of stderr is gone.
+    /// Whether the beginning of stderr was dropped.
     #[serde(default)]
     stderr_truncated: bool,
-    /// How much of stdout is gone.
+    /// Number of dropped bytes of stdout.
     #[serde(default)]
     stdout_dropped_bytes: u64,
-    /// How much of stderr is gone.
+    /// Number of dropped bytes of stderr.
     #[serde(default)]
     stderr_dropped_bytes: u64,
 }

@@ -1,22 +1,23 @@
-//! Paths and permission bits of files in a sandbox, as requests give them.
+//! Paths and permission bits of files in a sandbox, as given in requests.
 //!
-//! A path is taken as it is and resolved by the kernel inside the sandbox, as the sandbox's user: `..` and links mean there what they
-//! mean to any program there, and nothing outside exists. Only what no kernel could take is refused here.
+//! A path is passed unchanged to the kernel, which resolves it inside the sandbox as the sandbox's user: `..` and
+//! links mean the same as for any program there, and nothing outside exists. Only paths that no kernel could accept
+//! are rejected here.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Longest path the kernel takes, its NUL apart.
+/// Maximum length of a path in the kernel, without its NUL.
 pub(crate) const PATH_LEN_MAX: usize = 4095;
 
-/// A path in a sandbox: absolute, or relative to the home of the user.
+/// A path in a sandbox: absolute, or relative to the user's home.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct FilePath(String);
 
 impl FilePath {
-    /// Reads a path.
+    /// Parses and validates a path.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("a path can't be empty".to_owned());
@@ -35,7 +36,7 @@ impl FilePath {
         &self.0
     }
 
-    /// The path from the root, where a relative one begins at `home`.
+    /// The absolute path; a relative one starts at `home`.
     pub fn from_root(&self, home: &str) -> String {
         if self.0.starts_with('/') { self.0.clone() } else { format!("{home}/{}", self.0) }
     }
@@ -54,17 +55,17 @@ impl<'de> Deserialize<'de> for FilePath {
     }
 }
 
-/// Permission bits, without set-id and sticky bits: those can't be given from outside.
+/// Permission bits without set-id and sticky bits, which can't be set through the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileMode(u32);
 
 impl FileMode {
-    /// What an ordinary file gets.
+    /// The default of a file.
     pub const FILE: Self = Self(0o644);
-    /// What an ordinary directory gets.
+    /// The default of a directory.
     pub const DIRECTORY: Self = Self(0o755);
 
-    /// The permission bits among these.
+    /// Keeps only the permission bits.
     pub const fn of(bits: u32) -> Self {
         Self(bits & 0o777)
     }
@@ -74,7 +75,7 @@ impl FileMode {
         self.0
     }
 
-    /// Reads `644` or `0755`.
+    /// Parses `644` or `0755`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let complaint = || format!("{text:?} is not a mode: write permission bits in octal, such as 0644");
         let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));

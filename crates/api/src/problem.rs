@@ -1,4 +1,4 @@
-//! Problems on the wire: RFC 9457 `application/problem+json`, with a stable code and what to do next.
+//! Problems on the wire: RFC 9457 `application/problem+json`, with a stable code and a remedy.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use crate::code::Code;
 
 /// The media type of a problem.
 pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
-/// What every problem's `type` begins with.
+/// The prefix of every problem's `type`.
 const TYPE_BASE: &str = "https://saggar.dev/problems/";
 
-/// Why a request was not done. What is seldom read is boxed, so that a result that may be one stays small.
+/// Why a request failed. Rarely used fields are boxed, so that results stay small.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
 pub struct Problem {
-    /// A page about this code.
+    /// A URI for this code.
     #[serde(rename = "type")]
     #[schema(value_type = String, example = "https://saggar.dev/problems/not_found", format = "uri")]
     pub kind: Box<str>,
-    /// What the code means.
+    /// The code's meaning.
     #[schema(value_type = String)]
     pub title: Box<str>,
-    /// The HTTP status it was answered with.
+    /// The HTTP status of the response.
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
-    /// Stable, for programs.
+    /// Stable code for programs.
     #[schema(value_type = crate::schema::ProblemCode)]
     pub code: Code,
-    /// What happened, to which object.
+    /// What happened, and to which object.
     pub detail: String,
-    /// What to do next; empty when there is nothing to do.
+    /// What to do next; empty if there is nothing to do.
     #[serde(default)]
     pub help: String,
-    /// The request it belongs to, as in the server's log.
+    /// Id of the request, as in the server's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub instance: Option<Box<str>>,
-    /// When it is worth trying again, the same as the `Retry-After` header.
+    /// When to retry, the same as the `Retry-After` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub retry_after_seconds: Option<u32>,
@@ -58,24 +58,24 @@ impl Problem {
         }
     }
 
-    /// A request that can't be read.
+    /// A malformed request.
     pub fn invalid(detail: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Code::InvalidRequest, detail, help)
     }
 
-    /// The same, worth trying again after so long.
+    /// Sets when to retry.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
         self
     }
 
-    /// The same, naming the request it belongs to.
+    /// Sets the id of the request.
     pub fn of_request(mut self, instance: impl Into<Box<str>>) -> Self {
         self.instance = Some(instance.into());
         self
     }
 
-    /// The code's name, also of one that this version doesn't know.
+    /// The code's name, even of one that this version doesn't know.
     pub fn code_name(&self) -> &str {
         match self.code {
             Code::Other => self.kind.rsplit('/').next().unwrap_or("other"),

@@ -1,109 +1,110 @@
-//! Where everything is: the templates of the server's routes, and the names of the headers.
+//! The templates of the server's routes, and the names of its headers.
 //!
-//! Both sides use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a key.
+//! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
+//! key.
 
-/// What every route but `/health` and proxied ports begins with.
+/// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
-/// The one route without a key.
+/// The only route without a key.
 pub const HEALTH: &str = "/health";
-/// What the host can give.
+/// Capabilities of the host.
 pub const CAPABILITIES: &str = "/api/v1/capabilities";
 /// The OpenAPI document.
 pub const OPENAPI: &str = "/api/v1/openapi.json";
 /// Create and list sandboxes.
 pub const SANDBOXES: &str = "/api/v1/sandboxes";
-/// Get, change, end a sandbox.
+/// Read, change, end a sandbox.
 pub const SANDBOX: &str = "/api/v1/sandboxes/{id}";
-/// Freeze it.
+/// Freeze a sandbox.
 pub const PAUSE: &str = "/api/v1/sandboxes/{id}/pause";
-/// Let it go on.
+/// Resume a sandbox.
 pub const RESUME: &str = "/api/v1/sandboxes/{id}/resume";
-/// Set its time to live.
+/// Set a sandbox's remaining lifetime.
 pub const TIMEOUT: &str = "/api/v1/sandboxes/{id}/timeout";
-/// What it uses.
+/// Resource usage of a sandbox.
 pub const METRICS: &str = "/api/v1/sandboxes/{id}/metrics";
-/// What happened to it.
+/// Events of a sandbox.
 pub const EVENTS: &str = "/api/v1/sandboxes/{id}/events";
-/// The same as lines of text, with the tails of its execs' output.
+/// Events as lines of text, with the end of the execs' output.
 pub const LOGS: &str = "/api/v1/sandboxes/{id}/logs";
 /// Start and list execs.
 pub const EXECS: &str = "/api/v1/sandboxes/{id}/execs";
-/// Get an exec with its kept output.
+/// Read an exec with its kept output.
 pub const EXEC: &str = "/api/v1/sandboxes/{id}/execs/{exec}";
-/// Follow its output.
+/// Follow an exec's output.
 pub const EXEC_STREAM: &str = "/api/v1/sandboxes/{id}/execs/{exec}/stream";
-/// Send to its stdin.
+/// Send input to an exec.
 pub const EXEC_STDIN: &str = "/api/v1/sandboxes/{id}/execs/{exec}/stdin";
-/// Send it a signal.
+/// Send a signal to an exec.
 pub const EXEC_SIGNAL: &str = "/api/v1/sandboxes/{id}/execs/{exec}/signal";
-/// Set its terminal's size.
+/// Resize an exec's terminal.
 pub const EXEC_RESIZE: &str = "/api/v1/sandboxes/{id}/execs/{exec}/resize";
-/// A WebSocket to it.
+/// A WebSocket to an exec.
 pub const EXEC_ATTACH: &str = "/api/v1/sandboxes/{id}/execs/{exec}/attach";
 /// Read, write, remove a file.
 pub const FILES: &str = "/api/v1/sandboxes/{id}/files";
-/// Look at an entry.
+/// Information about an entry.
 pub const FILES_STAT: &str = "/api/v1/sandboxes/{id}/files/stat";
 /// List a directory.
 pub const FILES_LIST: &str = "/api/v1/sandboxes/{id}/files/list";
-/// Make a directory.
+/// Create a directory.
 pub const FILES_MKDIR: &str = "/api/v1/sandboxes/{id}/files/mkdir";
-/// Give an entry another name.
+/// Rename an entry.
 pub const FILES_MOVE: &str = "/api/v1/sandboxes/{id}/files/move";
-/// Names and values kept with a file.
+/// Metadata of a file.
 pub const FILES_METADATA: &str = "/api/v1/sandboxes/{id}/files/metadata";
-/// Hear of changes.
+/// Watch for changes.
 pub const FILES_WATCH: &str = "/api/v1/sandboxes/{id}/files/watch";
-/// A whole tree as a tar archive.
+/// A directory tree as a tar archive.
 pub const FILES_TREE: &str = "/api/v1/sandboxes/{id}/files/tree";
-/// Make a URL that works without a key.
+/// Create a URL that works without a key.
 pub const FILES_SIGN: &str = "/api/v1/sandboxes/{id}/files/sign";
-/// What listens in a sandbox, without a path behind it.
+/// A port of a sandbox, without a path.
 pub const PORT: &str = "/api/v1/sandboxes/{id}/ports/{port}";
-/// The root of what listens in a sandbox.
+/// The root of a port of a sandbox.
 pub const PORT_SLASH: &str = "/api/v1/sandboxes/{id}/ports/{port}/";
-/// What listens in a sandbox.
+/// A path on a port of a sandbox.
 pub const PORT_PATH: &str = "/api/v1/sandboxes/{id}/ports/{port}/{*path}";
-/// Begin and list runs.
+/// Start and list runs.
 pub const RUNS: &str = "/api/v1/runs";
 /// One run.
 pub const RUN: &str = "/api/v1/runs/{id}";
-/// What happened to it.
+/// Journal of a run.
 pub const RUN_JOURNAL: &str = "/api/v1/runs/{id}/journal";
-/// Say something to it.
+/// Send a message to a run.
 pub const RUN_SIGNAL: &str = "/api/v1/runs/{id}/signal";
-/// No new effects.
+/// Pause a run.
 pub const RUN_PAUSE: &str = "/api/v1/runs/{id}/pause";
-/// Effects again.
+/// Resume a run.
 pub const RUN_RESUME: &str = "/api/v1/runs/{id}/resume";
-/// Stop it for good.
+/// Cancel a run.
 pub const RUN_CANCEL: &str = "/api/v1/runs/{id}/cancel";
-/// Decide about a step that nobody knows of.
+/// Decide about a step whose outcome is unknown.
 pub const RUN_DECIDE: &str = "/api/v1/runs/{id}/steps/{step}/decide";
-/// Begin another from its past.
+/// Start a run from another's history.
 pub const RUN_FORK: &str = "/api/v1/runs/{id}/fork";
-/// Derive it again.
+/// Replay a run.
 pub const RUN_REPLAY: &str = "/api/v1/runs/{id}/replay";
-/// All of it, as a fixture.
+/// Export a run as a fixture.
 pub const RUN_EXPORT: &str = "/api/v1/runs/{id}/export";
-/// Make and list keys.
+/// Create and list keys.
 pub const KEYS: &str = "/api/v1/keys";
 /// Revoke a key.
 pub const KEY: &str = "/api/v1/keys/{key}";
 
-/// Names of headers, in lower case as HTTP/2 has them.
+/// Names of headers, in lower case as in HTTP/2.
 pub mod header {
-    /// The same key twice makes one sandbox.
+    /// Makes a request idempotent.
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-    /// An API key, beside `Authorization: Bearer`.
+    /// An API key, as an alternative to `Authorization: Bearer`.
     pub const API_KEY: &str = "x-api-key";
-    /// Where a broken stream goes on.
+    /// The position from which a stream is resumed.
     pub const LAST_EVENT_ID: &str = "last-event-id";
-    /// Opens the ports of one sandbox.
+    /// Grants access to the ports of one sandbox.
     pub const ACCESS_TOKEN: &str = "saggar-access-token";
-    /// Which sandbox a proxied request is for.
+    /// The sandbox of a proxied request.
     pub const SANDBOX: &str = "saggar-sandbox";
-    /// Which port of it.
+    /// The port of a proxied request.
     pub const PORT: &str = "saggar-port";
     /// The id of a request, as in the server's log and in a problem's `instance`.
     pub const REQUEST_ID: &str = "x-request-id";

@@ -1,4 +1,4 @@
-//! Runs: agents executed durably. Started, looked at, told things, forked, replayed.
+//! Runs: durable executions of agents. Start, read, signal, fork, replay.
 
 use std::collections::BTreeMap;
 
@@ -12,156 +12,158 @@ use crate::object::only_from_an_object;
 use crate::schema;
 use crate::time::Timestamp;
 
-/// A run to begin.
+/// A run to start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct StartRun {
-    /// What it is.
+    /// The agent.
     pub agent: Agent,
-    /// For finding it again.
+    /// Labels for finding it again.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
 }
 
-/// An agent.
+/// An agent's definition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Agent {
-    /// What people call it; concurrency limits go by it.
+    /// Display name; concurrency limits count by it.
     #[schema(example = "mender")]
     pub name: String,
-    /// What it is told before anything else.
+    /// System prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// What it is asked to do.
+    /// First user message.
     pub task: String,
-    /// Who thinks for it.
+    /// The model it uses.
     pub model: AgentModel,
-    /// What it may use: `shell`, `files`, `http`, `wait`, `ask_human`, `delegate`.
+    /// The tools it may use: `shell`, `files`, `http`, `wait`, `ask_human`, `delegate`.
     #[serde(default)]
     pub tools: BTreeMap<String, AgentTool>,
-    /// What it may spend; what is absent is without limit.
+    /// Its budget; a missing value means unlimited.
     #[serde(default)]
     pub budget: RunBudget,
-    /// So many times the same call with the same arguments in a row is a loop.
+    /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
-    /// Whom it and its children may start with `delegate` besides themselves, by name.
+    /// Other agents that it and its children may start with `delegate`, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, SubAgent>,
 }
 
-/// An agent that others start with `delegate`, which says what its task is.
+/// An agent that others start with `delegate`, which provides its task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SubAgent {
-    /// What it is told before anything else.
+    /// System prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// Who thinks for it.
+    /// The model it uses.
     pub model: AgentModel,
-    /// What it may use, of what whoever starts it may.
+    /// The tools it may use; at most those of the agent that starts it.
     #[serde(default)]
     pub tools: BTreeMap<String, AgentTool>,
-    /// What it may spend, of what is left to whoever starts it.
+    /// Its budget; at most what is left to the run that starts it.
     #[serde(default)]
     pub budget: RunBudget,
-    /// So many times the same call with the same arguments in a row is a loop.
+    /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
 }
 
-/// Who thinks for an agent.
+/// The model of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct AgentModel {
-    /// Which provider. This version supports `scripted` only.
+    /// The provider. This version supports `scripted` only.
     #[schema(example = "scripted")]
     pub provider: String,
-    /// For `scripted`: what it says, turn by turn.
+    /// For `scripted`: its replies, turn by turn.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object, example = json!({"turns": [{"calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}))]
     pub script: Value,
-    /// The most tokens of one reply, which is what is set aside for it.
+    /// Maximum tokens of one reply. This much is reserved for each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_tokens_max: Option<u64>,
-    /// The most that one reply costs, in millionths, which is what is set aside for it. Without it, the most that a reply has cost before is.
+    /// Maximum cost of one reply, in millionths, reserved for each call. By default the highest cost of a reply so
+    /// far is reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_micros_max: Option<u64>,
 }
 
 impl AgentModel {
-    /// The providers there are.
+    /// The supported providers.
     pub const PROVIDERS: [&str; 1] = ["scripted"];
 
-    /// What is wrong with a provider, and what to do about it. Asked before anything else is read: what belongs to a provider that isn't
-    /// supported would only be a puzzle.
+    /// The error and the remedy for an unsupported provider. Checked before anything else, because errors in another
+    /// provider's fields would only confuse.
     pub fn wrong_provider(provider: &str) -> Option<(String, String)> {
         if Self::PROVIDERS.contains(&provider) {
             return None;
         }
         let supported = Self::PROVIDERS.map(|provider| format!("{provider:?}")).join(", ");
         let message = format!("the model provider {provider:?} is not supported: this version supports {supported}");
-        let help = "set model.provider to \"scripted\" and model.script to the turns it says; docs/agent.md shows an agent";
+        let help =
+            "set model.provider to \"scripted\" and model.script to the turns it says; docs/agent.md shows an agent";
         Some((message, help.to_owned()))
     }
 }
 
-/// A tool an agent may use.
+/// A tool that an agent may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct AgentTool {
-    /// What a crash in the middle of it means; each tool has its own default.
+    /// What happens after a crash in the middle of a call; each tool has its own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<EffectClass>,
-    /// How long a call may take.
+    /// Time limit of a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub timeout: Option<Timeout>,
-    /// Attempts of one call, the first included.
+    /// Maximum number of attempts of a call, including the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
 }
 
-/// What a crash in the middle of an effect means.
+/// What happens after a crash in the middle of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectClass {
-    /// It changes nothing: it is done again.
+    /// No side effects: it is repeated.
     Pure,
-    /// Whoever does it knows its key: it is done again with the same one.
+    /// The target deduplicates by idempotency key: it is repeated with the same key.
     Keyed,
-    /// Whoever does it is asked whether it was done.
+    /// The target is asked whether it was done.
     Probeable,
-    /// Anything else: the run parks, and a person decides.
+    /// Anything else: the run parks, and a human decides.
     Once,
 }
 
-/// What a run may spend, with every run that it starts.
+/// The budget of a run, including its child runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct RunBudget {
     /// Steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Time from its start, paused or not.
+    /// Wall-clock time since its start, pauses included.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub time: Option<Timeout>,
-    /// Tokens of models, read and written.
+    /// Model tokens, input and output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Money, in millionths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micros: Option<u64>,
-    /// Calls of tools.
+    /// Tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
-    /// Attempts after the first, of all steps together.
+    /// Attempts after the first, summed over all steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
-    /// Runs started by it, and by those.
+    /// Child runs, at any depth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub children: Option<u64>,
 }
@@ -169,75 +171,76 @@ pub struct RunBudget {
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
-    /// Its id.
+    /// The run's id.
     #[schema(value_type = schema::RunId)]
     pub id: RunId,
-    /// Whose it is.
+    /// The project it belongs to.
     #[schema(value_type = schema::ProjectId)]
     pub project_id: ProjectId,
-    /// What its agent is called.
+    /// The agent's name.
     pub agent: String,
-    /// For finding it again.
+    /// Labels for finding it again.
     #[serde(default)]
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
-    /// What it does.
+    /// Its current state.
     #[schema(value_type = schema::RunState)]
     pub state: RunState,
-    /// When it was begun.
+    /// When it was started.
     #[schema(value_type = schema::Instant)]
     pub created_at: Timestamp,
-    /// When something last happened to it.
+    /// When it last changed.
     #[schema(value_type = schema::Instant)]
     pub updated_at: Timestamp,
-    /// When it goes on by itself, where it waits for a time; the end of its time, where it waits for a run that it started.
+    /// When it continues, if it waits for a time; its deadline, if it waits for a child run.
     #[schema(value_type = Option<schema::Instant>)]
     pub wake_at: Option<Timestamp>,
-    /// What it waits for besides a time: `sandbox` while there is no room for one.
+    /// What it waits for besides a time: `sandbox` while there is no capacity for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
-    /// The number of its last entry.
+    /// The number of its last journal entry.
     pub entries: u64,
-    /// Which branch of its tree.
+    /// The branch of its tree: 0 for the original, a unique number for each fork.
     pub generation: u32,
-    /// Whose past it has, where it is a fork.
+    /// For a fork, the run whose history it shares.
     pub parent: Option<RunParent>,
-    /// Who started it and waits for its end, where a run did.
+    /// For a child run, the run that started it.
     #[serde(default)]
     pub child_of: Option<RunChildOf>,
-    /// The question it asks, while it is `asking`. Only where one run is looked at, not in lists.
+    /// The open question, while it is `asking`. Only in responses about a single run, not in lists.
     #[serde(default)]
     pub question: Option<RunQuestion>,
-    /// The step that a person has to decide about, while it is `parked`. Only where one run is looked at, not in lists.
+    /// The step that needs a decision, while it is `parked`. Only in responses about a single run, not in lists.
     #[serde(default)]
     pub parked: Option<RunParked>,
-    /// The sandbox it works in.
+    /// Its sandbox.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
-    /// How it ended: `{"outcome": "completed", …}`, or another word and what belongs to it.
+    /// How it ended: `{"outcome": "completed", …}`, or another outcome with its details.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,
-    /// Why nobody drives it, where that is so. It goes on when somebody resumes it, and ends when somebody cancels it.
+    /// Why it is blocked, if it is. It continues when it is resumed, and ends when it is cancelled.
     #[serde(default)]
     pub blocked: Option<RunBlock>,
 }
 
-/// Why a run is not driven until a person has decided.
+/// Why a run is blocked until a human has decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunBlock {
-    /// `restored`: the store was restored from a backup, and the run may have gone on elsewhere. `damaged`: its journal can't be read.
+    /// `restored`: the store was restored from a backup, and the run may have continued elsewhere. `damaged`: its
+    /// journal can't be read.
     #[schema(example = "restored")]
     pub kind: String,
-    /// The same in words.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// What a run asks a person.
+/// A run's question to a human.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunQuestion {
-    /// What an answer names: the number of the step that asks.
+    /// The number that an answer must name: the step that asks.
     pub id: u64,
-    /// What is asked.
+    /// The question.
     #[schema(example = "Which colour?")]
     pub text: String,
     /// When it was asked.
@@ -245,49 +248,49 @@ pub struct RunQuestion {
     pub asked_at: Timestamp,
 }
 
-/// A step of which nobody knows whether it was done. Decide about it with `decideStep`.
+/// A step whose outcome is unknown. Decide about it with `decideStep`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunParked {
     /// The number of the step.
     pub step: u64,
     /// The tool that was called, or `model`.
     pub tool: String,
-    /// Why nobody knows.
+    /// Why the outcome is unknown.
     pub reason: String,
     /// When it parked.
     #[schema(value_type = schema::Instant)]
     pub since: Timestamp,
 }
 
-/// Whose past a fork has.
+/// The origin of a fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunParent {
-    /// Which run.
+    /// The original run.
     #[schema(value_type = schema::RunId)]
     pub run_id: RunId,
-    /// Up to which entry.
+    /// The last entry that the fork includes.
     pub through: u64,
-    /// The call that was open there, which the fork makes again with a key of its own. Only in the answer to `forkRun`.
+    /// The call that was open there, which the fork repeats with its own key. Only in the response to `forkRun`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub does_again: Option<RunOpenCall>,
 }
 
-/// A call that was open where a run was forked.
+/// A call that was open at the fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunOpenCall {
-    /// The step, in the run that was forked.
+    /// The number of the step in the original run.
     pub step: u64,
-    /// The tool, or `model`.
+    /// The tool that was called, or `model`.
     pub tool: String,
 }
 
-/// Who started a run.
+/// The parent of a child run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunChildOf {
-    /// Which run.
+    /// The parent run.
     #[schema(value_type = schema::RunId)]
     pub run_id: RunId,
-    /// Which step of it.
+    /// The parent's step that waits for it.
     pub step: u64,
 }
 
@@ -296,7 +299,7 @@ pub struct RunChildOf {
 pub struct RunList {
     /// The runs.
     pub items: Vec<Run>,
-    /// Where the next page begins; absent after the last.
+    /// The cursor of the next page; absent on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -305,35 +308,35 @@ pub struct RunList {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListRuns {
-    /// Only those in this state.
+    /// Only runs in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>, example = "parked")]
     pub state: Option<RunState>,
-    /// Only those of the agent of this name.
+    /// Only runs of the agent with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(example = "mender")]
     pub agent: Option<String>,
-    /// Only those with this label, as `name=value`; may be given several times, and then all must be there.
+    /// Only runs with this label, as `name=value`; may be repeated, and then all must match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[param(value_type = Vec<String>, example = json!(["team=red"]))]
     pub label: Vec<Label>,
-    /// Only those begun at this time or later.
+    /// Only runs started at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::Instant>)]
     pub since: Option<Timestamp>,
-    /// Only those begun before this time.
+    /// Only runs started before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::Instant>)]
     pub before: Option<Timestamp>,
-    /// Only those that this run started.
+    /// Only child runs of this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<schema::RunId>)]
     pub child_of: Option<RunId>,
-    /// How many at most.
+    /// Maximum number of runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// Where the page before said to go on.
+    /// The cursor of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -343,60 +346,61 @@ pub struct ListRuns {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct JournalQuery {
-    /// Only those after this number.
+    /// Only entries after this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
 }
 
-/// Entries of a run, oldest first, its parents' past included.
+/// Entries of a run, oldest first, including its parents' history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JournalPage {
     /// The entries, as they were written.
     #[schema(value_type = Vec<Object>)]
     pub items: Vec<Value>,
-    /// The number of the last of them, to go on after.
+    /// The number of the last entry on this page.
     pub last_seq: u64,
 }
 
-/// Something to say to a run.
+/// A message to a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SignalRun {
-    /// The sender's name for it: the same id twice is once. It doesn't begin with `@`.
+    /// The sender's id, for deduplication. It must not begin with `@`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// What kind: `answer` is for a question of the run's, anything else is said to the agent.
+    /// The kind of message: `answer` answers a question of the run, anything else is given to the agent.
     #[schema(example = "answer")]
     pub name: String,
-    /// What.
+    /// The text.
     pub body: String,
-    /// The question that an `answer` is for, which it has to name: `question.id` of the run. An answer to any other question than the open one
-    /// is refused; the same answer to the same question again is accepted and changes nothing.
+    /// The question that an `answer` is for; required for one: `question.id` of the run. An answer to any question
+    /// other than the open one is refused; repeating the same answer to the same question is accepted and changes
+    /// nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = 2)]
     pub question: Option<u64>,
 }
 
-/// What to do about a step of which nobody knows whether it was done.
+/// A decision about a step whose outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct DecideStep {
-    /// How.
+    /// The decision.
     pub decision: StepDecision,
-    /// What came of it, where it was done.
+    /// The result of the step, with `done`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
 }
 
-/// What a person decides.
+/// What a human decides about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepDecision {
-    /// Do it again, knowing that it may be the second time.
+    /// Do it again, although it may have been done already.
     Retry,
-    /// It was done, and `result` came of it.
+    /// It was done, with `result`.
     Done,
-    /// Give the run up.
+    /// Abandon the run.
     Abandon,
 }
 
@@ -404,37 +408,37 @@ pub enum StepDecision {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct ForkRun {
-    /// After this step; without it, after everything there is.
+    /// After this step; by default after the last entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_step: Option<u64>,
     /// After this entry instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_entry: Option<u64>,
-    /// Something to say to the fork.
+    /// A message to the fork's agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayReport {
-    /// Entries there are.
+    /// Number of entries in the journal.
     pub entries: u64,
-    /// Entries that agreed.
+    /// Number of entries that agreed.
     pub agreed: u64,
-    /// Where it first doesn't agree.
+    /// The first difference.
     pub divergence: Option<ReplayDivergence>,
 }
 
-/// Where what is decided now isn't what was recorded.
+/// A difference between a recorded entry and its replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayDivergence {
-    /// The entry, from 1.
+    /// Number of the entry, from 1.
     pub entry: u64,
-    /// What was recorded.
+    /// The recorded event.
     #[schema(value_type = Option<Object>)]
     pub recorded: Option<Value>,
-    /// What would be decided now.
+    /// The event that the replay derived.
     #[schema(value_type = Option<Object>)]
     pub derived: Option<Value>,
 }

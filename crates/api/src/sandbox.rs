@@ -1,4 +1,4 @@
-//! Sandboxes: what is asked for, what there is, and how it ended.
+//! Sandboxes: the request, the description, and how one ended.
 
 use saggar_domain::{
     ByteSize, Count, Cpus, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId, SandboxId, Tier,
@@ -14,46 +14,46 @@ use crate::schema;
 use crate::secret::Secret;
 use crate::time::Timestamp;
 
-/// A sandbox to be made. Everything has a default.
+/// A sandbox to create. Everything has a default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct CreateSandbox {
-    /// What its filesystem starts from.
+    /// The template that its filesystem starts from.
     pub template: TemplateName,
-    /// For finding it again.
+    /// Labels for finding it again.
     #[serde(skip_serializing_if = "Labels::is_empty")]
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
-    /// Environment of every exec, under the exec's own. Not kept once the sandbox has ended.
+    /// Environment variables of every exec; an exec's own take precedence. Not kept after the sandbox has ended.
     #[serde(skip_serializing_if = "Environment::is_empty")]
     #[schema(value_type = schema::TextMap)]
     pub env: Environment,
-    /// What it may use at most.
+    /// Resource limits.
     pub limits: SandboxLimits,
-    /// How long it lives from now; the server has a default.
+    /// Its lifetime; the server has a default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub ttl: Option<Timeout>,
     /// What happens when its time is up.
     pub on_timeout: OnTimeout,
-    /// How long it may be left alone before the same happens; without it, for ever.
+    /// Maximum time without activity before the same happens; by default unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub idle_timeout: Option<Timeout>,
-    /// How it reaches the network: not at all unless asked for.
+    /// Its network access; `none` by default.
     #[schema(value_type = schema::Network, default = "none")]
     pub network: Network,
-    /// Who programs run as, unless an exec says otherwise.
+    /// The user that programs run as, unless an exec sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
-    /// Whether a request to it while it is paused resumes it.
+    /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
-    /// Who may reach what listens in it.
+    /// Access to its ports.
     pub ports: Ports,
 }
 
-/// `none` unless asked for.
+/// `none` by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Network(pub NetworkMode);
@@ -64,31 +64,31 @@ impl Default for Network {
     }
 }
 
-/// What a sandbox may use at most; what is left out has the runtime's default.
+/// Resource limits of a sandbox; missing ones have the runtime's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct SandboxLimits {
-    /// Memory of the whole tree, its private storage included.
+    /// Memory of the whole process tree, private storage included.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Size>)]
     pub memory: Option<ByteSize>,
-    /// CPU time per wall-clock time.
+    /// CPU limit, in CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::CpuShare>)]
     pub cpus: Option<Cpus>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Quantity>)]
     pub pids: Option<Count>,
-    /// Storage the sandbox owns.
+    /// Storage limit of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Size>)]
     pub disk: Option<ByteSize>,
-    /// Open files of a process.
+    /// Maximum number of open files per process.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Quantity>)]
     pub files: Option<Count>,
-    /// Output kept of an exec, unless it says otherwise.
+    /// Bytes of output kept per exec, unless the exec sets another limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Size>)]
     pub output: Option<ByteSize>,
@@ -101,25 +101,25 @@ impl From<SandboxLimits> for DraftLimits {
     }
 }
 
-/// What a sandbox may use at most. Apart from the request's type because answers may grow, and a request may not.
+/// Resource limits of a sandbox. Separate from the request's type because responses may grow, and requests may not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EffectiveLimits {
-    /// Memory of the whole tree, its private storage included.
+    /// Memory of the whole process tree, private storage included.
     #[schema(value_type = schema::Size)]
     pub memory: ByteSize,
-    /// CPU time per wall-clock time.
+    /// CPU limit, in CPUs.
     #[schema(value_type = schema::CpuShare)]
     pub cpus: Cpus,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads.
     #[schema(value_type = schema::Quantity)]
     pub pids: Count,
-    /// Storage the sandbox owns.
+    /// Storage limit of the sandbox.
     #[schema(value_type = schema::Size)]
     pub disk: ByteSize,
-    /// Open files of a process.
+    /// Maximum number of open files per process.
     #[schema(value_type = schema::Quantity)]
     pub files: Count,
-    /// Output kept of an exec, unless it says otherwise.
+    /// Bytes of output kept per exec, unless the exec sets another limit.
     #[schema(value_type = schema::Size)]
     pub output: ByteSize,
 }
@@ -137,21 +137,21 @@ impl From<&Limits> for EffectiveLimits {
     }
 }
 
-/// Who may reach what listens in a sandbox.
+/// Access to the ports of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct Ports {
-    /// Ports that anyone who reaches the server may use, without key or token.
+    /// Public ports: reachable by any client of the server, without a key or token.
     #[schema(max_items = 64)]
     pub public: Vec<u16>,
 }
 
-/// Who may reach what listens in a sandbox, as it is told.
+/// Access to the ports of a sandbox, as reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EffectivePorts {
-    /// Ports that anyone who reaches the server may use, without key or token.
+    /// Public ports: reachable by any client of the server, without a key or token.
     pub public: Vec<u16>,
-    /// Whether that is every port.
+    /// Whether every port is public.
     #[serde(default)]
     pub every: bool,
 }
@@ -163,99 +163,100 @@ pub enum OnTimeout {
     /// It ends, with everything in it.
     #[default]
     Kill,
-    /// It is frozen where it is, and can be resumed.
+    /// It is frozen, and can be resumed.
     Pause,
 }
 
-/// A sandbox, alive or ended.
+/// A sandbox, live or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
-    /// Its id.
+    /// The sandbox's id.
     #[schema(value_type = schema::SandboxId)]
     pub id: SandboxId,
-    /// Whose it is.
+    /// The project it belongs to.
     #[schema(value_type = schema::ProjectId)]
     pub project_id: ProjectId,
-    /// What it does now.
+    /// Its current state.
     pub state: SandboxState,
-    /// What its filesystem started from.
+    /// The template that its filesystem started from.
     pub template: TemplateName,
-    /// For finding it again.
+    /// Labels for finding it again.
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
-    /// The isolation primitive.
+    /// The isolation tier.
     #[schema(value_type = schema::IsolationTier)]
     pub tier: Tier,
-    /// How it reaches the network.
+    /// Its network access.
     #[schema(value_type = schema::Network)]
     pub network: NetworkMode,
-    /// False for `host`: nothing stands between the sandbox and the network.
+    /// False for `host`: the sandbox's network is not managed.
     pub network_managed: bool,
-    /// Who programs run as.
+    /// The user that programs run as.
     #[schema(value_type = schema::SandboxUser)]
     pub user: User,
-    /// What it may use at most, defaults filled in.
+    /// Resource limits, with defaults filled in.
     pub limits: EffectiveLimits,
     /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
-    /// Its boundary; the same hash, the same boundary.
+    /// Hash of its boundary: equal hashes mean equal boundaries.
     #[schema(value_type = Option<schema::PolicyHash>)]
     pub policy_hash: Option<PolicyHash>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(value_type = schema::Instant)]
     pub created_at: Timestamp,
     /// When it was ready.
     #[schema(value_type = Option<schema::Instant>)]
     pub started_at: Option<Timestamp>,
-    /// When its time is up; none while it is paused.
+    /// When its time is up; absent while it is paused.
     #[schema(value_type = Option<schema::Instant>)]
     pub deadline: Option<Timestamp>,
-    /// What happens then.
+    /// What happens at the deadline.
     pub on_timeout: OnTimeout,
-    /// How long it may be left alone before the same happens.
+    /// Maximum time without activity before the same happens.
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub idle_timeout: Option<Timeout>,
-    /// Whether a request to it while it is paused resumes it.
+    /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
-    /// Who may reach what listens in it.
+    /// Access to its ports.
     pub ports: EffectivePorts,
     /// How it ended; absent while it hasn't.
     pub ended: Option<Ended>,
 }
 
-/// A sandbox just made. Only this answer has the token.
+/// A new sandbox. Only this response has the token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedSandbox {
     /// The sandbox.
     #[serde(flatten)]
     pub sandbox: Sandbox,
-    /// Opens its ports, in the header `Saggar-Access-Token`. Not shown again, but to whoever repeats this very request.
+    /// Grants access to its ports, in the header `Saggar-Access-Token`. Not shown again, except when this very
+    /// request is repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub access_token: Option<Secret>,
 }
 
-/// What a sandbox does now.
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxState {
-    /// It is being made.
+    /// It is being created.
     Creating,
-    /// It takes execs, files and connections.
+    /// It accepts execs, file requests and connections.
     Running,
     /// It is frozen.
     Paused,
     /// It is being ended.
     Ending,
-    /// It is gone; what is left is this record.
+    /// It has ended; only this record is left.
     Ended,
 }
 
 impl SandboxState {
-    /// Every state, in the order of a life.
+    /// Every state, in the order of a sandbox's life.
     pub const ALL: &[Self] = &[Self::Creating, Self::Running, Self::Paused, Self::Ending, Self::Ended];
 
-    /// The name.
+    /// The state's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -266,7 +267,7 @@ impl SandboxState {
         }
     }
 
-    /// Reads a name back.
+    /// Parses a name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|state| state.as_str() == text)
     }
@@ -275,13 +276,13 @@ impl SandboxState {
 /// How a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// When.
+    /// When it ended.
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
-    /// Why.
+    /// The reason.
     #[schema(value_type = schema::EndReason)]
     pub reason: EndReason,
-    /// In words, with what to do about it where that is known.
+    /// The reason for people, with a remedy if there is one.
     pub detail: String,
 }
 
@@ -290,24 +291,24 @@ pub struct Ended {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSandboxes {
-    /// Only those in one of these states, with commas between; without it, all that have not ended.
+    /// Only sandboxes in one of these states, separated by commas; by default all that have not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>, example = "running,paused")]
     pub state: Option<States>,
-    /// Only those with this label, as `name=value`; may be given several times, and then all must be there.
+    /// Only sandboxes with this label, as `name=value`; may be repeated, and then all must match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[param(value_type = Vec<String>, example = json!(["team=red"]))]
     pub label: Vec<Label>,
-    /// How many at most.
+    /// Maximum number of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// Where the page before said to go on.
+    /// The cursor of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// A set of states, as text with commas.
+/// A set of states, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct States(pub Vec<SandboxState>);
 
@@ -334,9 +335,9 @@ impl<'de> Deserialize<'de> for States {
 /// A page of sandboxes, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxList {
-    /// The page.
+    /// The sandboxes.
     pub items: Vec<Sandbox>,
-    /// Ask with this for the next page; absent on the last one.
+    /// The cursor of the next page; absent on the last page.
     pub next_cursor: Option<String>,
 }
 

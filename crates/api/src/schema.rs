@@ -1,7 +1,8 @@
-//! How types of the domain look in the OpenAPI document.
+//! How the domain's types appear in the OpenAPI document.
 //!
-//! The domain knows nothing of OpenAPI, so each of its types that crosses the wire has a stand-in here, named by `#[schema(value_type = …)]`.
-//! The stand-ins have no values; choices come from the domain's own list, so that they can't drift apart.
+//! The domain doesn't depend on OpenAPI, so each of its types on the wire has a stand-in here, named by
+//! `#[schema(value_type = …)]`. The stand-ins have no values; choices come from the domain's own lists, so that they
+//! can't drift apart.
 
 use std::borrow::Cow;
 
@@ -62,27 +63,27 @@ stand_ins! {
     /// A network mode.
     Network => choice("How a sandbox reaches the network", saggar_domain::NetworkMode::ALL.iter().map(|one| one.as_str()));
     /// A user inside.
-    SandboxUser => choice("Who runs inside", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
+    SandboxUser => choice("The user inside the sandbox", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
-    IsolationTier => choice("The isolation primitive", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
-    /// What a run does.
-    RunState => choice("What a run does", saggar_domain::RunState::ALL.iter().map(|one| one.as_str()));
+    IsolationTier => choice("The isolation tier", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
+    /// The state of a run.
+    RunState => choice("The state of a run", saggar_domain::RunState::ALL.iter().map(|one| one.as_str()));
     /// Why a sandbox ended.
     EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.
-    ProblemCode => choice("What kind of problem it is; newer servers may add codes", crate::code::Code::ALL.iter().map(|one| one.as_str()));
+    ProblemCode => choice("The kind of a problem; newer servers may add codes", crate::code::Code::ALL.iter().map(|one| one.as_str()));
     /// Text names to text values.
     TextMap => text_map();
-    /// Bytes as they are, in a body of their own.
+    /// Raw bytes in a body.
     Octets => ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).build();
 }
 
-/// A denial, as the domain writes it.
+/// A denial in the domain's format.
 #[derive(ToSchema)]
 #[schema(as = Denial)]
 #[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct DenialShape {
-    /// What kind: refused, limit_reached, syscall_refused, network_refused, link_removed, denials_dropped.
+    /// The kind: refused, limit_reached, syscall_refused, network_refused, link_removed, denials_dropped.
     code: String,
     /// The rule that refused, such as `seccomp/mounts` or `limit/memory`.
     #[schema(example = "limit/memory")]
@@ -91,16 +92,16 @@ pub struct DenialShape {
     message: String,
 }
 
-/// What was used; null where the host can't tell.
+/// Resource usage; null for values that the host can't measure.
 #[derive(ToSchema)]
 #[schema(as = Usage)]
 #[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct UsageShape {
-    /// CPU time: of those of its processes that had ended when its program did.
+    /// CPU time of the processes that had ended when the program did.
     cpu_ms: Option<u64>,
-    /// Most memory at once: of all its processes where it has limits of its own, else of the largest of them.
+    /// Peak memory: of all its processes if it has its own limits, else of the largest of them.
     memory_peak_bytes: Option<u64>,
-    /// Most processes and threads at once; null unless it has a limit of its own for them.
+    /// Peak number of processes and threads; null unless it has its own limit for them.
     processes_peak: Option<u64>,
 }
 
@@ -125,7 +126,7 @@ fn timestamp() -> Object {
 fn path() -> Object {
     ObjectBuilder::new()
         .schema_type(Type::String)
-        .description(Some("A path in the sandbox: absolute, or relative to the home of the user"))
+        .description(Some("A path in the sandbox: absolute, or relative to the user's home"))
         .min_length(Some(1))
         .max_length(Some(crate::path::PATH_LEN_MAX))
         .pattern(Some(r"^[^\u0000]+$"))
@@ -134,7 +135,7 @@ fn path() -> Object {
 }
 
 fn command() -> Object {
-    // Either kind has its own JSON type, so a list of types says it without a `oneOf`.
+    // Each form has its own JSON type, so a list of types describes it without a `oneOf`.
     ObjectBuilder::new()
         .schema_type(utoipa::openapi::schema::SchemaType::Array(vec![Type::Array, Type::String]))
         .description(Some("The program and its arguments as a list, or one line for /bin/sh -c"))

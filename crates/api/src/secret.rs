@@ -1,18 +1,18 @@
-//! Secrets that are sent once: the secret of a key, the access token of a sandbox. Never in a log: `Debug` doesn't tell them.
+//! Secrets that are sent once: the secret of a key, the access token of a sandbox. `Debug` doesn't print them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A secret, shown once and kept by nobody but its owner.
+/// A secret that is shown once. Only its owner keeps it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a secret into keeping.
+    /// Wraps a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

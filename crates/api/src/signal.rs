@@ -1,10 +1,10 @@
-//! Signals by name, as on any shell's command line.
+//! Signals by name, as in a shell.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Linux's numbers; the same on every architecture this runs on.
+/// Linux's numbers, the same on every supported architecture.
 const NAMES: &[(&str, u8)] = &[
     ("HUP", 1),
     ("INT", 2),
@@ -41,24 +41,24 @@ const NAMES: &[(&str, u8)] = &[
 /// The last real-time signal.
 const NUMBER_MAX: u8 = 64;
 
-/// A signal of Linux.
+/// A Linux signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
 
 impl Signal {
-    /// Please stop.
+    /// Requests termination.
     pub const TERM: Self = Self(15);
-    /// Stop now.
+    /// Kills.
     pub const KILL: Self = Self(9);
-    /// What Ctrl-C sends.
+    /// Interrupts, like Ctrl-C.
     pub const INT: Self = Self(2);
 
-    /// Its number.
+    /// The signal's number.
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Reads `TERM`, `SIGTERM` or `15`.
+    /// Parses `TERM`, `SIGTERM` or `15`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix("SIG").unwrap_or(text);
         let by_name = NAMES.iter().find(|(name, _)| *name == bare).map(|(_, number)| *number);

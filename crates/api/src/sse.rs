@@ -1,32 +1,33 @@
-//! Server-sent events as text: one event written, and a stream of them read back from pieces of any size.
+//! Server-sent events: formats one event, and parses a stream from pieces of any size.
 //!
-//! Only what this API sends is spoken: `id`, `event` and `data`, comments for keeping alive. The reader takes any conforming stream, and a
-//! line longer than a bound ends it with an error rather than with all the memory.
+//! It only formats the fields that this API uses: `id`, `event` and `data`, and comments that keep the connection
+//! alive. The parser accepts any conforming stream; an event longer than a bound is an error, so memory stays
+//! bounded.
 
 use std::fmt::Write;
 
 /// The media type of a stream.
 pub const SSE_MEDIA_TYPE: &str = "text/event-stream";
-/// Longest event a reader takes. What a server sends at once is far below.
+/// Maximum size of an event. Servers send far smaller ones.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSentEvent {
-    /// Where a client goes on after it; empty when it has none.
+    /// The position after it, for resuming; empty if it has none.
     pub id: String,
-    /// Its type; empty means `message`.
+    /// The event's type; empty means `message`.
     pub event: String,
-    /// Its data.
+    /// The event's data.
     pub data: String,
 }
 
 impl ServerSentEvent {
-    /// As it goes over the wire.
+    /// The event's text on the wire.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.data.len() + self.id.len() + self.event.len() + 32);
         for (name, value) in [("id", &self.id), ("event", &self.event)] {
-            // A line break here would begin another field.
+            // A line break in a value would start another field.
             if !value.is_empty() && !value.contains(['\n', '\r', '\0']) {
                 // Writing to a string can't fail.
                 let _ = writeln!(text, "{name}: {value}");
@@ -41,23 +42,23 @@ impl ServerSentEvent {
     }
 }
 
-/// Reads a stream piece by piece.
+/// Parses a stream piece by piece.
 #[derive(Debug, Default)]
 pub struct SseDecoder {
     line: Vec<u8>,
     event: ServerSentEvent,
     has_data: bool,
-    /// Whether the last byte was a carriage return, so that a newline after it is part of the same break.
+    /// Whether the last byte was a carriage return, so that a following newline belongs to the same line break.
     after_return: bool,
 }
 
-/// A stream that is no longer one of events.
+/// The stream contains an event that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {EVENT_BYTES_MAX} bytes")]
 pub struct TooLong;
 
 impl SseDecoder {
-    /// Takes the next piece, and gives what is complete.
+    /// Takes the next piece, and returns the complete events.
     pub fn push(&mut self, piece: &[u8]) -> Result<Vec<ServerSentEvent>, TooLong> {
         let mut events = Vec::new();
         for byte in piece {
@@ -94,7 +95,7 @@ impl SseDecoder {
                 self.event.data.push_str(value);
                 self.has_data = true;
             }
-            // Comments, which have an empty name, and what the standard says to ignore.
+            // Comments, which have an empty name, and fields that the standard says to ignore.
             _ => {}
         }
         None

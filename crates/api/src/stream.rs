@@ -1,7 +1,7 @@
-//! The stream of an exec: what it prints as it prints it, resumable at any byte.
+//! The output stream of an exec, resumable at any byte.
 //!
-//! Each event is one server-sent event: `event` is its type, `data` this JSON with the same type in it, and `id` the offsets in both
-//! streams after it, so that `Last-Event-ID` says exactly what a client has seen.
+//! Each event is one server-sent event: `event` is its type, `data` this JSON with the same type, and `id` the
+//! offsets in both streams after it, so that `Last-Event-ID` says exactly what a client has received.
 
 use std::fmt;
 
@@ -14,50 +14,50 @@ use crate::exec::Exec;
 use crate::problem::Problem;
 use crate::schema;
 
-/// Something that happened to an exec.
+/// An event of an exec's stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ExecEvent {
-    /// It runs; always the first.
+    /// The exec runs; always the first event.
     Started {
-        /// The exec, to come back to.
+        /// The exec's id, for later requests.
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
         /// The program's process id inside the sandbox.
         pid: Option<u32>,
     },
-    /// It printed to stdout.
+    /// Output on stdout.
     Stdout {
-        /// What.
+        /// The bytes.
         #[serde(flatten)]
         #[schema(value_type = Written)]
         bytes: Bytes,
     },
-    /// It printed to stderr.
+    /// Output on stderr.
     Stderr {
-        /// What.
+        /// The bytes.
         #[serde(flatten)]
         #[schema(value_type = Written)]
         bytes: Bytes,
     },
-    /// Output that is no longer kept was passed over.
+    /// Output that is no longer kept was skipped.
     Gap {
-        /// Of which stream.
+        /// The stream.
         stream: OutputStream,
-        /// How much.
+        /// Number of skipped bytes.
         bytes: u64,
     },
-    /// The program ended; always the last.
+    /// The program ended; always the last event.
     Exited {
-        /// How.
+        /// The ended exec.
         exec: Box<Exec>,
     },
-    /// The stream can't go on; the last too.
+    /// The stream can't continue; this is the last event.
     Failed {
-        /// Why.
+        /// The reason.
         problem: Problem,
     },
-    /// One that this version has no name for. Never sent, only read.
+    /// An event that this version doesn't know. Never sent, only read.
     #[serde(other)]
     Other,
 }
@@ -77,7 +77,7 @@ impl ExecEvent {
     }
 }
 
-/// One of the two output streams.
+/// An output stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {
@@ -87,7 +87,7 @@ pub enum OutputStream {
     Stderr,
 }
 
-/// How far a client has read both streams.
+/// How much of both streams a client has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
     /// Bytes of stdout.
@@ -97,17 +97,17 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Reads `12-0`.
+    /// Parses `12-0`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let read = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
         text.split_once('-')
             .and_then(|(stdout, stderr)| Some(Self { stdout: read(stdout)?, stderr: read(stderr)? }))
             .ok_or_else(|| {
-                format!("{text:?} is not a place in a stream: write the offsets in stdout and stderr, such as 12-0")
+                format!("{text:?} is not a position in a stream: write the offsets in stdout and stderr, such as 12-0")
             })
     }
 
-    /// The place after an event.
+    /// The position after an event.
     pub fn after(self, event: &ExecEvent) -> Self {
         let Self { stdout, stderr } = self;
         let length = |bytes: &Bytes| bytes.0.len() as u64;
@@ -134,17 +134,17 @@ impl fmt::Display for Offsets {
 /// Where a stream begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beginning {
-    /// With the oldest output that is kept.
+    /// With the oldest kept output.
     #[default]
     Start,
-    /// With what comes from now on.
+    /// With new output only.
     Now,
-    /// After what has been read.
+    /// After these offsets.
     Offsets(Offsets),
 }
 
 impl Beginning {
-    /// Reads `start`, `now` or `12-0`.
+    /// Parses `start`, `now` or `12-0`.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "start" => Ok(Self::Start),
@@ -171,12 +171,12 @@ impl<'de> Deserialize<'de> for Beginning {
     }
 }
 
-/// Which part of an exec's output to follow. `Last-Event-ID` wins over it.
+/// Which part of an exec's output to follow. `Last-Event-ID` takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct StreamQuery {
-    /// `start` (what is kept of before, too), `now`, or offsets in stdout and stderr such as `12-0`.
+    /// `start` (the oldest kept output), `now`, or offsets in stdout and stderr such as `12-0`.
     #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
     pub from: Beginning,
 }

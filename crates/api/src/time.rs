@@ -1,33 +1,33 @@
-//! Instants on the wire: RFC 3339 in UTC with milliseconds. Reads no clock.
+//! Timestamps on the wire: RFC 3339 in UTC with milliseconds. Reads no clock.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Milliseconds since 1970, by the calendar that has held since 1582.
+/// Milliseconds since 1970, in the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
-/// The last millisecond of the year 9999: four digits are all the format has.
+/// The last millisecond of the year 9999: the format has only four digits.
 const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 impl Timestamp {
-    /// From milliseconds since 1970; what is after the year 9999 is taken for its end.
+    /// From milliseconds since 1970; saturates at the end of the year 9999.
     pub const fn from_millis(millis: u64) -> Self {
         Self(if millis > MILLIS_MAX { MILLIS_MAX } else { millis })
     }
 
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// Reads `2026-11-15T12:00:00Z`, with or without a fraction; only UTC.
+    /// Parses `2026-11-15T12:00:00Z`, with or without a fraction; only UTC.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::read(text).ok_or_else(|| {
             format!(
-                "{text:?} is not an instant: write it in UTC, such as 2026-11-15T12:00:00Z or 2026-11-15T12:00:00.250Z"
+                "{text:?} is not a timestamp: write it in UTC, such as 2026-11-15T12:00:00Z or 2026-11-15T12:00:00.250Z"
             )
         })
     }
@@ -50,7 +50,7 @@ impl Timestamp {
     }
 }
 
-/// What is before 1970 is taken for its beginning.
+/// A time before 1970 becomes 1970.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -95,7 +95,7 @@ fn days_in(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from 1970-01-01 to a date. Years are counted from March, so that the leap day comes last.
+/// Days from 1970-01-01 to a date. Years start in March, so that the leap day comes last.
 fn days_before(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year / 400, year % 400);
@@ -104,7 +104,7 @@ fn days_before(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// The other way round.
+/// The inverse of [`days_before`].
 fn date_of(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

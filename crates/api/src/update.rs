@@ -1,4 +1,4 @@
-//! Changes to a living sandbox: its deadline, what happens then, its labels.
+//! Changes to a live sandbox: its deadline, the action at the deadline, its labels.
 
 use saggar_domain::Timeout;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,48 +10,48 @@ use crate::sandbox::OnTimeout;
 use crate::schema;
 use crate::time::Timestamp;
 
-/// What to change of a sandbox; what is left out stays.
+/// Changes to a sandbox; missing fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct UpdateSandbox {
-    /// Live so long from now. Not together with `deadline`.
+    /// New remaining lifetime. Not together with `deadline`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub ttl: Option<Timeout>,
-    /// Live until then. Not together with `ttl`.
+    /// New deadline. Not together with `ttl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Instant>)]
     pub deadline: Option<Timestamp>,
     /// What happens when its time is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// How long it may be left alone; null for ever.
+    /// Maximum time without activity; null for unlimited.
     #[serde(skip_serializing_if = "Change::is_keep")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub idle_timeout: Change<Timeout>,
-    /// All labels it then has.
+    /// Replaces all labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TextMap>)]
     pub labels: Option<Labels>,
-    /// Whether a request to it while it is paused resumes it.
+    /// Whether a request resumes it while it is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
 }
 
-/// A field of a change: left out, null, or a value.
+/// A field of a change: missing, null, or a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Change<T> {
-    /// Left out: it stays as it is.
+    /// Missing: unchanged.
     #[default]
     Keep,
-    /// Null: there is none from now on.
+    /// Null: removed.
     Clear,
-    /// This from now on.
+    /// The new value.
     Set(T),
 }
 
 impl<T> Change<T> {
-    /// Whether nothing is to be changed.
+    /// Whether the field stays unchanged.
     pub fn is_keep(&self) -> bool {
         matches!(self, Self::Keep)
     }
@@ -60,7 +60,7 @@ impl<T> Change<T> {
 impl<T: Serialize> Serialize for Change<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            // Left out by `skip_serializing_if` wherever it is used.
+            // `Keep` is left out by `skip_serializing_if` wherever it is used.
             Self::Keep | Self::Clear => serializer.serialize_none(),
             Self::Set(value) => value.serialize(serializer),
         }
@@ -73,21 +73,21 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Change<T> {
     }
 }
 
-/// A sandbox to be resumed.
+/// Options for resuming a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct ResumeSandbox {
-    /// Live so long from now; without it, as long as was left when it was paused.
+    /// New remaining lifetime; by default what was left when it was paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub ttl: Option<Timeout>,
 }
 
-/// A new time to live.
+/// A new lifetime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SetTimeout {
-    /// Live so long from now.
+    /// The remaining lifetime from now on.
     #[schema(value_type = schema::TimeSpan)]
     pub ttl: Timeout,
 }

@@ -1,4 +1,4 @@
-//! The client against a server that says exactly what a case needs, and remembers what it was asked.
+//! The client against a scripted server that records its requests.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
 
-/// What a request said.
+/// A recorded request.
 #[derive(Debug)]
 struct Asked {
     head: String,
@@ -35,7 +35,7 @@ impl Asked {
     }
 }
 
-/// Answers one connection after the other, each with the next of these, and closes it. Gives back what was asked.
+/// Answers one connection after the other with the next response, and closes it. Returns the recorded requests.
 async fn server(answers: Vec<String>) -> (String, JoinHandle<Vec<Asked>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -82,7 +82,7 @@ fn answer(status: &str, media_type: &str, body: &str) -> String {
     )
 }
 
-/// A stream of events that just stops, as when the server dies. In chunks without a last one, so that the end is a breaking off.
+/// A stream of events that is cut off, as when the server dies: chunked, without a last chunk.
 fn events(events: &[(&str, serde_json::Value)]) -> String {
     let mut text =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
@@ -160,7 +160,7 @@ async fn a_stream_is_taken_up_where_it_broke_off() {
             ("2-0", json!({"type": "stdout", "text": "ab"})),
             ("2-1", json!({"type": "stderr", "base64": "/w=="})),
         ]),
-        // A server that is just starting again.
+        // A server that is restarting.
         answer(
             "503 Service Unavailable",
             "application/problem+json",
@@ -263,7 +263,7 @@ async fn events_of_a_sandbox_go_on_after_the_last_number() {
     assert_eq!([asked[0].header("last-event-id"), asked[1].header("last-event-id")], [Some("3"), Some("4")]);
 }
 
-/// A port that refuses connections until it is listened on: bound, so that nobody else gets it.
+/// A port that refuses connections until it is listened on: bound, so that no other process gets it.
 fn refusing() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

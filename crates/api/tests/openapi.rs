@@ -1,4 +1,4 @@
-//! The schemas stand on their own: every reference leads somewhere, and unknown fields of requests are refused there too.
+//! The schemas are self-contained: every reference resolves, and unknown fields of requests are rejected there too.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api as api;

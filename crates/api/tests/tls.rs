@@ -1,4 +1,4 @@
-//! The client over TLS: which certificates it takes, and which HTTP it speaks.
+//! The client over TLS: accepted certificates, and HTTP versions.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use std::convert::Infallible;
@@ -15,8 +15,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-/// A server with a certificate of its own making, which speaks what the client likes best of these. It says the version of HTTP it was
-/// asked in.
+/// A server with a self-signed certificate, which uses the client's preferred protocol of these. It responds with the
+/// HTTP version of the request.
 async fn server(protocols: &[&str]) -> (String, Vec<u8>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -33,14 +33,14 @@ async fn server(protocols: &[&str]) -> (String, Vec<u8>) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // One that doesn't trust us goes away here.
+            // A client that doesn't trust the certificate disconnects here.
             let Ok(stream) = acceptor.accept(stream).await else { continue };
             let service = service_fn(async |request: Request<Incoming>| {
                 let body = format!(r#"{{"status":"ok","version":"{:?}"}}"#, request.version());
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
             });
             let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            // A connection ends as its client ends it.
+            // The client ends its connection.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         }
     });
@@ -63,7 +63,7 @@ async fn a_certificate_that_was_not_named_is_refused() {
     let (_, others) = server(&["http/1.1"]).await;
     let client = Client::new(ClientOptions { certificates: others, ..ClientOptions::new(url) }).unwrap();
     let error = client.health().await.unwrap_err();
-    // By its kind a command tells it from a server that isn't there.
+    // Commands distinguish this error from a missing server by its kind.
     let is_it = |source: &std::io::Error| {
         source.kind() == std::io::ErrorKind::InvalidData && source.to_string().contains("certificate")
     };

@@ -1,4 +1,4 @@
-//! Requests and answers as they are on the wire.
+//! Requests and responses on the wire.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api::{
@@ -17,7 +17,7 @@ fn check_golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(v
     assert_eq!(&serde_json::from_value::<T>(golden).unwrap(), value);
 }
 
-/// What the problem says of a body.
+/// The problem's detail about a body.
 fn complaint<T: DeserializeOwned>(body: &str) -> String {
     let problem = read::json::<T>(body.as_bytes()).err().unwrap_or_else(|| panic!("{body} was taken"));
     assert_eq!(problem.code, Code::InvalidRequest);
@@ -159,7 +159,7 @@ fn an_exec_on_the_wire() {
     );
 }
 
-/// A sandbox as a server tells it.
+/// A sandbox as a server sends it.
 fn sandbox() -> Value {
     json!({
         "id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa",

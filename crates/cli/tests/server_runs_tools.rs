@@ -45,9 +45,9 @@ fn a_tool_that_never_returns_has_a_deadline_and_so_many_tries() {
     let failed = events(&server, &run, "step_failed");
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!((&failed[0]["step"], &failed[0]["attempt"]), (&json!(2), &json!(1)));
-    assert_eq!(failed[0]["failure"]["message"], "no answer came in time");
+    assert_eq!(failed[0]["failure"]["message"], "the service did not respond in time");
     let settled = events(&server, &run, "step_settled");
-    assert_eq!(settled[1]["result"]["gave_up"]["message"], "no answer came in time", "{settled:#?}");
+    assert_eq!(settled[1]["result"]["gave_up"]["message"], "the service did not respond in time", "{settled:#?}");
     assert_eq!(ledger.asked()[&format!("{run}/0/2")], 2, "as often as there are tries, by one key");
     let given = results(&server, &run);
     assert_eq!(said(&given[0])["status"], "timed_out", "{given:?}");
@@ -63,7 +63,7 @@ fn a_call_that_may_be_made_once_and_never_returns_parks() {
     let calls = [http(&ledger.at("/hang"), 1)];
     let run = begin(&server, &agent_with(tools, json!([{ "calls": calls }, { "text": "finished" }])));
     until_state(&server, &run, "parked");
-    assert_eq!(events(&server, &run, "step_unknown")[0]["reason"], "no answer came in time");
+    assert_eq!(events(&server, &run, "step_unknown")[0]["reason"], "the service did not respond in time");
     decide(&server, &run, 2, &json!({ "decision": "abandon" }));
     let abandoned = until_state(&server, &run, "finished");
     assert_eq!(abandoned["outcome"], json!({ "outcome": "abandoned", "step": 2 }));

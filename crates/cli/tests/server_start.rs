@@ -90,8 +90,8 @@ fn what_cannot_be_meant_is_refused_before_anything_is_opened() {
     let data = root.join("data");
     let data = data.to_str().unwrap();
     for (arguments, expected) in [
-        (&["--address", "0.0.0.0"][..], "in the clear"),
-        (&["--address", "0.0.0.0", "--tls", "true", "--auth", "off"], "anybody could run programs"),
+        (&["--address", "0.0.0.0"][..], "without encryption"),
+        (&["--address", "0.0.0.0", "--tls", "true", "--auth", "off"], "any client on the network could run programs"),
         (&["--pool-min", "9"], "pool_min"),
         (&["--tls-key", "/nowhere"], "go together"),
         (&["--default-ttl", "soon"], "default_ttl"),
@@ -129,11 +129,11 @@ fn a_backup_made_while_the_server_runs_brings_everything_back() {
     let (code, _, stderr) = run(&["backup", file, "--data-dir", old.to_str().unwrap()], &[]);
     assert_eq!(code, 0, "{stderr}");
     let again = run(&["backup", file, "--data-dir", old.to_str().unwrap()], &[]);
-    assert!(again.0 == 125 && again.2.contains("there already"), "{again:?}");
+    assert!(again.0 == 125 && again.2.contains("already exists"), "{again:?}");
     let (code, _, stderr) = run(&["restore", file, "--data-dir", data], &[]);
     assert_eq!(code, 0, "{stderr}");
     let again = run(&["restore", file, "--data-dir", data], &[]);
-    assert!(again.0 == 125 && again.2.contains("has a store already"), "{again:?}");
+    assert!(again.0 == 125 && again.2.contains("already has a store"), "{again:?}");
     let mut restored = Server::start_in(root, &[]);
     assert!(!restored.printed.contains("sgr_"), "the key is in the backup");
     restored.key.clone_from(&server.key);
@@ -263,7 +263,7 @@ fn a_plain_request_to_a_tls_port_and_tls_to_a_plain_one_are_told_in_words() {
     let problem = secure.request_without_key("GET", "/health", &[], b"").expect(400);
     assert_eq!(problem["help"], "use https:// in the URL", "{problem}");
     let told = list(&format!("http://{}", secure.address));
-    assert!(told.contains("sent to a port that speaks HTTPS") && told.contains("use https://"), "{told}");
+    assert!(told.contains("sent to an HTTPS port") && told.contains("use https://"), "{told}");
     let plain = Server::start_with(&["--pool-max", "0"]);
     let told = list(&format!("https://{}", plain.address));
     assert!(told.contains("speaks plain HTTP, not HTTPS") && told.contains("use http://"), "{told}");

@@ -1,6 +1,8 @@
-//! The Connect protocol with JSON, as far as E2B's clients speak it: unary calls, streams out, streams in. No compression.
+//! The part of the Connect protocol with JSON that E2B's clients use: unary calls, server streams, client streams. No
+//! compression.
 //!
-//! An envelope is a byte of flags, a length in four bytes, most significant first, and a message. The last one of a stream out has flag 2.
+//! An envelope is a byte of flags, a length in four bytes, most significant first, and a message. The last one of a
+//! server stream has flag 2.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,17 +26,17 @@ use serde_json::json;
 use super::failure::{Code, Failure};
 use crate::state::Shared;
 
-/// Largest message of a unary call, and of a stream: each connection may have one of them in memory.
+/// Maximum size of a message: each connection may have one in memory.
 const MESSAGE_MAX: usize = 4 << 20;
-/// What an envelope has before its message.
+/// Length of an envelope's header.
 const HEADER_LEN: usize = 5;
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
-/// How long the message of a call may take to come.
+/// Time limit of a call's message.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a stream in may bring nothing: somebody may be thinking at a terminal.
+/// Maximum silence of a client stream: a user may be thinking at a terminal.
 const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
-/// How often a silent stream says that it is there, unless the client asks for another time.
+/// Interval of keep-alive messages on a silent stream, unless the client sets another.
 const KEEP_ALIVE: Duration = Duration::from_secs(90);
 
 /// Reads the message of a unary call.
@@ -43,13 +45,13 @@ pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
     if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
         && encoding != "identity"
     {
-        return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
+        return Err(Failure::new(Code::Unimplemented, "compressed messages are not supported"));
     }
     let body = in_time(async { Ok(extract::whole(body, MESSAGE_MAX).await?) }).await?;
     read(&body)
 }
 
-/// Reads the one message that asks for a stream.
+/// Reads the single message that requests a stream.
 pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
     let mut envelopes = Envelopes::over(parts, body)?;
     match in_time(envelopes.next()).await? {
@@ -58,14 +60,14 @@ pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
     }
 }
 
-/// What a message brings, if it comes in time: a piece of it now and then could last for days.
+/// Applies the time limit: otherwise a message could arrive in small pieces for days.
 async fn in_time<T>(message: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not come in time");
+    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not arrive in time");
     tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
 }
 
 fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
-    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message can't be read: {why}")))
+    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message is malformed: {why}")))
 }
 
 fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {
@@ -77,7 +79,7 @@ fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {
     Err(Failure::new(Code::UnsupportedMediaType, format!("the content type must be {wanted}")))
 }
 
-/// Messages that a client streams.
+/// Messages of a client stream.
 pub(super) struct Envelopes {
     body: Body,
     buffer: BytesMut,
@@ -96,20 +98,20 @@ impl Envelopes {
                 return Ok(Some(message));
             }
             match tokio::time::timeout(STREAM_PATIENCE, self.body.frame()).await {
-                Err(_) => return Err(Failure::new(Code::DeadlineExceeded, "nothing came for too long")),
+                Err(_) => return Err(Failure::new(Code::DeadlineExceeded, "the stream was silent for too long")),
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
                     }
                 }
-                Ok(Some(Err(_))) => return Err(Failure::invalid("the stream broke off")),
+                Ok(Some(Err(_))) => return Err(Failure::invalid("the stream was interrupted")),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => return Err(Failure::invalid("the stream ended within a message")),
             }
         }
     }
 
-    /// The next message as what it says.
+    /// The next message, decoded.
     pub(super) async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
         self.next().await?.map(|message| read(&message)).transpose()
     }
@@ -121,7 +123,7 @@ impl Envelopes {
         let flags = self.buffer[0];
         let length = u32::from_be_bytes([self.buffer[1], self.buffer[2], self.buffer[3], self.buffer[4]]) as usize;
         if flags & COMPRESSED != 0 {
-            return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
+            return Err(Failure::new(Code::Unimplemented, "compressed messages are not supported"));
         }
         if flags != 0 {
             return Err(Failure::invalid("an envelope has unknown flags"));
@@ -142,7 +144,7 @@ pub(super) fn envelope(message: &serde_json::Value) -> Bytes {
     wrapped(0, &serde_json::to_vec(message).unwrap_or_default())
 }
 
-/// The last envelope of a stream: all is well, or why not.
+/// The last envelope of a stream: success, or the error.
 pub(super) fn end(error: Option<(Code, &str)>) -> Bytes {
     let message = match error {
         None => json!({}),
@@ -154,37 +156,37 @@ pub(super) fn end(error: Option<(Code, &str)>) -> Bytes {
 fn wrapped(flags: u8, message: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(HEADER_LEN + message.len());
     out.put_u8(flags);
-    // What is sent is bounded far below what four bytes count.
+    // Messages are bounded far below four bytes' range.
     out.put_u32(message.len() as u32);
     out.extend_from_slice(message);
     out.freeze()
 }
 
-/// The answer to a stream in: one message, and the end.
+/// The response to a client stream: one message, and the end.
 pub(super) fn single(message: &serde_json::Value) -> Response {
     of_stream(Body::from([envelope(message), end(None)].concat()))
 }
 
-/// A stream that has nothing but a reason why.
+/// A stream that contains only an error.
 pub(super) fn failed(failure: &Failure) -> Response {
     match failure {
         Failure::Gone { .. } | Failure::PortClosed { .. } => failure.plain(),
-        // The transport's own complaints come before there is a stream.
+        // Errors of the transport itself come before there is a stream.
         Failure::Said { code: Code::UnsupportedMediaType | Code::Unauthenticated, .. } => failure.unary(),
         Failure::Said { .. } => of_stream(Body::from(failure.end())),
     }
 }
 
-/// Something that gives messages, each in its envelope.
+/// A source of messages, each in its envelope.
 pub(super) trait Source: Send + 'static {
-    /// What says that the stream is there, when there is nothing else to say.
+    /// The keep-alive message.
     const KEEP_ALIVE: &'static str;
 
-    /// The next ones; `None` after the end. May be cancelled at any await and asked again.
+    /// The next ones; `None` after the end. May be cancelled at any await and called again.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
-/// The answer that streams messages. It ends with its source, or with the server.
+/// The response that streams messages. It ends with its source, or with the server.
 pub(super) fn answer<S: Source>(server: Shared, headers: &HeaderMap, source: S) -> Response {
     let patience = keep_alive(headers);
     let pieces = stream::unfold((server, Some(source)), move |(server, source)| async move {
@@ -210,7 +212,7 @@ fn keep_alive(headers: &HeaderMap) -> Duration {
     seconds.map_or(KEEP_ALIVE, Duration::from_secs)
 }
 
-/// How long a call may take.
+/// The time limit of a call.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     const NAME: &str = "connect-timeout-ms";
     match (headers.contains_key(NAME), number(headers, NAME)) {
@@ -226,7 +228,8 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// As whom a call acts: `Authorization: Basic` with a name and no password. `None` leaves it to the sandbox.
+/// The user that a call acts as: `Authorization: Basic` with a name and no password. `None` means the sandbox's
+/// default.
 pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, Failure> {
     let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
@@ -236,7 +239,7 @@ pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, Failure> {
     }
     let decoded = STANDARD.decode(encoded.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let Some(decoded) = decoded else {
-        return Err(Failure::new(Code::Unauthenticated, "the Authorization header can't be read"));
+        return Err(Failure::new(Code::Unauthenticated, "the Authorization header is malformed"));
     };
     named_user(decoded.split(':').next().unwrap_or_default()).map(Some)
 }

@@ -1,4 +1,4 @@
-//! E2B's REST about sandboxes: every route that its clients know, to what does it or says that nothing does.
+//! E2B's REST API for sandboxes: every route that its clients know, implemented or refused as unsupported.
 
 mod create;
 mod info;
@@ -17,7 +17,7 @@ use saggar_http::attend;
 use super::envd;
 use crate::state::Shared;
 
-/// The control plane, and what of the data plane can come without the name of a sandbox.
+/// The control plane, and the parts of the data plane that work without the name of a sandbox.
 pub fn router() -> Router<Shared> {
     let control = Router::new()
         .route("/sandboxes", post(create::create_as_before).get(list::list_running))

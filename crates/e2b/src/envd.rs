@@ -1,4 +1,4 @@
-//! What the agent in an E2B sandbox answers, answered here: each address to what does it.
+//! Answers the requests for the agent of an E2B sandbox: dispatches each path to its implementation.
 
 use axum::Json;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use crate::state::Shared;
 
 /// Answers a request for the agent of this sandbox.
 pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Response {
-    // As by a proxy in front: before anything else, that there is no such sandbox.
+    // As E2B's proxy does: first of all, report a missing sandbox.
     let Some(inside) = access::inside(&server, &id) else { return Failure::gone(id::short(&id)).plain() };
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
@@ -35,7 +35,7 @@ pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Re
 }
 
 fn nothing() -> Failure {
-    Failure::new(Code::NotFound, "there is nothing at this address")
+    Failure::new(Code::NotFound, "this path does not exist")
 }
 
 async fn call(server: Shared, parts: Parts, body: Body, id: &SandboxId, path: &str) -> Response {
@@ -45,22 +45,22 @@ async fn call(server: Shared, parts: Parts, body: Body, id: &SandboxId, path: &s
     };
     let insider = match token::insider(&server, &parts.headers, id) {
         Ok(insider) => insider,
-        // Not of the call's own protocol: it comes from in front of it.
+        // Not in the call's own protocol: the error comes from the layer before it.
         Err(failure) => return failure.plain(),
     };
     match service {
         "process.Process" => process::call(server, insider, parts, body, rpc).await,
         "filesystem.Filesystem" => filesystem::call(server, insider, parts, body, rpc).await,
-        _ => Failure::new(Code::Unimplemented, "there is no such service").unary(),
+        _ => Failure::new(Code::Unimplemented, "unknown service").unary(),
     }
 }
 
-/// The answer to a call that the service doesn't have.
+/// The response to an unknown call of a service.
 pub(super) fn no_such_call() -> Failure {
-    Failure::new(Code::Unimplemented, "there is no such call")
+    Failure::new(Code::Unimplemented, "unknown call")
 }
 
-/// The answer to a unary call.
+/// The response to a unary call.
 pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response {
     match outcome {
         Ok(message) => Json(message).into_response(),
@@ -68,13 +68,13 @@ pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response 
     }
 }
 
-/// The answer to a call that streams.
+/// The response to a streaming call.
 pub(super) fn streamed(outcome: Result<Response, Failure>) -> Response {
     outcome.unwrap_or_else(|failure| connect::failed(&failure))
 }
 
-/// Whether the sandbox runs. One that is paused, or is just ending, doesn't: clients ask here why a stream broke off. Like any traffic this
-/// wakes a sandbox that wakes by it.
+/// Whether the sandbox runs. A paused or ending one doesn't: clients ask here why a stream was interrupted. Like any
+/// traffic, this resumes a sandbox with auto-resume.
 async fn health(server: &Shared, inside: &Inside) -> Result<Response, Failure> {
     server.sandboxes.check_runs(&inside.may_be_looked_at()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -98,13 +98,14 @@ async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Respo
     .into_response())
 }
 
-/// What a sandbox's environment was created with is given to its programs and told to nobody: it may hold secrets.
+/// The environment that a sandbox was created with is given to its programs and never returned, because it may
+/// contain secrets.
 fn envs(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, Failure> {
     token::insider(server, &parts.headers, id)?;
-    Err(Failure::new(Code::Unimplemented, "the environment of a sandbox is not told; programs inside have it"))
+    Err(Failure::new(Code::Unimplemented, "the environment of a sandbox can't be read; its programs have it"))
 }
 
-/// A request for an agent that doesn't say whose: only a signed address of a file can be found.
+/// A request for an agent that doesn't name its sandbox: only a signed URL of a file can be resolved.
 pub(super) async fn unnamed(State(server): State<Shared>, request: Request) -> Response {
     let operation = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/files") => Operation::Read,

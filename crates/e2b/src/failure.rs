@@ -1,7 +1,8 @@
-//! Why something in a sandbox was not done, in the three dialects of the data plane.
+//! Errors of the data plane, in its three formats.
 //!
-//! A unary call fails with a status and a word of Connect's; a stream with a last envelope; plain HTTP with a number. That the sandbox is
-//! gone, or a port closed, is said as E2B's proxy says it: clients look for "was not found" and "port is not open".
+//! A unary call fails with a status and an error code of Connect; a stream with a last envelope; plain HTTP with a
+//! number. A missing sandbox or a closed port is reported with the words of E2B's proxy: clients look for "was not
+//! found" and "port is not open".
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use super::connect;
 use super::id;
 
-/// Connect's words for what went wrong, as far as they are used.
+/// Connect's error codes, as far as they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     InvalidArgument,
@@ -71,20 +72,19 @@ impl Code {
     }
 }
 
-/// Longest message: some tell back what was sent.
+/// Maximum length of a message: some quote the request.
 const MESSAGE_CHARS_MAX: usize = 1000;
 
-/// Why something was not done.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// There is no such sandbox, or no more, or it sleeps: as clients know it.
+    /// The sandbox doesn't exist, has ended or is paused: clients don't distinguish.
     Gone {
-        /// As the client has it.
+        /// The client's form of the id.
         id: String,
-        /// More about why, if there is more.
+        /// More about the reason, if any.
         why: &'static str,
     },
-    /// Nothing listens there.
+    /// No program listens there.
     PortClosed {
         id: String,
         port: u16,
@@ -109,7 +109,7 @@ impl Failure {
         Self::Gone { id: id.chars().take(64).collect(), why: "" }
     }
 
-    /// As the answer to a unary call.
+    /// The response to a unary call.
     pub(super) fn unary(&self) -> Response {
         match self {
             Self::Said { code, message } => {
@@ -119,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// As the answer to anything that isn't Connect.
+    /// The response to anything that isn't Connect.
     pub(super) fn plain(&self) -> Response {
         let (status, body) = self.numbered();
         (status, Json(body)).into_response()
@@ -138,7 +138,7 @@ impl Failure {
         }
     }
 
-    /// As the last envelope of a stream.
+    /// The last envelope of a stream.
     pub(super) fn end(&self) -> Bytes {
         let code = match self {
             Self::Said { code, .. } => *code,
@@ -162,7 +162,7 @@ impl From<Fault> for Failure {
             Fault::NotFound { what: "sandbox", id } => Self::gone(id.strip_prefix("sbx_").unwrap_or(&id)),
             Fault::Ended { id, .. } => Self::gone(id::short(&id)),
             Fault::Paused { id } => {
-                Self::Gone { id: id::short(&id).to_owned(), why: ": it is paused, and connecting to it resumes it" }
+                Self::Gone { id: id::short(&id).to_owned(), why: ": it is paused; connecting to it resumes it" }
             }
             Fault::PortClosed { id, port } => Self::PortClosed { id: id::short(&id).to_owned(), port },
             Fault::File(file) => Self::from(file),

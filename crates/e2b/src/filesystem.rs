@@ -1,4 +1,4 @@
-//! E2B's filesystem service: entries looked at, listed, made, moved, removed and watched.
+//! E2B's filesystem service: stat, list, create, move, remove and watch.
 
 mod entry;
 mod watch;
@@ -23,10 +23,9 @@ pub(crate) use watchers::Watchers;
 
 use way::Ways;
 
-/// Permissions of a directory that is made.
+/// Permissions of a new directory.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Answers a call.
 pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: Body, rpc: &str) -> Response {
     match rpc {
         "Stat" => answered(stat(&server, &insider, &parts, body).await),
@@ -56,7 +55,7 @@ struct MoveRequest {
     destination: String,
 }
 
-/// As whom a call acts.
+/// The user that a call acts as.
 fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<User, Failure> {
     let permit = insider.may(Action::ReadFiles)?;
     Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
@@ -70,7 +69,7 @@ async fn to_write(server: &Shared, insider: &Insider, user: User) -> Result<File
     Ok(Files::to_write(&server.sandboxes, &insider.may(Action::WriteFiles)?, user).await?)
 }
 
-/// A path as E2B's agent reads it: relative to the user's home, with `.` and `..` taken out by name alone.
+/// A path as E2B's agent interprets it: relative to the user's home, with `.` and `..` removed textually.
 pub(super) fn place(text: &str, user: User) -> Result<FilePath, Failure> {
     let path = FilePath::parse(text, user)?.to_string();
     let mut names: Vec<&str> = Vec::new();
@@ -98,7 +97,7 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
     let path = place(&request.path, user)?;
     let mut files = to_read(server, insider, user).await?;
     directory(&mut files, &path).await?;
-    // None asked for is one.
+    // A depth of zero means one.
     let (mut found, _skipped) = files.list(&path, request.depth.max(1), LIST_MAX).await?;
     found.sort_by(|one, other| names(&one.path).cmp(names(&other.path)));
     let mut entries = Vec::with_capacity(found.len());
@@ -110,12 +109,12 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
     Ok(json!({ "entries": entries }))
 }
 
-/// The names that a path is made of. By these, and not byte by byte, what is in a directory comes right after it.
+/// The components of a path. Sorting by these, not by bytes, puts a directory's contents right after it.
 fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/')
 }
 
-/// Refuses what is no directory.
+/// Fails if the path is not a directory.
 async fn directory(files: &mut Files, path: &FilePath) -> Result<(), Failure> {
     match files.stat(path, true).await {
         Ok(entry) if entry.kind == FileKind::Directory => Ok(()),
@@ -137,7 +136,7 @@ async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body:
             return Err(Failure::new(Code::AlreadyExists, format!("directory already exists: {path}")));
         }
         Ok(_) => return Err(Failure::invalid(format!("path already exists but it is not a directory: {path}"))),
-        // Whatever keeps it from being looked at keeps it from being made, and says so better.
+        // If it can't be examined it can't be created either, and that error is better.
         Err(_) => files.make_directory(&path, true, DIRECTORY_MODE).await?,
     }
     Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
@@ -176,7 +175,7 @@ async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     let path = place(&request.path, user)?;
     let mut files = to_write(server, insider, user).await?;
     match files.remove(&path, true).await {
-        // What isn't there is as good as removed.
+        // A missing entry counts as removed.
         Ok(()) | Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => Ok(json!({})),
         Err(fault) => Err(fault.into()),
     }

@@ -1,4 +1,4 @@
-//! Forms with files, read as they come: `multipart/form-data`, as RFC 7578 and browsers have it.
+//! Parses forms with files as a stream: `multipart/form-data`, by RFC 7578 and browser practice.
 //!
 //! `multer` finds the parts. What it leaves open is bounded here: how much may come before a part begins, and how much is held at once.
 //! Names are read here too, because clients escape backslashes in them.
@@ -14,14 +14,14 @@ use saggar_http::extract::Pieces;
 
 use super::failure::Failure;
 
-/// Most bytes before the content of a part begins: its boundary and its headers, and whatever is before the first.
+/// Maximum number of bytes before the content of a part: the boundary, the headers, and anything before the first
+/// boundary.
 const HEADERS_MAX: usize = 16 * 1024;
-/// Longest boundary, by RFC 2046.
+/// Maximum length of a boundary, by RFC 2046.
 const BOUNDARY_MAX: usize = 70;
-/// Most that is given to the parser at once.
+/// Maximum number of bytes given to the parser at once.
 const SLICE_MAX: usize = 64 * 1024;
 
-/// A form that is being read.
 #[derive(Debug)]
 pub(super) struct Form<'a> {
     parts: Multipart<'a>,
@@ -37,7 +37,7 @@ pub(super) struct Part<'a> {
     headers_left: HeadersLeft,
 }
 
-/// How much may still come before the content of a part begins.
+/// The remaining number of bytes before the content of a part.
 #[derive(Clone, Debug)]
 struct HeadersLeft(Arc<AtomicUsize>);
 
@@ -53,7 +53,7 @@ impl<'a> Form<'a> {
         Ok(Self { parts: Multipart::new(stream::try_unfold(feed, Feed::next), boundary), headers_left })
     }
 
-    /// The next part; `None` at the end of the form. The one before must have been read to its end.
+    /// The next part; `None` at the end of the form. The previous one must have been read to its end.
     pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, Failure> {
         self.headers_left.0.store(HEADERS_MAX, Ordering::Relaxed);
         let Some(field) = self.parts.next_field().await.map_err(explained)? else { return Ok(None) };
@@ -72,14 +72,14 @@ impl<'a> Form<'a> {
 }
 
 impl Part<'_> {
-    /// More of its content; `None` when it is whole.
+    /// More of its content; `None` at its end.
     pub(super) async fn data(&mut self) -> Result<Option<Bytes>, Failure> {
         self.headers_left.0.store(usize::MAX, Ordering::Relaxed);
         self.field.chunk().await.map_err(explained)
     }
 }
 
-/// The body, as the parser gets it: it takes whatever is ready, so it is given one slice at a time.
+/// The body as the parser gets it. The parser takes everything that is ready, so it gets one slice at a time.
 struct Feed<'a> {
     pieces: &'a mut Pieces,
     rest: Bytes,
@@ -88,7 +88,7 @@ struct Feed<'a> {
 
 impl Feed<'_> {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>, FeedError> {
-        // Not ready for a moment, so that the parser looks at what it has.
+        // Not ready for a moment, so that the parser processes what it has.
         tokio::task::yield_now().await;
         while self.rest.is_empty() {
             match self.pieces.next().await {
@@ -111,7 +111,7 @@ impl Feed<'_> {
     }
 }
 
-/// Why the body could not be read on, on its way through the parser.
+/// Why reading the body failed, passed through the parser.
 #[derive(Debug, thiserror::Error)]
 #[error("the body can't be read on")]
 struct FeedError(Failure);
@@ -135,12 +135,12 @@ fn unreadable(why: &str) -> Failure {
     Failure::invalid(format!("the form can't be read: {why}"))
 }
 
-/// What browsers escape in a name, and nothing else: a percent sign of its own stays one.
+/// Decodes what browsers escape in a name, and nothing else: other percent signs stay.
 fn unescaped(text: &str) -> String {
     text.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n")
 }
 
-/// A parameter of a header: `; name=value` or `; name="value"`, in which a backslash makes the next character plain.
+/// A parameter of a header: `; name=value` or `; name="value"`, in which a backslash escapes the next character.
 fn parameter(header: &str, wanted: &str) -> Option<String> {
     let mut rest = header.split_once(';')?.1;
     loop {
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Content is bounded by who reads it, and not here.
+    /// Content is bounded by its reader, and not here.
     #[tokio::test]
     async fn what_comes_before_a_part_is_bounded_and_its_content_is_not() {
         let begin = &b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\n"[..];

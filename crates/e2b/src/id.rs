@@ -1,16 +1,16 @@
-//! Ids of sandboxes as E2B's clients may have them: lower-case letters and digits, nothing else.
+//! Sandbox ids in the form that E2B's clients accept: lower-case letters and digits only.
 
 use saggar_domain::SandboxId;
 
-/// What our ids begin with, and theirs don't.
+/// The prefix of our ids, which E2B's don't have.
 const PREFIX: &str = "sbx_";
 
-/// The id that is told to a client.
+/// The id that is sent to a client.
 pub(super) fn short(id: &SandboxId) -> &str {
     id.as_str().strip_prefix(PREFIX).unwrap_or(id.as_str())
 }
 
-/// The id that a client means; `None` when it can't be one.
+/// The id that a client means; `None` if it is invalid.
 pub(super) fn long(text: &str) -> Option<SandboxId> {
     SandboxId::parse(&format!("{PREFIX}{text}"))
 }

@@ -1,8 +1,10 @@
-//! The E2B wire: what the clients of E2B say, translated into what the runtime does, and back.
+//! The E2B wire protocol: translates the requests of E2B's clients into operations of the runtime, and the results
+//! back.
 //!
-//! Two planes, as there: REST about sandboxes (`control`) and, for what goes on in one, the protocol of its agent `envd` (`envd`: Connect
-//! with JSON, and plain HTTP for files). Nothing is decided here and nothing is kept but what a connection needs: the lifecycle, execs,
-//! files and ports are the runtime's, and the same that our own API uses. What isn't built is refused in words that those clients show.
+//! Like E2B it has two planes: REST for sandboxes (`control`) and the protocol of the in-sandbox agent `envd`
+//! (`envd`: Connect with JSON, and plain HTTP for files). Nothing is decided here, and only per-connection state is
+//! kept: the lifecycle, execs, files and ports are the runtime's, the same that our own API uses. Unsupported
+//! features are refused with messages that those clients show.
 
 #![forbid(unsafe_code)]
 

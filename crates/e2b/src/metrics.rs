@@ -1,4 +1,4 @@
-//! What a sandbox uses, as E2B counts it.
+//! A sandbox's usage in E2B's units.
 
 use saggar_http::Refusal;
 use saggar_http::wire;
@@ -19,13 +19,13 @@ pub(super) struct Used {
     pub(super) disk_total: u64,
 }
 
-/// What it uses now.
+/// The current usage.
 pub(super) async fn now(server: &Shared, permit: &Permit) -> Result<Used, Failure> {
     let all = all(server, permit).await?;
     all.last().copied().ok_or_else(|| Failure::from(Refusal::internal()))
 }
 
-/// What it has used, oldest first, and uses now.
+/// Past usage, oldest first, and the current one.
 pub(super) async fn all(server: &Shared, permit: &Permit) -> Result<Vec<Used>, Refusal> {
     let sandbox = wire::sandbox(server.sandboxes.get(permit).await?, Vec::new())?;
     let report = server.sandboxes.usage(permit).await?;
@@ -65,7 +65,7 @@ fn used(totals: Used, before: Option<&Sample>, sample: &Sample) -> Used {
     }
 }
 
-/// CPU time between two samples, as a share of one CPU.
+/// CPU time between two samples, as a percentage of one CPU.
 fn percent(before: &Sample, sample: &Sample) -> f64 {
     let (Some(earlier), Some(later)) = (before.cpu_usec, sample.cpu_usec) else { return 0.0 };
     let span_ms = sample.at_ms.saturating_sub(before.at_ms).max(1) as f64;

@@ -1,11 +1,11 @@
-//! Objects that are objects: by itself, serde also takes a list for one, as the values of its fields in their order.
+//! Accepts only JSON objects: serde itself would also accept a list, as the values of the fields in order.
 
 use std::ops::Deref;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// Something that is read from an object, and from nothing else.
+/// A value that is deserialised from an object only.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Object<T>(pub(super) T);
 
@@ -23,7 +23,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads a map, whatever is asked for.
+/// Deserialises a map, whatever type is requested.
 struct AsMap<D>(D);
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsMap<D> {

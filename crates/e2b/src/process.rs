@@ -1,7 +1,7 @@
-//! E2B's process service: programs started, followed, fed, signalled and listed, by the number they have inside.
+//! E2B's process service: programs are started, followed, fed, signalled and listed, by their pid inside the sandbox.
 //!
-//! A number is looked up among the execs that the sandbox's supervisor remembers, each time: so it means the same after a restart of the
-//! server. Numbers are used again; the newest exec that has it is meant, a running one before one that has ended.
+//! A pid is looked up among the execs known to the sandbox's supervisor, each time: so it keeps its meaning across
+//! restarts of the server. Pids are reused; the newest exec with it counts, a running one before an ended one.
 
 mod input;
 mod message;
@@ -27,10 +27,9 @@ use crate::state::Shared;
 pub(crate) use input::Inputs;
 
 const SIGTERM: u8 = 15;
-/// How long the processes of a killed program may take to be gone.
+/// How long the processes of a killed program may take to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers a call.
 pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: Body, rpc: &str) -> Response {
     match rpc {
         "Start" => streamed(start::start(server, &insider, &parts, body).await),
@@ -52,7 +51,7 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
     Ok(json!({ "processes": processes }))
 }
 
-/// A process as it is listed. Its environment is not told: it may hold secrets.
+/// A process in a list. Its environment is left out, because it may contain secrets.
 fn shown(exec: &ExecState) -> Value {
     let mut argv = exec.argv.iter();
     let cmd = argv.next().cloned().unwrap_or_default();
@@ -89,7 +88,7 @@ async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     let exec = select::running(server, insider, &request.process).await?;
     let permit = insider.may(Action::Exec)?;
     if is_kill {
-        // Nothing that it started is left behind, and whoever hears of it finds nothing of it any more.
+        // All its descendants are killed, and gone before the client gets the response.
         let killed = server.sandboxes.kill_exec(&permit, &exec.exec_id);
         tokio::time::timeout(KILL_PATIENCE, killed).await.map_err(|_| unkillable(&request.process))??;
     } else {
@@ -103,7 +102,7 @@ fn unkillable(selector: &message::Selector) -> Failure {
     Failure::new(Code::DeadlineExceeded, message)
 }
 
-/// How a stream says that the process is not there.
+/// The error of a stream for a missing process.
 fn no_process(selector: &message::Selector) -> Failure {
     Failure::new(Code::NotFound, format!("process with {selector} not found"))
 }

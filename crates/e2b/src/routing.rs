@@ -1,4 +1,4 @@
-//! Which requests are for the inside of a sandbox by E2B's conventions, and for which: `{port}-{id}.DOMAIN`, or two headers.
+//! Recognises requests for the inside of a sandbox by E2B's conventions: `{port}-{id}.DOMAIN`, or two headers.
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
@@ -14,24 +14,24 @@ use super::failure::{Code, Failure};
 use super::id;
 use crate::state::Shared;
 
-/// The port that stands for the agent inside. No program of a sandbox gets what is sent there.
+/// The port that stands for the agent inside. No program of a sandbox gets requests for it.
 const ENVD_PORT: u16 = 49983;
 const SANDBOX: &str = "e2b-sandbox-id";
 const PORT: &str = "e2b-sandbox-port";
 const TOKEN: &str = "x-access-token";
 
-/// What a request is for.
+/// The target of a request.
 #[derive(Debug)]
 pub enum Aim {
-    /// What the agent inside would answer.
+    /// The agent inside.
     Agent(SandboxId),
-    /// What listens on a port.
+    /// A port of the sandbox.
     Port(Destination),
-    /// Something that can't be there.
+    /// An invalid target.
     Nothing(String),
 }
 
-/// What a request is for by E2B's conventions; `None` when it doesn't follow them.
+/// The target by E2B's conventions; `None` if the request doesn't follow them.
 pub fn aim(server: &Shared, request: &Request) -> Option<Aim> {
     let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
     let host = text(HOST.as_str());
@@ -51,7 +51,7 @@ pub fn aim(server: &Shared, request: &Request) -> Option<Aim> {
     })
 }
 
-/// The port and the id in the name of a host; our own ids begin with `sbx`, and are not for here.
+/// The port and the id in a host name; our own ids begin with `sbx`, and are not handled here.
 fn in_host(host: &str, domain: &str) -> Option<(String, String)> {
     let host = host.to_ascii_lowercase();
     let (port, id) = saggar_http::host::name(&host).strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
@@ -70,7 +70,7 @@ pub async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
 async fn port(server: Shared, mut request: Request, destination: Destination) -> Response {
     let (id, port) = (destination.id.clone(), destination.port);
     let headers = request.headers_mut();
-    // Clients show it whatever the port, and it is not for programs inside.
+    // Clients send it for any port, and programs inside must not get it.
     let is_ours = headers
         .get(TOKEN)
         .is_some_and(|token| server.sandboxes.is_inside_token(&id, token.to_str().unwrap_or_default()));
@@ -94,7 +94,7 @@ fn in_their_words(refusal: Refusal, id: &SandboxId, port: u16) -> Response {
     match refusal.0.code {
         ApiCode::PortRefused => Failure::PortClosed { id, port }.plain(),
         ApiCode::NotFound | ApiCode::SandboxEnded => Failure::gone(&id).plain(),
-        ApiCode::SandboxPaused => Failure::Gone { id, why: ": it is paused, and connecting to it resumes it" }.plain(),
+        ApiCode::SandboxPaused => Failure::Gone { id, why: ": it is paused; connecting to it resumes it" }.plain(),
         ApiCode::Unauthorized => Failure::new(
             Code::PermissionDenied,
             "the sandbox's ports need its traffic access token: send it as 'e2b-traffic-access-token'",

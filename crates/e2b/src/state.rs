@@ -1,4 +1,4 @@
-//! What a request of E2B's needs beside the gate.
+//! The state of E2B's routes, in addition to the gate.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use saggar_http::Gate;
 use crate::filesystem::Watchers;
 use crate::process::Inputs;
 
-/// The state of E2B's routes, as handlers share it.
+/// The state of E2B's routes, shared by handlers.
 #[derive(Clone, Debug)]
 pub struct Shared(Arc<E2b>);
 
-/// What E2B's routes go by. All of the gate is reached through it.
+/// The state of E2B's routes. It gives access to the gate.
 #[derive(Debug)]
 pub struct E2b {
     pub(crate) gate: Arc<Gate>,
-    /// How sandboxes of E2B's clients, which expect the whole internet, reach the network.
+    /// Network mode of sandboxes created by E2B's clients, which expect full internet access.
     pub(crate) network: NetworkMode,
-    /// Ways to the input of programs.
+    /// Connections to the input of programs.
     pub(crate) inputs: Inputs,
     /// Directories that clients poll for changes.
     pub(crate) watchers: Watchers,
@@ -31,7 +31,7 @@ impl Shared {
         Self(Arc::new(E2b { gate, network, inputs: Inputs::default(), watchers: Watchers::default() }))
     }
 
-    /// Lets go of the input of a program, so that another connection can feed it.
+    /// Releases the input of a program, so that another connection can feed it.
     pub fn yield_input(&self, exec: &ExecId) {
         self.inputs.yield_way(exec);
     }

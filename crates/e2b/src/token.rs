@@ -1,7 +1,8 @@
-//! Proofs of E2B's data plane: the token of a sandbox's inside, in a header, and signed addresses of files made with it.
+//! Credentials of E2B's data plane: the token of a sandbox's inside, in a header, and signed URLs of files made with
+//! it.
 //!
-//! A signature is SHA-256 over the path, `read` or `write`, the user, the token and perhaps a moment, with colons between; clients make
-//! it by themselves. An address may name no sandbox: then it is the one whose token fits.
+//! A signature is SHA-256 over the path, `read` or `write`, the user, the token and optionally a time, separated by
+//! colons; clients compute it themselves. A URL may name no sandbox: then it is the one whose token fits.
 
 use std::time::SystemTime;
 
@@ -17,10 +18,10 @@ use super::failure::{Code, Failure};
 use super::id;
 use crate::state::Shared;
 
-/// Where the token of the inside is shown.
+/// The header with the token.
 const HEADER: &str = "x-access-token";
 
-/// What an address of a file says. What else it may say is for others.
+/// The query of a file URL. Other parameters are ignored.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct FileQuery {
     pub(super) path: Option<String>,
@@ -29,7 +30,6 @@ pub(super) struct FileQuery {
     signature_expiration: Option<String>,
 }
 
-/// What is done to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Read,
@@ -45,7 +45,7 @@ impl Operation {
     }
 }
 
-/// Whoever shows the token of this sandbox's inside.
+/// Authenticates by the token of this sandbox's inside.
 pub(super) fn insider(server: &Shared, headers: &HeaderMap, sandbox: &SandboxId) -> Result<Insider, Failure> {
     let Some(inside) = access::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
     let shown = headers.get(HEADER).and_then(|token| token.to_str().ok());
@@ -55,7 +55,7 @@ pub(super) fn insider(server: &Shared, headers: &HeaderMap, sandbox: &SandboxId)
     }
 }
 
-/// Whoever shows the token, or has an address that was signed with it.
+/// Authenticates by the token, or by a signature made with it.
 pub(super) fn file_insider(
     server: &Shared,
     headers: &HeaderMap,
@@ -77,7 +77,7 @@ pub(super) fn file_insider(
     Ok(insider)
 }
 
-/// The sandbox whose token fits the signature of an address that names none.
+/// The sandbox whose token fits the signature of a URL that names none.
 pub(super) fn signed_sandbox(
     server: &Shared,
     operation: Operation,
@@ -85,17 +85,17 @@ pub(super) fn signed_sandbox(
 ) -> Result<Option<SandboxId>, Failure> {
     let Some(signature) = &query.signature else { return Ok(None) };
     let signing = Signing::of(operation, query)?;
-    // A short hash for each that lives, of which there are as many as the operator allows.
+    // One short hash per live sandbox, whose number is limited by the operator.
     Ok(server.sandboxes.live_ids().into_iter().find(|id| {
         let inside = access::inside(server, id);
         inside.is_some_and(|inside| inside.by_fit(server, |token| is_same(signature, &signing.with(token))).is_some())
     }))
 }
 
-/// A signature that lacks only the token. Whatever in it may be long is hashed once, however many tokens are tried.
+/// A signature without the token. Its long parts are hashed once, however many tokens are tried.
 struct Signing {
     begun: Sha256,
-    /// When it ends, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     until: Option<u64>,
 }
 
@@ -105,7 +105,7 @@ impl Signing {
         let user = query.username.as_deref().unwrap_or_default();
         let begun = Sha256::new_with_prefix(format!("{path}:{}:{user}:", operation.as_str()));
         let seconds = |text: &String| match text.parse::<u64>() {
-            // As clients write it: what is written otherwise was not signed by one.
+            // In the clients' own spelling: any other was not signed by one.
             Ok(seconds) if seconds.to_string() == *text => Ok(seconds),
             Ok(_) | Err(_) => Err(Failure::invalid("signature_expiration is not a number of seconds")),
         };
@@ -129,7 +129,7 @@ impl Signing {
     }
 }
 
-/// By their hashes, so that the time it takes says nothing about how much is the same.
+/// Compares by hash, so that the time reveals nothing about how much is equal.
 fn is_same(one: &str, other: &str) -> bool {
     Sha256::digest(one.as_bytes()) == Sha256::digest(other.as_bytes())
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn signatures_are_those_that_clients_make() {
         let mut query = FileQuery { path: Some("/a b".to_owned()), ..FileQuery::default() };
-        // By Python: base64.b64encode(hashlib.sha256(b"/a b:read::tok").digest()).rstrip(b"=")
+        // Made with Python: base64.b64encode(hashlib.sha256(b"/a b:read::tok").digest()).rstrip(b"=")
         let signed = |operation, query: &FileQuery| Signing::of(operation, query).unwrap().with("tok");
         assert_eq!(signed(Operation::Read, &query), "v1_dgCJhR1eFbOEacKLrakWIrQZDgxJ2zP38eGtFIbZ9+8");
         query.username = Some("root".to_owned());

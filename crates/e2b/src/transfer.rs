@@ -1,4 +1,4 @@
-//! Content of files over plain HTTP, `/files`: read as it is; written from a form of one or many, or from a bare body.
+//! File contents over plain HTTP, `/files`: read raw; written from a form with one or many files, or from a raw body.
 
 use axum::Json;
 use axum::body::Body;
@@ -24,17 +24,17 @@ use crate::state::Shared;
 
 /// Permissions of a new file.
 const FILE_MODE: u32 = 0o644;
-/// Most files of one form.
+/// Maximum number of files in one form.
 const FILES_MAX: usize = 1000;
-/// What the names of headers begin with that are noted about a file.
+/// Prefix of the headers with a file's metadata.
 const METADATA_PREFIX: &str = "x-metadata-";
 
-/// What an address of a file says.
+/// The query of a file URL.
 pub(super) fn query(uri: &Uri) -> Result<FileQuery, Failure> {
     Ok(saggar_api::read::query(uri.query().unwrap_or_default()).map_err(saggar_http::Refusal::from)?)
 }
 
-/// As whom, and where.
+/// The user and the path.
 fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) -> Result<User, Failure> {
     match query.username.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => connect::named_user(name),
@@ -45,7 +45,6 @@ fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) 
     }
 }
 
-/// Reads a file.
 pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId) -> Result<Response, Failure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Read, &query)?;
@@ -75,18 +74,18 @@ pub(super) async fn upload(
     let is_gzip = match parts.headers.get(CONTENT_ENCODING).map(|encoding| encoding.as_bytes()) {
         None | Some(b"identity") => false,
         Some(b"gzip") => true,
-        Some(_) => return Err(Failure::new(Code::UnsupportedMediaType, "a body is read as it is, or as gzip")),
+        Some(_) => return Err(Failure::new(Code::UnsupportedMediaType, "the body must be uncompressed, or gzip")),
     };
     let written = match (essence.as_str(), query.path.as_deref()) {
         ("multipart/form-data", path) if !is_gzip => upload.form(kind, path, pieces).await?,
         ("multipart/form-data", _) => {
             return Err(Failure::new(
                 Code::UnsupportedMediaType,
-                "a form is not read as gzip; send application/octet-stream",
+                "a form can't be compressed; send application/octet-stream",
             ));
         }
         ("application/octet-stream", Some(path)) => upload.bare(path, is_gzip, pieces).await?,
-        ("application/octet-stream", None) => return Err(Failure::invalid("a bare body needs the parameter `path`")),
+        ("application/octet-stream", None) => return Err(Failure::invalid("a raw body needs the parameter `path`")),
         _ => {
             let message = "send multipart/form-data or application/octet-stream";
             return Err(Failure::new(Code::UnsupportedMediaType, message));
@@ -95,13 +94,13 @@ pub(super) async fn upload(
     Ok(Json(written).into_response())
 }
 
-/// What is to be noted about the files. Names come in lower case, as names of headers are the same in either.
+/// The metadata of the files. Names come in lower case, because header names are case-insensitive.
 fn metadata(headers: &HeaderMap) -> Result<Vec<MetadataEntry>, Failure> {
     let named = headers.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(METADATA_PREFIX)?, value)));
     let entry = |(name, value): (&str, &http::HeaderValue)| {
         let is_text = value.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
         if name.is_empty() || !is_text {
-            return Err(Failure::invalid("metadata is names and values of printable ASCII"));
+            return Err(Failure::invalid("metadata names and values must be printable ASCII"));
         }
         Ok(MetadataEntry { name: name.as_bytes().to_vec(), value: value.as_bytes().to_vec() })
     };
@@ -141,12 +140,12 @@ impl Upload<'_> {
         Ok(self.written)
     }
 
-    /// A form of files, each called by where it is to go; or of one, for which the address says it.
+    /// A form of files, each named by its destination; or of one file, whose destination is in the URL.
     async fn form(mut self, kind: &str, path: Option<&str>, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
         let mut allowance = Allowance::of(self.server, pieces.expected())?;
         let mut form = Form::of(kind, &mut pieces)?;
         while let Some(mut part) = form.next().await? {
-            // Fields that are no files say nothing here.
+            // Fields that are not files are ignored.
             let mut file = match part.name.as_str() {
                 "file" => Some(self.begin_part(path, part.file_name.take()).await?),
                 _ => None,
@@ -162,7 +161,7 @@ impl Upload<'_> {
             }
         }
         drop(form);
-        // What follows the form says nothing, and is taken so that the connection can be used again.
+        // The rest of the body is ignored, but read, so that the connection can be reused.
         while let Some(piece) = pieces.next().await? {
             allowance.take(piece.len())?;
         }
@@ -175,7 +174,7 @@ impl Upload<'_> {
         }
         let to = match (path, file_name) {
             (Some(_), _) if !self.written.is_empty() => {
-                return Err(Failure::invalid("many files need names of their own, and no `path`"));
+                return Err(Failure::invalid("several files need their own names, and no `path`"));
             }
             (Some(path), _) => path.to_owned(),
             (None, Some(name)) => name,
@@ -205,7 +204,7 @@ impl Upload<'_> {
     }
 }
 
-/// How much may still come.
+/// The remaining size.
 struct Allowance {
     most: u64,
     left: u64,
@@ -226,7 +225,7 @@ impl Allowance {
     }
 }
 
-/// What goes in at once: with gzip's best ratio, about 4 MiB come out.
+/// Input processed at once: with gzip's best ratio, about 4 MiB of output.
 const GZIP_STEP: usize = 4096;
 
 async fn inflate(
@@ -245,5 +244,5 @@ async fn inflate(
 }
 
 fn not_gzip() -> Failure {
-    Failure::invalid("what should be gzip is not, or is cut off")
+    Failure::invalid("the gzip data is invalid or truncated")
 }

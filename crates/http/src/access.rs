@@ -1,7 +1,8 @@
-//! Who asks, and whether they may: the one place where requests become permits.
+//! Authentication and authorisation: the one place where requests become permits.
 //!
-//! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
-//! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
+//! A handler names its action by the type of its first argument, and gets a permit or is not called. Credentials are
+//! an API key, a signed URL (for the one file and method it names), for ports the sandbox's access token, and for
+//! E2B's data plane the token of its inside.
 
 pub mod keys;
 mod run;
@@ -26,17 +27,17 @@ use crate::request::{context, host};
 
 pub use run::{ForkRun, OnRun, ReadRun, RemoveRun, TellRun};
 
-/// A permit for what `W` names, on the sandbox that the path names.
+/// A permit for the action `W`, on the sandbox that the path names.
 pub struct Allowed<W> {
     pub permit: Permit,
     what: PhantomData<W>,
 }
 
-/// Something a handler does.
+/// An action of a handler.
 pub trait Wanted: Send + 'static {
-    /// Whether the path names a sandbox that it is done to.
+    /// Whether the path names the sandbox that it acts on.
     const ON_SANDBOX: bool = true;
-    /// Whether a signed address may stand in for a key.
+    /// Whether a signed URL may replace a key.
     const SIGNED: bool = false;
 
     fn action(id: Option<SandboxId>) -> Option<Action>;
@@ -70,28 +71,28 @@ macro_rules! wanted {
 }
 
 wanted! {
-    /// Sees one sandbox.
+    /// Reads one sandbox.
     Read on sandbox => ReadSandbox;
-    /// Changes how it lives.
+    /// Changes its lifecycle.
     Change on sandbox => ChangeSandbox;
     Kill on sandbox => KillSandbox;
     /// Runs programs in it.
     Exec on sandbox => Exec;
-    /// Sees its files.
+    /// Reads its files.
     ReadFiles on sandbox => ReadFiles;
     /// Changes its files.
     WriteFiles on sandbox => WriteFiles;
-    /// Sees one file, and may be let in by a signature.
+    /// Reads one file, also with a signature.
     ReadFile on sandbox => ReadFiles, SIGNED;
-    /// Changes one file, and may be let in by a signature.
+    /// Changes one file, also with a signature.
     WriteFile on sandbox => WriteFiles, SIGNED;
 }
 
 wanted! {
-    /// Makes a sandbox.
+    /// Creates a sandbox.
     Create => CreateSandbox;
     List => ListSandboxes;
-    /// Makes, lists and revokes keys.
+    /// Creates, lists and revokes keys.
     Manage => ManageKeys;
     RunsStart => StartRun;
     RunsList => ListRuns;
@@ -119,7 +120,7 @@ where
     }
 }
 
-/// A permit for whoever has any key, where there is nothing to act on.
+/// Proof of any valid key, if there is no object to act on.
 pub struct Known;
 
 impl<S> FromRequestParts<S> for Known
@@ -136,7 +137,7 @@ where
     }
 }
 
-/// Whether somebody may use a port, by what they showed. `token` is what they showed as an access token, wherever they did.
+/// Authorises access to a port. `token` is the presented access token, wherever it was.
 pub async fn port(
     server: &Gate,
     headers: &HeaderMap,
@@ -159,43 +160,43 @@ pub async fn port(
         Some(subject) => decide(&subject, action),
         None => Err(Refusal::new(
             Code::Unauthorized,
-            "the request shows neither an API key nor the sandbox's access token",
-            "send the token that came with the sandbox as `Saggar-Access-Token`, or declare the port public",
+            "the request has neither an API key nor the sandbox's access token",
+            "send the sandbox's token as `Saggar-Access-Token`, or declare the port public",
         )),
     }
 }
 
-/// The inside of a sandbox that lives, before anybody has shown that it is theirs.
+/// The inside of a live sandbox, before authentication.
 pub struct Inside {
     id: SandboxId,
     project: ProjectId,
 }
 
-/// Somebody who has proved to hold the token of a sandbox's inside, which is worth whatever can be done in it, and nothing elsewhere.
+/// A client with the token of a sandbox's inside, which allows everything inside it, and nothing elsewhere.
 #[derive(Clone, Debug)]
 pub struct Insider {
     id: SandboxId,
     project: ProjectId,
 }
 
-/// The inside of a sandbox; `None` when it doesn't live.
+/// The inside of a sandbox; `None` if it isn't live.
 pub fn inside(server: &Gate, id: &SandboxId) -> Option<Inside> {
     server.sandboxes.project_of(id).map(|project| Inside { id: id.clone(), project })
 }
 
 impl Inside {
-    /// A permit to see whether it runs, which whoever knows its id may ask.
+    /// A permit to check whether it runs, which only needs its id.
     pub fn may_be_looked_at(&self) -> Result<Permit, Refusal> {
         let action = Action::ReadSandbox(self.id.clone());
         decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
     }
 
-    /// By the token itself.
+    /// Authenticates by the token itself.
     pub fn by_token(self, server: &Gate, token: &str) -> Option<Insider> {
         server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
     }
 
-    /// By something that only the token can have made: `fits` says whether this is the token.
+    /// Authenticates by a value that only the token's holder can have made: `fits` checks a token.
     pub fn by_fit(self, server: &Gate, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
         fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })
     }
@@ -206,23 +207,23 @@ impl Insider {
         &self.id
     }
 
-    /// A permit for something that is done in it.
+    /// A permit for an action inside.
     pub fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
         let action = action(self.id.clone());
         decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
     }
 }
 
-/// Decides, and counts the request for whoever asks it.
+/// Decides, and counts the request for its subject.
 fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
     context::note(subject, Some(&action))?;
     Ok(Permit::decide(subject, action)?)
 }
 
-/// Who asks; `None` when nothing that proves it was shown.
+/// The subject; `None` if there is no valid credential.
 async fn authenticate(server: &Gate, headers: &HeaderMap) -> Result<Option<Subject>, Refusal> {
     if let Some(subject) = &server.everybody {
-        // Without keys, what keeps a web page from asking is that its browser tells on it.
+        // Without keys, the browser's own headers are what keeps web pages out.
         return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
     }
     match shown_key(headers) {
@@ -231,7 +232,7 @@ async fn authenticate(server: &Gate, headers: &HeaderMap) -> Result<Option<Subje
     }
 }
 
-/// The key that a request shows.
+/// The key in a request.
 pub fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
@@ -241,7 +242,7 @@ pub fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     shown.map(spelling::plain)
 }
 
-/// Whether a text looks like a key of ours.
+/// Whether a text looks like one of our keys.
 pub fn is_ours(key: &str) -> bool {
     spelling::plain(key).starts_with("sgr_")
 }
@@ -254,12 +255,12 @@ fn is_from_a_page(headers: &HeaderMap) -> bool {
 fn from_a_page() -> Refusal {
     Refusal::new(
         Code::Forbidden,
-        "without keys no web page may ask, and no other host",
-        "set auth = \"keys\", or ask 127.0.0.1 without an Origin",
+        "without keys, requests from web pages and other hosts are refused",
+        "set auth = \"keys\", or use 127.0.0.1 without an Origin header",
     )
 }
 
-/// What a method does to a file, as signed addresses name it.
+/// The name of a method in signed URLs.
 pub fn method_name(method: &Method) -> Option<&'static str> {
     match *method {
         Method::GET | Method::HEAD => Some("get"),

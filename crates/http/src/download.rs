@@ -1,4 +1,4 @@
-//! A file as an answer, or the part of it that is asked for, as a stream: constant memory, whatever the size.
+//! A file, or the requested part of it, as a streamed response with constant memory.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -16,9 +16,9 @@ use crate::refusal::Refusal;
 
 /// Why a file isn't read.
 pub enum Unread {
-    /// It can't be.
+    /// The read failed.
     Fault(Fault),
-    /// Not as it was asked for.
+    /// The request was refused.
     Refused(Refusal),
 }
 
@@ -34,7 +34,7 @@ impl From<Refusal> for Unread {
     }
 }
 
-/// The answer that is a file, or the part of it that is asked for.
+/// The response with a file, or the requested part of it.
 pub async fn download(
     mut files: Files,
     path: &FilePath,
@@ -45,7 +45,7 @@ pub async fn download(
     let part = part(headers, size)?;
     let (offset, length) = part.unwrap_or((0, size));
     let reading = files.read(path, offset, Some(length)).await?;
-    // What is said of the length is of the file that was opened, which may be another than the one that was looked at.
+    // The length is that of the opened file, which may differ from the one that was examined.
     let length = length.min(reading.entry().size.saturating_sub(offset));
     let modified = reading.entry().modified_ns / 1_000_000_000;
     let body = if *method == Method::HEAD { Body::empty() } else { stream_of(reading) };
@@ -53,7 +53,7 @@ pub async fn download(
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // Whatever is in it, no browser is to run it as a page of ours.
+    // No browser may interpret it as a page of ours.
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
@@ -68,7 +68,8 @@ pub async fn download(
     Ok(response)
 }
 
-/// A file as it is read. If it breaks off, so does the answer: a client sees that less came than was said.
+/// A file while it is read. If that fails, the response is interrupted: a client sees that it is shorter than
+/// announced.
 fn stream_of(reading: Reading) -> Body {
     Body::from_stream(stream::try_unfold(reading, |mut reading| async move {
         let piece = flushed(reading.next().await).await?;
@@ -76,7 +77,7 @@ fn stream_of(reading: Reading) -> Body {
     }))
 }
 
-/// Before an answer is broken off, what was written of it is sent: without a pause here its head would be lost too.
+/// Before a response is interrupted, the written part is flushed: without a pause its headers would be lost too.
 pub async fn flushed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
     if outcome.is_err() {
         tokio::task::yield_now().await;
@@ -84,7 +85,7 @@ pub async fn flushed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
     outcome
 }
 
-/// The one part that is asked for: where it begins and how long it is. Several at once are answered with the whole, as is allowed.
+/// The requested range: its start and length. Several ranges are answered with the whole file, as HTTP allows.
 fn part(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Refusal> {
     let Some(text) = headers.get(RANGE).and_then(|range| range.to_str().ok()?.strip_prefix("bytes=")) else {
         return Ok(None);
@@ -96,7 +97,7 @@ fn part(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Refusal> {
     let (first, last) = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => (first, last),
         (Some(first), None) if last.is_empty() => (first, u64::MAX),
-        // The last so many.
+        // The last `count` bytes.
         (None, Some(count)) if first.is_empty() && count > 0 => (size.saturating_sub(count), u64::MAX),
         _ => return Ok(None),
     };
@@ -104,13 +105,13 @@ fn part(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Refusal> {
         return Err(Refusal::new(
             Code::RangeNotSatisfiable,
             format!("the file has {size} bytes"),
-            "ask for a part that is in it",
+            "request a range inside the file",
         ));
     }
     Ok(Some((first, last.saturating_add(1).min(size) - first)))
 }
 
-/// A moment as HTTP has it.
+/// A time in the format of HTTP.
 fn http_date(seconds: i64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

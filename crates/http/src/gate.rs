@@ -1,4 +1,4 @@
-//! What every request needs, whichever API it is for.
+//! The state that every request needs, for both APIs.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,30 +10,30 @@ use tokio::sync::watch;
 use crate::access::keys::Keys;
 use crate::request::context::UnderWay;
 
-/// The gate as handlers share it. The state of an API gives it with `FromRef`, so that extractors find it.
+/// The gate, shared by handlers. An API's state provides it with `FromRef`, so that extractors find it.
 pub type Shared = Arc<Gate>;
 
-/// The sandboxes, and who may get to them.
+/// The sandboxes, with authentication and the shared settings.
 #[derive(Debug)]
 pub struct Gate {
     pub sandboxes: Sandboxes,
     pub keys: Keys,
     pub settings: GateSettings,
-    /// How many requests each key has under way.
+    /// The number of concurrent requests of each key.
     pub(crate) under_way: UnderWay,
-    /// The subject of every request where no keys are asked for.
+    /// The subject of every request, if keys are disabled.
     pub(crate) everybody: Option<Subject>,
     /// Default limits that this host can't enforce, known once a sandbox has reported them.
     unenforced: OnceLock<Vec<String>>,
-    /// Turns true when the server is told to stop.
+    /// Becomes true when the server is told to stop.
     stopping: watch::Receiver<bool>,
 }
 
-/// The settings that both APIs go by.
+/// The settings that both APIs use.
 #[derive(Clone, Debug)]
 pub struct GateSettings {
     pub tls: bool,
-    /// Ports of sandboxes are at `{port}-{sandbox}.DOMAIN`.
+    /// Domain of the sandboxes' ports: `{port}-{sandbox}.DOMAIN`.
     pub domain: String,
     pub default_ttl: Duration,
     pub upload_max: ByteSize,
@@ -41,7 +41,7 @@ pub struct GateSettings {
 }
 
 impl Gate {
-    /// `everybody` is the subject of every request where no keys are asked for.
+    /// `everybody` is the subject of every request if keys are disabled.
     pub fn new(
         sandboxes: Sandboxes,
         settings: GateSettings,
@@ -69,13 +69,13 @@ impl Gate {
         let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
     }
 
-    /// How addresses of this server begin, by what a request says its name is.
+    /// The beginning of this server's URLs, from the host name in a request.
     pub fn base(&self, host: Option<&str>) -> String {
         let scheme = if self.settings.tls { "https" } else { "http" };
         host.map(|host| format!("{scheme}://{host}")).unwrap_or_default()
     }
 
-    /// Default limits that this host can't enforce are the same for every sandbox; the first one tells.
+    /// Default limits that this host can't enforce are the same for every sandbox; the first one reports them.
     pub fn learn_unenforced(&self, told: Vec<String>) -> Vec<String> {
         if !told.is_empty() {
             return self.unenforced.get_or_init(|| told).clone();

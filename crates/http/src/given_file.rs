@@ -1,7 +1,7 @@
-//! Files that a person names: settings, specs, agents, scripts, fixtures, certificates.
+//! Files that the operator names: settings, specs, agents, scripts, fixtures, certificates.
 //!
-//! Only a regular file is read, and only up to a bound. A pipe that nobody writes to would be waited for without end, and a device such as
-//! `/dev/zero` has no end. The kind is asked of what was opened, so that nobody can exchange it in between.
+//! Only a regular file is read, and only up to a bound. A pipe without a writer would block forever, and a device
+//! such as `/dev/zero` has no end. The type is checked on the opened file, so that it can't be exchanged in between.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,46 +10,45 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Why a file that was named can't be used. Reads as the rest of a sentence that begins with its name.
+/// Why a named file can't be used. The text continues a sentence that begins with its name.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenFileError {
-    /// It isn't there.
+    /// It doesn't exist.
     #[error("does not exist")]
     Missing,
     /// A directory, a pipe, a device, a socket.
     #[error("is {0}, not a regular file")]
     NotRegular(&'static str),
-    /// Longer than anything of its kind.
+    /// Longer than the bound.
     #[error("is longer than {0} bytes")]
     TooLong(u64),
     #[error("is not text in UTF-8")]
     NotText,
-    /// The operating system says no.
+    /// An error of the operating system.
     #[error("can't be read: {}", .0.kind())]
     Unreadable(#[source] io::Error),
 }
 
 impl GivenFileError {
-    /// What to do next.
     pub fn help(&self) -> &'static str {
         match self {
-            Self::Missing => "check its name; a relative one is looked for from where the command is given",
+            Self::Missing => "check its name; a relative path starts at the current directory",
             Self::NotRegular("a directory") => "name a file in it",
             Self::NotRegular(_) => "write its content to a file first, and name that",
-            Self::TooLong(_) => "check that it is the file you mean",
+            Self::TooLong(_) => "check that it is the right file",
             Self::NotText => "save it as UTF-8",
-            Self::Unreadable(_) => "check who may read it",
+            Self::Unreadable(_) => "check its permissions",
         }
     }
 }
 
-/// The bytes of a file, at most so many.
+/// The bytes of a file, at most `most`.
 pub fn read_given_file(path: &Path, most: u64) -> Result<Vec<u8>, GivenFileError> {
-    // A pipe without a writer is opened at once like this, and a terminal doesn't become ours.
+    // With these flags a pipe without a writer opens at once, and a terminal doesn't become ours.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map(File::from).map_err(|errno| match errno {
         rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => GivenFileError::Missing,
-        // How a socket is refused, and a device that isn't there.
+        // The error for a socket, and for a device without a driver.
         rustix::io::Errno::NXIO => GivenFileError::NotRegular("a socket or a device"),
         other => GivenFileError::Unreadable(other.into()),
     })?;

@@ -1,7 +1,8 @@
 //! The HTTP kit: what both APIs, the native one and E2B's, need to answer requests over the runtime.
 //!
-//! Listening and its limits, TLS, the log of requests, extractors, problems, streams, authentication and permits, the proxy for ports.
-//! It has no route of its own: an API brings its routes and its state, and [`request::attend`] goes around all of them.
+//! Listening and its limits, TLS, the access log, extractors, problems, streams, authentication and permits, the
+//! proxy for ports. It has no route of its own: an API provides its routes and its state, and [`request::attend`]
+//! wraps all of them.
 #![forbid(unsafe_code)]
 
 pub mod access;

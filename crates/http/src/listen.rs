@@ -1,7 +1,8 @@
-//! Connections: how many, how long each may be silent, and which protocol is spoken on one.
+//! Connections: their number, their timeouts, and protocol detection.
 //!
-//! Every wait for a peer has an end: for its first bytes, its TLS handshake, its headers, and for it to take what it asked for. Beyond the
-//! cap an idle connection makes room; where none is idle, the new one is told so and closed.
+//! Every wait for a peer has a time limit: for its first bytes, its TLS handshake, its headers, and for reading the
+//! response. If the limit of connections is reached, an idle one is closed; if none is idle, the new one gets an
+//! error and is closed.
 
 mod connections;
 mod foreign;
@@ -37,31 +38,32 @@ pub use self::connections::Bounds;
 pub(crate) use self::connections::{Answering, Connection};
 pub use self::panics::contain_panics;
 
-/// How long a client may take to say what it speaks, to finish a handshake, and to send the headers of its next request.
+/// Time limit for a client's first bytes, for the handshake, and for the headers of its next request.
 const HEADERS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of what it asked for.
+/// Maximum time in which a client reads nothing of its response.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 100;
-/// What HTTP/1 may hold of a connection: the headers, and then pieces of a body.
+/// HTTP/1 read buffer: the headers, and then pieces of a body.
 const BUFFER_MAX: usize = 256 * 1024;
-/// Most requests at once on one HTTP/2 connection.
+/// Maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 100;
-/// Most streams that a client opened and reset before we came to them: more is a flood, and ends the connection.
+/// Maximum number of streams that a client opened and reset before we handled them: more is a flood, and ends the
+/// connection.
 const RESETS_MAX: usize = 20;
-/// What may be under way to us on one HTTP/2 stream, and on all of a connection.
+/// Receive windows of one HTTP/2 stream, and of a whole connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// Headers of one HTTP/2 request, decoded.
+/// Maximum size of the decoded headers of one HTTP/2 request.
 const HEADER_LIST_MAX: u32 = 64 * 1024;
-/// How often a silent HTTP/2 client is asked whether it is there, and how long it may take to say so.
+/// Interval of pings to a silent HTTP/2 client, and the time limit of its reply.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an HTTP/2 connection may carry no request. HTTP/1 has the patience for headers.
+/// Maximum time of an HTTP/2 connection without a request. HTTP/1 has the time limit of headers.
 const IDLE_PATIENCE: Duration = Duration::from_secs(15);
-/// What an HTTP/2 connection begins with.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Takes connections until told to stop, then lets those that are there finish what they began, within `grace`.
+/// Accepts connections until told to stop, then lets requests in progress finish, within `grace`.
 pub async fn listen(
     listener: TcpListener,
     router: Router,
@@ -80,20 +82,20 @@ pub async fn listen(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, mostly. Accepting again at once would spin until there are some.
-                tracing::warn!(error = %error, "a connection can't be accepted");
+                // Usually out of descriptors. Accepting again at once would spin until there are some.
+                tracing::warn!(error = %error, "accepting a connection failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         let Some(connection) = connections.admit(address.ip()) else {
             if tls.is_none() {
-                // It fits the socket's empty buffer; a client that doesn't read it is no loss.
+                // It fits the socket's empty buffer; a client that doesn't read it doesn't matter.
                 let _ = stream.try_write(&full);
             }
             continue;
         };
-        // Small answers should not wait for more to come.
+        // Small responses should not wait for more data.
         let _ = stream.set_nodelay(true);
         let (router, tls, stopping) = (router.clone(), tls.clone(), stopping.clone());
         tokio::spawn(contained(async move {
@@ -113,15 +115,15 @@ pub async fn listen(
     }
     drop(listener);
     if tokio::time::timeout(grace, connections.none_left()).await.is_err() {
-        tracing::info!("some requests were not finished in time, and are broken off");
+        tracing::info!("interrupted requests that did not finish within the grace period");
     }
 }
 
-/// What is said to a connection that is one too many.
+/// The response to a connection beyond the limit.
 fn full() -> Vec<u8> {
     let problem = Problem::new(
         Code::Unavailable,
-        "as many connections as may be are open",
+        "the limit of open connections is reached",
         "close some, or try again after Retry-After",
     );
     let body = serde_json::to_string(&problem.retry_after(1)).unwrap_or_default();
@@ -152,7 +154,7 @@ async fn serve_plain(mut stream: TcpStream, router: Router, peer: Peer, stopping
     serve(Begun { begun, taken: 0, stream }, is_http2, router, peer, stopping).await;
 }
 
-/// What comes of it, unless that takes too long, or the server is told to stop before anything was asked.
+/// The result, unless it takes too long, or the server stops before a request arrived.
 async fn in_time<T>(begin: impl Future<Output = T>, stopping: &Stopping) -> Option<T> {
     let mut stopping = stopping.clone();
     tokio::select! {
@@ -161,7 +163,7 @@ async fn in_time<T>(begin: impl Future<Output = T>, stopping: &Stopping) -> Opti
     }
 }
 
-/// Reads until it is clear whether HTTP/2 is spoken, and gives back what was read.
+/// Reads until it is clear whether the client uses HTTP/2, and returns the bytes.
 async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<(bool, Vec<u8>)> {
     let mut begun = vec![0; PREFACE.len()];
     let mut length = 0;
@@ -182,7 +184,7 @@ where
 {
     let stream = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
     let service = FromPeer { service: TowerToHyperService::new(router), peer };
-    // How a connection ends is the client's affair: it went away, spoke nonsense, or took too long.
+    // Errors of a connection are the client's: it disconnected, violated the protocol, or took too long.
     if is_http2 {
         let load = Load::default();
         let service = Counted { service, load: load.clone() };
@@ -192,7 +194,7 @@ where
             () = load.idle(IDLE_PATIENCE) => connection.as_mut().graceful_shutdown(),
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
-        // As above.
+        // Errors of a connection are the client's, as above.
         let _ = connection.await;
     } else {
         let mut connection = pin!(http1().serve_connection(stream, service).with_upgrades());
@@ -200,12 +202,12 @@ where
             _ = connection.as_mut() => return,
             _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
         }
-        // As above.
+        // Errors of a connection are the client's, as above.
         let _ = connection.await;
     }
 }
 
-/// A service whose requests carry who sent them.
+/// A service whose requests have the peer's address.
 struct FromPeer {
     service: TowerToHyperService<Router>,
     peer: Peer,
@@ -249,7 +251,7 @@ fn http2() -> http2::Builder<ContainedExecutor> {
     builder
 }
 
-/// A stream of which something was read already.
+/// A stream of which some bytes were already read.
 struct Begun {
     begun: Vec<u8>,
     taken: usize,

@@ -1,4 +1,4 @@
-//! A sandbox as it is now, and what happened in it, as the native API's types: E2B's wire is written from the same.
+//! The current state and the events of a sandbox in the native API's types, from which E2B's responses are made too.
 
 use saggar_api::{Sandbox, SandboxEvent, SandboxEventBody};
 use saggar_runtime::Permit;
@@ -8,7 +8,7 @@ use crate::gate::Gate;
 use crate::refusal::Refusal;
 use crate::wire;
 
-/// How far what is written may be from what the supervisor counts: it begins to count when the sandbox is there, a moment later.
+/// Tolerance between the recorded deadline and the supervisor's, which starts to count a moment later.
 const DEADLINE_TOLERANCE_MS: u64 = 5_000;
 
 fn is_about(written: Option<saggar_domain::Timestamp>, told: Option<saggar_domain::Timestamp>) -> bool {
@@ -20,7 +20,7 @@ fn is_about(written: Option<saggar_domain::Timestamp>, told: Option<saggar_domai
 }
 
 impl Gate {
-    /// The sandbox as its supervisor sees it, where it lives.
+    /// The sandbox in its supervisor's view, if it is live.
     pub async fn shown(&self, permit: &Permit, mut row: store::Sandbox) -> Result<Sandbox, Refusal> {
         let mut unenforced = self.known_unenforced();
         if row.life.state().is_live()
@@ -29,7 +29,8 @@ impl Gate {
             let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
             let left = description.ttl_left_ms.map(std::time::Duration::from_millis);
             let told = left.map(|left| now.after(left));
-            // Counted from what is left it would be another millisecond at each look: what is written stays as long as it is right.
+            // Computed from the remaining time it would differ by milliseconds each time: the recorded one is kept as
+            // long as it is about right.
             if !is_about(row.asked.lifetime.deadline, told) {
                 row.asked.lifetime.deadline = told;
             }
@@ -38,7 +39,7 @@ impl Gate {
         wire::sandbox(row, unenforced)
     }
 
-    /// Some events, and the number of the last one that there is.
+    /// Some events, and the number of the newest one.
     pub async fn events_page(
         &self,
         permit: &Permit,
@@ -47,7 +48,7 @@ impl Gate {
     ) -> Result<(Vec<SandboxEvent>, u64), Refusal> {
         let page = self.sandboxes.events(permit, after, limit).await?;
         let mut items = Vec::new();
-        // What was asked for and is no longer kept is said.
+        // Dropped events are reported as a gap.
         let asked = after.unwrap_or(0);
         if let (Some(oldest), Some(first)) = (page.oldest, page.events.first())
             && oldest > asked + 1

@@ -1,7 +1,8 @@
-//! Ports of sandboxes, through the server: named by path, by headers, or by the name of the host.
+//! Forwards requests to ports of sandboxes: addressed by path, by headers, or by host name.
 //!
-//! What listens inside gets the request as it came, but for what was only meant for us: how the connection is kept, and every proof of who
-//! asks. What comes back is passed on the same way. A page that is reached by path shares our origin, and is told to act as one of its own.
+//! The program inside gets the request unchanged, except for connection headers and credentials, which were only
+//! meant for us. Responses are treated the same way. A page that is reached by path shares our origin, so the browser
+//! is told to isolate it.
 
 mod forward;
 mod headers;
@@ -21,7 +22,7 @@ use crate::request::host;
 
 pub use forward::forward;
 
-/// Where a request is to go.
+/// The target of a request.
 #[derive(Debug)]
 pub struct Destination {
     pub id: SandboxId,
@@ -31,13 +32,13 @@ pub struct Destination {
     pub named_by: NamedBy,
 }
 
-/// How a request said where it is to go.
+/// How a request names its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedBy {
     /// By the path, which begins with this.
     Path(String),
     Headers,
-    /// By the name of the host.
+    /// By the host name.
     Host,
 }
 
@@ -54,19 +55,19 @@ async fn destination(request: Request) -> Result<(Request, Destination), Refusal
     let id = path_sandbox(&mut parts).await?;
     let text = path_text(&mut parts, "port").await.unwrap_or_default();
     let port = port_number(&text)?;
-    // By the text of the path and not by what it decodes to: the rest is the sandbox's to decode.
+    // Uses the raw text of the path, because decoding the rest is up to the program inside.
     let path = parts.uri.path();
     let prefix_len = path.match_indices('/').nth(6).map_or(path.len(), |(at, _)| at);
     let (prefix, rest) = path.split_at(prefix_len);
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if rest.is_empty() { "/" } else { rest };
     let inside =
-        PathAndQuery::try_from(format!("{rest}{query}")).map_err(|_| Refusal::invalid("the path can't be one", ""))?;
+        PathAndQuery::try_from(format!("{rest}{query}")).map_err(|_| Refusal::invalid("the path is invalid", ""))?;
     let destination = Destination { id, port, path: inside, named_by: NamedBy::Path(prefix.to_owned()) };
     Ok((Request::from_parts(parts, body), destination))
 }
 
-/// Where a request goes by its headers or by its host; `None` when it is for us.
+/// The target by the headers or the host name; `None` if the request is for us.
 pub fn named_by_headers(server: &Gate, request: &Request) -> Result<Option<Destination>, Refusal> {
     let inside = || request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
@@ -79,7 +80,7 @@ pub fn named_by_headers(server: &Gate, request: &Request) -> Result<Option<Desti
         }
         (Some(_), None) | (None, Some(_)) => {
             return Err(Refusal::invalid(
-                "Saggar-Sandbox and Saggar-Port go together, and one is missing",
+                "Saggar-Sandbox and Saggar-Port must be sent together, and one is missing",
                 "send both",
             ));
         }
@@ -91,7 +92,7 @@ pub fn named_by_headers(server: &Gate, request: &Request) -> Result<Option<Desti
         return Ok(None);
     }
     let port = port_number(port)?;
-    // Names of hosts have no underscore by the letter of the law, and everybody has them.
+    // Strictly, host names have no underscores, though they are common.
     let id = id.replacen("sbx-", "sbx_", 1);
     let id = SandboxId::parse(&id).ok_or_else(|| Refusal::not_found("sandbox", &id))?;
     Ok(Some(Destination { id, port, path: inside(), named_by: NamedBy::Host }))
@@ -100,5 +101,5 @@ pub fn named_by_headers(server: &Gate, request: &Request) -> Result<Option<Desti
 fn port_number(text: &str) -> Result<u16, Refusal> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let port = if is_number { text.parse().ok().filter(|port| *port > 0) } else { None };
-    port.ok_or_else(|| Refusal::new(Code::NotFound, "there is no such port", "name a port from 1 to 65535"))
+    port.ok_or_else(|| Refusal::new(Code::NotFound, "invalid port", "use a port from 1 to 65535"))
 }

@@ -1,4 +1,4 @@
-//! A request from its first header to the last byte of its answer.
+//! A request, from its first header to the last byte of its response.
 
 mod access_log;
 pub mod attend;

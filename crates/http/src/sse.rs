@@ -1,7 +1,7 @@
-//! Server-sent events out of anything that gives one after the other.
+//! Server-sent events from any source of events.
 //!
-//! Nothing is buffered here: the next event is asked for when the client has taken the last. While there is none, a comment every few
-//! seconds keeps what lies between from closing the connection, and tells us when the client is gone.
+//! Nothing is buffered here: the next event is requested when the client has taken the last. While there is none, a
+//! comment every few seconds keeps proxies from closing the connection, and shows when the client is gone.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,16 +18,16 @@ use serde::Serialize;
 
 use crate::gate::Shared;
 
-/// How long a stream may be silent.
+/// Maximum silence of a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Something that gives events.
+/// A source of events.
 pub trait Source: Send + 'static {
-    /// The next one; `None` at the end. May be cancelled at any await and asked again.
+    /// The next event; `None` at the end. May be cancelled at any await and called again.
     fn next(&mut self) -> impl Future<Output = Option<ServerSentEvent>> + Send;
 }
 
-/// The answer that gives them to a client. It ends with the source, or with the server.
+/// The response that streams events. It ends with the source, or with the server.
 pub fn answer(server: Shared, source: impl Source) -> Response {
     let pieces = stream::unfold((server, source), |(server, mut source)| async move {
         let text = tokio::select! {
@@ -40,7 +40,7 @@ pub fn answer(server: Shared, source: impl Source) -> Response {
     let mut response = Body::from_stream(pieces).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(SSE_MEDIA_TYPE));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // For proxies that would otherwise wait for more.
+    // For proxies that would otherwise buffer.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

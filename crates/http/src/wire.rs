@@ -1,4 +1,4 @@
-//! From what the runtime knows to what the API says, and back. Each conversion once.
+//! Conversions between the runtime's types and the API's. Each exists once.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::refusal::Refusal;
 
-/// A sandbox as the API shows it. `unenforced` are the default limits that this host can't hold.
+/// A sandbox in the API's format. `unenforced` are the default limits that this host can't enforce.
 pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sandbox, Refusal> {
     let store::Sandbox { asked, life, supervisor_pid: _ } = row;
     let draft: Draft = asked.spec.to_value().map_err(|_| Refusal::internal())?;
@@ -64,19 +64,19 @@ fn ended(ending: &store::Ending) -> api::Ended {
     }
 }
 
-/// Why a sandbox ended, in words.
+/// Why a sandbox ended, for people.
 pub fn end_words(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Killed => "a client ended it",
-        EndReason::TimedOut => "its time to live was up; ask for a longer ttl, or prolong it while it is used",
-        EndReason::Idle => "nobody used it for its idle timeout",
-        EndReason::OutOfMemory => "its memory was used up; create it with a larger limit `memory`",
-        EndReason::AgentLost => "the agent inside went away",
-        EndReason::SupervisorLost => "the process that held it was killed",
-        EndReason::HostRebooted => "the host was restarted, and with it everything that ran",
-        EndReason::StartFailed => "it could not be made",
-        EndReason::Unclaimed => "nobody claimed it",
-        EndReason::Unknown => "nobody saw how it ended",
+        EndReason::TimedOut => "its lifetime expired; request a longer ttl, or extend it while it is in use",
+        EndReason::Idle => "it was not used for its idle timeout",
+        EndReason::OutOfMemory => "it ran out of memory; create it with a larger limit `memory`",
+        EndReason::AgentLost => "the agent inside died",
+        EndReason::SupervisorLost => "its supervisor was killed",
+        EndReason::HostRebooted => "the host was rebooted",
+        EndReason::StartFailed => "it could not be created",
+        EndReason::Unclaimed => "it was not claimed in time",
+        EndReason::Unknown => "how it ended is unknown",
     }
 }
 
@@ -89,7 +89,7 @@ pub fn state(state: SandboxState) -> api::SandboxState {
     }
 }
 
-/// A state to look for. One that is being ended is still what it was before, as rows have it.
+/// The stored states of an API state. A sandbox that is being ended has its earlier state in its row.
 pub fn stored_states(state: api::SandboxState) -> &'static [SandboxState] {
     match state {
         api::SandboxState::Creating => &[SandboxState::Creating],
@@ -119,7 +119,7 @@ fn on_timeout(action: DeadlineAction) -> api::OnTimeout {
     }
 }
 
-/// What happens when time is up.
+/// The action at the deadline.
 pub fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
     match action {
         api::OnTimeout::Kill => DeadlineAction::Kill,
@@ -127,7 +127,7 @@ pub fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
     }
 }
 
-/// Labels as they are stored.
+/// Labels in their stored form.
 pub fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Labels, Refusal> {
     let entries: BTreeMap<String, String> = entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     Labels::parse(entries).map_err(|problem| Refusal(Box::new(problem.into())))
@@ -136,25 +136,25 @@ pub fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<L
 pub fn shown_labels(labels: &Labels) -> api::Labels {
     let mut shown = api::Labels::default();
     for (name, value) in labels.entries() {
-        // What is stored was checked by the same rules, so nothing is left out here.
+        // Stored labels were validated by the same rules, so none is left out here.
         if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
-            // Each name is there once.
+            // Each name occurs once.
             let _ = shown.insert(label);
         }
     }
     shown
 }
 
-/// How long something lives, or may be left alone: for a while, or it would be over before anybody could use it.
+/// A lifetime or idle timeout; zero is refused, because the sandbox would end before it could be used.
 pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
     if span.as_millis() == 0 {
-        let help = "give it some time, such as \"5m\"; to end a sandbox now, delete it";
-        return Err(Refusal::new(api::Code::InvalidValue, format!("{name} is no time at all"), help));
+        let help = "set a time, such as \"5m\"; to end a sandbox now, delete it";
+        return Err(Refusal::new(api::Code::InvalidValue, format!("{name} is zero"), help));
     }
     Ok(span.duration())
 }
 
-/// A sandbox to be made.
+/// A sandbox to create.
 pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
     let template = TemplateName::parse(create.template.as_str())
         .ok_or_else(|| Refusal::invalid("the template's name is too long", "use `base`"))?;
@@ -181,11 +181,11 @@ fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
     }
     let port =
-        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
+        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is invalid", "use a port from 1"));
     ports.public.iter().map(port).collect()
 }
 
-/// An exec as its supervisor has it.
+/// An exec from its supervisor's state.
 pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>) -> api::Exec {
     let ended_ms = state.ended_ms;
     api::Exec {
@@ -219,7 +219,7 @@ pub fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<User>) 
     api::ExecResult { exec: exec(sandbox, &state, user), output }
 }
 
-/// An exec, wherever it is known.
+/// An exec, from any source.
 pub fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult {
     match view {
         ExecView::Live(finished) => exec_result(sandbox, *finished, None),
@@ -260,7 +260,7 @@ fn stored_exec(exec: store::Exec) -> api::Exec {
     }
 }
 
-/// An exec to be started.
+/// An exec to start.
 pub fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
     saggar_runtime::NewExec {
         argv: start.command.into_words(),
@@ -285,7 +285,7 @@ pub fn window(size: api::TerminalSize) -> control::WindowSize {
     control::WindowSize { rows: size.rows, cols: size.cols }
 }
 
-/// Whom a signal is for.
+/// The scope of a signal.
 pub fn scope(scope: api::SignalScope) -> control::Scope {
     match scope {
         api::SignalScope::Tree => control::Scope::Tree,
@@ -302,12 +302,12 @@ pub fn beginning(from: api::Beginning) -> control::From {
     }
 }
 
-/// Which of the two streams; whatever is not the second is the first.
+/// The stream of a number; anything but 2 is stdout.
 pub fn output_stream(stream: u8) -> api::OutputStream {
     if stream == 2 { api::OutputStream::Stderr } else { api::OutputStream::Stdout }
 }
 
-/// An event; `None` for one that this version has no name for.
+/// An event; `None` for one that this version doesn't know.
 pub fn event(stored: &store::StoredEvent) -> Option<api::SandboxEvent> {
     let body: control::EventBody = stored.body.to_value().ok()?;
     Some(api::SandboxEvent { seq: stored.seq, at: time(stored.at), body: event_body(body)? })
@@ -341,9 +341,9 @@ fn exec_ended(exec_id: ExecId, state: &control::ExecState) -> api::SandboxEventB
     }
 }
 
-/// What a sandbox uses.
+/// A sandbox's usage.
 pub fn metrics(report: control::UsageReport) -> api::Metrics {
-    /// How often a supervisor looks.
+    /// The supervisor's sampling interval.
     const INTERVAL_MS: u64 = 5_000;
     api::Metrics {
         now: sample(report.now),
@@ -363,7 +363,7 @@ fn sample(sample: control::Sample) -> api::Sample {
     }
 }
 
-/// A key, without its secret.
+/// A key without its secret.
 pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
     Ok(api::Key {
         id: key.id,

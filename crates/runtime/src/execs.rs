@@ -1,7 +1,7 @@
-//! Execs: programs run in a sandbox, followed, fed and signalled.
+//! Execs: programs that run in a sandbox. They can be followed, fed and signalled.
 //!
-//! A program belongs to its sandbox and not to whoever started it: a client that goes away, and a server that dies, leave it
-//! running, and it can be followed again from where one stopped reading.
+//! A program belongs to its sandbox, not to the client that started it: it keeps running when the client disconnects
+//! or the server dies, and can be followed again from any position.
 
 use std::collections::BTreeMap;
 
@@ -15,54 +15,51 @@ use crate::supervisor::{ControlError, Feeding, Following, Message, started};
 
 const SIGKILL: u8 = 9;
 
-/// A program to start.
 #[derive(Clone, Debug, Default)]
 pub struct NewExec {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Added to the sandbox's environment.
+    /// In addition to the sandbox's environment; takes precedence.
     pub env: BTreeMap<String, String>,
-    /// Working directory; `None` for the sandbox's.
+    /// `None` means the sandbox's default.
     pub cwd: Option<String>,
-    /// As whom; `None` for the sandbox's user.
+    /// `None` means the sandbox's user.
     pub user: Option<User>,
     /// Whether it gets a stdin.
     pub stdin: bool,
-    /// A terminal of this size.
+    /// The size of its own terminal, if it gets one.
     pub tty: Option<WindowSize>,
-    /// Milliseconds until its whole tree is ended.
+    /// Milliseconds until its whole tree is killed.
     pub timeout_ms: Option<u64>,
-    /// Limits of its own.
+    /// Its own limits, if any.
     pub limits: Option<PerExec>,
     /// How much of its output is kept.
     pub output_bytes: Option<u64>,
-    /// What it is called, for whoever looks later.
+    /// A name for finding it later.
     pub tag: Option<String>,
 }
 
-/// A program that runs, and a connection that follows it.
+/// A running program, and a connection that follows it.
 #[derive(Debug)]
 pub struct Followed {
-    /// The exec as it was when the connection was made.
+    /// The exec's state when the connection was made.
     pub state: ExecState,
-    /// What it writes.
+    /// Its output.
     pub following: Following,
-    /// What it reads.
+    /// Its input.
     pub feeding: Feeding,
 }
 
-/// A finished exec with what was kept of its output.
+/// A finished exec with its kept output.
 #[derive(Clone, Debug)]
 pub struct Finished {
     pub state: ExecState,
-    /// What it wrote.
     pub stdout: Vec<u8>,
-    /// What it wrote to the other.
     pub stderr: Vec<u8>,
 }
 
 impl Sandboxes {
-    /// Starts a program and lets it run.
+    /// Starts a program in the background.
     pub async fn start_exec(&self, permit: &Permit, new: NewExec) -> Result<ExecState, Fault> {
         let id = self.may_exec(permit)?;
         let op = op(self.new_exec_id(), new, false);
@@ -70,12 +67,12 @@ impl Sandboxes {
         started(reply).map_err(|error| Fault::from_control(error, id))
     }
 
-    /// Starts a program and follows it from its first byte, without feeding it: whoever feeds it attaches for that.
+    /// Starts a program and follows it from its first byte. To send input, attach separately.
     pub async fn follow_exec(&self, permit: &Permit, new: NewExec) -> Result<Followed, Fault> {
         self.follow_exec_as(permit, self.new_exec_id(), new).await
     }
 
-    /// The same under an id that the caller has chosen. There is at most one exec of an id: a second is refused.
+    /// The same under an id chosen by the caller. An id can be used once: a second start is refused.
     pub async fn follow_exec_as(&self, permit: &Permit, exec_id: ExecId, new: NewExec) -> Result<Followed, Fault> {
         let id = self.may_exec(permit)?;
         let op = op(exec_id, new, true);
@@ -95,20 +92,18 @@ impl Sandboxes {
         Ok(Followed { state, following, feeding })
     }
 
-    /// Signals a program.
     pub async fn signal(&self, permit: &Permit, exec_id: &ExecId, signal: u8, scope: Scope) -> Result<(), Fault> {
         let id = self.may_exec(permit)?;
         self.done(permit, id, Op::Signal { exec_id: exec_id.clone(), signal, scope, wait: false }).await
     }
 
-    /// Kills a program and everything it started, and waits until no process of it is left..
+    /// Kills a program and its descendants, and waits until none is left.
     pub async fn kill_exec(&self, permit: &Permit, exec_id: &ExecId) -> Result<(), Fault> {
         let id = self.may_exec(permit)?;
         let op = Op::Signal { exec_id: exec_id.clone(), signal: SIGKILL, scope: Scope::Tree, wait: true };
         self.done(permit, id, op).await
     }
 
-    /// Gives a program's terminal a new size.
     pub async fn resize(&self, permit: &Permit, exec_id: &ExecId, size: WindowSize) -> Result<(), Fault> {
         let id = self.may_exec(permit)?;
         self.done(permit, id, Op::Resize { exec_id: exec_id.clone(), size }).await
@@ -128,8 +123,8 @@ impl Sandboxes {
 }
 
 impl Followed {
-    /// Follows to the end and keeps what fits: at most `most` bytes of each stream, the last ones, what was passed over counted
-    /// as dropped. The program goes on if this is dropped.
+    /// Follows to the end and keeps at most the last `most` bytes of each stream; the rest is counted as dropped. The
+    /// program keeps running if this is cancelled.
     pub async fn finish(mut self, id: &SandboxId, most: usize) -> Result<Finished, Fault> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
@@ -138,7 +133,7 @@ impl Followed {
                 Some(Message::Output { stream, bytes, .. }) => {
                     let kept = if stream == 2 { &mut stderr } else { &mut stdout };
                     kept.extend_from_slice(&bytes);
-                    // Cut seldom, so that a flood costs one copy a byte and not many.
+                    // Trimmed only occasionally, so that a flood is copied once and not many times.
                     if kept.len() > 2 * most {
                         kept.drain(..kept.len() - most);
                     }
@@ -155,7 +150,7 @@ impl Followed {
                 Some(Message::Reply(Reply::Error(problem))) => {
                     return Err(Fault::from_control(ControlError::Refused(problem), id));
                 }
-                // What was passed over shows in the sums.
+                // Skipped output shows in the totals.
                 Some(Message::Reply(_)) => {}
                 None => return Err(Fault::Ended { id: id.clone(), reason: None }),
             }

@@ -1,7 +1,7 @@
-//! Fail points: named places between two steps, where a test lets this process die or panic.
+//! Fail points: named places between two steps, at which a test can make this process die or panic.
 //!
-//! A build for use has none of them. In a debug build the variable `FAIL_AT` names one and says what happens there: `kill create/row` ends
-//! the process as the kernel would, `stop create/row` has it stand still, `panic keys/list` panics each time.
+//! Release builds have none. In a debug build the variable `FAIL_AT` names a point and an action: `kill create/row`
+//! ends the process with SIGKILL, `stop create/row` stops it, `panic keys/list` panics each time.
 
 /// A place between two steps.
 #[inline]
@@ -9,7 +9,7 @@ pub(crate) fn pass(point: &str) {
     #[cfg(debug_assertions)]
     injected::pass(point);
     #[cfg(not(debug_assertions))]
-    let _ = point; // Nothing is to happen, so nobody needs its name.
+    let _ = point; // Without fail points the name is unused.
 }
 
 #[cfg(debug_assertions)]
@@ -25,7 +25,7 @@ mod injected {
                 // Nothing runs after it: no destructor, no other thread.
                 let _ = kill_process(getpid(), Signal::KILL);
             },
-            // It stands still until it is told to go on.
+            // It is stopped until it gets SIGCONT.
             Some(("stop", at)) if at == point => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
             Some(("panic", at)) if at == point => panic!("a test wants a panic at {point}"),
             Some(_) | None => {}

@@ -1,6 +1,6 @@
-//! Faults: why something was not done, for whoever answers for us.
+//! Faults: why an operation failed, for the layer that answers the client.
 //!
-//! A fault says what happened to which object and what to do next. It holds no path of the host and no secret.
+//! A fault says what happened to which object and what to do next. It contains no host path and no secret.
 
 use std::time::Duration;
 
@@ -8,107 +8,92 @@ use saggar_domain::{Code, EndReason, ExecId, Problem, SandboxId};
 
 use crate::supervisor::ControlError;
 
-/// Why something was not done.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// There is none, or it is another's: the two can't be told apart.
-    #[error("there is no {what} {id:?}")]
+    /// It doesn't exist, or belongs to another project: callers can't tell which.
+    #[error("no {what} {id:?} exists")]
     NotFound {
-        /// What kind of thing.
+        /// The kind of object.
         what: &'static str,
-        /// Its name, as asked for.
+        /// The requested id.
         id: String,
     },
-    /// The sandbox has ended.
     #[error("sandbox {id} has ended")]
     Ended {
         id: SandboxId,
-        /// Why, where it is known already.
+        /// The reason, if already known.
         reason: Option<EndReason>,
     },
-    /// The sandbox is paused, and doesn't resume by itself.
+    /// The sandbox is paused and has no auto-resume.
     #[error("sandbox {id} is paused")]
     Paused { id: SandboxId },
-    /// The same key came with another request.
-    #[error("the idempotency key was used for another request")]
+    /// The idempotency key was used for a different request.
+    #[error("the idempotency key was used for a different request")]
     IdempotencyMismatch,
-    /// What the key was used for is still being done.
-    #[error("the request with this idempotency key is still being carried out")]
+    /// The request with this idempotency key is still in progress.
+    #[error("the request with this idempotency key is still in progress")]
     InProgress,
-    /// There is room for no more.
+    /// A capacity limit is reached.
     #[error("{what}")]
-    Capacity {
-        what: String,
-        /// When to try again.
-        retry_after: Duration,
-    },
-    /// Something that everybody needs is taken for the moment: nothing was done.
+    Capacity { what: String, retry_after: Duration },
+    /// A shared resource is temporarily unavailable: nothing was done.
     #[error("{what}")]
-    Busy {
-        what: String,
-        /// When to try again.
-        retry_after: Duration,
-    },
-    /// What was asked for can't or may not be.
+    Busy { what: String, retry_after: Duration },
+    /// The request is invalid or not allowed.
     #[error("{0}")]
     Refused(Problem),
-    /// Something about a file.
     #[error("{}", .0.message())]
     File(FileFault),
-    /// Nothing listens there.
-    #[error("nothing listens on port {port} of sandbox {id}")]
+    /// No program listens on the port.
+    #[error("no program listens on port {port} of sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
-    /// It isn't in a state for that.
+    /// The object's state doesn't allow this.
     #[error("{what}")]
     Conflict {
-        /// What is the case.
+        /// The state.
         what: String,
-        /// What to do next.
         help: String,
     },
-    /// The permit is for something else: a mistake of ours.
-    #[error("a permit for something else was shown")]
+    /// The permit is for another action: a bug of ours.
+    #[error("the permit is for another action")]
     WrongPermit,
-    /// The store has no room, or takes no writes: nothing was done.
+    /// The disk of the store is full or read-only: nothing was done.
     #[error("{what}")]
     StoreUnwritable {
         /// Which of the two.
         what: String,
-        /// What to do next.
         help: &'static str,
     },
-    /// Something broke on our side.
+    /// An internal failure.
     #[error("{what}")]
     Internal {
         what: String,
-        /// Why, for the log.
+        /// The cause, for the log.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 
 impl Fault {
-    /// Something broke on our side.
+    /// An internal failure.
     pub(crate) fn internal(what: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Internal { what: what.to_owned(), source: Some(Box::new(source)) }
     }
 
-    /// There is no such sandbox.
     pub fn no_sandbox(id: impl ToString) -> Self {
         Self::NotFound { what: "sandbox", id: id.to_string() }
     }
 
-    /// There is no such run.
     pub fn no_run(id: impl ToString) -> Self {
         Self::NotFound { what: "run", id: id.to_string() }
     }
 
-    /// There is no such exec.
     pub(crate) fn no_exec(id: &ExecId) -> Self {
         Self::NotFound { what: "exec", id: id.to_string() }
     }
 
-    /// What a supervisor's unwillingness means for whoever asked.
+    /// Translates a supervisor's error.
     pub(crate) fn from_control(error: ControlError, id: &SandboxId) -> Self {
         match error {
             ControlError::Gone(_) => Self::Ended { id: id.clone(), reason: None },
@@ -140,51 +125,46 @@ impl From<saggar_store::Error> for Fault {
     }
 }
 
-/// Something about a file in a sandbox.
+/// An error about a file in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
-    /// Which, in the sandbox's own view.
+    /// The path in the sandbox's own view.
     pub path: String,
-    /// What kind of fault.
     pub kind: FileFaultKind,
 }
 
-/// What can be wrong with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFaultKind {
-    /// It isn't there.
+    /// It doesn't exist.
     NotFound,
-    /// It is there already.
+    /// It already exists.
     Exists,
-    /// It is a directory.
     IsDirectory,
-    /// Something on the way is no directory.
+    /// A component of the path is not a directory.
     NotDirectory,
-    /// The directory isn't empty.
     NotEmpty,
     /// It is neither a file, nor a directory, nor a link.
     NotRegular,
-    /// The user may not.
+    /// The user has no permission.
     PermissionDenied,
-    /// It can't be written, whoever asks.
+    /// It is read-only for every user.
     ReadOnly,
-    /// The sandbox's storage is full.
     StorageFull,
-    /// The path or one of its names is too long, or there are too many links on the way.
+    /// The path or one of its names is too long, or it has too many links.
     PathTooLong,
-    /// A path that can't be one.
+    /// The path is invalid.
     InvalidPath,
-    /// There are more entries than were asked for or are allowed.
+    /// There are more entries than requested or allowed.
     TooMany,
-    /// The sandbox has no process left for it.
+    /// The sandbox can't start another process.
     NoProcess,
     /// It changed while it was read.
     Changed,
-    /// What is being uploaded can't be taken: what, and why, is in the path.
+    /// The upload is invalid; the path has the details.
     InvalidArchive,
-    /// The worker in the sandbox went away: it was killed in there, or is out of memory.
+    /// The worker in the sandbox is gone: it was killed inside, or ran out of memory.
     Broken,
-    /// The kernel's own number.
+    /// The kernel's errno.
     Other(i32),
 }
 
@@ -193,22 +173,22 @@ impl FileFault {
     pub fn message(&self) -> String {
         let Self { path, kind } = self;
         match kind {
-            FileFaultKind::NotFound => format!("there is no {path:?} in the sandbox"),
-            FileFaultKind::Exists => format!("{path:?} is there already"),
+            FileFaultKind::NotFound => format!("{path:?} does not exist in the sandbox"),
+            FileFaultKind::Exists => format!("{path:?} already exists"),
             FileFaultKind::IsDirectory => format!("{path:?} is a directory"),
-            FileFaultKind::NotDirectory => format!("{path:?} is not a directory, or goes through something that isn't"),
+            FileFaultKind::NotDirectory => format!("{path:?} is not a directory, or a component of it is not"),
             FileFaultKind::NotEmpty => format!("the directory {path:?} is not empty"),
             FileFaultKind::NotRegular => format!("{path:?} is neither a file nor a directory"),
             FileFaultKind::PermissionDenied => format!("the sandbox's user has no permission for {path:?}"),
-            FileFaultKind::ReadOnly => format!("{path:?} is on a read-only part of the sandbox"),
-            FileFaultKind::StorageFull => format!("the sandbox's storage has no room for {path:?}"),
+            FileFaultKind::ReadOnly => format!("{path:?} is in a read-only part of the sandbox"),
+            FileFaultKind::StorageFull => format!("the sandbox's storage is full: {path:?} can't be written"),
             FileFaultKind::PathTooLong => format!("the path {path:?} is too long, or has too many links"),
-            FileFaultKind::InvalidPath => format!("{path:?} can't be a path"),
+            FileFaultKind::InvalidPath => format!("{path:?} is not a valid path"),
             FileFaultKind::TooMany => format!("{path:?} has more entries than are allowed at once"),
-            FileFaultKind::NoProcess => format!("the sandbox can start no process to work on {path:?}"),
+            FileFaultKind::NoProcess => format!("the sandbox can't start a process to access {path:?}"),
             FileFaultKind::Changed => format!("{path:?} changed while it was read"),
             FileFaultKind::InvalidArchive => path.clone(),
-            FileFaultKind::Broken => format!("the work on {path:?} was broken off inside the sandbox"),
+            FileFaultKind::Broken => format!("the operation on {path:?} was interrupted inside the sandbox"),
             FileFaultKind::Other(errno) => {
                 format!("{path:?} can't be used: {}", std::io::Error::from_raw_os_error(*errno))
             }

@@ -1,7 +1,7 @@
-//! Files of a sandbox, in its own view: every operation is done inside it, by a worker that is its user.
+//! Files of a sandbox, in its own view: a worker inside, running as the sandbox's user, does every operation.
 //!
-//! Nothing here touches a path of the host. What the worker says is bounded and untrusted: a sandbox may have taken it over,
-//! and can then lie about its own files and about nothing else.
+//! Nothing here touches a path of the host. The worker's output is bounded and untrusted: a sandbox may have taken it
+//! over, and can then lie about its own files only.
 
 mod content;
 mod path;
@@ -22,37 +22,34 @@ use crate::permit::{Action, Permit};
 use crate::sandboxes::Sandboxes;
 use session::Session;
 
-/// Most entries of one listing.
+/// Maximum number of entries of one listing.
 pub const LIST_MAX: u32 = 100_000;
 pub const DEPTH_MAX: u32 = 64;
-/// Most entries of a tree that is downloaded at once.
+/// Maximum number of entries of a downloaded tree.
 pub const WALK_MAX: u32 = 1_000_000;
 
-/// How a file is written.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// Its permissions if it is new.
+    /// Permissions of a new file.
     pub mode: u32,
-    /// Whether the directories above it are made.
+    /// Whether to create missing parent directories.
     pub parents: bool,
-    /// How many bytes will come, if that is known.
+    /// The number of bytes, if known.
     pub expected: Option<u64>,
 }
 
-/// The files of a sandbox, as one of its users.
+/// The files of a sandbox, accessed as one of its users.
 #[derive(Debug)]
 pub struct Files {
     session: Session,
 }
 
 impl Files {
-    /// A session to read with.
     pub async fn to_read(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
         permit.check(|action| matches!(action, Action::ReadFiles(_)))?;
         Self::open(sandboxes, permit, user).await
     }
 
-    /// A session to write with.
     pub async fn to_write(sandboxes: &Sandboxes, permit: &Permit, user: User) -> Result<Self, Fault> {
         permit.check(|action| matches!(action, Action::WriteFiles(_)))?;
         Self::open(sandboxes, permit, user).await
@@ -64,7 +61,6 @@ impl Files {
         Ok(Self { session: Session::over(stream) })
     }
 
-    /// About one file.
     pub async fn stat(&mut self, path: &FilePath, follow: bool) -> Result<FileEntry, Fault> {
         self.session.ask(path, &FileRequest::Stat { path: path.bytes(), follow }).await?;
         match self.session.answer(path).await? {
@@ -73,7 +69,7 @@ impl Files {
         }
     }
 
-    /// What is in a directory, `depth` levels deep; what could not be read is left out and counted.
+    /// The entries of a directory, `depth` levels deep. Unreadable entries are left out and counted.
     pub async fn list(&mut self, path: &FilePath, depth: u32, most: u32) -> Result<(Vec<FileEntry>, u64), Fault> {
         let (depth, most) = (depth.clamp(1, DEPTH_MAX), most.min(LIST_MAX));
         self.session.ask(path, &FileRequest::List { path: path.bytes(), depth, most }).await?;
@@ -89,37 +85,32 @@ impl Files {
         }
     }
 
-    /// Makes a directory.
     pub async fn make_directory(&mut self, path: &FilePath, parents: bool, mode: u32) -> Result<(), Fault> {
         self.session.ask(path, &FileRequest::MakeDir { path: path.bytes(), parents, mode }).await?;
         self.done(path).await
     }
 
-    /// Gives a file another name.
     pub async fn move_to(&mut self, from: &FilePath, to: &FilePath) -> Result<(), Fault> {
         self.session.ask(from, &FileRequest::Move { from: from.bytes(), to: to.bytes() }).await?;
         self.done(from).await
     }
 
-    /// Removes a file or a directory.
     pub async fn remove(&mut self, path: &FilePath, recursive: bool) -> Result<(), Fault> {
         self.session.ask(path, &FileRequest::Remove { path: path.bytes(), recursive }).await?;
         self.done(path).await
     }
 
-    /// Makes a symbolic link.
     pub async fn link(&mut self, path: &FilePath, target: &[u8]) -> Result<(), Fault> {
         self.session.ask(path, &FileRequest::Link { path: path.bytes(), target: target.to_vec() }).await?;
         self.done(path).await
     }
 
-    /// Changes a file's permissions.
     pub async fn set_mode(&mut self, path: &FilePath, mode: u32) -> Result<(), Fault> {
         self.session.ask(path, &FileRequest::SetMode { path: path.bytes(), mode }).await?;
         self.done(path).await
     }
 
-    /// A file's own notes.
+    /// A file's metadata.
     pub async fn metadata(&mut self, path: &FilePath) -> Result<Vec<MetadataEntry>, Fault> {
         self.session.ask(path, &FileRequest::Metadata { path: path.bytes(), set: None }).await?;
         match self.session.answer(path).await? {
@@ -128,13 +119,13 @@ impl Files {
         }
     }
 
-    /// Replaces a file's own notes.
+    /// Replaces a file's metadata.
     pub async fn set_metadata(&mut self, path: &FilePath, entries: Vec<MetadataEntry>) -> Result<(), Fault> {
         self.session.ask(path, &FileRequest::Metadata { path: path.bytes(), set: Some(entries) }).await?;
         self.done(path).await
     }
 
-    /// How full the filesystem of a file is: bytes in all, and free.
+    /// The total and free bytes of the filesystem that has this file.
     pub async fn storage(&mut self, path: &FilePath) -> Result<(u64, u64), Fault> {
         self.session.ask(path, &FileRequest::Storage { path: path.bytes() }).await?;
         match self.session.answer(path).await? {
@@ -143,7 +134,7 @@ impl Files {
         }
     }
 
-    /// A file's content, from `offset`, at most `length` bytes of it.
+    /// A file's content, from `offset`, at most `length` bytes.
     pub async fn read(mut self, path: &FilePath, offset: u64, length: Option<u64>) -> Result<Reading, Fault> {
         self.session.ask(path, &FileRequest::Read { path: path.bytes(), offset, length }).await?;
         match self.session.answer(path).await? {
@@ -152,20 +143,20 @@ impl Files {
         }
     }
 
-    /// Gives a file new content. It has its old content, or isn't there, until [`Writing::finish`].
+    /// Writes a file. The old content stays in place until [`Writing::finish`].
     pub async fn write(mut self, path: &FilePath, options: WriteOptions) -> Result<Writing, Fault> {
         let WriteOptions { mode, parents, expected } = options;
         self.session.ask(path, &FileRequest::Write { path: path.bytes(), mode, parents, expected }).await?;
         Ok(Writing::new(self.session, path.clone()))
     }
 
-    /// A whole tree.
+    /// Reads a whole tree.
     pub async fn walk(mut self, path: &FilePath) -> Result<Walking, Fault> {
         self.session.ask(path, &FileRequest::Walk { path: path.bytes(), most: WALK_MAX }).await?;
         Ok(Walking::new(self.session, path.clone()))
     }
 
-    /// Tells what changes, from now on.
+    /// Reports changes from now on.
     pub async fn watch(mut self, path: &FilePath, recursive: bool) -> Result<Watching, Fault> {
         self.session.ask(path, &FileRequest::Watch { path: path.bytes(), recursive }).await?;
         match self.session.answer(path).await? {

@@ -1,4 +1,5 @@
-//! What the host can give, as `saggar doctor` finds out: in a process of its own, since trying means forking, and this one has threads.
+//! The host's capabilities, as `saggar doctor` determines them: in a separate process, because its trials fork, and
+//! this process has threads.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,11 +10,10 @@ use tokio::process::Command;
 use crate::fault::Fault;
 use crate::sandboxes::Sandboxes;
 
-/// How long trying everything may take.
+/// Time limit of all trials.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Sandboxes {
-    /// Tries what the host can give.
     pub async fn examine_host(&self) -> Result<Capabilities, Fault> {
         let settings = self.settings();
         let doctor = Command::new(&settings.program)
@@ -28,8 +28,9 @@ impl Sandboxes {
         let failed = |error: std::io::Error| Fault::internal("examining the host", error);
         let output =
             tokio::time::timeout(PATIENCE, doctor).await.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?;
-        // It says by its exit code whether the default tier is ready, and by what it prints everything else.
+        // Its exit code only says whether the default tier is ready; its output has the rest.
         let output = output.map_err(failed)?;
-        serde_json::from_slice(&output.stdout).map_err(|error| Fault::internal("reading what the host can give", error))
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| Fault::internal("reading the host's capabilities", error))
     }
 }

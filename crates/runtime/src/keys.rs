@@ -1,4 +1,4 @@
-//! API keys of a project: made, listed and revoked.
+//! API keys of a project: create, list and revoke.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{Sandboxes, now, random};
 
-/// What the key of a first start is called.
+/// The name of the key that the first start creates.
 const FIRST: &str = "first";
 
 impl Sandboxes {
-    /// Makes a key, and gives out its secret: now, and never again.
+    /// Creates a key and returns its secret, which can't be read again later.
     pub async fn create_key(
         &self,
         permit: &Permit,
@@ -25,14 +25,13 @@ impl Sandboxes {
         new_key(self.store(), permit.project().clone(), name, life).await
     }
 
-    /// The keys of a project, newest first.
+    /// Newest first.
     pub async fn keys(&self, permit: &Permit) -> Result<Vec<ApiKey>, Fault> {
         permit.check(|action| *action == Action::ManageKeys)?;
         pass("keys/list");
         Ok(self.store().keys(permit.project().clone()).await?)
     }
 
-    /// Makes a key worthless.
     pub async fn revoke_key(&self, permit: &Permit, key: &KeyId) -> Result<(), Fault> {
         permit.check(|action| *action == Action::ManageKeys)?;
         match self.store().revoke_key(permit.project().clone(), key.clone(), now()).await? {
@@ -41,15 +40,15 @@ impl Sandboxes {
         }
     }
 
-    /// The project that is there without being asked for.
+    /// The default project.
     pub async fn first_project(&self) -> Result<ProjectId, Fault> {
         Ok(self.store().default_project(ProjectId::from_random(random()), now()).await?.id)
     }
 
-    /// The same, and at the first start a key to it.
+    /// The default project, and at the first start a key for it.
     pub async fn first_start(&self) -> Result<(ProjectId, Option<KeySecret>), Fault> {
         let project = self.first_project().await?;
-        // One that was revoked counts too: whoever revoked their last key meant it.
+        // A revoked key counts too: revoking the last key was deliberate.
         if !self.store().keys(project.clone()).await?.is_empty() {
             return Ok((project, None));
         }
@@ -58,7 +57,7 @@ impl Sandboxes {
     }
 }
 
-/// Makes a key of a project, and the project if it isn't there; `None` is the one that is there without being asked for.
+/// Creates a key of a project, and the project if missing; `None` means the default project.
 pub async fn create_key_in(
     store: &Store,
     project: Option<ProjectName>,
@@ -86,8 +85,8 @@ async fn new_key(
     life: Option<Duration>,
 ) -> Result<(ApiKey, KeySecret), Fault> {
     let name = KeyName::parse(name).ok_or_else(|| {
-        let help = "use 1 to 64 characters on one line, without spaces around them";
-        Fault::Refused(Problem::new(Code::InvalidValue, format!("{name:?} can't be a key's name"), help))
+        let help = "use 1 to 64 characters on one line, without surrounding spaces";
+        Fault::Refused(Problem::new(Code::InvalidValue, format!("{name:?} is not a valid key name"), help))
     })?;
     let created_at = now();
     let new = NewKey {

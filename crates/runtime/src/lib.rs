@@ -1,7 +1,8 @@
-//! The runtime: the lifecycle of sandboxes over the processes that hold them, and everything that is done in one.
+//! The runtime: the lifecycle of sandboxes over their supervisors, everything that is done in a sandbox, and the
+//! execution of runs.
 //!
-//! Async, and without HTTP or SQL: whoever answers requests calls it, and it keeps what must be found again in the store.
-//! Everything that acts takes a [`Permit`].
+//! Async, and without HTTP or SQL: the server calls it, and it keeps durable state in the store. Every operation that
+//! acts takes a [`Permit`].
 #![forbid(unsafe_code)]
 
 mod execs;

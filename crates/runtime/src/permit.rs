@@ -1,53 +1,45 @@
-//! Permits: the proof that somebody may do something.
+//! Permits: the proof that an action is authorised.
 //!
-//! A permit is made in one place, from who asks and what is asked, and everything that acts takes one. So there is no
-//! acting without asking, and whoever decides (today: a key of the right project) can be replaced here without a change
-//! anywhere else. A permit is for one action on one object of one project.
+//! A permit is created in one place, from a subject and an action, and every operation that acts takes one. So
+//! nothing acts without authorisation, and the decision (today: a key of the right project) can be replaced here
+//! without changes elsewhere. A permit covers one action on one object of one project.
 //!
-//! INVARIANT: only this module makes permits.
+//! INVARIANT: only this module creates permits.
 
 use saggar_domain::{KeyId, ProjectId, RunId, SandboxId};
 
 use crate::fault::Fault;
 
-/// What somebody wants to do.
+/// An action that needs a permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make a sandbox.
     CreateSandbox,
-    /// See which sandboxes there are.
     ListSandboxes,
-    /// See one, its metrics and its events.
+    /// Read one, its metrics and its events.
     ReadSandbox(SandboxId),
-    /// Change how long it lives, pause and resume it.
+    /// Change its lifetime, pause and resume it.
     ChangeSandbox(SandboxId),
     KillSandbox(SandboxId),
     /// Run programs in it, feed and signal them.
     Exec(SandboxId),
-    /// See its files.
     ReadFiles(SandboxId),
-    /// Change its files.
     WriteFiles(SandboxId),
-    /// Reach a port of it.
     UsePort(SandboxId, u16),
-    /// Make, list and revoke keys.
+    /// Create, list and revoke keys.
     ManageKeys,
-    /// Begin a run.
     StartRun,
-    /// See which runs there are.
     ListRuns,
-    /// See one, its journal and what follows from it.
+    /// Read one, its journal and what is derived from it.
     ReadRun(RunId),
-    /// Tell it something: say, pause, resume, cancel, decide.
+    /// Send it a message; pause, resume, cancel, decide.
     TellRun(RunId),
-    /// Begin another from its past.
+    /// Start a new run from its history.
     ForkRun(RunId),
-    /// Remove it, once it is over.
+    /// Remove it; it must be over.
     RemoveRun(RunId),
 }
 
 impl Action {
-    /// The sandbox it is about.
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::CreateSandbox
@@ -69,7 +61,6 @@ impl Action {
         }
     }
 
-    /// The run it is about.
     pub fn run(&self) -> Option<&RunId> {
         match self {
             Self::ReadRun(id) | Self::TellRun(id) | Self::ForkRun(id) | Self::RemoveRun(id) => Some(id),
@@ -111,36 +102,28 @@ impl Action {
     }
 }
 
-/// Who asks, as far as has been shown.
+/// The authenticated subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The holder of a key.
-    Key {
-        key: KeyId,
-        /// Of which project.
-        project: ProjectId,
-    },
-    /// Whoever asks, where the operator wants no keys.
+    Key { key: KeyId, project: ProjectId },
+    /// Any client, if the operator has disabled keys.
     Anybody {
-        /// Whose objects they act on.
+        /// The project they act on.
         project: ProjectId,
     },
-    /// A run, by the worker that holds it: for the sandbox it works in.
-    Run {
-        run: RunId,
-        /// Whose it is.
-        project: ProjectId,
-    },
-    /// The holder of a sandbox's access token, or of a signed address: may do just what that says.
+    /// A run, represented by its worker: for the run's sandbox.
+    Run { run: RunId, project: ProjectId },
+    /// The holder of a sandbox's access token, or of a signed URL: allowed exactly this action.
     Bearer {
-        /// The project the sandbox belongs to.
+        /// The sandbox's project.
         project: ProjectId,
-        /// What the token is for.
+        /// The allowed action.
         action: Action,
     },
 }
 
-/// The proof that somebody may do something.
+/// The proof that an action is authorised.
 #[derive(Clone, Debug)]
 pub struct Permit {
     project: ProjectId,
@@ -148,8 +131,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Decides. Every key may do everything in its project and nothing elsewhere; whether a sandbox is the project's is seen when it is
-    /// looked up, so that one that is another's and one that doesn't exist give the same answer.
+    /// Decides. A key may do everything in its project and nothing elsewhere. Whether a sandbox belongs to the
+    /// project is checked by the lookup, so that another project's sandbox and a missing one give the same response.
     pub fn decide(subject: &Subject, action: Action) -> Result<Self, Fault> {
         match subject {
             Subject::Key { project, .. } | Subject::Anybody { project } => {
@@ -163,27 +146,23 @@ impl Permit {
         }
     }
 
-    /// Whose objects it is for.
     pub fn project(&self) -> &ProjectId {
         &self.project
     }
 
-    /// What it is for.
     pub fn action(&self) -> &Action {
         &self.action
     }
 
-    /// Refuses unless it is for this.
+    /// Fails unless the permit is for this action.
     pub(crate) fn check(&self, is_right: impl FnOnce(&Action) -> bool) -> Result<(), Fault> {
         if is_right(&self.action) { Ok(()) } else { Err(Fault::WrongPermit) }
     }
 
-    /// The run it is for.
     pub(crate) fn run(&self) -> Result<&RunId, Fault> {
         self.action.run().ok_or(Fault::WrongPermit)
     }
 
-    /// The sandbox it is for.
     pub(crate) fn sandbox(&self) -> Result<&SandboxId, Fault> {
         self.action.sandbox().ok_or(Fault::WrongPermit)
     }

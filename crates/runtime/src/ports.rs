@@ -1,4 +1,4 @@
-//! Ports of a sandbox: a byte stream to what listens on its loopback.
+//! Ports of a sandbox: a byte stream to a program that listens on its loopback.
 
 use saggar_domain::User;
 use saggar_guest::PortPreface;
@@ -10,11 +10,10 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::Sandboxes;
 
-/// How long the connection inside may take: it is to a loopback, and fails or works at once.
+/// Time limit of the connection inside: it goes to a loopback, which succeeds or fails at once.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Sandboxes {
-    /// Connects to a port inside.
     pub async fn connect_port(&self, permit: &Permit) -> Result<UnixStream, Fault> {
         let Action::UsePort(id, port) = permit.action() else { return Err(Fault::WrongPermit) };
         let mut stream = self.open_stream(permit.project(), id, Target::Port(*port), User::User).await?;
@@ -28,7 +27,7 @@ impl Sandboxes {
         }
     }
 
-    /// Traffic on a port counts as use, which only we see.
+    /// Records traffic on a port as activity, which only the server sees.
     pub async fn touch(&self, permit: &Permit) {
         if let Ok(id) = permit.sandbox() {
             // If the sandbox is gone, so is the traffic.

@@ -1,12 +1,12 @@
-//! Runs: agents executed durably, from a journal that outlives every process.
+//! Runs: durable execution of agents, from a journal that outlives every process.
 //!
 //! ```text
 //!   Runs (start, say, look, fork) ──▶ store ◀── Worker: claims what is due ──▶ Drive, one for each run:
 //!                                                  load, fold, claim ─▶ { append ─▶ start what is pending ─▶ wait } ─▶ rest or end
 //! ```
-//! The engine decides, and nothing here does: this is the shell that appends what was decided and does what then is pending. An effect
-//! begins after its intent is durable; what comes of it is appended by whoever holds the run, and by nobody else. A worker that is not sure
-//! to hold a run stops at once: the next one finds everything in the journal.
+//! The engine decides; this is the shell that appends its decisions and executes the pending effect. An effect starts
+//! after its intent is durable, and only the holder of the run appends its outcome. A worker that isn't sure to hold
+//! a run stops at once: the next one finds everything in the journal.
 
 mod blocked;
 mod bodies;

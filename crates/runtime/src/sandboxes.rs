@@ -1,15 +1,15 @@
-//! The lifecycle of sandboxes: made, found again, reached, paused, ended, and never leaked.
+//! The lifecycle of sandboxes: create, adopt, reach, pause, end, and never leak.
 //!
 //! ```text
 //!            insert row          supervisor ready        pause / resume          its supervisor is gone
 //!  (nothing) ──────────▶ creating ───────────────▶ running ◀────────────▶ paused ──────────────────────▶ ended
 //!                           └─────────── refused, lost, never ready ───────────────────────────────────▶ ended
 //! ```
-//! The supervisor owns the truth about a live sandbox; the store has the index, the history and what was acknowledged. What
-//! can come between two steps: a death of this process after any of them. A row is there before its supervisor, so [`adopt`] finds
-//! every supervisor that should be, and whatever else is found belongs to nobody and is ended. Where it was a worker that died, this is
-//! done for its row alone ([`making`] tells which). A supervisor that died leaves its record to the reaper, and its last words, if it had
-//! any, to whoever looks next.
+//! The supervisor owns the state of a live sandbox; the store has the index, the history and what was acknowledged.
+//! This process may die after any step. A row exists before its supervisor, so [`adopt`] finds every expected
+//! supervisor, and any other has no owner and is ended. If a worker died, the same is done for its row alone
+//! ([`making`] tells which). A supervisor that died leaves its record to the reaper, and its last words, if any, to
+//! the next process that looks.
 
 mod admission;
 mod adopt;
@@ -52,10 +52,10 @@ use making::Makers;
 use pool::Pool;
 use strangers::Strangers;
 
-/// Sandboxes that are being made at the same time. Each takes a core for a few milliseconds; more would only make all slower.
+/// Sandboxes created concurrently. Each takes a core for a few milliseconds; more would only slow all down.
 const MAKING_MAX: usize = 8;
 
-/// What the words begin with that make the token of a sandbox's inside.
+/// The purpose string from which the token of a sandbox's inside is derived.
 const INSIDE: &str = "inside/v1";
 
 /// All sandboxes of a server. Cheap to clone.
@@ -78,12 +78,12 @@ struct Inner {
     strangers: Strangers,
     signing: SigningKey,
     boot_id: BootId,
-    /// The longest life that can be asked for, in milliseconds.
+    /// The longest lifetime that can be requested, in milliseconds.
     ttl_max_ms: AtomicU64,
 }
 
 impl Sandboxes {
-    /// Opens what there is, without touching it: [`Sandboxes::adopt`] comes next.
+    /// Opens the data directory without changing it: [`Sandboxes::adopt`] comes next.
     pub fn open(settings: Settings, store: Store) -> Result<Self, Fault> {
         let data = DataDirectory::open(Some(&settings.data_directory)).map_err(Fault::Refused)?;
         let places = Places::open(&settings.data_directory)
@@ -108,33 +108,31 @@ impl Sandboxes {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What the operator decided.
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
     }
 
-    /// The longest life that can be asked for.
+    /// The longest lifetime that can be requested.
     pub(crate) fn ttl_max(&self) -> Duration {
         Duration::from_millis(self.inner.ttl_max_ms.load(Ordering::Relaxed))
     }
 
-    /// What the operator has decided since this was opened. Sandboxes that are there stay as they are.
+    /// Changes the limits at run time. Existing sandboxes are not affected.
     pub fn set_limits(&self, capacity: usize, ttl_max: Duration) {
         self.inner.slots.set_most(capacity);
         self.inner.ttl_max_ms.store(millis(ttl_max), Ordering::Relaxed);
     }
 
-    /// Where rows are.
     pub fn store(&self) -> &Store {
         &self.inner.store
     }
 
-    /// How many sandboxes there are, and may be.
+    /// The number of sandboxes, and the maximum.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.inner.slots.taken(), self.inner.slots.most())
     }
 
-    /// How many more there may be: by what this process has made, and by what all have.
+    /// The remaining capacity, considering this process and all others.
     pub(crate) async fn room(&self) -> Result<u64, Fault> {
         let (taken, most) = self.occupancy();
         let here = most.saturating_sub(taken) + self.inner.pool.ready();
@@ -142,28 +140,27 @@ impl Sandboxes {
         Ok(everywhere.min(here as u64))
     }
 
-    /// What the server can prove by itself.
     pub fn signing(&self) -> &SigningKey {
         &self.inner.signing
     }
 
-    /// The token that opens a sandbox's ports.
+    /// The token for a sandbox's ports.
     pub fn access_token(&self, id: &SandboxId) -> String {
         self.inner.signing.access_token(id)
     }
 
-    /// The token that opens a sandbox's inside: programs and files, not its life. Another than that of its ports, which people
-    /// put into links.
+    /// The token for a sandbox's inside: programs and files, but not its lifecycle. Different from the token for its
+    /// ports, which users put into links.
     pub fn inside_token(&self, id: &SandboxId) -> String {
         self.inner.signing.sign(&[INSIDE, id.as_str()]).0
     }
 
-    /// Whether this is that token; takes as long whatever the answer.
+    /// Whether this is that token. Takes constant time.
     pub fn is_inside_token(&self, id: &SandboxId, token: &str) -> bool {
         self.inner.signing.verify(&[INSIDE, id.as_str()], token)
     }
 
-    /// The sandboxes that live.
+    /// The live sandboxes.
     pub fn live_ids(&self) -> Vec<SandboxId> {
         self.inner.register.ids()
     }
@@ -181,12 +178,12 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// 128 bits that nobody can guess.
+/// 128 random bits.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bits = [0; N];
     let mut filled = 0;
     while filled < N {
-        // Before the kernel has collected enough it waits; after that it can't fail.
+        // The kernel waits until it has collected enough entropy; after that it can't fail.
         match rustix::rand::getrandom(&mut bits[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(count) => filled += count,
             Err(rustix::io::Errno::INTR) => {}
@@ -201,14 +198,14 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from(std::time::SystemTime::now())
 }
 
-/// The clock that leases are judged by: nobody sets it, and it is the same for every process of the host.
+/// The clock of leases: it can't be set, and is the same for every process of the host.
 pub(crate) fn uptime() -> Uptime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     Uptime::from_millis(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
 }
 
-/// Which boot of the host this is.
+/// The host's current boot id.
 fn boot_id() -> Result<BootId, Fault> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|error| Fault::internal("reading the host's boot id", error))?;

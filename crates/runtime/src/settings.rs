@@ -1,30 +1,27 @@
-//! What an operator decides about sandboxes.
+//! The operator's settings for sandboxes.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::sandboxes::PoolSize;
 
-/// What an operator decides.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where everything is kept.
     pub data_directory: PathBuf,
     /// The binary that supervisors are started from: this one.
     pub program: PathBuf,
-    /// Most sandboxes at once, those kept ready included.
+    /// Maximum number of sandboxes, including the pool.
     pub capacity: usize,
-    /// How many are kept ready.
     pub pool: PoolSize,
-    /// How long a sandbox lives if nothing else is asked for.
+    /// Lifetime of a sandbox if the request sets none.
     pub default_ttl: Duration,
-    /// The longest that can be asked for.
+    /// The longest lifetime that can be requested.
     pub ttl_max: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
-    /// How long what is known of an ended sandbox is kept.
+    /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
-    /// How long a run that is over is kept.
+    /// How long a finished run is kept.
     pub runs_retention: Duration,
     /// How long a paused sandbox is kept.
     pub paused_max: Duration,

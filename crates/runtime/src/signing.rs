@@ -1,7 +1,7 @@
-//! What the server can prove by itself: access tokens of sandboxes, and signed addresses of files.
+//! Signatures of the server: access tokens of sandboxes, and signed URLs of files.
 //!
-//! Both are derived from one key that lies in the data directory and goes nowhere else. So a token need not be stored to be
-//! shown again to whoever repeats the request that made it, and a signature needs no row.
+//! Both are derived from one key in the data directory, which never leaves it. So a token need not be stored to be
+//! returned again for a repeated request, and a signature needs no row.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,11 +15,10 @@ use sha2::Sha256;
 
 use crate::sandboxes::random;
 
-/// Where the key is, in the data directory.
+/// The key's file in the data directory.
 pub const SIGNING_KEY: &str = "signing.key";
 const KEY_LEN: usize = 32;
 
-/// The key of a server.
 pub struct SigningKey([u8; KEY_LEN]);
 
 impl std::fmt::Debug for SigningKey {
@@ -28,12 +27,11 @@ impl std::fmt::Debug for SigningKey {
     }
 }
 
-/// A signature as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature(pub String);
 
 impl SigningKey {
-    /// Reads the key, making it at the first start.
+    /// Reads the key; the first start creates it.
     pub fn open(data_directory: &Path) -> io::Result<Self> {
         let path = data_directory.join(SIGNING_KEY);
         match std::fs::read(&path) {
@@ -46,7 +44,7 @@ impl SigningKey {
         }
     }
 
-    /// Written under another name first: a key that is there is whole.
+    /// Written under a temporary name first: an existing key is always complete.
     fn create(path: &Path) -> io::Result<Self> {
         let key = random();
         let new = path.with_extension("new");
@@ -57,17 +55,18 @@ impl SigningKey {
         Ok(Self(key))
     }
 
-    /// The token that opens a sandbox's ports.
+    /// The token for a sandbox's ports.
     pub fn access_token(&self, id: &SandboxId) -> String {
         self.sign(&["access/v1", id.as_str()]).0
     }
 
-    /// Signs these words, in this order. Each is preceded by its length, so no two lists read the same.
+    /// Signs these words, in this order. Each is preceded by its length, so that different lists never have the same
+    /// encoding.
     pub fn sign(&self, words: &[&str]) -> Signature {
         Signature(URL_SAFE_NO_PAD.encode(self.mac(words).finalize().into_bytes()))
     }
 
-    /// Whether a signature is that of these words; takes as long whatever the answer.
+    /// Whether a signature is valid for these words. Takes constant time.
     pub fn verify(&self, words: &[&str], signature: &str) -> bool {
         URL_SAFE_NO_PAD.decode(signature).is_ok_and(|bytes| self.mac(words).verify_slice(&bytes).is_ok())
     }

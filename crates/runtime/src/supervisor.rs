@@ -1,4 +1,4 @@
-//! Talking to the processes that hold sandboxes: starting one, and one connection for each thing that is asked of it.
+//! Communication with supervisors: starts one, and opens one connection per operation.
 
 mod connection;
 mod place;

@@ -1,4 +1,4 @@
-//! The two APIs and the proxy for ports as one service: which of them a request is for.
+//! Combines the two APIs and the proxy for ports into one service, and dispatches requests.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -9,7 +9,7 @@ use saggar_http::{attend, context, ports};
 use crate::native;
 use crate::server::Shared;
 
-/// Everything the server answers.
+/// All routes of the server.
 pub(crate) fn router(server: Shared) -> Router {
     let e2b = saggar_e2b::router().with_state(server.e2b.clone());
     native::router()
@@ -20,7 +20,7 @@ pub(crate) fn router(server: Shared) -> Router {
         .with_state(server)
 }
 
-/// Around every request, whatever it is for.
+/// Wraps every request.
 async fn around(State(server): State<Shared>, request: Request, next: Next) -> Response {
     let gate = server.gate.clone();
     attend::attend(&gate, request, |request| route_or_proxy(server, request, next)).await

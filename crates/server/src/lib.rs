@@ -1,7 +1,8 @@
-//! The server: sandboxes over the network.
+//! The server: sandboxes and runs over HTTP.
 //!
-//! Reads requests, asks the runtime, writes answers. It decides nothing: who may is the runtime's `Permit`, made in one place
-//! (`permitted`); what happens is the runtime's. What is here is HTTP: bounds, streams, archives, the way to a sandbox's ports.
+//! It parses requests, calls the runtime and writes responses. It decides nothing: authorisation is the runtime's
+//! `Permit`, created in one place (`permitted`), and the operations are the runtime's. This crate has the HTTP parts:
+//! limits, streams, archives, forwarding to a sandbox's ports.
 #![forbid(unsafe_code)]
 
 mod compose;

@@ -1,10 +1,10 @@
-//! Where logs go: to stderr, as text or as JSON, at the level the operator chose. Secrets and contents never get there: nobody logs them.
+//! Logging: to stderr, as text or JSON, at the configured level. Secrets and contents are never logged.
 
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::settings::{Config, LogFormat, LogLevel};
 
-/// Begins to log. Once in a process.
+/// Starts logging. Once per process.
 pub fn start(config: &Config) {
     let level = match config.log {
         LogLevel::Error => LevelFilter::ERROR,
@@ -18,13 +18,13 @@ pub fn start(config: &Config) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     if started.is_err() {
-        tracing::debug!("somebody logs already");
+        tracing::debug!("logging was already initialised");
     }
     if !config.ignored_variables.is_empty() {
         let variables = config.ignored_variables.join(" ");
         tracing::warn!(
             variables,
-            "ignored: Kubernetes sets these for a Service; set enableServiceLinks: false to be without them"
+            "ignored variables that Kubernetes sets for a Service; avoid them with enableServiceLinks: false"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Which handler is where. One file per object; handlers only read requests, call the runtime once and write answers.
+//! The routes. One file per object; handlers only parse requests, call the runtime once and write responses.
 
 mod archive;
 mod attach;
@@ -28,12 +28,11 @@ use crate::server::Shared;
 
 pub(crate) use self::documented::Document;
 
-/// Every route of the native API.
 pub(crate) fn router() -> Router<Shared> {
     Router::new().merge(bounded()).merge(streaming())
 }
 
-/// What is answered within a bounded time.
+/// Routes with a time limit.
 fn bounded() -> Router<Shared> {
     Router::new()
         .route(route::HEALTH, get(host::health))
@@ -70,7 +69,7 @@ fn bounded() -> Router<Shared> {
         .route_layer(from_fn(attend::within_bounds))
 }
 
-/// What lasts as long as somebody sends or reads, each piece within a bounded time.
+/// Streaming routes, without a total time limit; each piece has one.
 fn streaming() -> Router<Shared> {
     Router::new()
         .route(route::EVENTS, get(events::read))

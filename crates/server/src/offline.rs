@@ -1,7 +1,7 @@
-//! Keys made without a server: for an operator who has none, and for a new project.
+//! Creates keys without a server: for an operator who has none, and for a new project.
 //!
-//! Whoever may write to the data directory owns everything in it, so no key is asked for. The store's lock keeps a running server out, and
-//! is refused while there is one.
+//! Write access to the data directory includes everything in it, so no key is required. It takes the store's lock, so
+//! it fails while a server runs, and no server can start meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use saggar_runtime::store::Store;
 
 use crate::serve::ServeError;
 
-/// Makes a key of a project, and the project if it isn't there; `None` is the one that every server has.
+/// Creates a key of a project, and the project if missing; `None` means the default project.
 pub async fn create_key(
     data_directory: &Path,
     project: Option<ProjectName>,

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what the handlers say of themselves, and what holds for all of them.
+//! The OpenAPI document: the handlers' own descriptions, and what applies to all of them.
 
 use std::sync::OnceLock;
 
@@ -10,17 +10,17 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use crate::native::Document;
 
-/// What each group of operations is about.
+/// The descriptions of the groups of operations.
 const TAGS: [(&str, &str); 6] = [
     ("server", "The server itself."),
     ("sandboxes", "Isolated environments: files, processes, network boundary, limits, life."),
     ("execs", "Process trees run in a sandbox, with their streams, limits and outcome."),
     ("files", "Files of a sandbox, in its own view."),
-    ("runs", "Agents executed durably: begun, followed, told things, forked, replayed."),
+    ("runs", "Durable executions of agents: start, follow, signal, fork, replay."),
     ("keys", "API keys of the project."),
 ];
 
-/// The document, as it is served and kept in docs/openapi.json.
+/// The document as served and as kept in docs/openapi.json.
 pub fn text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| document().to_pretty_json().expect("our own document can be written") + "\n")
@@ -56,7 +56,7 @@ pub fn document() -> OpenApi {
         for operation in operations.into_iter().flatten() {
             let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build();
             let response = ResponseBuilder::new()
-                .description("It was not done, and why")
+                .description("The request failed, with the reason")
                 .content(PROBLEM_MEDIA_TYPE, problem)
                 .build();
             operation.responses.responses.insert("default".to_owned(), RefOr::T(response));

@@ -1,4 +1,4 @@
-//! The API reference for people, made from the OpenAPI document.
+//! The API reference for people, generated from the OpenAPI document.
 
 mod example;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::openapi::text;
 use example::{EXAMPLES, PREPARATION, position};
 
-/// What comes first.
+/// The introduction.
 const PREFACE: &str = "# API\n\n\
     Made from [openapi.json](openapi.json), which the server also serves at `/api/v1/openapi.json`. Don't edit it: a test fails when it is stale.\n\n\
     - Every request except `/health` needs a key: `Authorization: Bearer sgr_…` or `X-API-Key: sgr_…`.\n\
@@ -91,7 +91,7 @@ fn example(out: &mut String, operation: &Value) -> std::fmt::Result {
     writeln!(out, "\n{mark}```{language}\n{}\n```", example.text)
 }
 
-/// A body's type and, where it has one, its schema.
+/// A body's media type and its schema, if it has one.
 fn shape(kind: &str, body: &Value) -> String {
     match body["schema"]["$ref"].as_str().and_then(|target| target.rsplit('/').next()) {
         Some(name) => format!("[{name}](#{}) as `{kind}`", name.to_lowercase()),
@@ -172,7 +172,7 @@ mod tests {
         let examples: BTreeSet<String> = EXAMPLES.iter().map(|example| example.operation.to_owned()).collect();
         assert_eq!(operations, examples);
         assert_eq!(EXAMPLES.len(), examples.len(), "one each");
-        // An exec is attached to by WebSocket, which no common command line speaks.
+        // Attaching to an exec needs a WebSocket, which common command-line tools don't support.
         let without: Vec<&str> =
             EXAMPLES.iter().filter(|example| example.text.is_empty()).map(|example| example.operation).collect();
         assert_eq!(without, ["attachExec"]);

@@ -1,4 +1,4 @@
-//! A server's life: opened, found again what there was, answering, stopping. Sandboxes live on without it.
+//! The server's lifecycle: open, adopt, serve, stop. Sandboxes outlive it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::server::{Server, Shared};
 use crate::settings::{Auth, Config};
 use crate::work::{share, worker};
 
-/// How long the end of what nobody owns may take when the server goes.
+/// Time limit of ending the pool when the server stops.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a server did not start.
@@ -31,39 +31,36 @@ pub enum ServeError {
     /// The data directory can't be used.
     #[error("{0}")]
     Store(#[from] saggar_runtime::store::OpenError),
-    /// Sandboxes can't be taken over.
+    /// Adopting sandboxes failed.
     #[error("{0}")]
     Runtime(#[from] Fault),
-    /// The address can't be had.
     #[error("can't listen on {address}: {}", source.kind())]
     Listen {
         address: std::net::SocketAddr,
         #[source]
         source: std::io::Error,
     },
-    /// TLS can't be spoken.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Something of the operating system.
+    /// An error of the operating system.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
 impl ServeError {
-    /// What to do next.
     pub fn help(&self) -> String {
         match self {
             Self::Store(error) => error.help(),
             Self::Runtime(Fault::Refused(problem)) => problem.help.clone(),
-            Self::Runtime(_) => "look at the lines above, and at the data directory".to_owned(),
-            Self::Listen { .. } => "choose another port with --port, or stop what has it".to_owned(),
-            Self::Tls(_) => "look at tls_certificate and tls_key".to_owned(),
-            Self::System(_) => "look at the limits of this process".to_owned(),
+            Self::Runtime(_) => "see the lines above, and check the data directory".to_owned(),
+            Self::Listen { .. } => "choose another port with --port, or stop the program that uses it".to_owned(),
+            Self::Tls(_) => "check tls_certificate and tls_key".to_owned(),
+            Self::System(_) => "check the resource limits of this process".to_owned(),
         }
     }
 }
 
-/// Serves until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
+/// Serves until SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.socket_address();
     let store = Store::open(&config.data_directory)?;
@@ -77,7 +74,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         ready = adopted.ready,
         ended = adopted.ended,
         strangers = adopted.strangers,
-        "took over what there was"
+        "adopted existing sandboxes"
     );
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
@@ -86,10 +83,11 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let (worker, _) = worker(&config, &sandboxes, hub);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.
+    // The first key is shown once, so it is created only when nothing that often fails can come between creating and
+    // showing it.
     let (everybody, secret) = match config.auth {
         Auth::Keys => (None, sandboxes.first_start().await?.1),
-        // Nobody would be asked for it. The first start that asks for keys makes one.
+        // No key would be required. The first start that requires keys creates one.
         Auth::Off => (Some(Subject::Anybody { project: sandboxes.first_project().await? }), None),
     };
     let scheme = if config.tls { "https" } else { "http" };
@@ -116,7 +114,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("told to stop; sandboxes live on");
+        tracing::info!("stopping; sandboxes keep running");
         stop.send_replace(true);
         std::future::pending::<()>().await
     };
@@ -125,14 +123,14 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         () = told => {}
     }
     stop.send_replace(true);
-    // It has its own grace, and what is not finished by then goes on with whoever takes it.
+    // It has its own grace period, and another worker continues anything unfinished.
     if let Err(error) = working.await {
-        tracing::error!(error = %error, "the worker of this server failed");
+        tracing::error!(error = %error, "the server's worker failed");
     }
     upkeep.stop().await;
-    // What is kept ready has no owner and no end of its own: it must not outlive whoever would give it away.
+    // The pool has no owners: it must not outlive the server that would give it away.
     if tokio::time::timeout(DRAIN_PATIENCE, sandboxes.drain_pool()).await.is_err() {
-        tracing::warn!("some sandboxes without an owner are left to the next start");
+        tracing::warn!("some sandboxes of the pool are left to the next start");
     }
     Ok(())
 }
@@ -162,7 +160,7 @@ fn gate_settings(config: &Config) -> GateSettings {
     }
 }
 
-/// The certificate that is shown; `None` where TLS is not spoken.
+/// The server's certificate; `None` without TLS.
 fn certificate(config: &Config) -> Option<Certificate> {
     let given = config.tls_certificate.clone().zip(config.tls_key.clone());
     config.tls.then(|| match given {
@@ -179,12 +177,12 @@ fn certificate(config: &Config) -> Option<Certificate> {
     })
 }
 
-/// An address that can be opened. One that stands for all of the host's can't, and this machine is one of them.
+/// A URL that can be opened. The wildcard address can't, so the loopback address replaces it.
 fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
-/// What E2B's users know as the first thing to do, for a shell.
+/// The first example of E2B's documentation, for a shell.
 const E2B_EXAMPLE: &str = r#"python3 <<'END'
 from e2b import Sandbox
 sandbox = Sandbox.create()
@@ -193,7 +191,7 @@ sandbox.kill()
 END
 "#;
 
-/// Says where the server is, and how to talk to it. Programs wait for the line that begins with `listening`.
+/// Prints where the server is, and how to use it. Programs wait for the line that begins with `listening`.
 fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let curl = format!("  curl -s {}-X POST {url}/api/v1/sandboxes", if fingerprint.is_some() { "-k " } else { "" });
@@ -202,16 +200,16 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
             let key = secret.expose();
             writeln!(out, "API key (shown this once): {key}\n\nTry it:\n\n{curl} -H 'Authorization: Bearer {key}'\n")?;
         }
-        (None, Auth::Off) => writeln!(out, "No key is asked for. Try it:\n\n{curl}\n")?,
+        (None, Auth::Off) => writeln!(out, "No key is required. Try it:\n\n{curl}\n")?,
         (None, Auth::Keys) => {}
     }
     let key = match (secret.and_then(|secret| spelling::spelled(secret.expose())), config.auth) {
         (Some(key), _) => key,
-        // Clients want one, and nobody looks at it.
+        // Clients require one, but it isn't checked.
         (None, Auth::Off) => "e2b_00".to_owned(),
         (None, Auth::Keys) => "YOUR_KEY".to_owned(),
     };
-    // From the first column on, so that it can be pasted as it is.
+    // Without indentation, so that it can be pasted.
     writeln!(out, "With E2B's clients, unchanged (pip install e2b):\n")?;
     writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
     if let Some(certificate) = certificate(config).as_ref().and_then(tls::self_made_certificate) {

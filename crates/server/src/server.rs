@@ -1,4 +1,4 @@
-//! What every request of the native API needs.
+//! The state of the native API.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,19 +9,18 @@ use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
 
-/// A server, as handlers see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(pub(crate) Arc<Server>);
 
-/// What the native API goes by. All of the gate is reached through it.
+/// The state of the native API. It gives access to the gate.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,
     pub(crate) e2b: saggar_e2b::Shared,
     pub(crate) runs: Runs,
-    /// Pages that may open a WebSocket here, beside our own.
+    /// Additional origins that may open a WebSocket.
     pub(crate) origins: Vec<String>,
-    /// What this host can give: tried once, when somebody asks.
+    /// The host's capabilities: tested once, on the first request.
     pub(crate) capabilities: OnceCell<Capabilities>,
 }
 

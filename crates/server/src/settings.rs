@@ -1,7 +1,8 @@
-//! What an operator decides about the server: from a file, the environment and flags, later ones before earlier ones.
+//! The server's settings: from a file, the environment and flags; later sources take precedence.
 //!
-//! Every value knows where it came from. What can't be read is refused with its name and its place, and so is what no careful operator
-//! would mean: the server doesn't start with it and then warn. Nothing here touches a socket; `safety` looks at files it will need.
+//! Every value knows its source. A malformed value is rejected with its name and source, and so are unsafe
+//! combinations: the server refuses to start instead of only warning. Nothing here touches a socket; `safety` checks
+//! files that will be needed.
 
 mod load;
 mod safety;
@@ -21,75 +22,70 @@ pub use load::{ConfigError, Given, names};
 pub(crate) use shared::SharedSettings;
 pub use show::Shown;
 
-/// What an operator decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen.
     pub address: IpAddr,
-    /// On which port; 0 for any that is free.
+    /// 0 means any free port.
     pub port: u16,
-    /// Where everything is kept.
     pub data_directory: PathBuf,
-    /// Who may ask.
     pub auth: Auth,
-    /// Whether TLS is spoken.
+    /// Whether TLS is used.
     pub tls: bool,
-    /// The certificate, in PEM; one is made where there is none.
+    /// The certificate, in PEM; without one a self-signed one is created.
     pub tls_certificate: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
-    /// Where keys may be sent in the clear.
+    /// Where keys may be sent without TLS.
     pub plaintext: Plaintext,
-    /// Below which name ports of sandboxes are found, as `{port}-{sandbox}.DOMAIN`.
+    /// Domain of the sandboxes' ports, as `{port}-{sandbox}.DOMAIN`.
     pub domain: String,
-    /// Pages that may open a WebSocket here, beside our own.
+    /// Additional origins that may open a WebSocket.
     pub origins: Vec<String>,
-    /// Most sandboxes at once.
+    /// Maximum number of sandboxes.
     pub capacity: usize,
-    /// Fewest sandboxes kept ready.
+    /// Minimum size of the pool.
     pub pool_min: usize,
-    /// Most sandboxes kept ready.
+    /// Maximum size of the pool.
     pub pool_max: usize,
-    /// How long a sandbox lives if nothing else is asked for.
+    /// Lifetime of a sandbox if the request sets none.
     pub default_ttl: Duration,
-    /// The longest that can be asked for.
+    /// The longest lifetime that can be requested.
     pub ttl_max: Duration,
     /// How long a paused sandbox is kept.
     pub paused_max: Duration,
-    /// How long what is known of an ended sandbox is kept.
+    /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
-    /// How long a run that is over is kept.
+    /// How long a finished run is kept.
     pub runs_retention: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
-    /// Where the tool `http` of runs may go.
+    /// URL prefixes that the tool `http` of runs may access.
     pub http_allowed: Vec<HttpAddress>,
-    /// Most runs that one worker drives at once.
+    /// Maximum number of concurrent runs per worker.
     pub runs_max: usize,
-    /// Most of one agent's that are driven at once, by all workers together.
+    /// Maximum number of concurrent runs per agent, over all workers.
     pub runs_per_agent: usize,
-    /// Most of one project's.
+    /// Maximum number of concurrent runs per project, over all workers.
     pub runs_per_project: usize,
-    /// How sandboxes of E2B's clients, which expect the whole internet, reach the network.
+    /// Network mode of sandboxes created by E2B's clients, which expect full internet access.
     pub e2b_network: E2bNetwork,
-    /// Most connections at once.
+    /// Maximum number of connections.
     pub connections_max: usize,
-    /// Most connections at once from one address, or one network of IPv6.
+    /// Maximum number of connections from one address, or one IPv6 network.
     pub connections_per_address: usize,
-    /// Most requests and streams that one key has under way.
+    /// Maximum number of concurrent requests and streams per key.
     pub requests_per_key: usize,
     pub upload_max: ByteSize,
-    /// How long requests may go on once the server is told to stop.
+    /// How long requests may continue after a stop was requested.
     pub shutdown_grace: Duration,
-    /// What is logged.
     pub log: LogLevel,
     pub log_format: LogFormat,
-    /// Variables of the environment that look like settings and were set by Kubernetes for a Service.
+    /// Environment variables that look like settings but were set by Kubernetes for a Service.
     pub ignored_variables: Vec<String>,
     origins_of_values: BTreeMap<&'static str, Origin>,
 }
 
 impl Config {
-    /// What is decided where nobody did.
+    /// The default settings.
     pub fn default_in(data_directory: PathBuf) -> Self {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -128,12 +124,11 @@ impl Config {
         }
     }
 
-    /// Where to listen.
     pub fn socket_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// Bounds that nobody set are shares of `connections_max`: what is left is for others.
+    /// Limits that were not set are fractions of `connections_max`, so that some capacity is left for others.
     fn derive(&mut self) {
         if self.origin("connections_per_address") == Origin::Default {
             self.connections_per_address = (self.connections_max * 3 / 4).max(1);
@@ -143,22 +138,21 @@ impl Config {
         }
     }
 
-    /// Where a value came from.
+    /// The source of a value.
     fn origin(&self, name: &str) -> Origin {
         self.origins_of_values.get(name).cloned().unwrap_or(Origin::Default)
     }
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
     Default,
-    /// A file, as it was named.
+    /// The file's name, as given.
     File(String),
-    /// A variable of the environment.
+    /// The name of an environment variable.
     Environment(String),
-    /// The command line.
+    /// A command-line flag.
     Flag(String),
     /// The server of the data directory, for a worker.
     Server,
@@ -201,35 +195,33 @@ macro_rules! choice {
 }
 
 choice!(
-    /// Who may ask.
+    /// Which clients are allowed.
     Auth {
-        /// Who has a key.
+        /// Clients with a key.
         Keys = "keys",
-        /// Whoever reaches the server, as the default project; on a loopback address only.
+        /// Any client that reaches the server, as the default project; on a loopback address only.
         Off = "off",
     }
 );
 choice!(
-    /// Where keys may be sent in the clear.
+    /// Where keys may be sent without TLS.
     Plaintext {
-        /// Where nobody else can listen.
+        /// On loopback addresses, which no other host can observe.
         Loopback = "loopback",
-        /// Everywhere: something in front of the server speaks TLS.
+        /// Everywhere: a proxy in front of the server provides TLS.
         Anywhere = "anywhere",
     }
 );
 choice!(
-    /// How sandboxes of E2B's clients reach the network.
+    /// Network mode of sandboxes created by E2B's clients.
     E2bNetwork {
-        /// Not at all.
         None = "none",
-        /// As the host does, unmanaged.
+        /// The host's network, unmanaged.
         Host = "host",
     }
 );
 
 impl E2bNetwork {
-    /// The mode of those sandboxes.
     pub(crate) fn mode(self) -> NetworkMode {
         match self {
             Self::None => NetworkMode::None,
@@ -239,20 +231,18 @@ impl E2bNetwork {
 }
 
 choice!(
-    /// What is logged.
     LogLevel {
-        /// What is broken.
+        /// Failures.
         Error = "error",
-        /// What will be.
+        /// Problems that may lead to failures.
         Warn = "warn",
-        /// What an operator would want to know.
+        /// Events for operators.
         Info = "info",
-        /// What a developer would.
+        /// Details for developers.
         Debug = "debug",
     }
 );
 choice!(
-    /// How it is logged.
     LogFormat {
         Text = "text",
         Json = "json",

@@ -1,4 +1,4 @@
-//! Workers: the one within a server, and those that are processes of their own beside it.
+//! Workers: the one in a server, and separate processes beside it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tokio::sync::watch;
 use crate::serve::{ServeError, settings};
 use crate::settings::{Config, SharedSettings};
 
-/// How often a worker looks whether the server goes by other settings.
+/// How often a worker checks for changed settings of the server.
 const SETTINGS_EVERY: Duration = Duration::from_secs(1);
 
-/// Drives runs beside a server until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
+/// Executes runs beside a server until SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError> {
     let store = Store::join(&config.data_directory)?;
     let shared = shared(&store).await?.ok_or_else(|| {
         refused(
             "no server has written its settings into this data directory yet",
-            "start `saggar serve` with this data directory first: a worker goes by the server's settings",
+            "start `saggar serve` with this data directory first: a worker uses the server's settings",
         )
     })?;
     config.adopt(&shared).map_err(|error| refused(&error.what, &error.help))?;
@@ -36,7 +36,7 @@ pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("told to stop; runs go on elsewhere");
+        tracing::info!("stopping; other workers continue the runs");
         stop.send_replace(true);
         std::future::pending::<()>().await
     };
@@ -48,7 +48,7 @@ pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError
     Ok(())
 }
 
-/// Goes by what the server goes by, whenever that changes. What is under way goes on.
+/// Applies changed settings of the server. Effects in progress continue with the old ones.
 async fn follow(
     mut config: Config,
     mut revision: u64,
@@ -62,25 +62,25 @@ async fn follow(
             Ok(Some(shared)) if shared.revision != revision => shared,
             Ok(_) => continue,
             Err(error) => {
-                tracing::warn!(error = %error, "the server's settings can't be read");
+                tracing::warn!(error = %error, "reading the server's settings failed");
                 continue;
             }
         };
         revision = shared.revision;
         let mut next = config.clone();
         if let Err(error) = next.adopt(&shared) {
-            tracing::error!(error = %error, help = error.help, "this worker keeps the settings it has");
+            tracing::error!(error = %error, help = error.help, "keeping the current settings");
             continue;
         }
         config = next;
         sandboxes.set_limits(config.capacity, config.ttl_max);
         effects.set(run_settings(&config));
         worker.set_limits(count(config.runs_per_agent), count(config.runs_per_project));
-        tracing::info!(settings = revision, "the server's settings have changed");
+        tracing::info!(settings = revision, "applied changed settings of the server");
     }
 }
 
-/// Writes down what every worker has to go by.
+/// Stores the settings that every worker uses.
 pub(crate) async fn share(config: &Config, store: &Store) -> Result<(), ServeError> {
     let before = store.meta(MetaKey::SharedSettings).await.map_err(Fault::from)?;
     let before = before.as_deref().and_then(SharedSettings::parse);
@@ -91,12 +91,12 @@ pub(crate) async fn share(config: &Config, store: &Store) -> Result<(), ServeErr
     Ok(())
 }
 
-/// What the server wrote down; nothing where none has yet.
+/// The stored settings; `None` if no server has stored any.
 async fn shared(store: &Store) -> Result<Option<SharedSettings>, ServeError> {
     let Some(text) = store.meta(MetaKey::SharedSettings).await.map_err(Fault::from)? else { return Ok(None) };
     let shared = SharedSettings::parse(&text).ok_or_else(|| {
         refused(
-            "the server's settings are of a version that this worker doesn't know",
+            "the server's settings have a version that this worker doesn't know",
             "start the worker from the same version as the server",
         )
     })?;
@@ -107,7 +107,7 @@ fn refused(what: &str, help: &str) -> ServeError {
     ServeError::Runtime(Fault::Refused(Problem::new(Code::InvalidValue, what, help)))
 }
 
-/// A worker as the operator wants it, and what it does its effects by.
+/// A worker with the operator's settings, and its effects.
 pub(crate) fn worker(config: &Config, sandboxes: &Sandboxes, hub: Hub) -> (Worker<Store, RealEffects>, RealEffects) {
     let effects = RealEffects::new(sandboxes.clone(), run_settings(config));
     let settings = WorkerSettings {
@@ -129,9 +129,9 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Derives the run of a fixture again: how many entries agreed, or where behaviour has changed.
+/// Replays a fixture's run: returns how many entries agreed, or where behaviour has changed.
 pub fn check_fixture(text: &str) -> Result<usize, String> {
-    let fixture: Fixture = serde_json::from_str(text).map_err(|error| format!("it is no fixture: {error}"))?;
+    let fixture: Fixture = serde_json::from_str(text).map_err(|error| format!("it is not a fixture: {error}"))?;
     fixture.check().map_err(|drift| drift.to_string())
 }
 

@@ -1,4 +1,4 @@
-//! The documents that are made from the code: what is kept is what would be made now. `SAGGAR_WRITE_DOCS=1` writes them anew.
+//! The generated documents must be up to date. `SAGGAR_WRITE_DOCS=1` regenerates them.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ fn every_reference_in_the_document_leads_somewhere_and_every_operation_has_a_nam
     }
     assert!(seen > 50, "{seen}");
     let mut names = std::collections::BTreeSet::new();
-    // A body of bytes is no list of numbers, which is what a `Vec<u8>` would be.
+    // A body of bytes must not be described as a list of numbers, as for a `Vec<u8>`.
     for kind in ["octet-stream", "x-tar"] {
         let pointer = format!("\"application/{kind}\": {{\n");
         let mut bodies = saggar_server::openapi_text().split(pointer.as_str()).skip(1).peekable();

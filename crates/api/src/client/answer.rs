@@ -1,4 +1,4 @@
-//! Answers: a value of a type, nothing, a stream, or a problem.
+//! Responses: a value, nothing, a stream, or a problem.
 
 use hyper::Response;
 use hyper::StatusCode;
@@ -10,19 +10,19 @@ use super::body::Download;
 use super::error::Error;
 use crate::problem::{PROBLEM_MEDIA_TYPE, Problem};
 
-/// Largest value that is taken: the output an exec may keep, written as JSON, fits.
+/// Maximum size of a value: the kept output of an exec, as JSON, fits.
 const VALUE_BYTES_MAX: usize = 128 << 20;
-/// Largest problem that is taken.
+/// Maximum size of a problem.
 const PROBLEM_BYTES_MAX: usize = 256 << 10;
 
-/// A good answer, its body still to come.
+/// A successful response whose body has not been read.
 pub(crate) struct Answer {
     headers: HeaderMap,
     body: Incoming,
 }
 
 impl Answer {
-    /// Sorts an answer into good and problem.
+    /// Turns an error status into an [`Error`].
     pub(crate) async fn of(response: Response<Incoming>) -> Result<Self, Error> {
         let (parts, body) = response.into_parts();
         if parts.status.is_success() {
@@ -40,7 +40,7 @@ impl Answer {
         serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
     }
 
-    /// Reads to the end, so that the connection can be used again.
+    /// Reads to the end, so that the connection can be reused.
     pub(crate) async fn done(self) -> Result<(), Error> {
         self.into_download().collect(VALUE_BYTES_MAX).await.map(|_| ())
     }
@@ -50,7 +50,7 @@ impl Answer {
     }
 }
 
-/// A problem as the server told it, or what can be said when something else answered.
+/// The problem that the server sent, or an error if another program answered.
 pub(crate) async fn problem(status: StatusCode, headers: &HeaderMap, body: Incoming) -> Error {
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     if !is_media_type(headers, PROBLEM_MEDIA_TYPE) {

@@ -1,4 +1,4 @@
-//! A WebSocket to an exec, in two halves that can be used at the same time.
+//! A WebSocket to an exec, split into two halves that can be used concurrently.
 
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -25,24 +25,24 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// Both halves.
 pub struct Attached {
-    /// What comes.
+    /// Receives from the exec.
     pub reader: AttachReader,
-    /// What goes.
+    /// Sends to the exec.
     pub writer: AttachWriter,
 }
 
-/// What comes from an exec.
+/// The receiving half.
 pub struct AttachReader(SplitStream<Socket>);
 
-/// What goes to an exec.
+/// The sending half.
 pub struct AttachWriter(SplitSink<Socket, Message>);
 
 /// One message from the server.
 #[derive(Debug)]
 pub enum AttachMessage {
-    /// The program printed something.
+    /// Output of the program.
     Output(OutputStream, Bytes),
-    /// Anything else.
+    /// Any other message.
     Reply(AttachReply),
 }
 
@@ -71,7 +71,7 @@ impl Attached {
 }
 
 impl AttachReader {
-    /// The next message; `None` when the server closed in good order.
+    /// The next message; `None` after a clean close by the server.
     pub async fn next(&mut self) -> Result<Option<AttachMessage>, Error> {
         while let Some(message) = self.0.next().await {
             match message.map_err(broken)? {
@@ -85,7 +85,7 @@ impl AttachReader {
                     return Ok(Some(AttachMessage::Reply(reply)));
                 }
                 Message::Close(_) => return Ok(None),
-                // Pings are answered by the library; the rest has no meaning here.
+                // The library answers pings; the others have no meaning here.
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
             }
         }
@@ -99,13 +99,13 @@ impl AttachWriter {
         self.0.send(Message::Binary(bytes.into())).await.map_err(broken)
     }
 
-    /// Sends anything else.
+    /// Sends any other message.
     pub async fn send(&mut self, request: &AttachRequest) -> Result<(), Error> {
         let text = serde_json::to_string(request).expect("our own types have only text keys");
         self.0.send(Message::Text(text.into())).await.map_err(broken)
     }
 
-    /// Says goodbye. The exec goes on.
+    /// Closes the connection. The exec keeps running.
     pub async fn close(mut self) -> Result<(), Error> {
         self.0.close().await.map_err(broken)
     }

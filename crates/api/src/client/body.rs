@@ -1,4 +1,4 @@
-//! Bodies: what is sent, from memory or from a reader of any length, and what comes back, piece by piece.
+//! Bodies: sent from memory or from a reader of any length, and received piece by piece.
 
 use std::io;
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::error::Error;
 
-/// How much is read from a reader at once.
+/// Size of one read from a reader, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// The body of a request.
 pub(crate) enum Body {
     /// All of it, in memory.
     Whole(Option<Bytes>),
-    /// Read as it is sent.
+    /// Read while it is sent.
     Streamed(Streamed),
 }
 
-/// A body that is read as it is sent.
+/// A body that is read while it is sent.
 pub(crate) struct Streamed {
     reader: Pin<Box<dyn AsyncRead + Send>>,
     buffer: BytesMut,
-    /// What is left of it, where that is known.
+    /// Remaining length, if known.
     left: Option<u64>,
 }
 
@@ -40,12 +40,12 @@ impl Body {
         Self::Whole(Some(bytes.into()))
     }
 
-    /// A reader's bytes; with a length, exactly so many or an error.
+    /// A reader's bytes. If a length is given, any other length is an error.
     pub(crate) fn streamed(reader: impl AsyncRead + Send + 'static, length: Option<u64>) -> Self {
         Self::Streamed(Streamed { reader: Box::pin(reader), buffer: BytesMut::new(), left: length })
     }
 
-    /// The same again, if it is still there.
+    /// The same body again; `None` if it was consumed.
     pub(crate) fn again(&self) -> Option<Self> {
         match self {
             Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
@@ -109,7 +109,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// A body that comes in, piece by piece.
+/// A response body, received piece by piece.
 #[derive(Debug)]
 pub struct Download {
     body: Incoming,
@@ -122,12 +122,12 @@ impl Download {
         Self { body, length }
     }
 
-    /// How much there is in all, where the server said.
+    /// The total length, if the server sent it.
     pub fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// The next piece; `None` at the end. A body that breaks off is an error, never an end.
+    /// The next piece; `None` at the end. A truncated body is an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| Error::broken("receiving", error))?;
@@ -140,7 +140,7 @@ impl Download {
         Ok(None)
     }
 
-    /// Everything, up to a bound.
+    /// The whole body; an error if it is longer than `most`.
     pub async fn collect(mut self, most: usize) -> Result<Vec<u8>, Error> {
         let mut all = Vec::new();
         while let Some(piece) = self.next().await? {

@@ -1,7 +1,8 @@
 //! Connections: HTTP/1 and HTTP/2, plain or TLS 1.3, pooled.
 //!
-//! hyper itself rather than reqwest: the server brings hyper anyway, and what reqwest adds (cookies, redirects, proxies) this API has no
-//! use for. Upgrades to WebSockets exist only in HTTP/1, so they have a pool of their own that never offers anything else.
+//! It uses hyper directly instead of reqwest: the server depends on hyper anyway, and this API doesn't need reqwest's
+//! additions (cookies, redirects, proxies). Upgrades to WebSockets exist only in HTTP/1, so they have their own pool
+//! that offers nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::options::ClientOptions;
 
 type Connections<B> = Pool<HttpsConnector<HttpConnector>, B>;
 
-/// The two pools.
+/// The two connection pools.
 #[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) calls: Connections<Body>,
@@ -50,7 +51,7 @@ fn tcp(options: &ClientOptions) -> HttpConnector {
 
 fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
-    // Reading the host's certificates takes milliseconds that a plain connection has no use for.
+    // Reading the host's certificates takes milliseconds, which a plain connection doesn't need.
     if options.url.starts_with("https://") {
         for certificate in CertificateDer::pem_slice_iter(&options.certificates) {
             let certificate = certificate.map_err(|error| Error::Certificates(error.to_string()))?;
@@ -68,7 +69,7 @@ fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// What a failed request says about itself: whether it ever left.
+/// Classifies a failed request by whether it was sent.
 pub(crate) fn failure(error: hyper_util::client::legacy::Error, url: &str) -> Error {
     let is_connect = error.is_connect();
     if is_connect && is_plain_http(&error) {
@@ -78,11 +79,12 @@ pub(crate) fn failure(error: hyper_util::client::legacy::Error, url: &str) -> Er
     if is_connect { Error::Connect { url: url.to_owned(), source } } else { Error::Broken { doing: "asking", source } }
 }
 
-/// Whether a TLS handshake was answered with what is no TLS, or by a server of ours that speaks none: that one says so with an alert.
+/// Whether a TLS handshake was answered with something other than TLS, or by one of our servers without TLS, which
+/// sends an alert.
 fn is_plain_http(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut below = Some(error);
     while let Some(cause) = below {
-        // An `io::Error` keeps what it wraps to itself, and gives as its source what is below that.
+        // An `io::Error` hides the error it wraps: its source is what is below that.
         let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let wrapped = wrapped.map(|inner| inner as &(dyn std::error::Error + 'static));
         for seen in [Some(cause), wrapped].into_iter().flatten() {
@@ -99,19 +101,19 @@ fn is_plain_http(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// Whether nothing listened there.
+/// Whether the connection was refused.
 pub(crate) fn is_refused(error: &Error) -> bool {
     matches!(error, Error::Connect { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// The operating system's own error where there is one below; layers above it only say "error".
+/// The operating system's own error, if there is one below; the layers above only say "error".
 fn root_cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     let mut below: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     let mut last = error.to_string();
     while let Some(cause) = below {
         if let Some(cause) = cause.downcast_ref::<io::Error>() {
             return match cause.get_ref() {
-                // One that wraps another knows less of its kind.
+                // An error that wraps another has a less specific kind.
                 Some(inner) if inner.is::<io::Error>() => {
                     below = Some(inner);
                     continue;

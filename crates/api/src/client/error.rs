@@ -1,4 +1,4 @@
-//! How a call can fail: the server said no, or there was no telling.
+//! How a call can fail: the server refused it, or the outcome is unknown.
 
 use std::io;
 
@@ -10,44 +10,44 @@ pub enum Error {
     /// The server answered with a problem.
     #[error("{0}")]
     Problem(Box<Problem>),
-    /// The address can't be one of a server.
-    #[error("{0:?} is not the address of a server")]
+    /// The URL is invalid.
+    #[error("{0:?} is not a valid server URL")]
     Address(String),
     /// No connection could be made: nothing was done.
     #[error("no connection to {url}")]
     Connect {
-        /// To where.
+        /// The URL.
         url: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What listens there doesn't speak TLS: nothing was done.
+    /// The server doesn't use TLS: nothing was done.
     #[error("{url} speaks plain HTTP, not HTTPS")]
     PlainHttp {
-        /// Where.
+        /// The URL.
         url: String,
     },
-    /// The certificates that a connection would be checked against can't be read.
+    /// The trusted certificates can't be read.
     #[error("the certificates can't be used: {0}")]
     Certificates(String),
-    /// The connection broke off; whether the server had done it isn't known.
-    #[error("the connection broke off while {doing}")]
+    /// The connection broke; the request may or may not have been carried out.
+    #[error("the connection was lost while {doing}")]
     Broken {
-        /// What was being done.
+        /// What was in progress.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The server took longer than allowed; whether it did it isn't known.
-    #[error("no answer within {0} seconds")]
+    /// The time limit was exceeded; the request may or may not have been carried out.
+    #[error("no response within {0} seconds")]
     Timeout(u64),
-    /// Something answered that doesn't speak this API.
-    #[error("the answer is not one of this API: {0}")]
+    /// The response doesn't belong to this API.
+    #[error("the response is not from this API: {0}")]
     Answer(String),
 }
 
 impl Error {
-    /// The problem, if the server told one.
+    /// The problem, if the server sent one.
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::Problem(problem) => Some(problem),
@@ -61,11 +61,11 @@ impl Error {
         }
     }
 
-    /// Whether the connection was lost, so that a stream may be taken up again.
+    /// Whether the connection was lost, so that a stream may be resumed.
     pub(crate) fn is_lost_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Broken { .. } | Self::Timeout(_) => true,
-            // A server that is starting again says so before it takes requests.
+            // A restarting server answers with this status before it accepts requests.
             Self::Problem(problem) => problem.status == 503,
             Self::Address(_) | Self::PlainHttp { .. } | Self::Certificates(_) | Self::Answer(_) => false,
         }

@@ -1,4 +1,4 @@
-//! Streams of server-sent events: a sandbox's, and those of watched files.
+//! Streams of server-sent events: of a sandbox, and of watched files.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::file::{FileEvent, WatchQuery};
 use crate::route;
 use crate::sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder};
 
-/// Silence after which a connection is taken for dead. Servers send something, a comment at least, far more often.
+/// A connection without any data for this long is considered dead. Servers send at least a comment far more often.
 const SILENCE_MAX: Duration = Duration::from_secs(90);
 
-/// One connection's worth of events.
+/// The events of one connection.
 pub(crate) struct Events {
     body: Download,
     decoder: SseDecoder,
@@ -35,7 +35,7 @@ impl Events {
         Ok(Self { body: answer.into_download(), decoder: SseDecoder::default(), waiting: VecDeque::new() })
     }
 
-    /// The next event; `None` when the server closed the stream.
+    /// The next event; `None` if the server closed the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<ServerSentEvent>, Error> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -57,7 +57,7 @@ pub(crate) fn parse<T: DeserializeOwned>(event: &ServerSentEvent) -> Result<T, E
     serde_json::from_str(&event.data).map_err(|error| Error::Answer(error.to_string()))
 }
 
-/// A sandbox's events as they happen. Taken up again where it broke off.
+/// A sandbox's events as they happen. Resumed after a lost connection.
 pub struct SandboxEvents {
     sandbox: SandboxHandle,
     query: EventsQuery,
@@ -99,7 +99,7 @@ async fn connect(sandbox: &SandboxHandle, query: &EventsQuery) -> Result<Events,
     Events::open(call).await
 }
 
-/// What happens to watched files. Not taken up again when it breaks: what happened meanwhile nobody knows.
+/// Changes to watched files. Not resumed after a lost connection, because the changes in between are unknown.
 pub struct FileWatch {
     events: Events,
 }
@@ -110,7 +110,7 @@ impl FileWatch {
         Ok(Self { events: Events::open(call).await? })
     }
 
-    /// The next event; `None` when the sandbox has ended.
+    /// The next event; `None` if the sandbox has ended.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, Error> {
         match self.events.next().await? {
             Some(event) => parse(&event).map(Some),

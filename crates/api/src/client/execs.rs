@@ -1,4 +1,4 @@
-//! Execs: started, waited for, followed, signalled, sent to.
+//! Execs: start, wait, follow, signal, send input.
 
 use hyper::Method;
 use saggar_domain::ExecId;
@@ -16,31 +16,32 @@ use crate::route;
 use crate::stream::StreamQuery;
 
 impl SandboxHandle {
-    /// Runs a program to its end. Takes as long as the program does; one that takes longer than any connection lasts is better streamed.
+    /// Runs a program to its end. Takes as long as the program does; use a stream for a program that outlasts a
+    /// connection.
     pub async fn run(&self, exec: &StartExec) -> Result<ExecResult, Error> {
         let exec = StartExec { wait: true, ..exec.clone() };
         self.call(Method::POST, route::EXECS).json(&exec).value_whenever().await
     }
 
-    /// Starts a program, and leaves it to itself.
+    /// Starts a program in the background.
     pub async fn start(&self, exec: &StartExec) -> Result<Exec, Error> {
         let exec = StartExec { wait: false, ..exec.clone() };
         self.call(Method::POST, route::EXECS).json(&exec).value().await
     }
 
-    /// Starts a program, and follows it.
+    /// Starts a program and follows its output.
     pub async fn stream(&self, exec: &StartExec) -> Result<ExecStream, Error> {
         let exec = StartExec { wait: true, ..exec.clone() };
         ExecStream::start(self.clone(), &exec).await
     }
 
-    /// Its execs, newest first.
+    /// The sandbox's execs, newest first.
     pub async fn execs(&self) -> Result<ExecList, Error> {
         self.call(Method::GET, route::EXECS).value().await
     }
 }
 
-/// One exec of a sandbox.
+/// An exec of a sandbox.
 #[derive(Clone, Debug)]
 pub struct ExecHandle {
     sandbox: SandboxHandle,
@@ -52,17 +53,17 @@ impl ExecHandle {
         Self { sandbox, id }
     }
 
-    /// Its id.
+    /// The exec's id.
     pub fn id(&self) -> &ExecId {
         &self.id
     }
 
-    /// The sandbox it is in.
+    /// Its sandbox.
     pub fn sandbox(&self) -> &SandboxHandle {
         &self.sandbox
     }
 
-    /// What there is to say of it, with the output that is kept.
+    /// The exec with its kept output.
     pub async fn get(&self) -> Result<ExecResult, Error> {
         self.call(Method::GET, route::EXEC).value().await
     }
@@ -87,12 +88,12 @@ impl ExecHandle {
         self.call(Method::POST, route::EXEC_SIGNAL).json(signal).done().await
     }
 
-    /// Gives its terminal another size.
+    /// Resizes its terminal.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), Error> {
         self.call(Method::POST, route::EXEC_RESIZE).json(&size).done().await
     }
 
-    /// A WebSocket to it: both ways at once, for terminals.
+    /// Opens a WebSocket to it, for terminals.
     pub async fn attach(&self, query: AttachQuery) -> Result<Attached, Error> {
         Attached::open(self, query).await
     }

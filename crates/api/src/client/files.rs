@@ -1,4 +1,4 @@
-//! Files of a sandbox: contents as streams in both directions, so that their size doesn't matter.
+//! Files of a sandbox. Contents are streamed in both directions, so their size doesn't matter.
 
 use hyper::Method;
 use tokio::io::AsyncRead;
@@ -22,14 +22,14 @@ impl SandboxHandle {
         Ok(self.call(Method::GET, route::FILES).query(query).answer().await?.into_download())
     }
 
-    /// Reads part of a file, from one byte to before another; without an end, to the file's.
+    /// Reads part of a file, from one byte up to but excluding another; without an end, to the end of the file.
     pub async fn read_file_range(&self, query: &FileQuery, from: u64, to: Option<u64>) -> Result<Download, Error> {
         let last = to.map(|to| to.saturating_sub(1).to_string()).unwrap_or_default();
         let call = self.call(Method::GET, route::FILES).query(query).header("range", &format!("bytes={from}-{last}"));
         Ok(call.answer().await?.into_download())
     }
 
-    /// Writes a file: all of it appears at once, or nothing. With a length, exactly so many bytes are read or it is an error.
+    /// Writes a file atomically. If a length is given, any other length is an error.
     pub async fn write_file(
         &self,
         query: &WriteQuery,
@@ -45,7 +45,7 @@ impl SandboxHandle {
         self.call(Method::DELETE, route::FILES).query(query).done().await
     }
 
-    /// Looks at an entry.
+    /// Returns information about an entry.
     pub async fn stat_file(&self, query: &StatQuery) -> Result<FileEntry, Error> {
         self.call(Method::GET, route::FILES_STAT).query(query).value().await
     }
@@ -55,32 +55,32 @@ impl SandboxHandle {
         self.call(Method::GET, route::FILES_LIST).query(query).value().await
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn make_directory(&self, directory: &MakeDirectory) -> Result<(), Error> {
         self.call(Method::POST, route::FILES_MKDIR).json(directory).done().await
     }
 
-    /// Gives an entry another name.
+    /// Renames an entry.
     pub async fn move_file(&self, change: &MoveFile) -> Result<(), Error> {
         self.call(Method::POST, route::FILES_MOVE).json(change).done().await
     }
 
-    /// Names and values kept with a file.
+    /// The metadata of a file.
     pub async fn file_metadata(&self, query: &FileQuery) -> Result<Metadata, Error> {
         self.call(Method::GET, route::FILES_METADATA).query(query).value().await
     }
 
-    /// Keeps names and values with a file, instead of those there were.
+    /// Replaces the metadata of a file.
     pub async fn set_file_metadata(&self, query: &FileQuery, metadata: &Metadata) -> Result<Metadata, Error> {
         self.call(Method::PUT, route::FILES_METADATA).query(query).json(metadata).value().await
     }
 
-    /// Hears of changes.
+    /// Watches for changes.
     pub async fn watch_files(&self, query: &WatchQuery) -> Result<FileWatch, Error> {
         FileWatch::open(self, query).await
     }
 
-    /// A whole tree as a tar archive.
+    /// Downloads a directory tree as a tar archive.
     pub async fn download_tree(&self, query: &FileQuery) -> Result<Download, Error> {
         let call = self.call(Method::GET, route::FILES_TREE).query(query);
         Ok(call.accept(ARCHIVE).answer().await?.into_download())
@@ -96,7 +96,7 @@ impl SandboxHandle {
         call.body(Body::streamed(archive, None), ARCHIVE).value_whenever().await
     }
 
-    /// A URL for one file that works without a key.
+    /// Creates a URL for one file that works without a key.
     pub async fn sign_file(&self, sign: &SignFile) -> Result<SignedUrl, Error> {
         self.call(Method::POST, route::FILES_SIGN).json(sign).value().await
     }

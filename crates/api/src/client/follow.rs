@@ -1,7 +1,7 @@
-//! The output of an exec as it comes, whatever happens to the connection.
+//! The output of an exec as it comes, across lost connections.
 //!
-//! Every event tells the place after it; when the connection is lost, the stream is asked for again from the last place. So each byte
-//! comes once and in order, unless the server no longer has it: then there is a gap, and it is told.
+//! Every event has the position after it. After a lost connection the stream is requested again from the last
+//! position. So each byte comes once and in order, unless the server no longer has it: then there is a gap event.
 
 use hyper::Method;
 use saggar_domain::ExecId;
@@ -21,7 +21,7 @@ pub struct ExecStream {
     exec: Option<ExecId>,
     query: StreamQuery,
     stream: Resuming,
-    /// The id of the last event: where to go on.
+    /// The id of the last event: the position to resume from.
     place: Option<String>,
     offsets: Offsets,
     has_ended: bool,
@@ -34,7 +34,7 @@ impl ExecStream {
         Ok(Self::new(sandbox, None, StreamQuery::default(), events))
     }
 
-    /// Follows one that runs, or has run.
+    /// Follows a running or ended exec.
     pub(crate) async fn attach(exec: &ExecHandle, query: StreamQuery) -> Result<Self, Error> {
         let events = connect(exec, &query, None).await?;
         Ok(Self::new(exec.sandbox().clone(), Some(exec.id().clone()), query, events))
@@ -45,15 +45,15 @@ impl ExecStream {
         Self { sandbox, exec, query, stream, place: None, offsets: Offsets::default(), has_ended: false }
     }
 
-    /// The exec, once the stream has told it.
+    /// The exec, once the stream has named it.
     pub fn exec(&self) -> Option<ExecHandle> {
         self.exec.clone().map(|id| self.sandbox.exec(id))
     }
 
-    /// The next event; `None` after the last one. `Started` comes once, however often the connection is made.
+    /// The next event; `None` after the last one. `Started` comes once, even if the connection is re-established.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
         while !self.has_ended {
-            // One that broke off before it told which exec it is can't be gone on with.
+            // A stream that broke before it named its exec can't be resumed.
             let connect = self.exec.clone().map(|id| {
                 let (sandbox, query, place) = (&self.sandbox, &self.query, self.place.as_deref());
                 async move || connect(&sandbox.exec(id), query, place).await

@@ -9,7 +9,7 @@ use crate::key::{CreateKey, CreatedKey, KeyList};
 use crate::route;
 
 impl Client {
-    /// Makes a key in the project of ours. Its secret is in this answer only.
+    /// Creates a key in our project. Only this response has its secret.
     pub async fn create_key(&self, key: &CreateKey) -> Result<CreatedKey, Error> {
         self.post(route::KEYS).json(key).value().await
     }
@@ -19,7 +19,7 @@ impl Client {
         self.get(route::KEYS).value().await
     }
 
-    /// Makes a key stop working, at once.
+    /// Revokes a key, effective immediately.
     pub async fn revoke_key(&self, key: &KeyId) -> Result<(), Error> {
         self.request(Method::DELETE, &route::KEY.replace("{key}", key.as_str())).done().await
     }

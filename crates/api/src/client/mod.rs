@@ -1,7 +1,8 @@
 //! A client for the API: every endpoint as a typed call.
 //!
-//! Cheap to clone; connections are pooled underneath. Calls may be dropped at any await: what the server had begun goes on or not as the
-//! server decides, and nothing on this side is left half-done. Nothing is retried but idempotent calls whose connection was refused.
+//! Cheap to clone; connections are pooled. Calls may be cancelled at any await: the server then completes the request
+//! or not, and nothing is left half-done on this side. Only idempotent calls whose connection was refused are
+//! retried.
 
 mod answer;
 mod attach;

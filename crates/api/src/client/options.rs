@@ -1,31 +1,31 @@
-//! What a client needs to know: where the server is, the key, which certificates to trust, how long to wait.
+//! A client's options: the server's URL, the key, trusted certificates, timeouts.
 
 use std::time::Duration;
 
 use crate::secret::Secret;
 
-/// Everything a client is made from.
+/// A client's options.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Such as `http://127.0.0.1:7420`; a path in front of the API's own is kept.
+    /// Such as `http://127.0.0.1:7420`; a path before the API's own is kept.
     pub url: String,
     /// The API key.
     pub key: Option<Secret>,
-    /// Certificates in PEM to trust besides the host's, such as a server's self-made one.
+    /// Additional trusted certificates in PEM, such as a server's self-signed one.
     pub certificates: Vec<u8>,
-    /// How long a connection may take to be made.
+    /// Time limit for making a connection.
     pub connect_timeout: Duration,
-    /// How long an ordinary call may take. Streams, files and waiting for an exec have no such end.
+    /// Time limit for an ordinary call. It doesn't apply to streams, files and waiting for an exec.
     pub call_timeout: Duration,
-    /// How often an idempotent call whose connection is refused is made, all in all.
+    /// Maximum number of attempts of an idempotent call whose connection is refused.
     pub attempts_max: u32,
 }
 
 impl ClientOptions {
-    /// Where a server listens unless told otherwise.
+    /// The default address of a server.
     pub const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 
-    /// Everything by default but the address.
+    /// The defaults with this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -37,7 +37,7 @@ impl ClientOptions {
         }
     }
 
-    /// The same with a key.
+    /// Sets the key.
     pub fn with_key(mut self, key: Secret) -> Self {
         self.key = Some(key);
         self

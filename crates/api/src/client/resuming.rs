@@ -1,14 +1,14 @@
-//! A stream of events that is taken up again when its connection breaks: where to go on is for whoever follows it to say.
+//! A stream of events that is resumed after a lost connection. The caller provides the position.
 
 use super::error::Error;
 use super::events::Events;
 use super::retry;
 use crate::sse::ServerSentEvent;
 
-/// How often in a row a stream is taken up again without hearing anything.
+/// Maximum number of reconnections in a row without an event.
 const RESUMES_MAX: u32 = 10;
 
-/// A stream, whatever connections it takes.
+/// A stream across connections.
 pub(crate) struct Resuming {
     what: &'static str,
     events: Option<Events>,
@@ -16,13 +16,13 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// Goes on from a connection. `what` is being done, for who is told that it can't be.
+    /// Starts with a connection. `what` is the activity, for error messages.
     pub(crate) fn from(events: Events, what: &'static str) -> Self {
         Self { what, events: Some(events), failures: 0 }
     }
 
-    /// The next event; `None` when the connection is lost, which may mean that all is told: asked again, it is made again by `connect`, after a
-    /// while. Without that a loss is an error. May be cancelled at its await.
+    /// The next event; `None` if the connection was lost, possibly because the stream is complete. The next call
+    /// reconnects with `connect`, after a delay. Without `connect` a loss is an error. May be cancelled at its await.
     pub(crate) async fn next<C>(&mut self, connect: Option<C>) -> Result<Option<ServerSentEvent>, Error>
     where
         C: AsyncFnOnce() -> Result<Events, Error>,

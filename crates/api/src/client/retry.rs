@@ -1,22 +1,21 @@
-//! How long to wait before trying again: twice as long each time, up to a bound, with chance in it so that clients of a server that
-//! comes back don't come all at once.
+//! Exponential backoff with jitter, so that the clients of a restarted server don't return all at once.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-/// Before the second attempt, at most.
+/// Maximum delay before the second attempt.
 const FIRST_MS: u64 = 50;
-/// Before any later one, at most.
+/// Maximum delay before any later attempt.
 const LONGEST_MS: u64 = 3_000;
 
-/// How long to wait after this many failures: between half and all of what the bound allows.
+/// The delay after this many failures: between half of the bound and all of it.
 pub(crate) fn delay(failures: u32) -> Duration {
     let most = FIRST_MS.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_MS);
     Duration::from_millis(most / 2 + random_word() % (most / 2 + 1))
 }
 
-/// A key that no other call has: the standard library's hash seeds come from the kernel.
+/// A random idempotency key: the standard library's hash seeds come from the kernel.
 pub(crate) fn fresh_key() -> String {
     format!("{:016x}{:016x}", random_word(), random_word())
 }

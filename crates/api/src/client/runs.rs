@@ -1,4 +1,4 @@
-//! Runs: begun, listed, looked at, followed, told things, forked.
+//! Runs: start, list, read, follow, signal, fork.
 
 use hyper::Method;
 use saggar_domain::RunId;
@@ -15,12 +15,12 @@ use crate::run::{
 };
 
 impl Client {
-    /// Begins a run, under an idempotency key of its own.
+    /// Starts a run, with a generated idempotency key.
     pub async fn start_run(&self, run: &StartRun) -> Result<Run, Error> {
         self.start_run_once(run, &fresh_key()).await
     }
 
-    /// Begins a run, or finds the one that was begun with this idempotency key before.
+    /// Starts a run, or returns the one that was started with this idempotency key before.
     pub async fn start_run_once(&self, run: &StartRun, key: &str) -> Result<Run, Error> {
         let call = self.post(route::RUNS).header(route::header::IDEMPOTENCY_KEY, key);
         call.idempotent().json(run).value().await
@@ -31,13 +31,13 @@ impl Client {
         self.get(route::RUNS).query(query).value().await
     }
 
-    /// One run, whether it exists or not.
+    /// A handle for a run, which need not exist.
     pub fn run(&self, id: RunId) -> RunHandle {
         RunHandle { client: self.clone(), id }
     }
 }
 
-/// One run of a server.
+/// A run on a server.
 #[derive(Clone, Debug)]
 pub struct RunHandle {
     client: Client,
@@ -45,12 +45,12 @@ pub struct RunHandle {
 }
 
 impl RunHandle {
-    /// Its id.
+    /// The run's id.
     pub fn id(&self) -> &RunId {
         &self.id
     }
 
-    /// What there is to say of it.
+    /// Reads the run.
     pub async fn get(&self) -> Result<Run, Error> {
         self.call(Method::GET, route::RUN).value().await
     }
@@ -60,54 +60,55 @@ impl RunHandle {
         self.call(Method::GET, route::RUN_JOURNAL).query(query).value().await
     }
 
-    /// Its journal as it grows, until it is over. Taken up again when the connection breaks.
+    /// Follows its journal until the run is over. Resumed after a lost connection.
     pub async fn follow(&self, query: &JournalQuery) -> Result<RunEntries, Error> {
         RunEntries::open(self.clone(), query.after.unwrap_or(0)).await
     }
 
-    /// Says something to it. Without an id of its own it is given one here, so that it is taken once however often it is sent.
+    /// Sends it a message. Without an id one is generated, so that the message is delivered once even if the request
+    /// is repeated.
     pub async fn signal(&self, signal: &SignalRun) -> Result<(), Error> {
         let signal = SignalRun { id: Some(signal.id.clone().unwrap_or_else(fresh_key)), ..signal.clone() };
         self.call(Method::POST, route::RUN_SIGNAL).idempotent().json(&signal).done().await
     }
 
-    /// Lets it begin no new effect.
+    /// Pauses it: no new effect starts.
     pub async fn pause(&self) -> Result<(), Error> {
         self.call(Method::POST, route::RUN_PAUSE).idempotent().done().await
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub async fn resume(&self) -> Result<(), Error> {
         self.call(Method::POST, route::RUN_RESUME).idempotent().done().await
     }
 
-    /// Stops it for good.
+    /// Cancels it for good.
     pub async fn cancel(&self) -> Result<(), Error> {
         self.call(Method::POST, route::RUN_CANCEL).idempotent().done().await
     }
 
-    /// Decides about a step that nobody knows of.
+    /// Decides about a step whose outcome is unknown.
     pub async fn decide(&self, step: u64, decide: &DecideStep) -> Result<(), Error> {
         let route = route::RUN_DECIDE.replace("{step}", &step.to_string());
         self.call(Method::POST, &route).json(decide).done().await
     }
 
-    /// Begins another from its past.
+    /// Starts a new run from its history.
     pub async fn fork(&self, fork: &ForkRun) -> Result<Run, Error> {
         self.call(Method::POST, route::RUN_FORK).json(fork).value().await
     }
 
-    /// Removes it, once it is over.
+    /// Removes it; it must be over.
     pub async fn remove(&self) -> Result<(), Error> {
         self.call(Method::DELETE, route::RUN).done().await
     }
 
-    /// Derives it again.
+    /// Replays it.
     pub async fn replay(&self) -> Result<ReplayReport, Error> {
         self.call(Method::GET, route::RUN_REPLAY).value().await
     }
 
-    /// All of it, as a fixture.
+    /// Exports it as a fixture.
     pub async fn export(&self) -> Result<Value, Error> {
         self.call(Method::GET, route::RUN_EXPORT).value().await
     }
@@ -117,7 +118,7 @@ impl RunHandle {
     }
 }
 
-/// A run's journal as it grows. Taken up again where it broke off.
+/// A run's journal as it grows. Resumed after a lost connection.
 pub struct RunEntries {
     run: RunHandle,
     after: u64,
@@ -141,7 +142,7 @@ impl RunEntries {
                     self.has_ended = entry["event"] == "run_finished";
                     return Ok(Some(entry));
                 }
-                // It may have ended while nobody listened, after the last entry that we have.
+                // The run may have ended while the connection was lost, after the last entry that we have.
                 None => {
                     let run = self.run.get().await;
                     self.has_ended = run.is_ok_and(|run| run.outcome.is_some() && run.entries <= self.after);

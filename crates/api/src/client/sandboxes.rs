@@ -1,4 +1,4 @@
-//! Sandboxes: made, listed, looked at, changed, paused, ended; and the server itself.
+//! Sandboxes: create, list, read, change, pause, end; and the server itself.
 
 use hyper::Method;
 use saggar_domain::{Capabilities, ExecId, SandboxId};
@@ -20,17 +20,17 @@ impl Client {
         self.get(route::HEALTH).value().await
     }
 
-    /// What the server's host can give.
+    /// The capabilities of the server's host.
     pub async fn capabilities(&self) -> Result<Capabilities, Error> {
         self.get(route::CAPABILITIES).value().await
     }
 
-    /// Makes a sandbox, under an idempotency key of its own.
+    /// Creates a sandbox, with a generated idempotency key.
     pub async fn create(&self, sandbox: &CreateSandbox) -> Result<CreatedSandbox, Error> {
         self.create_once(sandbox, &fresh_key()).await
     }
 
-    /// Makes a sandbox, or finds the one that was made with this idempotency key before.
+    /// Creates a sandbox, or returns the one that was created with this idempotency key before.
     pub async fn create_once(&self, sandbox: &CreateSandbox, key: &str) -> Result<CreatedSandbox, Error> {
         let call = self.post(route::SANDBOXES).header(route::header::IDEMPOTENCY_KEY, key);
         call.idempotent().json(sandbox).value().await
@@ -41,13 +41,13 @@ impl Client {
         self.get(route::SANDBOXES).query(query).value().await
     }
 
-    /// One sandbox, whether it exists or not.
+    /// A handle for a sandbox, which need not exist.
     pub fn sandbox(&self, id: SandboxId) -> SandboxHandle {
         SandboxHandle { client: self.clone(), id }
     }
 }
 
-/// One sandbox of a server.
+/// A sandbox on a server.
 #[derive(Clone, Debug)]
 pub struct SandboxHandle {
     client: Client,
@@ -55,12 +55,12 @@ pub struct SandboxHandle {
 }
 
 impl SandboxHandle {
-    /// Its id.
+    /// The sandbox's id.
     pub fn id(&self) -> &SandboxId {
         &self.id
     }
 
-    /// What there is to say of it, also after its end.
+    /// Reads the sandbox, also after its end.
     pub async fn get(&self) -> Result<Sandbox, Error> {
         self.call(Method::GET, route::SANDBOX).value().await
     }
@@ -70,12 +70,12 @@ impl SandboxHandle {
         self.call(Method::PATCH, route::SANDBOX).json(change).value().await
     }
 
-    /// Lets it live so long from now.
+    /// Sets its remaining lifetime.
     pub async fn set_timeout(&self, timeout: &SetTimeout) -> Result<Sandbox, Error> {
         self.call(Method::POST, route::TIMEOUT).json(timeout).value().await
     }
 
-    /// Ends it. When this returns, all of it is dead and gone; ending it again says the same.
+    /// Ends it. When this returns, all its processes are dead and it is cleaned up; ending it again returns the same.
     pub async fn kill(&self) -> Result<Sandbox, Error> {
         self.call(Method::DELETE, route::SANDBOX).value().await
     }
@@ -85,32 +85,32 @@ impl SandboxHandle {
         self.call(Method::POST, route::PAUSE).value().await
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub async fn resume(&self, resume: &ResumeSandbox) -> Result<Sandbox, Error> {
         self.call(Method::POST, route::RESUME).json(resume).value().await
     }
 
-    /// What it uses.
+    /// Its resource usage.
     pub async fn metrics(&self) -> Result<Metrics, Error> {
         self.call(Method::GET, route::METRICS).value().await
     }
 
-    /// What happened to it so far.
+    /// Its events so far.
     pub async fn events(&self, query: &EventsQuery) -> Result<EventList, Error> {
         self.call(Method::GET, route::EVENTS).query(query).value().await
     }
 
-    /// What happens to it from a number on, until it has ended. Taken up again when the connection breaks.
+    /// Follows its events until it has ended. Resumed after a lost connection.
     pub async fn follow_events(&self, query: &EventsQuery) -> Result<SandboxEvents, Error> {
         SandboxEvents::open(self.clone(), *query).await
     }
 
-    /// What happened as lines of text, with the tails of its execs' output.
+    /// Its events as lines of text, with the end of its execs' output.
     pub async fn logs(&self) -> Result<super::Download, Error> {
         Ok(self.call(Method::GET, route::LOGS).answer().await?.into_download())
     }
 
-    /// One of its execs, whether it exists or not.
+    /// A handle for one of its execs, which need not exist.
     pub fn exec(&self, exec: ExecId) -> ExecHandle {
         ExecHandle::new(self.clone(), exec)
     }

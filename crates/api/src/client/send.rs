@@ -1,4 +1,4 @@
-//! One call: the request made, sent, tried again where that is safe, and its answer sorted into good and problem.
+//! One call: builds the request, sends it, retries if that is safe, and turns error statuses into errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::error::Error;
 use super::options::ClientOptions;
 use super::retry;
 
-/// Talks to one server with one key.
+/// A client of one server with one key.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -30,7 +30,7 @@ struct Shared {
 }
 
 impl Client {
-    /// A client; nothing is connected yet.
+    /// Doesn't connect yet.
     pub fn new(options: ClientOptions) -> Result<Self, Error> {
         let base = options.url.trim_end_matches('/').to_owned();
         let address = || Error::Address(options.url.clone());
@@ -52,7 +52,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { base, authorization, pools, options }) })
     }
 
-    /// Where the server is.
+    /// The server's URL.
     pub fn url(&self) -> &str {
         &self.shared.base
     }
@@ -74,7 +74,7 @@ impl Client {
     }
 }
 
-/// A call in the making.
+/// A call that is being built.
 pub(crate) struct Call {
     client: Client,
     method: Method,
@@ -114,7 +114,7 @@ impl Call {
         self
     }
 
-    /// A header whose value may not be one, as when it came from elsewhere; it is then left out.
+    /// Adds a header. A value that isn't valid in a header is left out.
     pub(crate) fn header(mut self, name: &'static str, value: &str) -> Self {
         if let Ok(value) = HeaderValue::try_from(value) {
             self.headers.push((HeaderName::from_static(name), value));
@@ -122,30 +122,30 @@ impl Call {
         self
     }
 
-    /// Safe to make twice although its method alone doesn't say so.
+    /// Marks a call as safe to repeat although its method isn't.
     pub(crate) fn idempotent(mut self) -> Self {
         self.is_idempotent = true;
         self
     }
 
-    /// The answer's value, within the time for ordinary calls.
+    /// The response's value, within the time limit of ordinary calls.
     pub(crate) async fn value<T: DeserializeOwned>(self) -> Result<T, Error> {
         let limit = self.client.shared.options.call_timeout;
         within(limit, async { self.answer().await?.value().await }).await
     }
 
-    /// That it was done, within the time for ordinary calls.
+    /// Waits for completion, within the time limit of ordinary calls.
     pub(crate) async fn done(self) -> Result<(), Error> {
         let limit = self.client.shared.options.call_timeout;
         within(limit, async { self.answer().await?.done().await }).await
     }
 
-    /// The answer's value, however long it takes.
+    /// The response's value, without a time limit.
     pub(crate) async fn value_whenever<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.answer().await?.value().await
     }
 
-    /// The answer with its body still to come, however long it takes; a problem is an error.
+    /// The response with an unread body, without a time limit; a problem is an error.
     pub(crate) async fn answer(self) -> Result<Answer, Error> {
         let mut failures = 0;
         let mut body = self.body;
@@ -190,7 +190,7 @@ fn request<B>(
     if let Some(authorization) = &shared.authorization {
         request = request.header(AUTHORIZATION, authorization);
     }
-    // The base was checked when the client was made, and what follows it is our own.
+    // The base URL was checked when the client was created, and the rest is our own.
     request.body(body).map_err(|_| Error::Address(shared.base.clone()))
 }
 

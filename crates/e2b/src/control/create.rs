@@ -1,4 +1,4 @@
-//! Making a sandbox as E2B's clients ask for it.
+//! Creates a sandbox for E2B's clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use super::words::unsupported;
 use crate::object::Object;
 use crate::state::Shared;
 
-/// The template that is there.
+/// The built-in template.
 pub(super) const TEMPLATE: &str = "base";
 
-/// Whether a name is that of a template that is there.
+/// Whether a name is that of a built-in template.
 pub(super) fn is_built_in(name: &str) -> bool {
     matches!(name, TEMPLATE | "base:latest" | "base:default")
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Asked {
@@ -46,10 +46,10 @@ struct Asked {
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
     network: Option<Object<Network>>,
-    // Every sandbox is: the token is always asked for.
+    // Every sandbox is secure: its token is always required.
     #[serde(rename = "secure")]
     _secure: Option<bool>,
-    /// Whatever else is asked for.
+    /// All other fields.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -59,7 +59,6 @@ struct AutoResume {
     enabled: Option<bool>,
 }
 
-/// Makes a sandbox.
 pub(super) async fn create(
     allowed: Allowed<Create>,
     State(server): State<Shared>,
@@ -75,7 +74,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, axum::Json(info::opened(&server, &name, &sandbox))).into_response())
 }
 
-/// The same, as clients asked before.
+/// The same for older clients.
 pub(super) async fn create_as_before(
     allowed: Allowed<Create>,
     server: State<Shared>,
@@ -116,12 +115,12 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     })
 }
 
-/// A pause that forgets what runs.
+/// A pause that doesn't keep the memory.
 pub(super) fn without_memory() -> Refusal {
-    unsupported("a pause that keeps only files is not supported yet", "pause with memory, which is the default")
+    unsupported("a pause without memory is not supported yet", "pause with memory, which is the default")
 }
 
-/// Refuses what is asked for beyond what is known here, unless it asks for nothing.
+/// Refuses unknown fields, unless they request nothing.
 fn check_rest(rest: &Map<String, Value>) -> Result<(), Refusal> {
     let asks = |value: &Value| match value {
         Value::Null | Value::Bool(false) => false,

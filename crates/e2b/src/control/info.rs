@@ -1,4 +1,4 @@
-//! Sandboxes as E2B's clients see them, and what they use.
+//! Sandboxes in the form of E2B's API, and their usage.
 
 use axum::extract::{FromRequestParts, State};
 use http::header::HOST;
@@ -16,12 +16,12 @@ use serde_json::{Map, Value, json};
 use crate::state::{E2b, Shared};
 use crate::{id, metrics};
 
-/// The version of E2B's agent whose protocol is spoken: clients leave out what older ones don't have.
+/// The version of E2B's agent whose protocol is implemented: clients avoid features that older ones lack.
 const ENVD_VERSION: &str = "0.6.4";
-/// Which machine of a cluster it is on: there is one.
+/// The machine in E2B's cluster: there is only one.
 const CLIENT_ID: &str = "saggar";
 
-/// A sandbox as it is told to whoever may open it.
+/// A sandbox, for a client that may open it.
 pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
     let mut shown = json!({
         "sandboxID": id::short(&sandbox.id),
@@ -38,7 +38,7 @@ pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
     shown
 }
 
-/// What a request calls this server.
+/// The client's name for this server.
 pub(super) struct Name(String);
 
 impl<S: Sync> FromRequestParts<S> for Name {
@@ -49,7 +49,7 @@ impl<S: Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// Below which name ports of sandboxes are found, by how the client got here: with the port it used.
+/// The domain of the sandboxes' ports, derived from the address that the client used, including its port.
 fn domain(server: &E2b, name: &Name) -> String {
     let port =
         name.0.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
@@ -59,14 +59,15 @@ fn domain(server: &E2b, name: &Name) -> String {
     }
 }
 
-/// A sandbox from its row. One that is paused has no time that runs; here it is told when it would have ended, the same at every look.
+/// A sandbox from its row. A paused one has no deadline; it is reported as when it would have ended, the same each
+/// time.
 pub(super) fn seen(row: store::Sandbox) -> Result<Sandbox, Refusal> {
     let end = row.asked.lifetime.deadline.map(wire::time);
     let sandbox = wire::sandbox(row, Vec::new())?;
     Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
 }
 
-/// A sandbox as it is listed.
+/// A sandbox in a list.
 pub(super) fn listed(sandbox: &Sandbox) -> Value {
     let started_at = sandbox.started_at.unwrap_or(sandbox.created_at);
     let metadata: Map<String, Value> =
@@ -94,7 +95,6 @@ fn state(state: SandboxState) -> &'static str {
     }
 }
 
-/// Looks at a sandbox.
 pub(super) async fn get(
     allowed: Allowed<Read>,
     State(server): State<Shared>,
@@ -115,7 +115,7 @@ pub(super) async fn get(
     Ok(axum::Json(shown))
 }
 
-/// A sandbox that lives, as it is now.
+/// A live sandbox in its current state.
 async fn live(server: &Shared, allowed: &Allowed<Read>) -> Result<Sandbox, Refusal> {
     let row = server.sandboxes.get(&allowed.permit).await?;
     let end = row.asked.lifetime.deadline.map(wire::time);
@@ -133,7 +133,7 @@ pub(super) struct Span {
     end: Option<u64>,
 }
 
-/// What a sandbox has used.
+/// The usage of a sandbox.
 pub(super) async fn metrics(
     allowed: Allowed<Read>,
     State(server): State<Shared>,
@@ -163,11 +163,11 @@ fn shown(used: metrics::Used) -> Value {
     })
 }
 
-/// Of many at once, which only a dashboard asks for.
+/// Metrics of many sandboxes, which only a dashboard requests.
 pub(super) async fn metrics_of_many(_known: Known) -> Refusal {
     Refusal::new(
         Code::UnsupportedCapability,
         "metrics of many sandboxes at once are not supported",
-        "ask for one after the other",
+        "request them one by one",
     )
 }

@@ -1,4 +1,4 @@
-//! The life of a sandbox as E2B's clients steer it.
+//! The lifecycle of a sandbox for E2B's clients.
 
 use std::time::Duration;
 
@@ -25,13 +25,12 @@ use crate::state::Shared;
 pub(super) struct Asked {
     /// Seconds from now.
     timeout: Option<u64>,
-    /// As older clients call it.
+    /// The name in older clients.
     duration: Option<u64>,
     memory: Option<bool>,
     auto_pause: Option<bool>,
 }
 
-/// Ends a sandbox.
 pub(super) async fn kill(
     allowed: Allowed<Kill>,
     readable: Allowed<Read>,
@@ -45,25 +44,25 @@ pub(super) async fn kill(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What holds for a sandbox, with another time to live.
+/// The sandbox's terms with another lifetime.
 async fn terms(server: &Shared, allowed: &Allowed<Change>, seconds: u64) -> Result<NewTerms, Refusal> {
     let lifetime = server.sandboxes.current(&allowed.permit).await?.asked.lifetime;
     Ok(NewTerms { ttl: Duration::from_secs(seconds), then: lifetime.on_deadline, idle_timeout: lifetime.idle_timeout })
 }
 
-/// Gives a sandbox another time to live, from now.
+/// Sets the remaining lifetime of a sandbox.
 pub(super) async fn set_timeout(
     allowed: Allowed<Change>,
     State(server): State<Shared>,
     Json(asked): Json<Asked>,
 ) -> Result<StatusCode, Refusal> {
-    let seconds = asked.timeout.ok_or_else(|| Refusal::invalid("timeout is missing", "give it in seconds"))?;
+    let seconds = asked.timeout.ok_or_else(|| Refusal::invalid("timeout is missing", "set it in seconds"))?;
     let terms = Some(terms(&server, &allowed, seconds).await?);
     server.sandboxes.patch(&allowed.permit, Patch { terms, ..Patch::default() }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Gives a sandbox more time, never less.
+/// Extends the lifetime of a sandbox, never shortens it.
 pub(super) async fn refresh(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
@@ -89,7 +88,6 @@ async fn prolong(
     Ok(())
 }
 
-/// Freezes a sandbox.
 pub(super) async fn pause(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
@@ -103,7 +101,7 @@ pub(super) async fn pause(
     if description.state == Held::Paused {
         return Err(Refusal::new(
             Code::Conflict,
-            format!("sandbox {} is paused already", id::short(&description.sandbox_id)),
+            format!("sandbox {} is already paused", id::short(&description.sandbox_id)),
             "",
         ));
     }
@@ -111,7 +109,7 @@ pub(super) async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Opens a sandbox again: resumed if it sleeps, and with at least so much time.
+/// Opens a sandbox again: resumes it if paused, with at least this lifetime.
 pub(super) async fn connect(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
@@ -138,7 +136,7 @@ pub(super) async fn connect(
     answer(&server, &readable, &name, status).await
 }
 
-/// Resumes a sandbox that sleeps, as clients asked before.
+/// Resumes a paused sandbox, for older clients.
 pub(super) async fn resume(
     allowed: Allowed<Change>,
     readable: Allowed<Read>,
@@ -150,7 +148,7 @@ pub(super) async fn resume(
     if description.state != Held::Paused {
         return Err(Refusal::new(
             Code::Conflict,
-            format!("sandbox {} is running already", id::short(&description.sandbox_id)),
+            format!("sandbox {} is already running", id::short(&description.sandbox_id)),
             "",
         ));
     }

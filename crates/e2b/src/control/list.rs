@@ -1,4 +1,4 @@
-//! Listing sandboxes as E2B's clients ask for it: by what is noted about them, their state, their age and their template.
+//! Lists sandboxes for E2B's clients: by metadata, state, age and template.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use super::create::is_built_in;
 use super::info;
 use crate::state::Shared;
 
-/// Sandboxes of a page unless another number is asked for.
+/// Default page size.
 const PAGE_DEFAULT: u32 = 100;
 
 #[derive(Debug, Default, Deserialize)]
@@ -35,7 +35,7 @@ pub(super) struct Asked {
     started_after: Option<String>,
 }
 
-/// A page of sandboxes, newest first unless asked otherwise.
+/// A page of sandboxes, newest first by default.
 pub(super) async fn list(
     allowed: Allowed<List>,
     State(server): State<Shared>,
@@ -66,7 +66,7 @@ pub(super) async fn list(
     Ok(response)
 }
 
-/// All that run, as clients asked before.
+/// All running sandboxes, for older clients.
 pub(super) async fn list_running(
     allowed: Allowed<List>,
     State(server): State<Shared>,
@@ -93,17 +93,17 @@ fn states(asked: &[String]) -> Result<BTreeSet<SandboxState>, Refusal> {
     let state = |name: &str| match name {
         "running" => Ok(SandboxState::Running),
         "paused" => Ok(SandboxState::Paused),
-        _ => Err(Refusal::invalid("there is no such state", "choose running, paused or both")),
+        _ => Err(Refusal::invalid("unknown state", "choose running, paused or both")),
     };
     let states = names.map(state).collect::<Result<BTreeSet<_>, _>>()?;
     Ok(if states.is_empty() { BTreeSet::from([SandboxState::Running, SandboxState::Paused]) } else { states })
 }
 
-/// Names and values as a query within the query. Clients escape each once more before that.
+/// Names and values as a query within the query. Clients escape each one more time before that.
 fn labels(text: &str) -> Result<Labels, Refusal> {
     let pairs: Vec<(String, String)> = saggar_api::read::query(text)?;
     let plain = |text: &str| -> Result<String, Refusal> {
-        // As a query of one name, which is how it was escaped; a plus is no blank here.
+        // As a query of one name, which is how it was escaped; a plus is not a blank here.
         let escaped = text.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
         let read: Vec<(String, String)> = saggar_api::read::query(&escaped)?;
         Ok(read.into_iter().next().map(|(name, _)| name).unwrap_or_default())
@@ -117,15 +117,15 @@ fn cursor(token: &str) -> Result<SandboxCursor, Refusal> {
     SandboxCursor::parse(token).map_err(|error| Refusal::invalid(error.to_string(), error.help()))
 }
 
-/// An instant with a `Z` or with an offset.
+/// A timestamp with a `Z` or with an offset.
 fn instant(text: &str) -> Result<Timestamp, Refusal> {
-    let wrong = || Refusal::invalid("startedAfter is not an instant", "write it like 2026-11-15T12:00:00Z");
+    let wrong = || Refusal::invalid("startedAfter is not a timestamp", "write it like 2026-11-15T12:00:00Z");
     if text.ends_with(['Z', 'z']) {
         return Timestamp::parse(&text.to_ascii_uppercase()).map_err(|_| wrong());
     }
     let at = text.len().checked_sub(6).filter(|at| text.is_char_boundary(*at)).ok_or_else(wrong)?;
     let (moment, offset) = text.split_at(at);
-    // A blank is what a plus becomes in a query.
+    // A plus becomes a blank in a query.
     let (is_ahead, offset) = match (offset.strip_prefix(['+', ' ']), offset.strip_prefix('-')) {
         (Some(offset), _) => (true, offset),
         (None, Some(offset)) => (false, offset),
@@ -157,7 +157,8 @@ async fn newest_first(
     Ok((items, next))
 }
 
-/// The store knows one order. There are as many that live as the operator allows, so all of them are taken and turned around.
+/// The store has only one order. The number of live sandboxes is limited by the operator, so all of them are read and
+/// reversed.
 async fn oldest_first(
     server: &Shared,
     permit: &Permit,
@@ -168,7 +169,7 @@ async fn oldest_first(
     let skipped: usize = match token {
         None => 0,
         Some(token) => {
-            token.parse().map_err(|_| Refusal::invalid("the token of the next page is not one", "use it as it came"))?
+            token.parse().map_err(|_| Refusal::invalid("the token of the next page is invalid", "pass it unchanged"))?
         }
     };
     let limit = query.limit.get() as usize;
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn metadata_is_escaped_twice() {
-        // By Python: urlencode({quote("a b"): quote("c=d&e+%"), "k": "v"}), after the query that it was in is read.
+        // Made with Python: urlencode({quote("a b"): quote("c=d&e+%"), "k": "v"}), after the outer query is decoded.
         let labels = labels("a%2520b=c%253Dd%2526e%252B%2525&k=v").unwrap();
         let entries: Vec<_> = labels.entries().iter().collect();
         assert_eq!(entries, [(&"a b".to_owned(), &"c=d&e+%".to_owned()), (&"k".to_owned(), &"v".to_owned())]);

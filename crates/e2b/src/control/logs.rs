@@ -1,4 +1,4 @@
-//! What happened in a sandbox, as E2B's clients read it: its events, one line each.
+//! The events of a sandbox in the form of E2B's logs, one line each.
 
 use axum::extract::State;
 use saggar_api::SandboxEvent;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::state::Shared;
 
-/// Lines unless another number is asked for, and most that can be.
+/// Default and maximum number of lines.
 const LINES_DEFAULT: usize = 1000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -31,7 +31,7 @@ impl Asked {
     }
 }
 
-/// As clients asked before: lines, and the same taken apart.
+/// For older clients: lines, and the same structured.
 pub(super) async fn logs(
     allowed: Allowed<Read>,
     State(server): State<Shared>,
@@ -45,7 +45,7 @@ pub(super) async fn logs(
     Ok(axum::Json(json!({ "logs": lines, "logEntries": entries })))
 }
 
-/// As they ask now.
+/// For current clients.
 pub(super) async fn logs_again(
     allowed: Allowed<Read>,
     State(server): State<Shared>,
@@ -90,7 +90,7 @@ fn entry(event: &SandboxEvent) -> Value {
     json!({ "timestamp": event.at, "message": event.body.name(), "level": level, "fields": fields })
 }
 
-/// Fields are texts there.
+/// Fields are strings in E2B's API.
 fn text(value: &Value) -> Value {
     match value {
         Value::String(_) => value.clone(),

@@ -1,7 +1,8 @@
-//! What E2B's clients ask of the network, against what the operator decided and what can be enforced.
+//! Network settings of E2B's clients, checked against the operator's settings and what can be enforced.
 //!
-//! There is no managed way out yet: a sandbox has no network, or, where the operator wants that for these clients, the host's. So what
-//! asks for nothing, or for less, is granted; what asks for rules is refused, and never taken as if they held.
+//! There is no managed network yet: a sandbox has no network, or the host's if the operator allows that for these
+//! clients. So requests for no restrictions of their own, or for less access, are granted; requests for rules are
+//! refused, and never silently ignored.
 
 use axum::extract::State;
 use http::StatusCode;
@@ -16,10 +17,10 @@ use serde_json::{Map, Value};
 use super::words::unsupported;
 use crate::state::Shared;
 
-/// Everything, in the addresses of either kind.
+/// Everything, for both kinds of address.
 const EVERYTHING: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
 
-/// What is asked for.
+/// The requested network settings.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Network {
@@ -34,7 +35,7 @@ pub(super) struct Network {
     allow_internet_access: Option<bool>,
 }
 
-/// How a sandbox that is asked for like this reaches the network.
+/// The network mode for such a request.
 pub(super) fn mode(
     granted: NetworkMode,
     is_allowed: Option<bool>,
@@ -53,7 +54,7 @@ pub(super) fn mode(
             "rules for the network (denyOut) can't be enforced on the host's network",
             "deny everything (0.0.0.0/0), or nothing",
         )),
-        // Nothing gets out, so what is denied doesn't either.
+        // Without a network the denied addresses are unreachable anyway.
         granted => Ok(granted),
     }
 }
@@ -71,14 +72,14 @@ impl Network {
         match asked.iter().find(|(_, is_asked)| *is_asked) {
             Some((name, _)) => Err(unsupported(
                 format!("rules for the network ({name}) can't be enforced yet"),
-                "leave them out; a sandbox has no way out of its own unless the operator gives it the host's network",
+                "leave them out; a sandbox has no network unless the operator allows the host's network",
             )),
             None => Ok(()),
         }
     }
 }
 
-/// Replaces the rules of a sandbox: with none, or with what holds anyway.
+/// Replaces the rules of a sandbox: with none, or with what applies anyway.
 pub(super) async fn update(
     allowed: Allowed<Change>,
     State(server): State<Shared>,
@@ -90,8 +91,8 @@ pub(super) async fn update(
     }
     Err(Refusal::new(
         Code::UnsupportedCapability,
-        "the network of a sandbox that runs can't be changed yet",
-        "create another with `allow_internet_access` as it should be",
+        "the network of a running sandbox can't be changed yet",
+        "create another sandbox with the desired `allow_internet_access`",
     ))
 }
 

@@ -1,4 +1,4 @@
-//! What E2B has and is not built here: said so, to whoever may ask.
+//! Features of E2B that are not implemented: refused with a message, for authenticated clients.
 
 use axum::extract::State;
 use saggar_api::Code;
@@ -22,8 +22,8 @@ pub(super) async fn snapshots(_known: Known) -> Refusal {
 
 pub(super) async fn templates(_known: Known) -> Refusal {
     unsupported(
-        "templates of your own are not supported yet",
-        "use the template `base`, and install what you need in the sandbox",
+        "custom templates are not supported yet",
+        "use the template `base`, and install software in the sandbox",
     )
 }
 
@@ -32,14 +32,14 @@ pub(super) async fn volumes(_known: Known) -> Refusal {
 }
 
 pub(super) async fn secrets(_known: Known) -> Refusal {
-    unsupported("secrets are not supported yet", "give a sandbox its environment with `envs`")
+    unsupported("secrets are not supported yet", "set environment variables with `envs`")
 }
 
 pub(super) async fn teams(_known: Known) -> Refusal {
-    unsupported("teams and their keys are not kept here", "use `saggar key` for keys")
+    unsupported("teams and their keys are not supported", "use `saggar key` for keys")
 }
 
-/// Whether there is a template of this name: of the built-in one, yes.
+/// Whether a template of this name exists: only the built-in one.
 pub(super) async fn alias(_known: Known, parts: http::request::Parts) -> Result<axum::Json<Value>, Refusal> {
     let mut parts = parts;
     let alias = path_text(&mut parts, "alias").await.unwrap_or_default();

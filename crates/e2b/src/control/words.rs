@@ -1,4 +1,5 @@
-//! Refusals in the words of E2B's control plane: a number, a message, and a status that its clients have an exception for.
+//! Errors in the format of E2B's control plane: a number, a message, and a status that its clients have an exception
+//! for.
 
 use axum::Json;
 use axum::extract::Request;
@@ -10,7 +11,7 @@ use saggar_api::{Code, Problem};
 use saggar_http::Refusal;
 use serde_json::json;
 
-/// Puts the refusals of what is below it into those words.
+/// Translates the refusals of the inner routes.
 pub(super) async fn translate(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let Some(Refusal(problem)) = response.extensions_mut().remove::<Refusal>() else { return response };
@@ -35,16 +36,16 @@ fn said(problem: &Problem) -> Response {
 
 fn status(problem: &Problem) -> StatusCode {
     match problem.code {
-        // There, what has ended is not there.
+        // In E2B's API an ended sandbox is not found.
         Code::SandboxEnded => StatusCode::NOT_FOUND,
-        // What this version or this host doesn't have. Clients try again after 502, 503 and 504, and not after this.
+        // Features that this version or this host lacks. Clients retry after 502, 503 and 504, but not after this.
         Code::UnsupportedCapability | Code::UnenforcedLimit => StatusCode::NOT_IMPLEMENTED,
         Code::UnsupportedMediaType => StatusCode::BAD_REQUEST,
         _ => StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
 
-/// Something that isn't built.
+/// A feature that isn't implemented.
 pub(super) fn unsupported(what: impl Into<String>, help: impl Into<String>) -> Refusal {
     Refusal::new(Code::UnsupportedCapability, what, help)
 }

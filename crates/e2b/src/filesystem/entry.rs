@@ -1,4 +1,4 @@
-//! An entry as E2B's agent shows it.
+//! An entry in the form of E2B's agent.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::way::Ways;
 use crate::failure::Failure;
 
-/// Looks at a path and shows what is there.
+/// Examines a path and returns its entry.
 pub(crate) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, Failure> {
     let entry = files.stat(path, false).await?;
     shown(files, &mut Ways::default(), path, entry).await
 }
 
-/// Shows an entry that was looked at. A link has the type and the permissions of what it leads to, and says that it is one.
+/// Formats an entry. A link has the type and permissions of its target, and is marked as a link.
 pub(super) async fn shown(
     files: &mut Files,
     ways: &mut Ways,
@@ -42,14 +42,14 @@ pub(super) async fn shown(
     });
     if is_link {
         shown["isSymlink"] = json!(true);
-        // Where there is nothing at its end, E2B's agent tells the link itself.
+        // For a broken link, E2B's agent reports the link itself.
         let target = ways.follow(files, path).await.map_or_else(|| path.to_string(), |target| target.to_string());
         shown["symlinkTarget"] = json!(target);
     }
     Ok(shown)
 }
 
-/// What is noted about a file. What can't be read is as good as not there: nobody asked for it.
+/// A file's metadata. Unreadable metadata counts as missing, because it was not requested explicitly.
 async fn metadata(files: &mut Files, path: &FilePath) -> BTreeMap<String, String> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let entries = files.metadata(path).await.unwrap_or_default();
@@ -65,7 +65,7 @@ fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-/// As Go writes them.
+/// In the format of Go.
 fn permissions(kind: FileKind, mode: u32) -> String {
     let first = match kind {
         FileKind::File | FileKind::Other => '-',

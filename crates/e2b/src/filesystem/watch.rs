@@ -1,4 +1,4 @@
-//! Watching a directory over a stream.
+//! Watches a directory over a stream.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -17,30 +17,29 @@ use crate::connect::{self, Source};
 use crate::failure::{Code, Failure};
 use crate::state::Shared;
 
-/// Most events that wait for a client to take them. More wait in the sandbox, where there is a bound too.
+/// Maximum number of events that wait for the client. More wait in the sandbox, which has a limit too.
 const WAITING_MAX: usize = 64;
 
-/// The protocol of agents since which they can be asked whether they have told everything.
+/// The protocol version since which agents can report that all events were sent.
 const SETTLE_SINCE: u32 = 3;
 
-/// What to watch.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct WatchRequest {
     pub(super) path: String,
     pub(super) recursive: bool,
-    /// Whether each event shows the entry. Mounts of networks, which may be watched on demand elsewhere, there are none here.
+    /// Whether each event includes the entry. There are no network mounts here, for which E2B has another option.
     pub(super) include_entry: bool,
 }
 
-/// A directory that is watched.
+/// A watched directory.
 pub(super) struct Watched {
     watching: Watching,
     path: FilePath,
-    /// To look at entries with, where that is asked for.
+    /// For examining entries, if requested.
     files: Option<Files>,
-    /// Whether its agent tells of the content of new files, and can be asked whether it has told everything: not one that was started before
-    /// there was that.
+    /// Whether its agent reports the content of new files, and can report that all events were sent: agents of older
+    /// versions can't.
     is_current: bool,
 }
 
@@ -61,17 +60,17 @@ impl Watched {
         Ok(Self { watching, path, files, is_current: described.guest_protocol >= SETTLE_SINCE })
     }
 
-    /// The next event; `None` when the sandbox is gone. May be cancelled while it waits for one.
+    /// The next event; `None` if the sandbox is gone. May be cancelled while it waits.
     pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, Failure> {
         Ok(self.watching.next().await?)
     }
 
-    /// The next event, or that everything has been told. As [`Watched::next`].
+    /// The next event, or that all events were sent. Like [`Watched::next`].
     pub(super) async fn hear(&mut self) -> Result<Option<Heard>, Failure> {
         Ok(self.watching.hear().await?)
     }
 
-    /// Asks to be told when everything has been told that happened until now; false where that can't be asked.
+    /// Requests a report when all events until now were sent; false if the agent can't do that.
     pub(super) async fn settle(&mut self) -> Result<bool, Failure> {
         if self.is_current {
             self.watching.settle().await?;
@@ -79,7 +78,7 @@ impl Watched {
         Ok(self.is_current)
     }
 
-    /// Events as they are told: none, one or two.
+    /// The events to report: none, one or two.
     pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, Failure> {
         let name = String::from_utf8_lossy(&event.path).into_owned();
         let mut told = Vec::new();
@@ -87,7 +86,7 @@ impl Watched {
             let mut one = json!({ "name": name, "type": kind });
             if let Some(files) = &mut self.files
                 && let Ok(path) = self.path.join(&event.path)
-                // What is gone again has no entry.
+                // An entry that is gone again can't be examined.
                 && let Ok(entry) = entry::of(files, &path).await
             {
                 one["entry"] = entry;
@@ -98,8 +97,8 @@ impl Watched {
     }
 }
 
-/// What an event is called. With an agent that doesn't tell of it, a file that appears has its content, whole, by then: clients that wait for it
-/// to be written hear that too.
+/// The names of an event. With an older agent, a file that appears already has its whole content: clients that wait
+/// for it to be written get that event too.
 fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], Failure> {
     Ok(match event.kind {
         FileEventKind::Created if event.is_directory || is_current => &["EVENT_TYPE_CREATE"],
@@ -109,12 +108,12 @@ fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str],
         FileEventKind::Moved => &["EVENT_TYPE_RENAME"],
         FileEventKind::Attributes => &["EVENT_TYPE_CHMOD"],
         FileEventKind::Overflow => {
-            return Err(Failure::new(Code::DataLoss, "more happened than could be told: look again, then watch again"));
+            return Err(Failure::new(Code::DataLoss, "some changes were missed: read the directory, then watch again"));
         }
     })
 }
 
-/// Watches until the client goes away.
+/// Watches until the client disconnects.
 pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
     let request: WatchRequest = connect::asked(parts, body).await?;
     let timeout = connect::timeout(&parts.headers)?;
@@ -129,7 +128,7 @@ pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body
     Ok(connect::answer(server, &parts.headers, changes))
 }
 
-/// Looks at entries and tells of them. A task of its own, as a look must not be broken off.
+/// Examines entries and reports them. A separate task, because an examination must not be interrupted.
 async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Failure>>) {
     loop {
         let told = match watched.next().await {
@@ -138,7 +137,7 @@ async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Fail
             Err(failure) => Err(failure),
         };
         let is_last = told.is_err();
-        // Who listened is gone, or will be told nothing more.
+        // The client is gone, or this was the last event.
         if sender.send(told).await.is_err() || is_last {
             return;
         }
@@ -195,7 +194,7 @@ impl Source for Changes {
             }
             None => {
                 self.state = Progress::Over;
-                Some(Failure::new(Code::Internal, "the watch broke off").end())
+                Some(Failure::new(Code::Internal, "the watch was interrupted").end())
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Watching a directory by asking now and then. What happened in between is kept here, within bounds.
+//! Watches directories for clients that poll. Events in between are kept here, within bounds.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,20 +20,20 @@ use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::state::Shared;
 
-/// Most watchers of one sandbox, and of all.
+/// Maximum number of watchers of one sandbox, and of all.
 const OF_ONE_MAX: usize = 64;
 const OF_ALL_MAX: usize = 4096;
-/// Most events that one keeps, and most bytes of them as they are told.
+/// Maximum number of events that a watcher keeps, and their maximum size in bytes.
 const EVENTS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 1 << 19;
-/// Most who ask one watcher at once whether it has everything.
+/// Maximum number of concurrent polls of one watcher.
 const QUESTIONS_MAX: usize = 16;
-/// How long who asks for events waits until all are there.
+/// How long a poll waits until all events have arrived.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
-/// One that nobody asks for this long is forgotten.
+/// A watcher that isn't polled for this long is removed.
 const UNASKED_MAX: Duration = Duration::from_secs(3600);
 
-/// All watchers. They are this server's: after a restart there are none, and who asks is told.
+/// All watchers. They belong to this process: after a restart there are none, and clients are told so.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     list: Mutex<HashMap<String, Watcher>>,
@@ -55,26 +55,26 @@ impl Drop for Watcher {
     }
 }
 
-/// Somebody wants to know when everything is kept that happened until now. Dropped when that can't be known.
+/// A request for a notification when all events until now are kept. Dropped if that can't be known.
 type Question = oneshot::Sender<()>;
 
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Value>,
     bytes: usize,
-    /// Why there will be no more, once that is so.
+    /// Why there will be no more events, once that is so.
     end: Option<Failure>,
 }
 
 impl Kept {
-    /// Keeps more, if it fits; else nothing more is kept, and it is noted why.
+    /// Keeps more events if they fit; else no more are kept, and the reason is recorded.
     fn add(&mut self, events: Vec<Value>) -> bool {
         self.bytes += events.iter().map(|event| event.to_string().len()).sum::<usize>();
         self.events.extend(events);
         if self.events.len() <= EVENTS_MAX && self.bytes <= BYTES_MAX {
             return true;
         }
-        self.end = Some(Failure::new(Code::DataLoss, "nobody asked for events until there were too many of them"));
+        self.end = Some(Failure::new(Code::DataLoss, "too many events were not fetched in time"));
         false
     }
 
@@ -94,7 +94,7 @@ impl Watchers {
         list.retain(|_, watcher| watcher.asked_at.elapsed() < UNASKED_MAX);
         let of_one = list.values().filter(|watcher| watcher.sandbox == *sandbox).count();
         if of_one >= OF_ONE_MAX || list.len() >= OF_ALL_MAX {
-            return Err(Failure::new(Code::ResourceExhausted, "there are too many watchers: remove some"));
+            return Err(Failure::new(Code::ResourceExhausted, "too many watchers: remove some"));
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ pub(super) async fn create(server: &Shared, insider: &Insider, parts: &Parts, bo
     let kept = Arc::new(Mutex::new(Kept::default()));
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let task = tokio::spawn(collect(watched, Arc::clone(&kept), asked)).abort_handle();
-    // It opens nothing by itself: who asks has shown the sandbox's token too.
+    // The id is not a capability: a client must present the sandbox's token too.
     let id = format!("w{}", server.watchers.last.fetch_add(1, Ordering::Relaxed) + 1);
     let watcher = Watcher { sandbox: insider.id().clone(), kept, questions, task, asked_at: Instant::now() };
     server.watchers.lock().insert(id.clone(), watcher);
@@ -121,14 +121,14 @@ pub(super) async fn create(server: &Shared, insider: &Insider, parts: &Parts, bo
 }
 
 async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>, mut questions: mpsc::Receiver<Question>) {
-    // They are answered in the order in which they were asked.
+    // They are answered in the order in which they arrived.
     let mut asking: VecDeque<Question> = VecDeque::new();
     loop {
         let told = tokio::select! {
             heard = watched.hear() => match heard {
                 Ok(Some(Heard::Event(event))) => watched.told(event).await,
                 Ok(Some(Heard::Settled)) => {
-                    // Whoever asked may have gone.
+                    // The client may be gone.
                     let _ = asking.pop_front().map(|question| question.send(()));
                     continue;
                 }
@@ -172,16 +172,16 @@ pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, bo
     let settled = async {
         let (question, answer) = oneshot::channel();
         if questions.send(question).await.is_ok() {
-            // Not answered, there is nothing to wait for: the watch is over, or its agent can't be asked.
+            // Without a reply there is nothing to wait for: the watch is over, or its agent can't report it.
             let _ = answer.await;
         }
     };
-    // Where it takes longer, what there is by then is told.
+    // If it takes longer, the events so far are returned.
     let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     let events = kept.take();
     match &kept.end {
-        // What was heard is told before why there is no more.
+        // The kept events are returned before the reason for the end.
         Some(failure) if events.is_empty() => Err(failure.clone()),
         Some(_) | None => Ok(json!({ "events": events })),
     }
@@ -217,7 +217,7 @@ mod tests {
             }
             assert!(count <= most && count > most / 2, "{count}");
             assert!(kept.end.is_some() && kept.take().len() == count + 1);
-            // Whoever asks in time can go on for ever.
+            // A client that polls in time can continue forever.
             let mut asked = Kept::default();
             assert!((0..3 * most).all(|_| asked.add(vec![event.clone()]) && asked.take().len() == 1));
         }

@@ -1,27 +1,27 @@
-//! Where a link leads in the end: an absolute path with no link in it, as E2B's agent tells it.
+//! Resolves a link: the final absolute path without links, as E2B's agent reports it.
 //!
-//! The sandbox is asked about one name after the other, as its user. That is no check of anything: it may be otherwise by the time the
-//! client reads it.
+//! The sandbox is asked about one component after the other, as its user. This is not a security check: the result
+//! may be outdated when the client reads it.
 
 use std::collections::{HashSet, VecDeque};
 
 use saggar_domain::User;
 use saggar_runtime::{FileKind, FilePath, Files};
 
-/// How many links one way may go through, as in the kernel.
+/// Maximum number of links on a path, as in the kernel.
 const LINKS_MAX: u32 = 40;
-/// How many paths are remembered for one request.
+/// Maximum number of remembered paths per request.
 const PLAIN_MAX: usize = 10_000;
 
-/// Ways that were gone for one request. What is above many links is looked at once.
+/// Resolved paths of one request. Common parents are examined once.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
-    /// Paths at which there is something that is no link.
+    /// Paths that are not links.
     plain: HashSet<Vec<u8>>,
 }
 
 impl Ways {
-    /// Follows every link of a path. `None` where there is nothing at the end, or nothing that may be seen.
+    /// Follows every link of a path. `None` if the target doesn't exist or isn't visible.
     pub(super) async fn follow(&mut self, files: &mut Files, path: &FilePath) -> Option<FilePath> {
         let root = FilePath::parse("/", User::User).ok()?;
         let mut ahead: VecDeque<Vec<u8>> = names(&path.bytes());
@@ -51,7 +51,7 @@ impl Ways {
         root.join(&behind.join(&b'/')).ok()
     }
 
-    /// What the link at this path says; `None` within if it is no link.
+    /// The target of the link at this path; the inner `None` if it isn't a link.
     async fn link_at(&mut self, files: &mut Files, path: &FilePath) -> Option<Option<Vec<u8>>> {
         if self.plain.contains(&path.bytes()) {
             return Some(None);

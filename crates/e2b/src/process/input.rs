@@ -1,7 +1,8 @@
-//! Input for programs, from calls that are not the one that follows them.
+//! Input for programs, from calls other than the one that follows them.
 //!
-//! One connection at a time feeds a program, and it isn't the one that follows it. The first call that brings input connects, and leaves the
-//! way open for a moment, so that the next goes the same way. Nothing is kept here of what was sent: a call waits until it is passed on.
+//! One connection at a time feeds a program, and it isn't the one that follows it. The first call with input
+//! connects, and keeps the connection open for a moment, so that the next call can reuse it. Input is not buffered
+//! here: a call waits until it is passed on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,28 +28,28 @@ use crate::failure::{Code, Failure};
 use crate::object::Object;
 use crate::state::Shared;
 
-/// How long a call waits until nobody else feeds the program.
+/// How long a call waits for another client that feeds the program.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// Polling interval meanwhile.
 const TURN_POLL: Duration = Duration::from_millis(20);
 /// How long a call waits for the program to read.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
-/// Most calls that wait at once to feed one program: each has its input in memory.
+/// Maximum number of calls that wait to feed one program: each has its input in memory.
 const WAITING_MAX: usize = 64;
-/// How long a way that nobody uses stays open: so many times so long.
+/// How long an unused connection stays open: this many ticks of this length.
 const LINGER_TICK: Duration = Duration::from_millis(500);
 const LINGER_TICKS: u32 = 4;
 
-/// The way to a program's input.
+/// A connection to a program's input.
 #[derive(Debug)]
 struct Way {
-    /// `None` once it can't be used any more.
+    /// `None` once it is unusable.
     feeding: tokio::sync::Mutex<Option<Feeding>>,
-    /// Told when it is to be closed at once.
+    /// Notified to close it at once.
     closing: Notify,
 }
 
-/// The ways that are open because somebody feeds, or did a moment ago. One for an exec at most.
+/// The open input connections: in use, or used a moment ago. At most one per exec.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     open: Mutex<HashMap<ExecId, Arc<Way>>>,
@@ -63,10 +64,10 @@ impl Inputs {
         self.lock().get(id).cloned()
     }
 
-    /// Closes the way to this program that nobody uses just now, for who wants one of their own.
+    /// Closes the unused connection to this program, for a client that wants its own.
     pub(crate) fn yield_way(&self, id: &ExecId) {
         let mut open = self.lock();
-        // Beside the list, the task that lingers has it.
+        // Besides the list, the lingering task holds it.
         if open.get(id).is_some_and(|way| Arc::strong_count(way) <= 2)
             && let Some(way) = open.remove(id)
         {
@@ -82,17 +83,17 @@ impl Inputs {
     }
 }
 
-/// What became of something that was to go a way.
+/// The result of using a connection.
 enum Passed {
     Through,
-    /// The way was given up by somebody who went away while using it.
+    /// The connection was abandoned by a call that was cancelled while using it.
     Closed,
-    /// The program reads no more.
+    /// The program no longer reads.
     Refused,
 }
 
 impl Way {
-    /// Lets others feed the program over this connection too.
+    /// Shares this connection with other calls.
     fn open(server: &Shared, id: ExecId, feeding: Feeding, following: Following) -> Arc<Self> {
         let way = Arc::new(Self { feeding: tokio::sync::Mutex::new(Some(feeding)), closing: Notify::new() });
         server.inputs.lock().insert(id.clone(), Arc::clone(&way));
@@ -104,9 +105,9 @@ impl Way {
         way
     }
 
-    /// Passes bytes on, or that there are no more.
+    /// Passes bytes on, or the end of input.
     ///
-    /// May be cancelled: the connection is taken out while it is used, so that half a frame is left to nobody.
+    /// May be cancelled: the connection is taken out while it is used, so that no other call finds half a frame.
     async fn pass(&self, bytes: Option<&[u8]>) -> Passed {
         let mut kept = self.feeding.lock().await;
         let Some(feeding) = kept.take() else { return Passed::Closed };
@@ -124,7 +125,7 @@ impl Way {
     }
 }
 
-/// A connection that is being used. If it is dropped as it is, its way is of no use any more.
+/// A connection in use. If it is dropped in use, it is unusable.
 struct Using<'a> {
     way: &'a Way,
     feeding: Option<Feeding>,
@@ -138,7 +139,7 @@ impl Drop for Using<'_> {
     }
 }
 
-/// Keeps a connection until it wasn't used for a while. What the program prints meanwhile is for nobody here.
+/// Keeps a connection until it was unused for a while. The program's output on it is ignored.
 async fn linger(way: &Arc<Way>, mut following: Following) {
     let mut ticks = tokio::time::interval(LINGER_TICK);
     let mut unused = 0;
@@ -149,7 +150,7 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
                 Ok(Some(_)) => {}
             },
             () = way.closing.notified() => return,
-            // Beside this task and the list, somebody who uses it has it.
+            // Besides this task and the list, a call that uses it holds it.
             _ = ticks.tick() => unused = if Arc::strong_count(way) > 2 { 0 } else { unused + 1 },
         }
     }
@@ -159,7 +160,7 @@ pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body
     let InputRequest { process, input } = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &process).await?;
     let bytes = bytes(&input, &exec)?;
-    // The program may take its time: until then, this is all that is kept.
+    // The program may take its time: until then, only the decoded bytes are kept.
     drop(input);
     pass(server, insider, &exec, &process, Some(&bytes)).await?;
     Ok(json!({}))
@@ -175,7 +176,7 @@ pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, bod
     Ok(json!({}))
 }
 
-/// Many pieces by one call.
+/// Many pieces in one call.
 pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
     let mut envelopes = Envelopes::over(parts, body)?;
     let mut to: Option<(ExecState, Selector)> = None;
@@ -203,7 +204,7 @@ fn bytes(input: &Input, exec: &ExecState) -> Result<Vec<u8>, Failure> {
     STANDARD.decode(text).map_err(|_| Failure::invalid("the input is not base64"))
 }
 
-/// Passes bytes on to a program, or that there are no more.
+/// Passes bytes on to a program, or the end of input.
 async fn pass(
     server: &Shared,
     insider: &Insider,
@@ -221,7 +222,7 @@ async fn pass(
         }
     };
     tokio::time::timeout(READ_PATIENCE, passing).await.unwrap_or_else(|_| {
-        Err(Failure::new(Code::DeadlineExceeded, "the process has not read what it was sent before; it goes on"))
+        Err(Failure::new(Code::DeadlineExceeded, "the process has not read its earlier input; it keeps running"))
     })
 }
 
@@ -239,7 +240,7 @@ async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Se
             Ok(Followed { feeding, following, .. }) => {
                 return Ok(Way::open(server, exec.exec_id.clone(), feeding, following));
             }
-            // Somebody else is at it.
+            // Another client feeds it.
             Err(Fault::Capacity { .. }) if Instant::now() < until => tokio::time::sleep(TURN_POLL).await,
             Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(selector)),
             Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidStdin => {

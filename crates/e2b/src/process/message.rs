@@ -1,4 +1,4 @@
-//! Messages of the process service, as JSON. What they may also say, and isn't here, is ignored, as the protocol demands.
+//! Messages of the process service, as JSON. Other fields are ignored, as the protocol demands.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::object::Object;
 
-/// A message that says nothing.
+/// An empty message.
 #[derive(Debug, Deserialize)]
 pub(super) struct Nothing {}
 
@@ -18,7 +18,7 @@ pub(super) struct StartRequest {
     pub(super) process: Object<ProcessConfig>,
     pub(super) pty: Option<Object<Pty>>,
     pub(super) tag: Option<String>,
-    /// Absent from old clients, which mean yes.
+    /// Missing from old clients, which mean yes.
     pub(super) stdin: Option<bool>,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A request that says nothing but which process.
+/// A request that only selects a process.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Selected {
@@ -89,7 +89,7 @@ pub(super) struct InputRequest {
     pub(super) input: Object<Input>,
 }
 
-/// Bytes for a process, in base64; what has a terminal gets them there.
+/// Bytes for a process, in base64; a process with a terminal gets them there.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Input {
@@ -97,7 +97,7 @@ pub(super) struct Input {
     pub(super) pty: Option<String>,
 }
 
-/// One message of a stream of input.
+/// One message of an input stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamedInput {

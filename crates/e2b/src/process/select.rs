@@ -1,4 +1,4 @@
-//! Finding the exec that a client means by a number or a name.
+//! Finds the exec that a client selects by pid or tag.
 
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
@@ -9,31 +9,31 @@ use super::no_process;
 use crate::failure::Failure;
 use crate::state::Shared;
 
-/// The execs that the supervisor remembers, oldest first.
+/// The execs known to the supervisor, oldest first.
 pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecState>, Failure> {
     let permit = insider.may(Action::ReadSandbox)?;
     Ok(server.sandboxes.describe(&permit).await?.execs)
 }
 
-/// The one that is meant, running or not.
+/// The selected exec, running or not.
 pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
     pick(execs(server, insider).await?, selector).ok_or_else(|| no_process(selector))
 }
 
-/// The one that is meant, if it runs.
+/// The selected exec, if it runs.
 pub(super) async fn running(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
     let exec = any(server, insider, selector).await?;
     if runs(&exec) { Ok(exec) } else { Err(no_process(selector)) }
 }
 
-/// Whether there is anything of it. Its end may still wait behind output that nobody takes.
+/// Whether it has a running process. Its end may still wait behind unread output.
 pub(super) fn runs(exec: &ExecState) -> bool {
     exec.status.is_none() && !exec.is_deserted
 }
 
 fn pick(execs: Vec<ExecState>, selector: &Selector) -> Option<ExecState> {
     let is_meant = |exec: &ExecState| match (selector.pid, &selector.tag) {
-        // Nothing has the number 0: it is what one has that never started.
+        // The pid 0 belongs to an exec that never started.
         (Some(pid), _) => pid > 0 && exec.pid == pid,
         (None, Some(tag)) => exec.tag.as_ref() == Some(tag),
         (None, None) => false,

@@ -1,4 +1,4 @@
-//! Starting a program and following it, or following one that runs already. Whoever follows may go away: the program goes on.
+//! Starts a program and follows it, or follows a running one. The program keeps running if the client disconnects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,18 +23,17 @@ use crate::failure::{Code, Failure};
 use crate::id;
 use crate::state::Shared;
 
-/// Starts a program.
 pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
     let request: StartRequest = connect::asked(parts, body).await?;
     let user = connect::user(&parts.headers)?;
     let timeout = connect::timeout(&parts.headers)?;
     let process = request.process.0;
     if process.cmd.is_empty() {
-        return Err(Failure::invalid("the request names no command"));
+        return Err(Failure::invalid("the request has no command"));
     }
     let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
     if !process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
-        return Err(Failure::invalid("a variable of the environment has a name or a value that can't be one"));
+        return Err(Failure::invalid("an environment variable has an invalid name or value"));
     }
     let permit = insider.may(Action::Exec)?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
@@ -70,7 +69,7 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
     Ok(connect::answer(server, &parts.headers, events))
 }
 
-/// What E2B's sandboxes tell their programs, below what this one is told.
+/// The variables that E2B's sandboxes give to their programs; the request's own take precedence.
 fn environment(sandbox: &SandboxId, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let own = [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id::short(sandbox)), ("E2B_TEMPLATE_ID", "base")];
     let mut env: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -93,10 +92,10 @@ pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, bo
     Ok(connect::answer(server, &parts.headers, events))
 }
 
-/// What a program does, as it does it.
+/// The events of a program.
 struct Events {
     following: Following,
-    // Half of the connection: dropped, the other half would end.
+    // One half of the connection: if it is dropped, the other half ends.
     _feeding: Feeding,
     facts: Facts,
 }
@@ -121,7 +120,7 @@ impl Facts {
         }
     }
 
-    /// The last word, and nothing after it.
+    /// The last message.
     fn last(&mut self, failure: &Failure) -> Option<Bytes> {
         self.is_over = true;
         Some(failure.end())
@@ -156,8 +155,9 @@ impl Source for Events {
                     return Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })));
                 }
                 Ok(Some(Message::Reply(Reply::Gap { bytes, .. }))) => {
-                    let message =
-                        format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
+                    let message = format!(
+                        "{bytes} bytes of output were not read in time and were dropped; the process keeps running"
+                    );
                     return self.facts.last(&Failure::new(Code::DataLoss, message));
                 }
                 Ok(Some(Message::Reply(Reply::Exited(state)))) => {
@@ -181,13 +181,13 @@ fn too_long() -> Failure {
     Failure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
 }
 
-/// Clients that hear this ask whether the sandbox still runs, and say what became of it by the answer.
+/// On this error clients check whether the sandbox still runs, and report that.
 fn broken_off(sandbox: &str) -> Failure {
     let message = format!("the connection to sandbox {sandbox} ended before the stream completed");
     Failure::new(Code::Unavailable, message)
 }
 
-/// How a program ended, as Go would say it. One that went with its sandbox has no end of its own.
+/// How a program ended, in the words of Go. One that ended with its sandbox has no end of its own.
 fn ended(state: &ExecState, sandbox: &str) -> Result<Value, Failure> {
     let message =
         |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());

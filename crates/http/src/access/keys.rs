@@ -1,6 +1,6 @@
-//! Which key a request shows, remembered for a moment so that not every request asks the store.
+//! A short-lived cache of checked keys, so that not every request reads the store.
 //!
-//! INVARIANT: once a key is revoked, no request is let in with it, not even one that was being looked up at that moment.
+//! INVARIANT: once a key is revoked, no request with it is accepted, not even one whose lookup was in progress.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +11,12 @@ use saggar_runtime::store::{KeyCheck, KeySecret, Store};
 use saggar_runtime::{Fault, Subject};
 use sha2::{Digest, Sha256};
 
-/// How long a key is remembered.
+/// How long a key is cached.
 const LIFE: Duration = Duration::from_secs(5);
-/// Most keys that are.
+/// Maximum number of cached keys.
 const KEPT_MAX: usize = 4096;
 
-/// Keys that were shown lately.
+/// The cache.
 #[derive(Debug, Default)]
 pub struct Keys {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ pub struct Keys {
 #[derive(Debug, Default)]
 struct State {
     known: HashMap<[u8; 32], Known>,
-    /// Raised by each revocation: an answer that was asked for before is not remembered after.
+    /// Incremented by each revocation: the result of an earlier lookup is not cached afterwards.
     revocations: u64,
 }
 
@@ -38,10 +38,10 @@ struct Known {
 }
 
 impl Keys {
-    /// Whose key this is; `None` when it is nobody's, or worth nothing any more.
+    /// The subject of a key; `None` if it is unknown or no longer valid.
     pub async fn subject(&self, store: &Store, text: &str) -> Result<Option<Subject>, Fault> {
         let Some(secret) = KeySecret::parse(text) else { return Ok(None) };
-        // By hash, so that what lies in memory is not the secret.
+        // Indexed by hash, so that secrets don't stay in memory.
         let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         let now = Timestamp::from(SystemTime::now());
         let revocations = {
@@ -62,7 +62,7 @@ impl Keys {
         Ok(Some(subject))
     }
 
-    /// A key is worth nothing from now on.
+    /// Removes a revoked key.
     pub fn forget(&self, key: &KeyId) {
         let mut state = self.lock();
         state.revocations += 1;

@@ -1,4 +1,4 @@
-//! Permits for what is done to one run.
+//! Permits for actions on one run.
 
 use std::marker::PhantomData;
 
@@ -12,13 +12,13 @@ use crate::gate::Shared;
 use crate::refusal::Refusal;
 use crate::request::extract::path_text;
 
-/// A permit for what `W` names, on the run that the path names.
+/// A permit for the action `W`, on the run that the path names.
 pub struct OnRun<W> {
     pub permit: Permit,
     what: PhantomData<W>,
 }
 
-/// Something a handler does to a run.
+/// An action of a handler on a run.
 pub trait WantedOfRun: Send + 'static {
     fn action(id: RunId) -> Action;
 }
@@ -37,11 +37,11 @@ macro_rules! wanted_of_run {
 }
 
 wanted_of_run! {
-    /// Sees it and its journal.
+    /// Reads it and its journal.
     ReadRun => ReadRun;
-    /// Tells it something.
+    /// Sends it an instruction.
     TellRun => TellRun;
-    /// Begins another from its past.
+    /// Starts a new run from its history.
     ForkRun => ForkRun;
     RemoveRun => RemoveRun;
 }

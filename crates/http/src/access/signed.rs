@@ -1,7 +1,7 @@
-//! Signed addresses: one file, one method, one user, until one moment, for whoever has the address.
+//! Signed URLs: one file, one method, one user, until a deadline, for any client that has the URL.
 //!
-//! The query of a signed address is `path`, `user`, `expires` and `signature`; a signature is over all of what it lets somebody do, so
-//! nothing of it can be changed. What isn't signed (`mode`, `parents`) may not be added.
+//! The query of a signed URL is `path`, `user`, `expires` and `signature`; the signature covers everything it allows,
+//! so none of it can be changed. Unsigned parameters (`mode`, `parents`) may not be added.
 
 use std::time::SystemTime;
 
@@ -15,10 +15,10 @@ use crate::access::method_name;
 use crate::gate::Gate;
 use crate::refusal::Refusal;
 
-/// What the words of a signature begin with.
+/// The first word of a signature's text.
 const PURPOSE: &str = "file/v1";
 
-/// What a signed address says beside the sandbox.
+/// The query of a signed URL.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SignedQuery {
@@ -31,7 +31,7 @@ struct SignedQuery {
     signature: String,
 }
 
-/// What an address lets somebody do.
+/// What a URL allows.
 pub struct Grant<'a> {
     pub id: &'a SandboxId,
     /// `get` or `put`.
@@ -41,7 +41,7 @@ pub struct Grant<'a> {
     pub expires_at: Timestamp,
 }
 
-/// The address that lets somebody do it, from the root of the server.
+/// The URL for it, relative to the root of the server.
 pub fn address(key: &SigningKey, grant: Grant<'_>) -> String {
     let Grant { id, method, path, user, expires_at } = grant;
     let mut query = SignedQuery { path, user, expires: expires_at.as_millis(), signature: String::new() };
@@ -49,16 +49,14 @@ pub fn address(key: &SigningKey, grant: Grant<'_>) -> String {
     format!("{}?{}", route::FILES.replace("{id}", id.as_str()), saggar_api::read::to_query(&query))
 }
 
-/// Whether a query says that it is signed.
+/// Whether a query has a signature.
 pub fn is_signed(query: Option<&str>) -> bool {
     query.is_some_and(|query| query.split('&').any(|pair| pair.starts_with("signature=")))
 }
 
-/// Whoever has this address, if the signature is ours and its time is not over.
+/// The subject of a URL, if its signature is ours and it has not expired.
 pub fn subject(server: &Gate, id: &SandboxId, method: &Method, query: Option<&str>) -> Result<Subject, Refusal> {
-    let refused = || {
-        Refusal::new(Code::Unauthorized, "the signed address is not valid, or its time is over", "ask for a new one")
-    };
+    let refused = || Refusal::new(Code::Unauthorized, "the signed URL is invalid or has expired", "request a new one");
     let query: SignedQuery = saggar_api::read::query(query.unwrap_or_default()).map_err(|_| refused())?;
     let method = method_name(method).ok_or_else(refused)?;
     let words = words(id, method, &query);
@@ -87,7 +85,7 @@ fn words(id: &SandboxId, method: &str, query: &SignedQuery) -> [String; 6] {
     ]
 }
 
-/// The query without what signs it.
+/// The query without the signature's parameters.
 pub fn unsigned(query: Option<&str>) -> String {
     let query = query.unwrap_or_default();
     if !is_signed(Some(query)) {

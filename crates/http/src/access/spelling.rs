@@ -1,5 +1,5 @@
-//! Our keys as E2B's clients take them. Some versions refuse, before they ask anybody, what isn't `e2b_` and hexadecimal digits: so
-//! the same 256 bits can be written that way too.
+//! Our keys in the form that E2B's clients accept. Some versions reject, before they send any request, keys that
+//! aren't `e2b_` and hexadecimal digits: so the same 256 bits can be written that way too.
 
 use std::borrow::Cow;
 
@@ -10,13 +10,13 @@ const OURS: &str = "sgr_";
 const THEIRS: &str = "e2b_";
 const BYTES: usize = 32;
 
-/// A key of ours, written as theirs; `None` when it isn't one.
+/// Our key in E2B's form; `None` if it isn't a key.
 pub fn spelled(secret: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(secret.strip_prefix(OURS)?).ok().filter(|bytes| bytes.len() == BYTES)?;
     Some(bytes.iter().fold(THEIRS.to_owned(), |text, byte| format!("{text}{byte:02x}")))
 }
 
-/// What is shown as a key, as ours: however it is written.
+/// A presented key in our form, whichever form it had.
 pub fn plain(text: &str) -> Cow<'_, str> {
     match text.strip_prefix(THEIRS).and_then(digits) {
         Some(bytes) => Cow::Owned(format!("{OURS}{}", URL_SAFE_NO_PAD.encode(bytes))),

@@ -1,8 +1,9 @@
-//! Who is connected, and who has to make room when as many are as may be.
+//! Admission of connections, and which idle one is closed if the limit is reached.
 //!
-//! A connection on which no request is being answered is idle. Idle ones cost their client nothing to open again, so they give way to new
-//! ones: within one address when that address has all it may have, else where the most are. One that never showed a valid credential goes
-//! first, then whoever has been idle for longest. A connection that is being answered is never closed for another.
+//! A connection without a request in progress is idle. Reopening an idle connection is cheap for its client, so idle
+//! ones give way to new ones: of the same address if that has reached its limit, otherwise of the address with the
+//! most. A connection that never presented a valid credential is closed first, then the one that has been idle
+//! longest. A connection with a request in progress is never closed for another.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-/// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub all: usize,
@@ -32,7 +32,7 @@ struct Shared {
 struct State {
     places: HashMap<u64, Place>,
     next: u64,
-    /// Counts what happens, so that what has been idle for longest can be told without a clock.
+    /// A logical clock, which orders idle connections without a real clock.
     moments: u64,
 }
 
@@ -45,7 +45,7 @@ struct Place {
     leave: Arc<Notify>,
 }
 
-/// The place of one connection, free again when dropped.
+/// The slot of one connection; freed on drop.
 #[derive(Debug)]
 pub struct Connection {
     all: Connections,
@@ -59,7 +59,7 @@ impl Connections {
         Self(Arc::new(shared))
     }
 
-    /// A place for one more; `None` when there is none and nobody idle who could make room.
+    /// A slot for one more; `None` if there is none and no idle connection to close.
     pub fn admit(&self, address: IpAddr) -> Option<Connection> {
         let address = neighbourhood(address);
         let Bounds { all, per_address } = self.0.bounds;
@@ -77,9 +77,9 @@ impl Connections {
         Some(Connection { all: self.clone(), number, leave })
     }
 
-    /// Returns when nobody is connected. May be cancelled at any await.
+    /// Returns when there is no connection. May be cancelled at any await.
     pub async fn none_left(&self) {
-        // It can't fail: we hold the sender.
+        // It can't fail, because we hold the sender.
         let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
@@ -102,7 +102,7 @@ impl State {
         self.moments
     }
 
-    /// Has one idle connection leave: one of this address, or of whichever has the most.
+    /// Closes one idle connection: of this address, or of the one with the most.
     fn make_room(&mut self, address: Option<IpAddr>) -> Option<()> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for place in self.places.values() {
@@ -124,19 +124,19 @@ impl State {
 }
 
 impl Connection {
-    /// Returns when this one has to make room. May be cancelled at any await.
+    /// Returns when this one has to close. May be cancelled at any await.
     pub async fn has_to_leave(&self) {
         self.leave.notified().await;
     }
 
-    /// Whoever is there has shown a valid credential.
+    /// The client has presented a valid credential.
     pub fn is_known(&self) {
         if let Some(place) = self.all.lock().places.get_mut(&self.number) {
             place.is_known = true;
         }
     }
 
-    /// A request has come, and is answered while what this gives is held.
+    /// A request has arrived, and is in progress while the returned value is held.
     pub fn begin(self: &Arc<Self>) -> Answering {
         if let Some(place) = self.all.lock().places.get_mut(&self.number) {
             place.requests += 1;
@@ -153,7 +153,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request that is being answered on a connection.
+/// A request in progress on a connection.
 #[derive(Debug)]
 pub struct Answering(Arc<Connection>);
 
@@ -168,7 +168,7 @@ impl Drop for Answering {
     }
 }
 
-/// What counts as one address: of IPv6 the network, which one client has to itself.
+/// What counts as one address: for IPv6 the /64 network, which belongs to one client.
 fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
@@ -203,7 +203,7 @@ mod tests {
         let known = admit(&all, HERE);
         known.is_known();
         let (old, young) = (admit(&all, HERE), admit(&all, HERE));
-        // Idle from the end of its last request on.
+        // Idle since the end of its last request.
         drop(old.begin());
         let _first = admit(&all, HERE);
         assert_eq!((leaves(&known), leaves(&old), leaves(&young)), (false, false, true));
@@ -230,7 +230,7 @@ mod tests {
         let other = admit(&all, THERE);
         assert!(all.admit(HERE).is_none() && !leaves(&other), "at the cost of another");
         drop(answering);
-        // Where the most are, one makes room, whoever asks.
+        // A connection of the busiest address is closed, for any new client.
         let _more = admit(&all, THERE);
         assert!(!leaves(&other) && held.iter().filter(|place| leaves(place)).count() == 1);
     }

@@ -1,6 +1,7 @@
-//! How much goes on on a connection, so that one on which nothing does can be given to somebody else.
+//! Counts the requests of a connection, so that an idle one can be closed.
 //!
-//! HTTP/1 counts the time to the next request itself. An HTTP/2 client that answers pings is there, and may have nothing to ask for ever.
+//! HTTP/1 itself limits the time to the next request. An HTTP/2 client that answers pings is alive, and may stay idle
+//! forever.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,16 +15,16 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use tokio::sync::watch;
 
-/// Requests under way on one connection, until the last byte of their answers.
+/// Concurrent requests of one connection, until the last byte of their responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Load(Arc<watch::Sender<usize>>);
 
 impl Load {
-    /// Returns when nothing has been going on for so long. May be cancelled at any await.
+    /// Returns when it has been idle for this long. May be cancelled at any await.
     pub(crate) async fn idle(&self, patience: Duration) {
         let mut changes = self.0.subscribe();
         loop {
-            // It can't fail: we hold a sender.
+            // It can't fail, because we hold a sender.
             let _ = changes.wait_for(|requests| *requests == 0).await;
             if tokio::time::timeout(patience, changes.changed()).await.is_err() {
                 return;
@@ -37,7 +38,7 @@ impl Load {
     }
 }
 
-/// One of them.
+/// A counted request.
 struct Held(Load);
 
 impl Drop for Held {

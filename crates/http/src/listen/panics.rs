@@ -1,8 +1,10 @@
-//! Panics: one while a connection is served costs its request, at most its connection; one anywhere else ends the process.
+//! Panics: a panic while a connection is served fails its request, at most its connection; a panic anywhere else ends
+//! the process.
 //!
-//! What handlers hold is the runtime's, behind locks that are never left half-way; so the next request can be served. What goes on in the
-//! background (making and ending sandboxes, the reaper, runs, the store's threads) is not asked for again by anybody: there a new start,
-//! which finds everything again, is better than a server that has silently stopped doing something.
+//! Handlers only hold state of the runtime, behind locks that are never left in an inconsistent state; so the next
+//! request can be served. Background work (creating and ending sandboxes, the reaper, runs, the store's threads) is
+//! not restarted: a new process, which recovers everything, is better than a server that has silently stopped doing
+//! something.
 
 use std::cell::Cell;
 use std::panic::PanicHookInfo;
@@ -13,14 +15,14 @@ use std::task::{Context, Poll};
 use hyper::rt::Executor;
 
 thread_local! {
-    /// Whether what this thread does now is part of a connection.
+    /// Whether this thread is currently serving a connection.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many panics were survived.
+/// Number of survived panics.
 static SURVIVED: AtomicU64 = AtomicU64::new(0);
 
-/// From now on panics within [`contained`] are logged and counted; all others go where they went before.
+/// From now on panics within [`contained`] are logged and counted; all others are handled as before.
 pub fn contain_panics() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| if CONTAINED.get() { log(info) } else { otherwise(info) }));
@@ -31,15 +33,15 @@ fn log(info: &PanicHookInfo<'_>) {
     let at = info.location().map(ToString::to_string).unwrap_or_default();
     let payload = info.payload();
     let what = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(panics, at, what, "a panic while serving a connection");
+    tracing::error!(panics, at, what, "panic while serving a connection");
 }
 
-/// Part of a connection.
+/// Marks a future as part of a connection.
 pub(crate) fn contained<F: Future>(future: F) -> Contained<F> {
     Contained(Box::pin(future))
 }
 
-/// A future whose panics are survived by whoever catches them.
+/// A future whose panics the caller catches.
 pub(crate) struct Contained<F>(Pin<Box<F>>);
 
 impl<F: Future> Future for Contained<F> {
@@ -51,7 +53,7 @@ impl<F: Future> Future for Contained<F> {
     }
 }
 
-/// Puts back what was, also when a panic passes by.
+/// Restores the previous value, also during a panic.
 struct Within(bool);
 
 impl Drop for Within {
@@ -60,7 +62,7 @@ impl Drop for Within {
     }
 }
 
-/// Runs what HTTP/2 does at the same time on one connection.
+/// Runs the concurrent tasks of an HTTP/2 connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainedExecutor;
 

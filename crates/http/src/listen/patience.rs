@@ -1,7 +1,9 @@
-//! A stream with manners: it gives up on a peer that takes nothing, and it doesn't slam the door on one that is still talking.
+//! A stream with timeouts: it gives up on a peer that doesn't read, and closes gracefully while the peer is still
+//! sending.
 //!
-//! A reader that stalls must not hold its connection for ever. And where a request was refused before all of it was read, closing at once
-//! would make the kernel throw away the answer together with what was not read; so the end is said, and the rest is heard out for a moment.
+//! A stalled reader must not hold its connection forever. If a request is refused before all of it was read, closing
+//! at once would make the kernel discard the response together with the unread data; so the stream is shut down, and
+//! the rest is read for a moment.
 
 use std::future::Future;
 use std::io;
@@ -12,18 +14,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// How long what a peer still sends is heard out after the end was said.
+/// How long the peer's remaining data is read after the shutdown.
 const LINGER: Duration = Duration::from_secs(2);
-/// What is heard out at once.
+/// Bytes read at once meanwhile.
 const DISCARD_LEN: usize = 64 * 1024;
 
-/// A stream whose writes may each wait only so long.
+/// A stream whose writes have a time limit.
 pub(crate) struct Patient<I> {
     stream: I,
     patience: Duration,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs once the end was said.
+    /// Runs after the shutdown.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
@@ -32,7 +34,7 @@ impl<I> Patient<I> {
         Self { stream, patience, stalled: None, lingering: None }
     }
 
-    /// Takes the outcome of a write: done, it forgets how long it waited; waiting, it looks at the clock.
+    /// Handles the result of a write: a completed one resets the timer; a pending one checks it.
     fn judge<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stalled = None;
@@ -56,7 +58,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
 }
 
 impl<I: AsyncRead + Unpin> Patient<I> {
-    /// Hears the peer out, until it ends, fails, or has had its time.
+    /// Reads the peer's data until it ends, fails, or the time is over.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let lingering = self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         if lingering.as_mut().poll(context).is_ready() {
@@ -129,7 +131,7 @@ mod tests {
     async fn a_peer_that_still_talks_is_heard_out() {
         let (ours, mut theirs) = tokio::io::duplex(4);
         let closing = tokio::spawn(async move { Patient::new(ours, Duration::from_secs(60)).shutdown().await });
-        // Far more than fits between the two, so that somebody must have read it.
+        // Far more than fits between the two, so it must have been read.
         theirs.write_all(&[0; 1000]).await.unwrap();
         drop(theirs);
         closing.await.unwrap().unwrap();

@@ -1,7 +1,7 @@
-//! TLS with the operator's certificate, or with one made here.
+//! TLS with the operator's certificate, or with a self-signed one.
 //!
-//! One made here is kept in the data directory, so that a client can pin it; its fingerprint is printed at the start. It proves that the
-//! server is the same as last time, and nothing else.
+//! A self-signed certificate is kept in the data directory, so that a client can pin it; its fingerprint is printed
+//! at the start. It only proves that the server is the same as last time.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,20 +17,20 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::given_file::{GivenFileError, read_given_file};
 
-/// Where a certificate made here is kept, in the data directory.
+/// File name of the self-signed certificate in the data directory.
 const CERTIFICATE: &str = "tls-certificate.pem";
 const KEY: &str = "tls-key.pem";
 
-/// What a data directory has beside its store that a backup of that does not hold.
+/// Files of a data directory that a backup of its store does not include.
 pub fn files_beside_the_store(data_directory: &Path) -> Vec<&'static str> {
     let files = [saggar_runtime::SIGNING_KEY, CERTIFICATE, KEY];
     files.into_iter().filter(|name| data_directory.join(name).exists()).collect()
 }
 
-/// No certificate with everything that vouches for it is longer.
+/// Maximum size of a certificate chain.
 const PEM_LEN_MAX: u64 = 1 << 20;
 
-/// Why TLS can't be spoken.
+/// Why TLS can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file can't be used.
@@ -40,34 +40,32 @@ pub enum TlsError {
         #[source]
         source: GivenFileError,
     },
-    /// A file is not what it should be.
-    #[error("the {what} can't be read")]
+    /// A file has invalid contents.
+    #[error("the {what} is invalid")]
     Read {
         what: &'static str,
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// The two don't go together, or are of a kind that isn't spoken.
+    /// The two don't match, or are of an unsupported kind.
     #[error("the certificate and its key can't be used")]
     Unusable(#[from] rustls::Error),
-    /// A certificate can't be made.
-    #[error("a certificate can't be made")]
+    #[error("a certificate can't be created")]
     Make(#[from] rcgen::Error),
-    /// It can't be kept.
     #[error("a certificate can't be written to the data directory")]
     Write(#[source] io::Error),
 }
 
-/// Which certificate is shown.
+/// The server's certificate.
 #[derive(Clone, Debug)]
 pub enum Certificate {
-    /// The operator's, and its key.
+    /// The operator's certificate and its key.
     Given { certificate: PathBuf, key: PathBuf },
-    /// One that is made in the data directory, for these names.
+    /// A self-signed one in the data directory, for these names.
     SelfMade { data_directory: PathBuf, names: Vec<String> },
 }
 
-/// TLS, ready to be spoken, and the fingerprint of the certificate.
+/// The TLS acceptor, and the fingerprint of the certificate.
 pub fn acceptor(certificate: &Certificate) -> Result<(TlsAcceptor, String), TlsError> {
     let (certificate, key) = match certificate {
         Certificate::Given { certificate, key } => (certificate.clone(), key.clone()),
@@ -91,7 +89,7 @@ pub fn acceptor(certificate: &Certificate) -> Result<(TlsAcceptor, String), TlsE
     Ok((TlsAcceptor::from(Arc::new(server)), fingerprint))
 }
 
-/// Where the certificate is that clients have to be told to trust; `None` where the operator's is used.
+/// The certificate that clients have to trust explicitly; `None` if the operator's is used.
 pub fn self_made_certificate(certificate: &Certificate) -> Option<PathBuf> {
     match certificate {
         Certificate::Given { .. } => None,
@@ -99,7 +97,7 @@ pub fn self_made_certificate(certificate: &Certificate) -> Option<PathBuf> {
     }
 }
 
-/// The certificate that was made at an earlier start, or a new one.
+/// The certificate of an earlier start, or a new one.
 fn self_made(data_directory: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsError> {
     let (certificate, key) = (data_directory.join(CERTIFICATE), data_directory.join(KEY));
     if certificate.exists() && key.exists() {
@@ -112,13 +110,13 @@ fn self_made(data_directory: &Path, names: &[String]) -> Result<(PathBuf, PathBu
     params.distinguished_name.push(DnType::CommonName, "saggar");
     let pair = KeyPair::generate()?;
     let made = params.self_signed(&pair)?;
-    // The key first: a certificate that is there has its key.
+    // The key first: an existing certificate then always has its key.
     write(&key, pair.serialize_pem().as_bytes()).map_err(TlsError::Write)?;
     write(&certificate, made.pem().as_bytes()).map_err(TlsError::Write)?;
     Ok((certificate, key))
 }
 
-/// Written under another name first: what is there is whole, and nobody else's to read from its first moment.
+/// Written under a temporary name first, so that an existing file is complete and private from the start.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;

@@ -1,6 +1,6 @@
-//! Passing one request on to what listens inside, and its answer back.
+//! Forwards one request to a program inside, and its response back.
 //!
-//! Each request has a connection of its own into the sandbox: what one request leaves behind on it, no other gets to see.
+//! Each request has its own connection into the sandbox, so that nothing leaks from one request to another.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::gate::{Gate, Shared};
 use crate::refusal::Refusal;
 use crate::request::context;
 
-/// How long what listens inside may take to begin its answer.
+/// Time limit for the program inside to begin its response.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(300);
-/// How often traffic counts as use.
+/// How often traffic is recorded as activity.
 const TOUCH_EVERY: Duration = Duration::from_secs(5);
-/// Most headers of an answer from inside.
+/// Maximum number of headers of a response from inside.
 const HEADERS_MAX: usize = 256;
-/// What is held of an answer from inside, its headers included.
+/// Buffer for a response from inside, its headers included.
 const BUFFER_MAX: usize = 256 * 1024;
 
-/// Passes a request on, if whoever asks may.
+/// Forwards an authorised request.
 pub async fn forward(server: Shared, request: Request, destination: Destination) -> Response {
     match try_forward(server, request, destination).await {
         Ok(response) => response,
@@ -77,7 +77,7 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
         return Ok(Response::from_parts(parts, Body::new(body)));
     }
     let (Some(_), Some(upgraded)) = (upgrade, upgraded) else {
-        return Err(broken(&destination, "changed the protocol unasked"));
+        return Err(broken(&destination, "changed the protocol without a request"));
     };
     parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     parts.headers.insert(UPGRADE, upgraded);
@@ -89,7 +89,7 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
         let mut theirs = TokioIo::new(theirs);
         touch_while(server.clone(), permit, traffic);
         tokio::select! {
-            // Whichever side ends it, the other is told by the end of the stream.
+            // If one side ends, the other gets the end of the stream.
             _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs) => {}
             () = server.stops() => {}
         }
@@ -97,7 +97,7 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
     Ok(Response::from_parts(parts, Body::empty()))
 }
 
-/// A cookie goes with whatever a browser sends; that a page of ours asks, its origin must say.
+/// Browsers send cookies with any request, so its origin must show that it comes from our page.
 fn check_page(request: &Request) -> Result<(), Refusal> {
     let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let origin = text(ORIGIN).and_then(|origin| origin.split_once("://")).map(|(_, host)| host.to_ascii_lowercase());
@@ -107,12 +107,12 @@ fn check_page(request: &Request) -> Result<(), Refusal> {
     }
     Err(Refusal::new(
         Code::Forbidden,
-        "a page of another origin may not open a WebSocket here with a cookie",
+        "a page of another origin may not open a WebSocket with a cookie",
         "send the token as `Saggar-Access-Token`",
     ))
 }
 
-/// The request as what listens inside gets it.
+/// The request in the form that the program inside gets.
 fn inside(
     server: &Gate,
     mut request: Request,
@@ -144,7 +144,7 @@ async fn exchange(
     builder.max_headers(HEADERS_MAX).max_buf_size(BUFFER_MAX);
     let handshake = builder.handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|_| broken(destination, "closed the connection"))?;
-    // It ends with either side; who waits for the answer sees how.
+    // It ends with either side; the caller sees how.
     tokio::spawn(connection.with_upgrades());
     let watched = traffic.clone();
     let request = request.map(|body| {
@@ -155,11 +155,11 @@ async fn exchange(
     });
     match tokio::time::timeout(ANSWER_PATIENCE, sender.send_request(request)).await {
         Ok(Ok(response)) => Ok(response),
-        Ok(Err(_)) => Err(broken(destination, "broke off, or doesn't speak HTTP")),
+        Ok(Err(_)) => Err(broken(destination, "closed the connection, or doesn't use HTTP")),
         Err(_) => Err(Refusal::new(
             Code::SandboxTimeout,
-            format!("what listens on port {} of sandbox {} does not answer", destination.port, destination.id),
-            "look at the program inside",
+            format!("the program on port {} of sandbox {} does not respond", destination.port, destination.id),
+            "check the program inside",
         )),
     }
 }
@@ -167,12 +167,12 @@ async fn exchange(
 fn broken(destination: &Destination, what: &str) -> Refusal {
     Refusal::new(
         Code::PortRefused,
-        format!("what listens on port {} of sandbox {} {what}", destination.port, destination.id),
-        "look at the program inside",
+        format!("the program on port {} of sandbox {} {what}", destination.port, destination.id),
+        "check the program inside",
     )
 }
 
-/// Whether anything has passed since somebody last looked.
+/// Whether there was traffic since the last check.
 #[derive(Clone, Debug, Default)]
 struct Traffic(Arc<AtomicBool>);
 
@@ -182,7 +182,7 @@ impl Traffic {
     }
 }
 
-/// Traffic counts as use of the sandbox, for as long as somebody else holds `traffic` too.
+/// Records traffic as activity of the sandbox, as long as another reference to `traffic` exists.
 fn touch_while(server: Shared, permit: Permit, traffic: Traffic) {
     tokio::spawn(async move {
         let seen = Arc::downgrade(&traffic.0);
@@ -197,7 +197,7 @@ fn touch_while(server: Shared, permit: Permit, traffic: Traffic) {
     });
 }
 
-/// A stream whose traffic is noted.
+/// A stream whose traffic is recorded.
 struct Noted<I> {
     stream: I,
     traffic: Traffic,

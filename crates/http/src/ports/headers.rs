@@ -1,4 +1,4 @@
-//! Headers that belong to one connection, and headers that belong to us: neither goes on.
+//! Removes headers of a single connection, and headers that are meant for us.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, COOKIE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
@@ -11,14 +11,14 @@ use super::token::{COOKIE_NAME, TRAFFIC_TOKEN};
 use super::{Destination, NamedBy};
 use crate::access::is_ours;
 
-/// What a request asks its connection to become, if anything.
+/// The protocol that a request asks to upgrade to, if any.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let asks = asks.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
     if asks { headers.get(UPGRADE).cloned() } else { None }
 }
 
-/// Takes off what belongs to one connection.
+/// Removes the headers of a single connection.
 pub(super) fn strip_connection(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -37,7 +37,7 @@ pub(super) fn strip_connection(headers: &mut HeaderMap) {
     headers.remove("proxy-connection");
 }
 
-/// Takes off what proves to us who asks. What looks the same and is for the program inside stays.
+/// Removes our credentials. Similar headers that are meant for the program inside stay.
 pub(super) fn strip_credentials(headers: &mut HeaderMap) {
     let is_our_key = |value: &HeaderValue| {
         let text = value.to_str().unwrap_or_default();
@@ -68,7 +68,7 @@ pub(super) fn strip_credentials(headers: &mut HeaderMap) {
     }
 }
 
-/// Says to whom inside the request is, and how it was known outside.
+/// Sets the headers that name the target inside and the original host.
 pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: Option<&str>, is_tls: bool) {
     let mut set = |name: &'static str, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -93,10 +93,11 @@ pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: 
     }
 }
 
-/// Headers of an answer that act on all of its origin, or are remembered for it. A program that is reached at our own origin may not send
-/// them. What acts on one page or one resource goes through: `Content-Security-Policy`, `Refresh`, `Access-Control-*`, `WWW-Authenticate`.
+/// Response headers that affect the whole origin, or are remembered for it. A program that is reached at our own
+/// origin may not send them. Headers that affect one page or one resource pass: `Content-Security-Policy`, `Refresh`,
+/// `Access-Control-*`, `WWW-Authenticate`.
 const OF_THE_ORIGIN: &[&str] = &[
-    // Logs everybody out, and empties what other pages stored.
+    // Logs users out, and deletes data of other pages.
     "clear-site-data",
     // How the origin is reached from now on, and with which certificates.
     "strict-transport-security",
@@ -104,10 +105,10 @@ const OF_THE_ORIGIN: &[&str] = &[
     "public-key-pins",
     "public-key-pins-report-only",
     "expect-ct",
-    // Where a browser reports what happens to any request of the origin.
+    // Where a browser reports events of any request to the origin.
     "nel",
     "report-to",
-    // What a browser sends with every request of the origin.
+    // What a browser sends with every request to the origin.
     "accept-ch",
     "accept-ch-lifetime",
     "critical-ch",
@@ -123,7 +124,7 @@ const OF_THE_ORIGIN: &[&str] = &[
     "attribution-reporting-register-trigger",
 ];
 
-/// Takes off what a program inside may not say in our name.
+/// Removes headers that a program inside may not send in our name.
 pub(super) fn clean_answer(headers: &mut HeaderMap, named_by: &NamedBy) {
     strip_connection(headers);
     let path = match named_by {
@@ -138,18 +139,18 @@ pub(super) fn clean_answer(headers: &mut HeaderMap, named_by: &NamedBy) {
     }
     match named_by {
         NamedBy::Path(_) | NamedBy::Headers => OF_THE_ORIGIN.iter().for_each(|name| drop(headers.remove(*name))),
-        // That origin is the port's own.
+        // That origin belongs to the port.
         NamedBy::Host => {}
     }
     if let NamedBy::Path(_) = named_by {
-        // What is served below our own origin must not act as it.
+        // Content below our own origin must not act with its authority.
         let policy = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
         headers.append(http::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     }
 }
 
-/// A cookie as a program inside may set it: for its own host, below its own path; `None` when it may not. One without a name is sent back
-/// as its value alone, which can read as any other cookie, ours included.
+/// A cookie as a program inside may set it: for its own host, below its own path; `None` if it may not. A cookie
+/// without a name is sent back as its value alone, which can look like any other cookie, including ours.
 fn own_cookie(cookie: &HeaderValue, path: Option<&str>) -> Option<HeaderValue> {
     let text = cookie.to_str().ok()?;
     let mut parts = text.split(';').map(str::trim);

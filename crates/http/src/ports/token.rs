@@ -1,4 +1,5 @@
-//! The access token of a sandbox: in a header, in a cookie, or once in the query, from where it goes into a cookie.
+//! The access token of a sandbox: in a header, in a cookie, or once in the query, from where it is moved into a
+//! cookie.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -9,13 +10,13 @@ use saggar_api::route;
 
 use super::{Destination, NamedBy};
 
-/// What the cookie and the parameter of the query are called.
+/// The name of the cookie and of the query parameter.
 pub(super) const COOKIE_NAME: &str = "saggar_token";
 
-/// What the header is called by E2B's clients.
+/// The header's name in E2B's clients.
 pub(super) const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 
-/// A token, and where it was shown.
+/// A token, and where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Header(String),
@@ -31,7 +32,7 @@ impl Shown {
     }
 }
 
-/// The token that a request shows.
+/// The token in a request.
 pub(super) fn shown(headers: &HeaderMap, path: &PathAndQuery) -> Option<Shown> {
     let header = headers.get(route::header::ACCESS_TOKEN).or_else(|| headers.get(TRAFFIC_TOKEN));
     if let Some(token) = header.and_then(|value| value.to_str().ok()) {
@@ -60,12 +61,12 @@ pub(super) fn without(path: &PathAndQuery) -> PathAndQuery {
     PathAndQuery::try_from(text).unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
-/// Whether a token in the query is to become a cookie: a person follows a link.
+/// Whether a token in the query becomes a cookie: only when a user follows a link.
 pub(super) fn becomes_cookie(shown: Option<&Shown>, method: &Method, is_upgrade: bool) -> bool {
     matches!(shown, Some(Shown::Query(_))) && *method == Method::GET && !is_upgrade
 }
 
-/// Sends a browser to the same address without the token, which it keeps as a cookie.
+/// Redirects a browser to the same URL without the token, which it keeps as a cookie.
 pub(super) fn to_cookie(token: &str, destination: &Destination, is_tls: bool) -> Response {
     let prefix = match &destination.named_by {
         NamedBy::Path(prefix) => prefix.as_str(),

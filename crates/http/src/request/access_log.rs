@@ -1,6 +1,7 @@
-//! One line in the log for each request, written when its answer has been sent or broken off.
+//! The access log: one line per request, written when its response has been sent or interrupted.
 //!
-//! It names the route and not the path or the query: those hold file names, signatures and tokens. Health checks are logged at `debug`.
+//! It has the route and not the path or the query, which contain file names, signatures and tokens. Health checks are
+//! logged at `debug`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use saggar_api::route;
 
 use crate::request::context::Context;
 
-/// What a request is called that is for what is in a sandbox: its path is not ours.
+/// The route name of requests that are forwarded into a sandbox: their paths are not ours.
 const INTO_SANDBOX: &str = "sandbox";
 
 /// A line that is not written yet.
@@ -34,7 +35,7 @@ impl Line {
         Self { request: id.to_owned(), begin: Instant::now(), method: request.method().clone(), route }
     }
 
-    /// Writes the line when the answer has been sent. Until then the request counts as under way.
+    /// Writes the line when the response has been sent. Until then the request counts as in progress.
     pub(crate) fn end_with(self, response: Response, context: Arc<Context>) -> Response {
         let finish = Finish { line: self, status: response.status(), context };
         response.map(|body| Body::new(Finishing { body, _finish: finish }))
@@ -72,7 +73,7 @@ fn text(id: Option<&impl ToString>) -> Option<String> {
     id.map(ToString::to_string)
 }
 
-/// The body of an answer.
+/// The body of a response.
 struct Finishing {
     body: Body,
     _finish: Finish,

@@ -1,6 +1,6 @@
-//! Around every request: its id, the bounds that hold for all, what is logged of it, and problems as bodies.
+//! Wraps every request: its id, general limits, logging, and problems as bodies.
 //!
-//! Nothing leaves here without a request id, and no error leaves as anything but `application/problem+json`, a panic included.
+//! Every response has a request id, and every error is `application/problem+json`, even after a panic.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +21,12 @@ use super::unread::Unread;
 use crate::gate::Gate;
 use crate::refusal::Refusal;
 
-/// Most bytes of headers, names and values together.
+/// Maximum size of headers, names and values together.
 const HEADERS_MAX: usize = 64 * 1024;
-/// How long what is no stream may take. Each thing that is waited for has a bound of its own; this one is for what was forgotten.
+/// Time limit of a response that isn't a stream. Each individual wait has its own limit; this one covers omissions.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Attends to one request, which `answer` answers.
+/// Handles one request; `answer` makes its response.
 pub async fn attend<F>(gate: &Gate, request: Request, answer: impl FnOnce(Request) -> F) -> Response
 where
     F: Future<Output = Response>,
@@ -45,7 +45,7 @@ where
     };
     let answer = context.scope(AssertUnwindSafe(answering).catch_unwind()).await;
     let mut response = answer.unwrap_or_else(|_| {
-        tracing::error!(request = id, "the request panicked; what, is in the line before");
+        tracing::error!(request = id, "request handler panicked; see the previous line");
         Refusal::internal().into_response()
     });
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
@@ -66,7 +66,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Has `Host` say what the client calls us: HTTP/2 says that elsewhere, and where both are said it is the other that counts.
+/// Sets `Host` to the client's name for this server: HTTP/2 sends it elsewhere, and if both are sent the latter
+/// counts.
 fn name_host(request: &mut Request) {
     let authority =
         request.uri().authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
@@ -75,27 +76,29 @@ fn name_host(request: &mut Request) {
     }
 }
 
-/// Ends what takes longer than anything should that is not a stream.
+/// Ends requests that exceed the time limit of a response that isn't a stream.
 pub async fn within_bounds(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWER_PATIENCE, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refusal::new(
             Code::SandboxTimeout,
-            "what was asked for took too long",
-            "look whether it was done before asking again",
+            "the request took too long",
+            "it may have been carried out; check before you repeat it",
         )
         .into_response(),
     }
 }
 
-/// Nothing is there.
 pub async fn nothing_there() -> Refusal {
-    Refusal::new(Code::NotFound, "there is nothing at this address", "see /api/v1/openapi.json for what there is")
+    Refusal::new(Code::NotFound, "this path does not exist", "see /api/v1/openapi.json for the available paths")
 }
 
-/// Something is there, and doesn't do that.
 pub async fn no_such_method() -> Refusal {
-    Refusal::new(Code::MethodNotAllowed, "this method does nothing here", "see the header Allow for those that do")
+    Refusal::new(
+        Code::MethodNotAllowed,
+        "this method is not allowed here",
+        "see the header Allow for the allowed methods",
+    )
 }
 
 fn problem(refusal: Refusal, id: &str, headers: &HeaderMap) -> Response {
@@ -104,7 +107,7 @@ fn problem(refusal: Refusal, id: &str, headers: &HeaderMap) -> Response {
     let body = serde_json::to_vec(&problem).unwrap_or_default();
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    // What a refusal came with is kept: `Allow`, for one.
+    // Headers of the refusal are kept, such as `Allow`.
     for (name, value) in headers {
         if *name != http::header::CONTENT_LENGTH && *name != CONTENT_TYPE {
             response.headers_mut().insert(name, value.clone());
@@ -127,7 +130,7 @@ fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
-/// Names a request in the log and in its answer. Nothing depends on its being hard to guess.
+/// Identifies a request in the log and in its response. It need not be hard to guess.
 fn request_id() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static FIRST: std::sync::OnceLock<u64> = std::sync::OnceLock::new();

@@ -1,8 +1,8 @@
-//! What is known of the request that is being answered: who asks, from where, about what. For its line in the log and for the bound on how
-//! much one key may have under way.
+//! The context of the current request: its subject, its origin, its object. For its log line and for the limit of
+//! concurrent requests per key.
 //!
-//! It goes with the task that answers, so that nobody has to pass it on. It is held until the last byte of the answer, or the end of what
-//! the connection was upgraded to.
+//! It is attached to the task that handles the request, so that it need not be passed on. It is held until the last
+//! byte of the response, or the end of an upgraded connection.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,32 +19,31 @@ tokio::task_local! {
     static CURRENT: Arc<Context>;
 }
 
-/// After how many seconds a request that was one too many may be tried again.
+/// Retry-After of a request beyond the limit, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Who connected; a part of every request that came over the network.
+/// The peer's address; part of every request that came over the network.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: IpAddr,
     pub connection: Arc<Connection>,
 }
 
-/// How many requests each key, and each sandbox's token, has under way.
+/// The number of concurrent requests of each key, and of each sandbox's token.
 #[derive(Clone, Debug)]
 pub struct UnderWay {
     most: usize,
     counts: Arc<Mutex<HashMap<Holder, usize>>>,
 }
 
-/// Who shares one bound.
+/// The subjects that share one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     Key(KeyId),
-    /// Whoever has the token of a sandbox, a signed address of it, or the address of a public port.
+    /// Clients with a sandbox's token, a signed URL of it, or the address of a public port.
     Sandbox(SandboxId),
 }
 
-/// What is known of a request.
 #[derive(Debug)]
 pub struct Context {
     under_way: UnderWay,
@@ -62,14 +61,14 @@ struct Known {
     is_for_sandbox: bool,
 }
 
-/// What the log says of who asked.
+/// What the log says about the subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub key: Option<KeyId>,
     pub sandbox: Option<SandboxId>,
     pub run: Option<RunId>,
     pub peer: Option<IpAddr>,
-    /// Whether it goes on to something inside a sandbox.
+    /// Whether it is forwarded into a sandbox.
     pub is_for_sandbox: bool,
 }
 
@@ -89,7 +88,7 @@ impl UnderWay {
     }
 }
 
-/// One of them.
+/// A counted request.
 #[derive(Debug)]
 struct Counted {
     under_way: UnderWay,
@@ -114,7 +113,7 @@ impl Context {
         Arc::new(Self { under_way, peer, known: Mutex::default(), _answering: answering })
     }
 
-    /// Answers with this as the current request's. May be cancelled where `answer` may.
+    /// Handles a request with this as the current context. May be cancelled if `answer` may.
     pub async fn scope<T>(self: &Arc<Self>, answer: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(self), answer).await
     }
@@ -141,7 +140,7 @@ impl Context {
                 Some(Holder::Key(key.clone()))
             }
             Subject::Bearer { action, .. } => action.sandbox().cloned().map(Holder::Sandbox),
-            // Without keys all are the same, and the bound on connections is the only one that means anything.
+            // Without keys all clients are the same, and only the limit of connections applies.
             Subject::Anybody { .. } | Subject::Run { .. } => None,
         };
         if known.counted.is_none() {
@@ -154,20 +153,21 @@ impl Context {
     }
 }
 
-/// Notes who asks for what, once that is proved, and refuses if they have too much under way. Without a request there is nothing to note.
+/// Records the subject and the action once authenticated, and refuses beyond the limit. Does nothing outside of a
+/// request.
 pub fn note(subject: &Subject, action: Option<&Action>) -> Result<(), Refusal> {
     CURRENT.try_with(|context| context.note(subject, action)).unwrap_or(Ok(()))
 }
 
-/// Notes that the current request goes on to something inside a sandbox. Without a request there is nothing to note.
+/// Records that the current request is forwarded into a sandbox. Does nothing outside of a request.
 pub fn is_for_sandbox() {
-    // Outside of a request there is none to note it for.
+    // Outside of a request there is nothing to record.
     let _ = CURRENT.try_with(|context| {
         context.known.lock().unwrap_or_else(PoisonError::into_inner).is_for_sandbox = true;
     });
 }
 
-/// Holds the current request open beyond its answer: for what its connection was upgraded to.
+/// Keeps the current request open beyond its response, for an upgraded connection.
 pub fn hold() -> Option<Arc<Context>> {
     CURRENT.try_with(Arc::clone).ok()
 }
@@ -175,12 +175,12 @@ pub fn hold() -> Option<Arc<Context>> {
 fn too_many(holder: &Holder, most: usize) -> Refusal {
     let whose = match holder {
         Holder::Key(key) => format!("key {key} has"),
-        Holder::Sandbox(_) => "holders of this sandbox's token or public address have".to_owned(),
+        Holder::Sandbox(_) => "clients of this sandbox's token or public address have".to_owned(),
     };
     let problem = Problem::new(
         Code::Capacity,
-        format!("{whose} {most} requests and streams under way, as many as may be"),
-        "close streams that are not needed, or raise the setting `requests_per_key`",
+        format!("{whose} {most} requests and streams in progress, which is the limit"),
+        "close unneeded streams, or raise the setting `requests_per_key`",
     );
     Refusal::from(problem.retry_after(RETRY_AFTER_SECONDS))
 }

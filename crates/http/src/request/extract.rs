@@ -1,4 +1,4 @@
-//! What handlers take from a request: bodies and queries, read within bounds, and ids, without which there is nothing to find.
+//! Extractors for handlers: bodies and queries within bounds, and ids from the path.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 
 use crate::refusal::Refusal;
 
-/// Largest JSON body.
+/// Maximum size of a JSON body.
 pub const JSON_MAX: usize = 1 << 20;
-/// How long a body may take to bring its next piece.
+/// Maximum time until the next piece of a body.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a JSON body may take in all: a piece every 29 seconds would otherwise last for days.
+/// Time limit of a JSON body: otherwise a piece every 29 seconds would last for days.
 const JSON_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A JSON body. An empty one is an empty object.
+/// A JSON body. An empty one counts as an empty object.
 pub struct Json<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
@@ -33,7 +33,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// The text of a JSON body, for who needs it as it was sent.
+/// The text of a JSON body, unparsed.
 pub struct JsonText(pub Bytes);
 
 impl JsonText {
@@ -48,7 +48,7 @@ impl JsonText {
         if is_json == Some(false) || (is_json.is_none() && !body.is_empty()) {
             return Err(Refusal::new(
                 Code::UnsupportedMediaType,
-                "the body is not said to be JSON",
+                "the content type is not JSON",
                 "send `Content-Type: application/json`",
             ));
         }
@@ -68,7 +68,7 @@ impl<S: Sync> FromRequest<S> for JsonText {
     }
 }
 
-/// The query of the address.
+/// The query of the URL.
 pub struct Query<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
@@ -79,20 +79,19 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The body as it comes, piece by piece, each within a bounded time.
+/// The body, piece by piece, each within a time limit.
 pub struct Pieces {
     body: Body,
     length: Option<u64>,
 }
 
 impl Pieces {
-    /// The pieces of this body.
     pub fn of(headers: &HeaderMap, body: Body) -> Self {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         Self { body, length }
     }
 
-    /// How much will come, if that was said.
+    /// The length, if announced.
     pub fn expected(&self) -> Option<u64> {
         self.length
     }
@@ -112,7 +111,7 @@ impl<S: Sync> FromRequest<S> for Pieces {
     }
 }
 
-/// All of a body that may not be larger than `most`.
+/// A whole body of at most `most` bytes.
 pub async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
     let mut all = BytesMut::new();
     while let Some(piece) = next(&mut body).await? {
@@ -132,28 +131,28 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Refusal> {
         match tokio::time::timeout(BODY_PATIENCE, body.frame()).await {
             Err(_) => return Err(too_slow()),
             Ok(None) => return Ok(None),
-            // Trailers say nothing to us.
+            // Trailers are ignored.
             Ok(Some(Ok(frame))) => {
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
             }
             Ok(Some(Err(_))) => {
-                return Err(Refusal::invalid("the body broke off", "send the whole body"));
+                return Err(Refusal::invalid("the body was interrupted", "send the whole body"));
             }
         }
     }
 }
 
 pub fn too_large(most: u64) -> Refusal {
-    Refusal::new(Code::TooLarge, format!("the body is larger than {most} bytes"), "send less at once")
+    Refusal::new(Code::TooLarge, format!("the body is larger than {most} bytes"), "send a smaller body")
 }
 
 fn too_slow() -> Refusal {
-    Refusal::new(Code::Timeout, "the body did not come in time", "send it faster, or in smaller requests")
+    Refusal::new(Code::Timeout, "the body did not arrive in time", "send it faster, or in smaller requests")
 }
 
-/// A parameter of the path. What isn't an id names nothing.
+/// A parameter of the path. An invalid id names no object.
 pub async fn path_text(parts: &mut Parts, name: &str) -> Option<String> {
     let parameters = RawPathParams::from_request_parts(parts, &()).await.ok()?;
     parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
@@ -163,7 +162,7 @@ pub async fn path_text(parts: &mut Parts, name: &str) -> Option<String> {
 pub async fn path_sandbox(parts: &mut Parts) -> Result<SandboxId, Refusal> {
     let text = match path_text(parts, "id").await {
         Some(text) => text,
-        // As E2B's clients have it.
+        // In the form of E2B's clients.
         None => format!("sbx_{}", path_text(parts, "short").await.unwrap_or_default()),
     };
     SandboxId::parse(&text).ok_or_else(|| Refusal::not_found("sandbox", &text))

@@ -1,8 +1,8 @@
-//! The header `Host`: the name in it, with its port taken off. Everything that goes by the name of the host reads it here.
+//! The `Host` header: the name without its port. All code that depends on the host name uses this.
 
-/// The name, without the port. An address of IPv6 keeps its brackets, as it is written in a URL.
+/// The name without the port. An IPv6 address keeps its brackets, as in a URL.
 pub fn name(host: &str) -> &str {
-    // The colons of an address in brackets are not before a port.
+    // The colons of an address in brackets don't precede a port.
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && is_whole(name) => name,
         Some(_) | None => host,
@@ -13,7 +13,7 @@ fn is_whole(name: &str) -> bool {
     if name.starts_with('[') { name.ends_with(']') } else { !name.contains(':') }
 }
 
-/// Whether it names this machine to itself. A client that sends no name is no browser, and goes as one that does.
+/// Whether it names the local machine. A client that sends no name isn't a browser, and counts as local.
 pub fn is_loopback(host: &str) -> bool {
     let name = name(host);
     ["", "127.0.0.1", "[::1]"].contains(&name) || name.eq_ignore_ascii_case("localhost")

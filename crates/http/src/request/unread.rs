@@ -1,6 +1,7 @@
-//! Bodies that were not read to their end: after an answer that came before, an HTTP/1 connection can't be used again.
+//! Detects request bodies that were not read to the end: after an early response, an HTTP/1 connection can't be
+//! reused.
 //!
-//! A client that isn't told so may send its next request into a connection that is being closed.
+//! A client that isn't told might send its next request into a connection that is being closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Version};
 use http_body::{Frame, SizeHint};
 
-/// Whether a request's body was read to its end.
+/// Whether a request's body was read to the end.
 pub(crate) struct Unread {
     is_over: Arc<AtomicBool>,
     version: Version,
 }
 
 impl Unread {
-    /// Looks on while a request's body is read.
+    /// Watches a request's body.
     pub(crate) fn watch(request: Request) -> (Self, Request) {
         let is_over = Arc::new(AtomicBool::new(http_body::Body::is_end_stream(request.body())));
         let unread = Self { is_over: Arc::clone(&is_over), version: request.version() };
@@ -32,7 +33,7 @@ impl Unread {
         (unread, request.map(|body| Body::new(Watched { body, is_over })))
     }
 
-    /// Has the answer say that the connection ends with it, if it does.
+    /// Adds `Connection: close` to the response, if the connection can't be reused.
     pub(crate) fn tell(&self, response: &mut Response) {
         let is_refusal = response.status().is_client_error() || response.status().is_server_error();
         if self.version < Version::HTTP_2 && is_refusal && !self.is_over.load(Ordering::Relaxed) {

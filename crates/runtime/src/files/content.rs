@@ -1,4 +1,4 @@
-//! Content of files as it streams: constant memory, whatever the size.
+//! Streams file contents, with constant memory whatever the size.
 
 use saggar_guest::{DATA_MAX, FileEntry, FileReply, FileRequest};
 
@@ -20,7 +20,6 @@ impl Reading {
         Self { session, path, entry }
     }
 
-    /// The file that was opened.
     pub fn entry(&self) -> &FileEntry {
         &self.entry
     }
@@ -35,7 +34,7 @@ impl Reading {
     }
 }
 
-/// A file that is being written. Dropped before [`Writing::finish`], it leaves everything as it was.
+/// A file that is being written. If dropped before [`Writing::finish`], nothing changes.
 #[derive(Debug)]
 pub struct Writing {
     session: Session,
@@ -50,7 +49,7 @@ impl Writing {
     pub async fn data(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         for piece in bytes.chunks(DATA_MAX) {
             let sent = self.session.send_data(&self.path, piece).await;
-            // Full storage is told at once, not when the rest has come for nothing; and a broken pipe has a reason.
+            // Full storage is reported at once, not after the rest has been sent; and a broken pipe has a reason.
             if self.session.answer_now(&self.path)?.is_some() {
                 return Err(broken(&self.path));
             }
@@ -59,7 +58,7 @@ impl Writing {
         Ok(())
     }
 
-    /// That was all: from now on it is the file's content.
+    /// Completes the write: from now on this is the file's content.
     pub async fn finish(self) -> Result<Files, Fault> {
         let Self { mut session, path } = self;
         session.ask(&path, &FileRequest::End).await?;
@@ -77,20 +76,19 @@ use super::Files;
 pub struct Walking {
     session: Session,
     path: FilePath,
-    // Bytes that may still come of the file in hand.
+    // Remaining bytes of the current file.
     left: u64,
 }
 
-/// One piece of a tree.
 #[derive(Debug)]
 pub enum Walked {
-    /// A file, directory or link; a directory comes before what is in it.
+    /// A file, directory or link; a directory comes before its contents.
     Entry(FileEntry),
-    /// Content of the file that came last.
+    /// Content of the last file entry.
     Data(Vec<u8>),
-    /// Something that can't be read.
+    /// An entry that can't be read.
     Skipped {
-        /// Which, relative to the top.
+        /// Relative to the top.
         path: Vec<u8>,
     },
 }
@@ -108,7 +106,7 @@ impl Walking {
                 Ok(Some(Walked::Entry(entry)))
             }
             FileReply::Data(bytes) => {
-                // More than its entry said would shift everything after it.
+                // More content than its entry announced would shift everything after it.
                 let left = self.left.checked_sub(bytes.len() as u64);
                 self.left = left.ok_or_else(|| fault(&self.path, FileFaultKind::Changed))?;
                 Ok(Some(Walked::Data(bytes)))

@@ -1,6 +1,7 @@
 //! Paths in a sandbox's own view.
 //!
-//! There is nothing outside to get to, so a path needs no cleaning: the kernel resolves it inside. What can't be a path at all is refused here.
+//! Nothing outside of the sandbox is reachable, so a path needs no sanitising: the kernel resolves it inside. Invalid
+//! paths are rejected here.
 
 use std::fmt;
 
@@ -9,12 +10,11 @@ use saggar_guest::PATH_MAX;
 
 use crate::fault::{Fault, FileFault, FileFaultKind};
 
-/// An absolute path inside a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePath(Vec<u8>);
 
 impl FilePath {
-    /// Reads what somebody gave: absolute, or relative to the user's home, `~` included.
+    /// Parses a path: absolute, or relative to the user's home, `~` included.
     pub fn parse(text: &str, user: User) -> Result<Self, Fault> {
         let home = user.home();
         let relative = text.strip_prefix("~/").unwrap_or(text).trim_start_matches("./");
@@ -26,7 +26,7 @@ impl FilePath {
         Self::from_bytes(absolute.into_bytes())
     }
 
-    /// A path below this one. `relative` comes from an archive or a listing, and stays below.
+    /// A path below this one. `relative` comes from an archive or a listing, and must stay below.
     pub fn join(&self, relative: &[u8]) -> Result<Self, Fault> {
         if relative.is_empty() {
             return Ok(self.clone());
@@ -47,17 +47,17 @@ impl FilePath {
         } else {
             return Ok(Self(bytes));
         };
-        // What is told of it is cut: it may be a megabyte.
+        // The quoted path is truncated: it may be a megabyte.
         let path = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).into_owned();
         Err(Fault::File(FileFault { path, kind }))
     }
 
-    /// The path as the kernel gets it.
+    /// The path's bytes, as the kernel gets them.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.clone()
     }
 
-    /// The last name.
+    /// The last component.
     pub fn name(&self) -> String {
         let name = self.0.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"/");
         String::from_utf8_lossy(name).into_owned()

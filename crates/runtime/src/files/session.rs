@@ -1,4 +1,4 @@
-//! The conversation with a files worker.
+//! The protocol with a files worker.
 
 use std::io;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tokio::net::UnixStream;
 use super::{broken, fault, path::FilePath};
 use crate::fault::{Fault, FileFaultKind};
 
-/// How long a worker may be silent, or take nothing. One that its sandbox has stopped must hold nobody up for ever.
+/// Time limit for a worker to send or receive something. A worker that its sandbox has stopped must not block a
+/// client forever.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes read at once: a whole frame of data and the header of the next.
+/// Bytes read at once: a whole data frame and the header of the next.
 const READ_LEN: usize = DATA_MAX + 2 * HEADER_LEN;
 
-/// A session with a worker.
 #[derive(Debug)]
 pub(super) struct Session {
     stream: UnixStream,
     decoder: Decoder<FileReply>,
     buffer: Vec<u8>,
-    // What of the buffer is still to be decoded.
+    // The part of the buffer that is not decoded yet.
     unread: std::ops::Range<usize>,
     wire: Vec<u8>,
 }
@@ -32,7 +32,7 @@ impl Session {
         Self { stream, decoder: Decoder::new(), buffer: Vec::new(), unread: 0..0, wire: Vec::new() }
     }
 
-    /// Asks for something.
+    /// Sends a request.
     pub(super) async fn ask(&mut self, path: &FilePath, request: &FileRequest) -> Result<(), Fault> {
         self.wire.clear();
         request.encode(&mut self.wire).map_err(|_| fault(path, FileFaultKind::InvalidPath))?;
@@ -42,7 +42,7 @@ impl Session {
         sent.map_err(|_| broken(path))
     }
 
-    /// Sends content from where it lies: of a gigabyte every copy counts.
+    /// Sends content without copying it, which matters for large files.
     pub(super) async fn send_data(&mut self, path: &FilePath, bytes: &[u8]) -> Result<(), Fault> {
         let header = FileRequest::data_header(bytes.len());
         let mut wire = Buf::chain(&header[..], bytes);
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// What comes next, `Failed` as a fault. May not be cancelled and gone on with.
+    /// The next reply; `Failed` becomes a fault. Must not be cancelled and continued.
     pub(super) async fn answer(&mut self, path: &FilePath) -> Result<FileReply, Fault> {
         match tokio::time::timeout(PATIENCE, self.receive()).await {
             Ok(Ok(Some(FileReply::Failed { errno, stage }))) => Err(fault(path, kind_of(errno, stage))),
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// What has come already, without waiting.
+    /// A reply that has already arrived, without waiting.
     pub(super) fn answer_now(&mut self, path: &FilePath) -> Result<Option<FileReply>, Fault> {
         loop {
             match self.decode().map_err(|_| broken(path))? {
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// The next reply, however long it takes; `None` at the end. May be cancelled at its await and gone on with.
+    /// The next reply, without a time limit; `None` at the end. May be cancelled at its await and continued.
     pub(super) async fn receive(&mut self) -> io::Result<Option<FileReply>> {
         loop {
             if let Some(reply) = self.decode()? {
@@ -108,7 +108,7 @@ impl Session {
     }
 }
 
-/// What the worker's reason means for whoever asked.
+/// Translates the worker's error.
 fn kind_of(errno: i32, stage: FileStage) -> FileFaultKind {
     use rustix::io::Errno;
     match stage {

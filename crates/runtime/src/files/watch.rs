@@ -1,4 +1,4 @@
-//! Watching files: what changes, as it changes.
+//! Watches files for changes.
 
 use saggar_guest::{FileEventKind, FileReply, FileRequest};
 
@@ -14,22 +14,19 @@ pub struct Watching {
     path: FilePath,
 }
 
-/// Something has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEvent {
     pub kind: FileEventKind,
-    /// Where, relative to what is watched; empty for that itself.
+    /// Relative to the watched path; empty for that path itself.
     pub path: Vec<u8>,
     /// Whether it is, or was, a directory.
     pub is_directory: bool,
 }
 
-/// What a watch tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Something has changed.
     Event(FileEvent),
-    /// Everything has been told that was changed before [`Watching::settle`] asked.
+    /// All changes before the call of [`Watching::settle`] have been reported.
     Settled,
 }
 
@@ -38,7 +35,7 @@ impl Watching {
         Self { session, path }
     }
 
-    /// The next change; `None` when the watch has ended with its sandbox. May be cancelled at its await.
+    /// The next change; `None` if the watch has ended with its sandbox. May be cancelled at its await.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, Fault> {
         loop {
             match self.hear().await? {
@@ -49,12 +46,12 @@ impl Watching {
         }
     }
 
-    /// Asks for [`Heard::Settled`]. Only of a sandbox whose agent speaks protocol 3: an older one ends the watch.
+    /// Requests [`Heard::Settled`]. Needs an agent with protocol 3: an older one ends the watch.
     pub async fn settle(&mut self) -> Result<(), Fault> {
         self.session.ask(&self.path, &FileRequest::Settle).await
     }
 
-    /// What comes next; `None` when the watch has ended with its sandbox. May be cancelled at its await.
+    /// The next message; `None` if the watch has ended with its sandbox. May be cancelled at its await.
     pub async fn hear(&mut self) -> Result<Option<Heard>, Fault> {
         match self.session.receive().await {
             Ok(Some(FileReply::Event { kind, path, is_directory })) => {

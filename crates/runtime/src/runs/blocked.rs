@@ -1,4 +1,4 @@
-//! What a person can do about a run that is blocked: let it go on, or end it.
+//! What a human can do about a blocked run: let it continue, or end it.
 
 use saggar_domain::{ProjectId, RunId};
 use saggar_engine::{ChildEnd, Outcome, Run, Spending};
@@ -11,18 +11,18 @@ use super::stored_agent::read_entry;
 use crate::fault::Fault;
 use crate::sandboxes::{now, random};
 
-/// What is left to do for something that a blocked run is told.
+/// What remains to be done after an instruction to a blocked run.
 pub(super) enum Blocked {
-    /// It waits in the run's inbox.
+    /// It stays in the run's inbox.
     Waits,
     /// The block is lifted once it is in the run's inbox.
     Lifted,
-    /// It is done.
+    /// Nothing.
     Done,
 }
 
 impl Runs {
-    /// What an instruction means for a run that is blocked.
+    /// The effect of an instruction on a blocked run.
     pub(super) async fn tell_blocked(
         &self,
         row: &RunRow,
@@ -37,7 +37,7 @@ impl Runs {
                 help: "resume it first, or cancel it".to_owned(),
             }),
             (Instruction::Cancel, BlockKind::Restored) => {
-                // The whole family hears of it before any of it can go on.
+                // All descendants get the letter before any of them can continue.
                 for below in self.store().blocked_below(row.id.clone()).await?.into_iter().filter(|id| *id != row.id) {
                     self.cancel_below(row.project.clone(), below).await?;
                 }
@@ -47,7 +47,7 @@ impl Runs {
         }
     }
 
-    /// Lifts the block of a run and of everything below it.
+    /// Unblocks a run and its descendants.
     pub(super) async fn lift(&self, run: &RunId) -> Result<(), Fault> {
         self.store().unblock(run.clone(), now()).await?;
         self.hub().wake();
@@ -59,12 +59,12 @@ impl Runs {
         let body = Instruction::Cancel.encode().expect("it is short");
         match self.store().put_letter(NewLetter { project, run, id, at: now(), body }, LetterRoom::Unbounded).await {
             Err(saggar_store::InboxError::Store(error)) => Err(error.into()),
-            // One that is over, gone, or has too much to read needs no word of it: its parent's end is its end.
+            // A run that is over, gone, or has a full inbox needs no letter: it ends with its parent.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Ends a run whose journal can't be read, and tells whoever waits for it.
+    /// Ends a run whose journal can't be read, and tells the run that waits for it.
     async fn end_damaged(&self, row: &RunRow) -> Result<(), Fault> {
         let word = match &row.child_of {
             None => None,
@@ -76,7 +76,7 @@ impl Runs {
                 Some(NewLetter { project, run, id, at: now(), body })
             }
         };
-        // First, so that a death in between leaves a run that can be cancelled again.
+        // First, so that a crash in between leaves a run that can be cancelled again.
         let children =
             RunQuery { child_of: Some(row.id.clone()), limit: PageLimit::MAX, ..RunQuery::new(row.project.clone()) };
         for child in self.store().runs(children).await?.items.into_iter().filter(|child| child.outcome.is_none()) {
@@ -86,7 +86,7 @@ impl Runs {
         if !self.store().end_damaged(row.project.clone(), row.id.clone(), outcome, now(), word).await? {
             return Err(Fault::Conflict {
                 what: format!("run {} is no longer blocked", row.id),
-                help: "look at it again".to_owned(),
+                help: "read it again".to_owned(),
             });
         }
         if let Some((parent, _)) = &row.child_of {
@@ -96,7 +96,8 @@ impl Runs {
         Ok(())
     }
 
-    /// What a run has set aside for the child that it waits for. Nobody knows what a child with a damaged journal has spent: all of it counts.
+    /// What a run has reserved for the child that it waits for. The spending of a child with a damaged journal is
+    /// unknown, so all of it counts.
     async fn set_aside(&self, parent: &RunId) -> Spending {
         let mut run = Run::new();
         let mut after = 0;

@@ -1,11 +1,11 @@
-//! Long bodies: beside the journal, and there before the entry that names them.
+//! Long bodies: stored as blobs, before the entry that names them.
 
 use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, ToolCall, ToolResult};
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
 
-/// Puts a long body beside the journal; a short one stays as it is.
+/// Stores a long body as a blob; a short one stays as it is.
 pub async fn shelve<J: Journal>(journal: &J, body: Body) -> Result<Body, Error> {
     match body {
         Body::Text(text) if text.len() > BODY_INLINE_MAX => {
@@ -17,16 +17,17 @@ pub async fn shelve<J: Journal>(journal: &J, body: Body) -> Result<Body, Error> 
     }
 }
 
-/// The text of a body, wherever it is.
+/// The text of a body, wherever it is stored.
 pub async fn fetch<J: Journal>(journal: &J, body: &Body) -> Result<String, Error> {
     let Body::Blob { hash, .. } = body else { return Ok(body.as_text().unwrap_or_default().to_owned()) };
     let damaged = |what: &str| Error::Corrupt { what: what.to_owned() };
-    let hash = BlobHash::parse(hash).ok_or_else(|| damaged("an entry names a blob by something that isn't a hash"))?;
-    let bytes = journal.blob(hash).await?.ok_or_else(|| damaged("an entry names a blob that isn't there"))?;
-    String::from_utf8(bytes).map_err(|_| damaged("a blob isn't text any more"))
+    let hash = BlobHash::parse(hash).ok_or_else(|| damaged("an entry has an invalid blob hash"))?;
+    let bytes = journal.blob(hash).await?.ok_or_else(|| damaged("an entry names a missing blob"))?;
+    String::from_utf8(bytes).map_err(|_| damaged("a blob is not valid text"))
 }
 
-/// The arguments of a call beside the journal, where they are long. What the engine has to read of them is read before.
+/// Stores the arguments of a call as a blob, if they are long. Arguments that the engine has to read are parsed
+/// before.
 async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(), Error> {
     if let Body::Text(text) = &call.arguments
         && call.arguments.is_too_long()
@@ -42,7 +43,7 @@ async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(),
     Ok(())
 }
 
-/// The same report with its long bodies beside the journal.
+/// The same report with its long bodies stored as blobs.
 pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Result<Report, Error> {
     Ok(match report {
         Report::Replied { reply, usage } => {

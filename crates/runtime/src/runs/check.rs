@@ -1,4 +1,4 @@
-//! Looking a data directory through, down to what the entries of its journals say.
+//! Verifies a data directory, including the contents of its journals.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use saggar_store::{BlobHash, Blobs, Checked, JournalEntry, OpenError, RunRow};
 use super::fixture::bodies;
 use super::stored_agent::{agent_of_entry, with_agent};
 
-/// Looks through the store of a data directory: its log, its pages, every journal and every blob. Only reads; a server may run meanwhile.
+/// Verifies the store of a data directory: its log, its pages, every journal and every blob. Only reads; a server may
+/// be running.
 pub fn check_data_directory(data_directory: &Path) -> Result<Checked, OpenError> {
     saggar_store::check(data_directory, judge)
 }
@@ -23,36 +24,36 @@ fn judge(row: &RunRow, entries: &[JournalEntry], blobs: &Blobs<'_>) -> Option<St
             None => Entry::decode(&entry.entry),
             Some(agent) => match blobs.get(agent) {
                 Some(agent) => with_agent(&entry.entry, &agent),
-                None => return Some(format!("entry {seq} names an agent that isn't there")),
+                None => return Some(format!("entry {seq} names a missing agent")),
             },
         };
         match read {
-            Ok(entry) if entry.seq != seq => return Some(format!("entry {seq} says that it is entry {}", entry.seq)),
+            Ok(entry) if entry.seq != seq => return Some(format!("entry {seq} has the number {}", entry.seq)),
             Ok(entry) => {
                 let is_there = |body: &Body| match body {
                     Body::Blob { hash, .. } => BlobHash::parse(hash).is_some_and(|hash| blobs.has(hash)),
                     Body::Text(_) => true,
                 };
                 if !bodies(&entry.event).into_iter().all(is_there) {
-                    return Some(format!("entry {seq} names a blob that isn't there"));
+                    return Some(format!("entry {seq} names a missing blob"));
                 }
                 run.apply(&entry.event);
             }
             Err(EntryError::TooNew(version)) => {
-                return Some(format!("entry {seq} is of version {version}, which a newer program can read"));
+                return Some(format!("entry {seq} has version {version}, which needs a newer program"));
             }
             Err(EntryError::Unreadable(_)) => return Some(format!("entry {seq} can't be read")),
         }
     }
     if run.agent().is_none() {
-        return Some("its journal has no beginning".to_owned());
+        return Some("its journal has no first entry".to_owned());
     }
     let told = row.outcome.as_ref().and_then(|outcome| outcome.to_value::<saggar_engine::Outcome>().ok());
     match (row.state == RunState::Finished, run.outcome()) {
         (false, None) => None,
         (true, Some(outcome)) if told.as_ref() == Some(outcome) => None,
-        (true, Some(_)) => Some("its row and its journal tell of different ends".to_owned()),
-        (true, None) => Some("its row says that it has finished, and its journal doesn't".to_owned()),
-        (false, Some(_)) => Some("its journal says that it has finished, and its row doesn't".to_owned()),
+        (true, Some(_)) => Some("its row and its journal have different outcomes".to_owned()),
+        (true, None) => Some("its row says that it has finished, but its journal does not".to_owned()),
+        (false, Some(_)) => Some("its journal says that it has finished, but its row does not".to_owned()),
     }
 }

@@ -1,4 +1,5 @@
-//! Journals that can't be read: their runs are blocked, and a person is told. Nothing is done on behalf of a run whose past isn't known.
+//! Unreadable journals: their runs are blocked, and a human is told. No effect is executed for a run whose history is
+//! unknown.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,23 +12,23 @@ use super::drive::{Drive, STORE_RETRY, Stopped};
 use super::effects::{About, Effects};
 use super::journal::Journal;
 
-/// Why a run can't be driven by this program.
+/// Why this program can't execute a run.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// What is there is not what was written.
+    /// The stored data has changed since it was written.
     Damaged(String),
-    /// A newer program wrote it, and can read it.
+    /// A newer version wrote it.
     Newer,
 }
 
-/// An entry that was read and says what its place says.
+/// Checks that an entry could be decoded and has the number of its position.
 pub(super) fn decoded(seq: u64, read: Result<Entry, EntryError>) -> Result<Entry, Unread> {
     match read {
-        // A fork's past has its parent's numbers, which are its own.
+        // A fork's history has its parent's numbers, which it shares.
         Ok(entry) if entry.seq == seq => Ok(entry),
-        Ok(entry) => Err(Unread::Damaged(format!("entry {seq} says that it is entry {}", entry.seq))),
+        Ok(entry) => Err(Unread::Damaged(format!("entry {seq} has the number {}", entry.seq))),
         Err(EntryError::TooNew(version)) => {
-            tracing::error!(seq, version, "an entry was written by a newer program, which can read it");
+            tracing::error!(seq, version, "journal entry was written by a newer version");
             Err(Unread::Newer)
         }
         Err(EntryError::Unreadable(_)) => Err(Unread::Damaged(format!("entry {seq} can't be read"))),
@@ -35,7 +36,7 @@ pub(super) fn decoded(seq: u64, read: Result<Entry, EntryError>) -> Result<Entry
 }
 
 impl<J: Journal, E: Effects> Drive<J, E> {
-    /// Tries until the store gives it, or says that it is damaged: that doesn't pass.
+    /// Retries until the store returns it or reports damage, which is permanent.
     pub(super) async fn until_readable<T, F, Fut>(&self, work: F) -> Result<T, Unread>
     where
         F: Fn() -> Fut,
@@ -55,19 +56,19 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
     }
 
-    /// What becomes of a run that can't be read.
+    /// What happens to a run that can't be read.
     pub(super) async fn unread(&self, unread: Unread) -> Result<Stopped, Stopped> {
         let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
         match unread {
             Unread::Newer => Err(Stopped::Broken),
-            // It was ended by a person. What it holds can be let go of without knowing its past.
+            // A human has ended it. Its resources can be released without knowing its history.
             Unread::Damaged(_) if run.state == RunState::Finished => {
                 let (id, project, sandbox) = (run.id.clone(), run.project.clone(), run.sandbox.clone());
                 let about = About { run: id, generation: run.generation, project, agent: nobody(), sandbox };
                 Ok(self.let_go(&self.effects.session(about)).await)
             }
             Unread::Damaged(reason) => {
-                tracing::error!(run_id = %run.id, reason, "a run's journal is damaged; it is blocked until a person ends it");
+                tracing::error!(run_id = %run.id, reason, "blocked run: its journal is damaged and a human must end it");
                 self.until_done(|| self.journal.block(run.id.clone(), epoch, reason.clone())).await;
                 Err(Stopped::Broken)
             }

@@ -1,11 +1,12 @@
-//! Driving one run: for as long as a worker holds it, and there is something to do.
+//! Executes one run while a worker holds it and there is something to do.
 //!
 //! ```text
 //!   load, fold ─▶ Claim ─▶ ┌ append what was decided ─▶ start what is pending ─▶ wait: a report, a letter, a time, the lease ┐
 //!                          └──────────────────────────────────── decide ◀─────────────────────────────────────────────────────┘
 //! ```
-//! The state in memory runs ahead of the journal only within [`Drive::commit`]. Where that fails, everything here is dropped with what it
-//! had under way, and the next holder starts from the journal. Dropped at any await, nothing is lost but time.
+//! The state in memory is ahead of the journal only within [`Drive::commit`]. If that fails, everything here is
+//! dropped, including the effect in progress, and the next holder starts from the journal. Cancelling it at any await
+//! loses nothing but time.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -29,24 +30,23 @@ use super::journal::Journal;
 use super::lease::Belief;
 use super::stored_agent::read_entry;
 
-/// A wait that is shorter than this is sat out: giving a run back and taking it again costs more.
+/// A shorter wait is spent here: releasing a run and claiming it again costs more.
 const SAT_OUT: Duration = Duration::from_secs(2);
-/// What a run holds is put to sleep for a wait that is longer than this.
+/// During a longer wait the run's sandbox is paused.
 const SLEPT_OVER: Duration = Duration::from_secs(30);
-/// The longest sleep by a clock that somebody may set.
+/// Maximum sleep by the wall clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
-/// The longest that a model may take.
+/// Time limit of a model call.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// What an effect may take beyond its time before it is given up from here: it has its own clock, and its own way to end.
+/// Extra time of an effect before it is abandoned here: it has its own time limit, and its own way to end.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
-/// How a store that fails is tried again. The end of the lease is the end of it.
+/// Retries of a failing store. The end of the lease ends them.
 pub(super) const STORE_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 20, most_ms: 500 };
-/// How it is tried again to let go of what a run held. After that, its own time ends it.
+/// Retries of releasing a run's resources. After that, their own deadline ends them.
 const END_RETRY: RetryPolicy = RetryPolicy { attempts_max: 6, first_ms: 200, most_ms: 5000 };
-/// The longest that one such try may take.
+/// Time limit of one such attempt.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Drives one run.
 pub(super) struct Drive<J, E> {
     pub(super) journal: J,
     pub(super) effects: E,
@@ -55,33 +55,32 @@ pub(super) struct Drive<J, E> {
     pub(super) claimed: Claimed,
 }
 
-/// Why a run is no longer driven.
+/// Why a run is no longer executed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// It is over.
     Finished,
-    /// There is nothing to do for now: it was given back.
+    /// There is nothing to do for now: it was released.
     Resting,
-    /// It is another's, or may be.
+    /// Another worker holds it, or may hold it.
     Lost,
     /// Its journal can't be read.
     Broken,
 }
 
-/// A run in memory.
+/// The state of a run in memory.
 struct Driven<S> {
     run: Run,
     head: u64,
     session: Arc<S>,
     /// The sandbox that the row names.
     recorded: Option<saggar_domain::SandboxId>,
-    /// The newest letter that was looked at. Those that were left don't keep the run awake.
+    /// The newest letter that was seen. Letters left unread don't keep the run awake.
     seen: i64,
     /// Agents of its children that are known to be stored.
     agents: BTreeSet<BlobHash>,
 }
 
-/// An effect under way.
+/// An effect in progress.
 struct UnderWay {
     step: u64,
     attempt: u32,
@@ -90,19 +89,19 @@ struct UnderWay {
 }
 
 impl<J: Journal, E: Effects> Drive<J, E> {
-    /// Drives the run until there is nothing to do, or it is another's.
+    /// Executes the run until there is nothing to do, or another worker holds it.
     pub(super) async fn run(self) -> Stopped {
         let run = self.claimed.run.id.clone();
         let topic = self.hub.topic(&run);
         let belief = self.belief.clone();
         let stopped = tokio::select! {
             biased;
-            // Whatever is under way is dropped: it may be another's by now.
+            // The effect in progress is dropped: the run may belong to another worker by now.
             () = belief.lost() => Stopped::Lost,
             outcome = self.go(&topic) => match outcome {
                 Ok(stopped) => stopped,
                 Err(stopped @ Stopped::Lost) => {
-                    // Where it isn't another's after all, it goes on at once; where it is, this changes nothing.
+                    // If we still hold it, another worker can claim it at once; if not, this changes nothing.
                     let _ = self.journal.release(run.clone(), self.claimed.epoch).await;
                     stopped
                 }
@@ -119,15 +118,15 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             Err(unread) => return self.unread(unread).await,
         };
         if driven.run.outcome().is_some() || self.claimed.run.state == RunState::Finished {
-            // Its worker was lost between its end and letting go of what it held, or a person ended it as damaged: then its journal
-            // has no end, and must not go on.
+            // Its worker died after its end and before releasing its resources, or a human ended it as damaged: then
+            // its journal has no end, and must not continue.
             return Ok(self.finish(&driven).await);
         }
         let now = self.effects.now();
         let claim = Input::claim(self.claimed.epoch);
         let mut batch = Batch::default();
         self.input(&mut driven, now, claim, &mut batch).map_err(|rejected| {
-            tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "a run can't be claimed");
+            tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "claiming a run failed");
             Stopped::Broken
         })?;
         let consumed = self.read_letters(&mut driven, &mut batch).await?;
@@ -154,13 +153,13 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 Happened::Reported(report) => {
                     let input = self.reported(&mut under_way, report).await?;
                     if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
-                        tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "a report came too late");
+                        tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
                     }
                     Vec::new()
                 }
                 Happened::Letters => self.read_letters(&mut driven, &mut batch).await?,
                 Happened::Time => {
-                    // A run that has finished has no deadline, so nothing is refused.
+                    // A finished run has no deadline, so nothing is rejected.
                     self.input(&mut driven, now, Input::Tick, &mut batch).map_err(|_| Stopped::Broken)?;
                     Vec::new()
                 }
@@ -171,7 +170,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
     }
 
-    /// The run as its journal has it.
+    /// Loads the run from its journal.
     async fn load(&self) -> Result<Driven<E::Session>, Unread> {
         let row = &self.claimed.run;
         let mut run = Run::new();
@@ -185,7 +184,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 run.apply(&decoded(entry.seq, read)?.event);
             }
         }
-        let agent = run.agent().cloned().ok_or_else(|| Unread::Damaged("its journal has no beginning".to_owned()))?;
+        let agent = run.agent().cloned().ok_or_else(|| Unread::Damaged("its journal has no first entry".to_owned()))?;
         let about = About {
             run: row.id.clone(),
             generation: run.generation(),
@@ -197,7 +196,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(Driven { run, head, session, recorded: row.sandbox.clone(), seen: 0, agents: BTreeSet::new() })
     }
 
-    /// Decides, and takes in what was decided: from here to the commit memory is ahead of the journal.
+    /// Decides and applies the events: from here to the commit, memory is ahead of the journal.
     fn input(
         &self,
         driven: &mut Driven<E::Session>,
@@ -211,8 +210,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(())
     }
 
-    /// Takes in what waits in the inbox: what steers the run first, then what is said to it, each in order. All of it is read, so that nothing
-    /// waits behind anything else. Only a letter of a newer version stays, for a newer program.
+    /// Processes the inbox: control letters first, then messages, each in order. All of it is read, so that no letter
+    /// waits behind another. Only a letter of a newer version stays, for a newer program.
     async fn read_letters(&self, driven: &mut Driven<E::Session>, batch: &mut Batch) -> Result<Vec<i64>, Stopped> {
         let letters = self.until_done(|| self.journal.letters(self.claimed.run.id.clone())).await;
         driven.seen = letters.last().map_or(driven.seen, |letter| letter.n.max(driven.seen));
@@ -221,7 +220,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             match Instruction::decode(letter) {
                 Some(instruction) => read.push((instruction, letter)),
                 None => {
-                    tracing::error!(run_id = %self.claimed.run.id, "a letter of a newer version waits for a newer program");
+                    tracing::error!(run_id = %self.claimed.run.id, "left a letter of a newer version unread");
                 }
             }
         }
@@ -230,14 +229,14 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         for (instruction, letter) in read {
             let input = instruction.into_input(letter, &driven.run);
             if let Err(rejected) = self.input(driven, self.effects.now(), input, batch) {
-                tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "a letter changed nothing");
+                tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "a letter had no effect");
             }
             consumed.push(letter.n);
         }
         Ok(consumed)
     }
 
-    /// Makes events durable. `Err` leaves memory ahead of the journal: the caller must drop it.
+    /// Makes events durable. After `Err`, memory is ahead of the journal: the caller must drop it.
     async fn commit(
         &self,
         driven: &mut Driven<E::Session>,
@@ -245,7 +244,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         consumed: Vec<i64>,
     ) -> Result<(), Stopped> {
         for agent in agents {
-            // The children of one agent share it: it is written once, before the first entry that names it.
+            // Children of the same agent share it: it is stored once, before the first entry that names it.
             if driven.agents.insert(BlobHash::of(&agent)) {
                 self.until_done(|| self.journal.put_blob(agent.clone())).await;
             }
@@ -272,15 +271,16 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                     debug_assert_eq!(head, target);
                     break;
                 }
-                // Only who holds the run appends: what is there already is what a try that seemed to fail has written.
+                // Only the holder appends, so an unexpected head is the result of our own attempt that seemed to
+                // fail.
                 Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
                 Ok(Appended::Fenced { .. } | Appended::Absent) => return Err(Stopped::Lost),
                 Ok(Appended::Moved { head }) => {
-                    tracing::error!(run_id = %append.run, head, expected = append.head, "a journal isn't where it was left");
+                    tracing::error!(run_id = %append.run, head, expected = append.head, "unexpected head of a journal");
                     return Err(Stopped::Lost);
                 }
                 Err(error) => {
-                    tracing::warn!(run_id = %append.run, error = %error, "a journal can't be appended to");
+                    tracing::warn!(run_id = %append.run, error = %error, "appending to a journal failed");
                     failures += 1;
                     self.wait_by(&STORE_RETRY, failures).await;
                 }
@@ -298,7 +298,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(())
     }
 
-    /// The run is over: what it holds is let go of, and then nobody looks at it again.
+    /// The run is over: releases its resources, after which no worker looks at it again.
     async fn finish(&self, driven: &Driven<E::Session>) -> Stopped {
         if !driven.session.may_hold() && self.claimed.run.state != RunState::Finished {
             return Stopped::Finished;
@@ -309,13 +309,13 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     pub(super) async fn let_go(&self, session: &E::Session) -> Stopped {
         let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
         let mut attempt = 1;
-        // Whoever doesn't answer is asked again.
+        // Repeated if there is no response.
         while !tokio::time::timeout(END_TIMEOUT, session.end()).await.unwrap_or(false) {
             if END_RETRY.wait_ms(attempt, 0).is_none() {
-                tracing::error!(run_id = %run.id, attempt, "what a run held can't be ended; its own time will");
+                tracing::error!(run_id = %run.id, attempt, "releasing a run's sandbox failed; its deadline will end it");
                 break;
             }
-            tracing::warn!(run_id = %run.id, attempt, "what a run held can't be ended yet");
+            tracing::warn!(run_id = %run.id, attempt, "releasing a run's sandbox failed; retrying");
             self.wait_by(&END_RETRY, attempt).await;
             attempt += 1;
         }
@@ -336,20 +336,20 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             Status::Finished => RunState::Finished,
         };
         let wake_at = match state {
-            // Whoever finds it without a holder goes on at once.
+            // Any worker that finds it without a holder continues at once.
             RunState::Queued | RunState::Running => Some(now),
             RunState::Waiting | RunState::Asking | RunState::Parked | RunState::Paused => run.next_deadline(),
-            // Until what it holds is let go of.
+            // Until its resources are released.
             RunState::Finished => driven.session.may_hold().then_some(now),
         };
         let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
-        // A step that failed waits for its next try, and for no room.
+        // A failed step waits for its retry, not for capacity.
         let is_queued = |open: &&engine::OpenStep| matches!(open.phase, Attempt::Delayed { .. } | Attempt::Doing);
         let room_since = run.open_step().filter(is_queued).and_then(|open| open.delayed_since);
         Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), room_since, sandbox }
     }
 
-    /// Sees to it that what is pending is under way, and nothing else.
+    /// Starts the pending effect, and drops any other.
     async fn begin(&self, driven: &Driven<E::Session>, under_way: &mut Option<UnderWay>) -> Result<(), Stopped> {
         let Some(pending) = driven.run.pending() else {
             *under_way = None;
@@ -389,12 +389,12 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let (step, attempt) = (pending.step, pending.attempt);
         let class = driven.run.open_step().map_or(engine::Class::Once, |open| open.class);
         let task = Task { step, attempt, key: pending.key, class, work, timeout };
-        // In a box before anything is put around it: it is large, and every layer would copy it.
+        // Boxed before it is wrapped: it is large, and every layer would copy it.
         let doing = Box::pin(Arc::clone(&driven.session).perform(task));
         let bounded = async move {
             match tokio::time::timeout(timeout + TIMEOUT_GRACE, doing).await {
                 Ok(report) => report,
-                Err(_) => Report::Unknown { reason: "it did not return in its time".to_owned() },
+                Err(_) => Report::Unknown { reason: "it exceeded its time limit".to_owned() },
             }
         };
         *under_way = Some(UnderWay { step, attempt, is_probe, report: Box::pin(bounded) });
@@ -407,7 +407,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(Input::Reported { epoch: self.claimed.epoch, step, attempt, report, chance: self.effects.chance() })
     }
 
-    /// Whether a run with nothing under way is kept: it goes on in a moment.
+    /// Whether a run without an effect in progress is kept, because it continues in a moment.
     fn sits_out(&self, run: &Run) -> bool {
         match run.status() {
             Status::Waiting { until } => until < self.effects.now().after(SAT_OUT),
@@ -422,7 +422,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
     }
 
-    /// Gives the run back. A letter that comes meanwhile has made it due.
+    /// Releases the run. A letter that arrives meanwhile makes it due.
     async fn rest(&self, driven: &Driven<E::Session>) -> Result<Stopped, Stopped> {
         let is_long = match driven.run.status() {
             Status::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
@@ -438,7 +438,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(Stopped::Resting)
     }
 
-    /// Waits for the run's next deadline, if it has one.
+    /// Waits for the run's next deadline; forever if it has none.
     async fn deadline(&self, run: &Run) {
         let Some(deadline) = run.next_deadline() else { return std::future::pending().await };
         loop {
@@ -450,7 +450,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
     }
 
-    /// Tries until the store does it. The end of the lease is the end of this too: [`Drive::run`] drops it.
+    /// Retries until the store has done it. The end of the lease ends this too: [`Drive::run`] drops it.
     pub(super) async fn until_done<T, F, Fut>(&self, work: F) -> T
     where
         F: Fn() -> Fut,
@@ -469,7 +469,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
     }
 
-    /// Waits before the next try.
+    /// Waits before the next attempt.
     pub(super) async fn wait_by(&self, policy: &RetryPolicy, failures: u32) {
         let wait = policy.wait_ms(failures, self.effects.chance()).unwrap_or(policy.most_ms);
         sleep(Duration::from_millis(wait)).await;

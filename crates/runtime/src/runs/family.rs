@@ -1,13 +1,14 @@
-//! What a run's events mean for its parent and its child: collected as they are decided, and appended with them in one commit.
+//! The consequences of a run's events for its parent and its child: collected with the events, and appended in the
+//! same commit.
 //!
 //! ```text
 //!   parent ──── StepIntended(Delegate): the child itself ──────────────────────────▶ child
 //!          ──── Paused, Resumed, StepAbandoned: pause, resume, cancel ─────────────▶
 //!          ◀─── RunFinished: its end, and what it spent ────────────────────────────
 //! ```
-//! Pausing goes down, because a child's effects are its parent's: nothing new is begun on behalf of a run that is paused. However a run
-//! ends, the child it waits for is cancelled, because it works for nobody then. Neither goes up: a child that is paused keeps its parent
-//! waiting, one that is cancelled is a failed call to it.
+//! Pausing propagates down, because a child's effects belong to its parent: nothing new starts on behalf of a paused
+//! run. However a run ends, the child it waits for is cancelled, because its result is no longer needed. Neither
+//! propagates up: a paused child keeps its parent waiting, and a cancelled child is a failed call for its parent.
 
 use saggar_domain::{Labels, ProjectId, RunId};
 use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
@@ -16,14 +17,14 @@ use saggar_store::{NewLetter, NewRun};
 use super::instruction::Instruction;
 use super::stored_agent::pack;
 
-/// What the ids of runs' letters to each other begin with; nobody else's do.
+/// Prefix of the ids of letters between runs; no other letter has it.
 pub(super) const OWN_LETTERS: &str = "@";
-/// The id of what a parent says: its newest word takes the place of the one before.
+/// The id of a parent's letters: the newest replaces the earlier one.
 const FROM_PARENT: &str = "@parent";
-/// What the id of a child's end begins with.
+/// Prefix of the id of a child's end.
 const FROM_CHILD: &str = "@child";
 
-/// Events that were decided, and what they mean for others.
+/// Decided events, with their consequences for other runs.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) events: Vec<Event>,
@@ -34,7 +35,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes an event in, and applies it.
+    /// Adds an event, and applies it.
     pub(super) fn take(&mut self, project: &ProjectId, run: &mut Run, event: Event) {
         let told = match (run.child(), &event) {
             (Some(child), Event::Paused { .. }) => Some((child.clone(), Instruction::Pause)),
@@ -66,24 +67,24 @@ impl Batch {
     }
 }
 
-/// The id of the letter that says how a child ended.
+/// The id of the letter with a child's end.
 pub(super) fn child_end_id(child: &RunId) -> String {
     format!("{FROM_CHILD} {child}")
 }
 
-/// The child that an event makes, as it is written down, and its agent where that is kept beside it.
+/// The child that an event creates, as it is stored, and its agent if that is stored separately.
 fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<(NewRun, Option<Vec<u8>>)> {
     let child = run.child_of_event(event)?;
     let (id, agent, created_at) = (child.run.clone(), child.agent.name.clone(), event.at());
     let child_of = Some((child.child_of.run.clone(), child.child_of.step));
-    // A child's agent was checked with its parent's, so its start is accepted.
+    // A child's agent was validated with its parent's, so its start is accepted.
     let started = Run::new().decide(created_at, &child.start()).ok()?.into_iter().next()?;
     let (first, stored) = pack(&Entry::new(1, started));
     let labels = Labels::default();
     Some((NewRun { id, project: project.clone(), agent, labels, created_at, first, child_of }, stored))
 }
 
-/// An end that fits a letter: only a failure's message has no bound of its own.
+/// Shortens an end so that it fits a letter: only a failure's message is unbounded.
 fn short(mut end: ChildEnd) -> ChildEnd {
     const MESSAGE_MAX: usize = 4096;
     if let Outcome::Failed { failure: Failure { message, .. } } = &mut end.outcome

@@ -1,6 +1,6 @@
-//! Replays and fixtures: a run derived again from its journal, here or anywhere, with no effect executed.
+//! Replays and fixtures: a run derived again from its journal, without executing effects.
 //!
-//! A fixture is a run's whole journal with every body in it: it needs no store, and fails for ever when behaviour drifts.
+//! A fixture is a run's whole journal with every body: it needs no store, and fails whenever behaviour drifts.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,20 @@ use super::handle::Runs;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 
-/// What a fixture says it is.
+/// The value of a fixture's `schema` field.
 pub const FIXTURE_SCHEMA: &str = "saggar.fixture/v1";
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// Entries that agreed.
+    /// Number of entries that agreed.
     pub agreed: usize,
-    /// Entries there are.
+    /// Number of entries.
     pub entries: usize,
-    /// Where it first doesn't agree.
+    /// The first difference.
     pub divergence: Option<Divergence>,
 }
 
-/// A run to keep.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fixture {
     /// [`FIXTURE_SCHEMA`].
@@ -39,22 +38,21 @@ pub struct Fixture {
     pub blobs: BTreeMap<String, String>,
 }
 
-/// Why a fixture isn't what it was.
+/// Why a fixture fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Drift {
-    /// It isn't a fixture, or one of a newer version.
-    #[error("it is no fixture of a kind that this program knows: {0}")]
+    /// It isn't a fixture, or has a newer version.
+    #[error("is not a fixture of a known version: {0}")]
     Unreadable(String),
-    /// An entry can't be read.
     #[error("entry {at} can't be read")]
     Entry {
-        /// Which, from 0.
+        /// From 0.
         at: usize,
         #[source]
         source: EntryError,
     },
-    /// A body is missing, or isn't what its name says.
-    #[error("the body {0} is missing, or another")]
+    /// A body is missing, or doesn't match its hash.
+    #[error("the body {0} is missing or has changed")]
     Blob(String),
     /// Other events would be decided now.
     #[error("behaviour has changed at entry {}: recorded {}, derived {}", .0.at, name(.0.recorded.as_ref()), name(.0.derived.as_ref()))]
@@ -62,14 +60,14 @@ pub enum Drift {
 }
 
 impl Runs {
-    /// Derives a run again from its journal.
+    /// Replays a run from its journal.
     pub async fn replay(&self, permit: &Permit) -> Result<Replay, Fault> {
         let events: Vec<Event> = self.entries(permit).await?.into_iter().map(|entry| entry.event).collect();
         let replayed = replay(&events);
         Ok(Replay { agreed: replayed.agreed, entries: events.len(), divergence: replayed.divergence })
     }
 
-    /// A fixture of a run.
+    /// Exports a fixture of a run.
     pub async fn export(&self, permit: &Permit) -> Result<Fixture, Fault> {
         let entries = self.entries(permit).await?;
         let mut blobs = BTreeMap::new();
@@ -103,7 +101,7 @@ impl Runs {
 }
 
 impl Fixture {
-    /// Derives the run again. No effect is executed, and nothing is read but this.
+    /// Replays the run. Nothing is executed, and nothing but the fixture is read.
     pub fn check(&self) -> Result<usize, Drift> {
         if self.schema != FIXTURE_SCHEMA {
             return Err(Drift::Unreadable(format!("its schema is {:?}", self.schema)));
@@ -132,7 +130,7 @@ impl Fixture {
     }
 }
 
-/// Every body that an event holds.
+/// Every body in an event.
 pub(super) fn bodies(event: &Event) -> Vec<&Body> {
     match event {
         Event::RunStarted { agent, .. } => {

@@ -1,4 +1,5 @@
-//! Forks: another run from a run's past, at a step or an entry. It costs the same at any length of that past.
+//! Forks: a new run from a run's history, at a step or an entry. The cost doesn't depend on the length of the
+//! history.
 
 use saggar_domain::RunId;
 use saggar_engine::{Body, Entry, Event};
@@ -11,17 +12,16 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
 
-/// Entries read around one that is looked for: most name a step.
+/// Entries read around a searched one: most name a step.
 const WINDOW: u32 = 16;
 
-/// Where to fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkAt {
-    /// After everything that was recorded of this step.
+    /// After all entries of this step.
     Step(u64),
     /// After this entry.
     Entry(u64),
-    /// After everything there is.
+    /// After the last entry.
     End,
 }
 
@@ -29,31 +29,31 @@ pub enum ForkAt {
 pub struct Forked {
     /// The new run.
     pub row: RunRow,
-    /// The call that was open where its past was cut. The fork does it again.
+    /// The call that was open at the fork, which the fork repeats.
     pub does_again: Option<OpenCall>,
 }
 
 /// A call that was open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCall {
-    /// The step, in the run that was forked.
+    /// The number of the step in the original run.
     pub step: u64,
     /// The tool, or `model`.
     pub tool: String,
 }
 
 impl Runs {
-    /// Begins a run that has this one's past up to there, and its own future. Files are not restored with it: the fork is marked
+    /// Starts a run that shares this one's history up to there. Files are not restored: the fork is marked
     /// logical-only.
     ///
-    /// The call that is open there, if one is, is done again by the fork, with a key of the fork's own. Where that could do harm, the fork is
-    /// refused: a person decides first, or forks before that step and means it.
+    /// If a call is open there, the fork repeats it, with a key of its own. If that could do harm, the fork is
+    /// refused: a human decides first, or forks before that step.
     pub async fn fork(&self, permit: &Permit, at: ForkAt, message: Option<Body>) -> Result<Forked, Fault> {
         permit.check(|action| matches!(action, Action::ForkRun(_)))?;
         let parent = self.row(permit, permit.run()?).await?;
         let through = match at {
             ForkAt::Entry(seq) if parent.outcome.is_some() && seq == parent.head => {
-                let what = format!("entry {seq} is the end of run {}: nothing goes on from there", parent.id);
+                let what = format!("entry {seq} is the end of run {}: a fork can't continue from there", parent.id);
                 return Err(no_such(&parent.id, what));
             }
             ForkAt::Entry(seq) => seq,
@@ -92,11 +92,11 @@ impl Runs {
         Ok(Forked { row: self.row(permit, &id).await?, does_again })
     }
 
-    /// Where to cut a past that was to be cut after an entry, and the call that is open there.
+    /// The position to cut the history at, and the call that is open there.
     async fn open_call(&self, parent: &RunRow, through: u64) -> Result<(u64, Option<OpenCall>), Fault> {
         let mut through = through;
         let mut standing = self.standing(parent, through).await?;
-        // A step that was given up with its run is open in a past that has no end.
+        // A step that was abandoned at the run's end is open in a history without that end.
         if let Some(Standing { last: Event::StepAbandoned { .. }, seq, .. }) = standing {
             through = seq - 1;
             standing = self.standing(parent, through).await?;
@@ -105,14 +105,14 @@ impl Runs {
         let (step, tool) = (standing.step, standing.what().to_owned());
         if let Some(why) = standing.undecided() {
             let before = match step {
-                1 => "fork it at a later time".to_owned(),
+                1 => "fork it later".to_owned(),
                 _ => format!(
-                    "fork before it, and the fork calls {tool} itself: saggar runs fork {} --at {}",
+                    "or fork before it, so that the fork calls {tool} itself: saggar runs fork {} --at {}",
                     parent.id,
                     step - 1
                 ),
             };
-            let what = format!("step {step} ({tool}) of run {} {why}: no fork can go on from there", parent.id);
+            let what = format!("step {step} ({tool}) of run {} {why}: a fork can't continue from there", parent.id);
             let decide = match standing.parked() {
                 Some(_) if parent.outcome.is_none() => {
                     format!("decide it first: saggar runs decide {} {step} retry|done|abandon; or ", parent.id)
@@ -129,10 +129,11 @@ impl Runs {
         found.ok_or_else(|| no_such(&parent.id, format!("run {} has no step {step}", parent.id)))
     }
 
-    /// The last entry of a step, if there is such a step. Steps only grow along a journal, so it is found by halving.
+    /// The last entry of a step, if it exists. Step numbers only grow along a journal, so a binary search finds it.
     pub(super) async fn find_end_of_step(&self, parent: &RunRow, step: u64) -> Result<Option<u64>, Fault> {
         let (mut low, mut high) = (0, parent.head);
-        // INVARIANT: every entry up to `low` belongs to this step or an earlier one; some entry after `high` to a later one, or none is left.
+        // INVARIANT: every entry up to `low` belongs to this step or an earlier one; after `high` comes an entry of a
+        // later step, or none.
         while low < high {
             let middle = low + (high - low) / 2;
             match self.first_step_after(parent, middle, high).await? {
@@ -175,5 +176,5 @@ fn step_of(entry: &str) -> Option<u64> {
 }
 
 fn no_such(id: &RunId, what: String) -> Fault {
-    Fault::Conflict { what, help: format!("look at the journal of {id} for its steps and entries") }
+    Fault::Conflict { what, help: format!("see the journal of {id} for its steps and entries") }
 }

@@ -1,4 +1,4 @@
-//! What people and programs do with runs: begin, list, read and follow them. See `tell` for what changes one.
+//! Operations on runs for clients: start, list, read and follow. See `tell` for those that change one.
 
 use std::time::Duration;
 
@@ -15,33 +15,29 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
 
-/// How often a follower looks for what other processes have appended.
+/// How often a follower polls for entries that other processes have appended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Longest name of an agent, and id of a signal.
+/// Maximum length of an agent's name, and of a signal's id.
 pub(super) const NAME_LEN_MAX: usize = 128;
-/// Agents that one may name.
+/// Maximum number of other agents that an agent may name.
 const AGENTS_MAX: usize = 32;
 
-/// Runs, for whoever may. Cheap to clone.
+/// Operations on runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Runs {
     store: Store,
     hub: Hub,
 }
 
-/// A run to begin.
 #[derive(Clone, Debug)]
 pub struct NewRun {
-    /// What it is.
     pub agent: AgentSpec,
-    /// For finding it again.
     pub labels: Labels,
-    /// The client's name for the request.
     pub idempotency: Option<Idempotency>,
 }
 
 impl Runs {
-    /// Over a store; workers of this process share the hub.
+    /// Workers of this process share the hub.
     pub fn new(store: Store, hub: Hub) -> Self {
         Self { store, hub }
     }
@@ -54,7 +50,8 @@ impl Runs {
         &self.hub
     }
 
-    /// Begins a run: durable when this returns, and taken by a worker at once. The flag says whether an earlier request began it.
+    /// Starts a run: durable when this returns, and claimed by a worker at once. The flag says whether an earlier
+    /// request started it.
     pub async fn start(&self, permit: &Permit, new: NewRun) -> Result<(RunRow, bool), Fault> {
         permit.check(|action| *action == Action::StartRun)?;
         let mut agent = new.agent;
@@ -91,14 +88,14 @@ impl Runs {
         self.row(permit, permit.run()?).await
     }
 
-    /// A page of runs; whose they are is the permit's to say.
+    /// A page of runs of the permit's project.
     pub async fn list(&self, permit: &Permit, mut query: RunQuery) -> Result<Page<RunRow, RunId>, Fault> {
         permit.check(|action| *action == Action::ListRuns)?;
         query.project = permit.project().clone();
         Ok(self.store.runs(query).await?)
     }
 
-    /// A page of a run's journal, after that entry; its parents' past is its own.
+    /// A page of a run's journal after that entry, including its parents' history.
     pub async fn journal(&self, permit: &Permit, after: u64) -> Result<Vec<JournalEntry>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
@@ -112,20 +109,20 @@ impl Runs {
         Ok(page)
     }
 
-    /// The text of a body of a run's.
+    /// The text of a run's body.
     pub async fn body(&self, permit: &Permit, body: &Body) -> Result<String, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         self.row(permit, permit.run()?).await?;
         Ok(super::bodies::fetch(&self.store, body).await?)
     }
 
-    /// Waits until a run has an entry after that one: `true`. When it is over, and all there is can be read: `false`.
+    /// Waits until a run has an entry after that one: `true`. If it is over and has no later entry: `false`.
     pub async fn next_entry(&self, permit: &Permit, after: u64) -> Result<bool, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         let id = permit.run()?;
         let topic = self.hub.topic(id);
         let outcome = loop {
-            // Asked for before looking, so that what comes between is not missed.
+            // Subscribed before reading, so that an entry in between is not missed.
             let grown = topic.entries.notified();
             match self.row(permit, id).await {
                 Ok(row) if row.head > after => break Ok(true),
@@ -142,7 +139,7 @@ impl Runs {
         outcome
     }
 
-    /// Waits until a run is over, and says how.
+    /// Waits until a run is over, and returns it.
     pub async fn finished(&self, permit: &Permit) -> Result<RunRow, Fault> {
         let mut after = 0;
         loop {
@@ -153,7 +150,7 @@ impl Runs {
         }
     }
 
-    /// Removes a run that is over, with every run that it started. Nothing of it can be read when this returns.
+    /// Removes a finished run with its descendants. Nothing of it can be read when this returns.
     pub async fn remove(&self, permit: &Permit) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::RemoveRun(_)))?;
         let id = permit.run()?;
@@ -164,16 +161,15 @@ impl Runs {
             Removal::Busy(busy) if busy == *id => {
                 conflict(format!("run {id} is not over"), "cancel it, and remove it when it has finished")
             }
-            Removal::Busy(busy) => conflict(
-                format!("run {busy}, which belongs to run {id}, is not over"),
-                "try again when it has finished",
-            ),
+            Removal::Busy(busy) => {
+                conflict(format!("run {busy}, which belongs to run {id}, is not over"), "retry when it has finished")
+            }
             Removal::StartedBy(starter) => conflict(
                 format!("run {id} belongs to run {starter}, which started it"),
-                "remove that run; the runs that it started go with it",
+                "remove that run; its child runs are removed with it",
             ),
             Removal::ForkedBy(fork) => {
-                conflict(format!("run {fork} is a fork, and its past is in run {id}"), "remove the fork first")
+                conflict(format!("run {fork} is a fork that uses the history of run {id}"), "remove the fork first")
             }
         }
     }
@@ -183,11 +179,11 @@ impl Runs {
     }
 }
 
-/// Refuses what could only fail later.
+/// Rejects agents that could only fail later.
 fn check(agent: &AgentSpec) -> Result<(), Fault> {
     check_one(&agent.name, agent)?;
     if agent.agents.len() > AGENTS_MAX {
-        return Err(refuse(format!("an agent names at most {AGENTS_MAX} others")));
+        return Err(refuse(format!("an agent may name at most {AGENTS_MAX} others")));
     }
     for (name, other) in &agent.agents {
         check_one(name, other)?;
@@ -195,29 +191,29 @@ fn check(agent: &AgentSpec) -> Result<(), Fault> {
             return Err(refuse(format!("agent {name:?} names agents of its own: name them all in the first one")));
         }
         if let Some(tool) = other.tools.keys().find(|tool| !agent.tools.contains_key(*tool)) {
-            return Err(refuse(format!("agent {name:?} has the tool {tool:?}, which whoever starts it has not")));
+            return Err(refuse(format!("agent {name:?} has the tool {tool:?}, which the agent that starts it lacks")));
         }
     }
     match !agent.agents.is_empty() && !agent.tools.contains_key("delegate") {
-        true => Err(refuse("an agent that names others starts them with the tool \"delegate\"".to_owned())),
+        true => Err(refuse("an agent that names others needs the tool \"delegate\" to start them".to_owned())),
         false => Ok(()),
     }
 }
 
 fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     if name.is_empty() || name.len() > NAME_LEN_MAX {
-        return Err(refuse(format!("an agent's name has 1 to {NAME_LEN_MAX} bytes")));
+        return Err(refuse(format!("an agent's name must have 1 to {NAME_LEN_MAX} bytes")));
     }
     if agent.model.provider != "scripted" {
-        return Err(refuse(format!("there is no model provider {:?}: use \"scripted\"", agent.model.provider)));
+        return Err(refuse(format!("unknown model provider {:?}: use \"scripted\"", agent.model.provider)));
     }
     check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
     match agent.tools.keys().find(|tool| !TOOLS.contains(&tool.as_str())) {
-        Some(tool) => Err(refuse(format!("there is no tool {tool:?}: there are {}", TOOLS.join(", ")))),
+        Some(tool) => Err(refuse(format!("unknown tool {tool:?}: use one of {}", TOOLS.join(", ")))),
         None => Ok(()),
     }
 }
 
 pub(super) fn refuse(message: String) -> Fault {
-    Fault::Refused(Problem::new(Code::InvalidValue, message, "correct it, and ask again"))
+    Fault::Refused(Problem::new(Code::InvalidValue, message, "correct the agent and try again"))
 }

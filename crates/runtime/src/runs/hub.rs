@@ -1,5 +1,5 @@
-//! Who waits for what about runs, within this process. Only to be quicker: whoever waits looks at the store from time to time anyway, since
-//! other processes write there too.
+//! Notifications about runs within this process. They only reduce latency: all waiters also poll the store, because
+//! other processes write to it too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use saggar_domain::RunId;
 use tokio::sync::Notify;
 
-/// Passes on that something happened. Cheap to clone.
+/// Passes notifications on. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
     inner: Arc<Inner>,
@@ -19,7 +19,7 @@ struct Inner {
     topics: Mutex<HashMap<RunId, Arc<Topic>>>,
 }
 
-/// One run that somebody waits for. Forgotten when nobody does.
+/// A run with waiters. Dropped with the last waiter.
 #[derive(Debug, Default)]
 pub(super) struct Topic {
     pub(super) letters: Notify,
@@ -27,7 +27,7 @@ pub(super) struct Topic {
 }
 
 impl Hub {
-    /// There may be a run to take.
+    /// There may be a run to claim.
     pub fn wake(&self) {
         self.inner.due.notify_one();
     }
@@ -49,13 +49,13 @@ impl Hub {
         }
     }
 
-    /// Somebody wrote to a run: to whoever holds it here, and to whoever may take it.
+    /// A letter was sent to a run: notifies its holder in this process, and workers that may claim it.
     pub(super) fn letter(&self, run: &RunId) {
         self.letter_here(run);
         self.wake();
     }
 
-    /// Somebody wrote to a run that is held here.
+    /// A letter was sent to a run that is held in this process.
     pub(super) fn letter_here(&self, run: &RunId) {
         if let Some(topic) = self.find(run) {
             topic.letters.notify_one();

@@ -1,17 +1,16 @@
-//! What people tell a run, as it waits in its inbox. Versioned: a letter may be read by a later program than the one that took it.
+//! Letters in a run's inbox. Versioned: a letter may be read by a later version than the one that accepted it.
 
 use saggar_engine::{ANSWER, Body, ChildEnd, Decision, Input, Run, Signal};
 use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
-/// The newest version that is known. 2 knows child runs, 3 answers that name their question.
+/// The newest known version. Version 2 added child runs, version 3 added answers that name their question.
 const VERSION: u32 = 3;
 
-/// Something to tell a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 pub enum Instruction {
-    /// Say something; `answer` is for a question of the run's.
+    /// A message; `answer` answers a question of the run.
     Signal {
         name: String,
         body: Body,
@@ -19,17 +18,16 @@ pub enum Instruction {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         question: Option<u64>,
     },
-    /// No new effects.
+    /// Start no new effects.
     Pause,
     Resume,
-    /// Stop for good.
     Cancel,
-    /// What to do about a step that nobody knows of.
+    /// A decision about a step whose outcome is unknown.
     Decide {
         step: u64,
         decision: Decision,
     },
-    /// The child that it waits for has ended. Only runs say so.
+    /// The child that the run waits for has ended. Only runs send this.
     ChildEnded(ChildEnd),
 }
 
@@ -41,7 +39,7 @@ struct Written {
 }
 
 impl Instruction {
-    /// As a letter holds it; `None` when it is too long for one.
+    /// The letter's text; `None` if it is too long.
     pub fn encode(&self) -> Option<JsonText> {
         JsonText::of(&Written { v: self.version(), instruction: self.clone() })
     }
@@ -55,13 +53,13 @@ impl Instruction {
         }
     }
 
-    /// Reads a letter; `None` when a newer program wrote it.
+    /// Decodes a letter; `None` if a newer version wrote it.
     pub fn decode(letter: &Letter) -> Option<Self> {
         let written: Written = letter.body.to_value().ok()?;
         (written.v <= VERSION).then_some(written.instruction)
     }
 
-    /// Whether it is something said, and not something that steers the run.
+    /// Whether it is a message, and not a control letter.
     pub(super) fn is_data(&self) -> bool {
         match self {
             Self::Signal { .. } => true,
@@ -69,11 +67,11 @@ impl Instruction {
         }
     }
 
-    /// What it is to the engine, for a run in this state. The letter's id makes the same signal twice one.
+    /// The engine's input for a run in this state. The letter's id deduplicates signals.
     pub(super) fn into_input(self, letter: &Letter, run: &Run) -> Input {
         match self {
             Self::Signal { name, body, question } => {
-                // A letter of version 1 names no question. It is for the one that was open when it came.
+                // A letter of version 1 names no question. It is for the one that was open when it arrived.
                 let was_open = || run.open_step().is_some_and(|open| open.since <= letter.at);
                 let is_unnamed = name == ANSWER && question.is_none();
                 let question = if is_unnamed { run.open_question().filter(|_| was_open()) } else { question };

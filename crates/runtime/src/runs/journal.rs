@@ -1,7 +1,7 @@
-//! What a worker needs of a store: to take runs, to read and append, to give back.
+//! What a worker needs from a store: claim runs, read, append, release.
 //!
-//! Two things keep this contract: the store, and the simulator's model of it, which also fails, delays and forgets to answer. After an
-//! error nobody knows whether the append was made; whoever holds the run can tell by trying it again.
+//! There are two implementations: the store, and the simulator's model of it, which also fails, delays and loses
+//! responses. After an error it is unknown whether an append was made; the holder finds out by retrying.
 
 use std::future::Future;
 
@@ -12,9 +12,8 @@ use saggar_store::{
 
 use crate::sandboxes::now;
 
-/// Where runs are kept.
 pub trait Journal: Clone + Send + Sync + 'static {
-    /// Takes runs that are due and that nobody holds, raising their epochs.
+    /// Claims due runs that have no holder, raising their epochs.
     fn claim(
         &self,
         holder: Holder,
@@ -22,37 +21,37 @@ pub trait Journal: Clone + Send + Sync + 'static {
         lease: Lease,
         taking: Taking,
     ) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
-    /// What a holder has: after a claim of which nobody knows whether it was made.
+    /// The runs of a holder: used after a claim whose outcome is unknown.
     fn held(&self, holder: Holder) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
-    /// Whether there is something to take.
+    /// Whether there is a run to claim.
     fn is_due(&self, now: Now, taking: Taking) -> impl Future<Output = Result<bool, Error>> + Send;
-    /// Whether a run waits for room for a sandbox.
+    /// Whether a run waits for sandbox capacity.
     fn is_room_wanted(&self, now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send;
-    /// There is room for so many sandboxes: wakes the first runs that wait for it.
+    /// Wakes the first runs that wait for capacity, because there is room for this many sandboxes.
     fn give_room(&self, now: Timestamp, most: u32) -> impl Future<Output = Result<usize, Error>> + Send;
-    /// Prolongs every lease of a holder.
+    /// Extends every lease of a holder.
     fn renew(&self, holder: Holder, until: Uptime) -> impl Future<Output = Result<usize, Error>> + Send;
-    /// Gives one run back.
+    /// Releases one run.
     fn release(&self, run: RunId, epoch: u64) -> impl Future<Output = Result<(), Error>> + Send;
-    /// A run that has finished holds nothing any more.
+    /// Marks that a finished run holds nothing any more.
     fn let_go(&self, run: RunId, epoch: u64) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Gives back everything of a holder that is dead.
+    /// Releases all runs of a dead holder.
     fn drop_holder(&self, holder: Holder, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
-    /// Runs of a holder that somebody has written to.
+    /// A holder's runs that have unread letters.
     fn with_letters(&self, holder: Holder) -> impl Future<Output = Result<Vec<RunId>, Error>> + Send;
-    /// Wakes runs with unread letters: a worker that begins may read what an older program left.
+    /// Wakes runs with unread letters: a new worker may be able to read letters that an older version left.
     fn wake_unread(&self, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
-    /// What waits for a run, in order.
+    /// Unread letters of a run, in order.
     fn letters(&self, run: RunId) -> impl Future<Output = Result<Vec<Letter>, Error>> + Send;
     /// A page of entries after that number.
     fn page(&self, run: RunId, after: u64) -> impl Future<Output = Result<Vec<JournalEntry>, Error>> + Send;
-    /// Appends, if the run is still the writer's and where they left it.
+    /// Appends if the writer still holds the run and knows its head.
     fn append(&self, append: Append) -> impl Future<Output = Result<Appended, Error>> + Send;
-    /// What the journal of a run says can't be read: nobody takes it until a person has decided. Does nothing for who no longer holds it.
+    /// Blocks a run with an unreadable journal until a human has decided. Does nothing if the caller no longer holds
+    /// it.
     fn block(&self, run: RunId, epoch: u64, reason: String) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Keeps bytes under their hash.
+    /// Stores bytes under their hash.
     fn put_blob(&self, bytes: Vec<u8>) -> impl Future<Output = Result<BlobHash, Error>> + Send;
-    /// The bytes of a hash.
     fn blob(&self, hash: BlobHash) -> impl Future<Output = Result<Option<Vec<u8>>, Error>> + Send;
 }
 

@@ -1,8 +1,8 @@
-//! Leases, from the side of who holds them: how long a worker may believe that its runs are its own.
+//! Leases from the holder's side: how long a worker may assume that it holds its runs.
 //!
-//! What counts here is time that has passed since a renewal was *asked for*, by the monotonic clock: so a worker that was stopped for a
-//! while knows it before it does anything. The leases in the store are by the same clock, so nobody who sets the wall clock ends one. The
-//! store's fence is what makes a mistake harmless; this makes it rare.
+//! The time counts from the moment a renewal was *requested*, by the monotonic clock: so a worker that was stopped
+//! for a while notices before it does anything. The leases in the store use the same clock, so setting the wall clock
+//! ends none. The store's fence makes a mistake harmless; this makes it rare.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::effects::Effects;
 use super::journal::Journal;
 
-/// What a worker believes. Cheap to clone.
+/// A worker's assumption about its leases. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Belief {
     begun: Instant,
@@ -28,7 +28,7 @@ impl Belief {
         belief
     }
 
-    /// Whether the runs are still sure to be this worker's.
+    /// Whether this worker certainly still holds its runs.
     pub(super) fn holds(&self) -> bool {
         Instant::now() < self.until()
     }
@@ -42,14 +42,14 @@ impl Belief {
         self.until_ms.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// Waits for the moment at which the runs may be another's, which every renewal moves away.
+    /// Waits until the runs may belong to another worker. Every renewal postpones that.
     pub(super) async fn lost(&self) {
         while self.holds() {
             tokio::time::sleep_until(self.until()).await;
         }
     }
 
-    /// Renews for ever, all runs in one write; returns when that was not possible for too long.
+    /// Renews forever, all runs in one write; returns if that failed for too long.
     pub(super) async fn keep<J: Journal, E: Effects>(
         &self,
         journal: &J,
@@ -67,9 +67,9 @@ impl Belief {
             let renewed = timeout_at(self.until(), journal.renew(holder.clone(), effects.uptime().after(span))).await;
             match renewed {
                 Ok(Ok(_)) if self.holds() => self.prolong(asked, span),
-                // What was written after the end of the lease gives nothing back that another may have.
+                // A renewal after the end of the lease is too late: another worker may have claimed the runs.
                 Ok(Ok(_)) | Err(_) => return,
-                Ok(Err(error)) => tracing::warn!(error = %error, "leases can't be renewed"),
+                Ok(Err(error)) => tracing::warn!(error = %error, "renewing leases failed"),
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Presence: which workers of this machine are alive, told by the kernel.
+//! Presence: which workers of this machine are alive, as known by the kernel.
 //!
-//! Each worker holds a lock on a file of its name. The lock goes with its process, however that ends; so whoever can take it knows that the
-//! worker is dead, and what it held is free at once. A lease only has to cover a worker that is alive and does nothing, and can be long.
+//! Each worker holds a lock on a file of its name. The lock ends with the process, however it ends. So a process that
+//! can take it knows that the worker is dead, and its runs are free at once. A lease only has to cover a worker that
+//! is alive but does nothing, and can be long.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use saggar_store::{Holder, WORKERS};
 
-/// A worker that is here for as long as this lives.
+/// A worker is present while this value lives.
 #[derive(Debug)]
 pub(super) struct Presence {
     directory: PathBuf,
@@ -20,7 +21,8 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Shows a worker to the others. The file has its name only once it is locked: nobody takes a beginner for dead.
+    /// Announces a worker. The file gets its name only once it is locked, so that a starting worker isn't mistaken
+    /// for a dead one.
     pub(super) fn show(data: &Path, holder: &Holder) -> io::Result<Self> {
         let directory = data.join(WORKERS);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -31,7 +33,6 @@ impl Presence {
         Ok(Self { directory, path, _locked: locked })
     }
 
-    /// The workers that are dead.
     pub(super) fn dead(&self) -> io::Result<Vec<Holder>> {
         let mut dead = Vec::new();
         for entry in std::fs::read_dir(&self.directory)? {
@@ -42,7 +43,7 @@ impl Presence {
             if path == self.path {
                 continue;
             }
-            // Gone meanwhile: somebody else was quicker.
+            // Another worker removed it in the meantime.
             let Ok(file) = File::options().write(true).open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 dead.push(holder);
@@ -51,17 +52,18 @@ impl Presence {
         Ok(dead)
     }
 
-    /// What this worker held is given back: nobody has to look for it. Without this, whoever finds the file gives it back.
+    /// Removes the file of this worker, which has released its runs. Without this, another worker releases them when
+    /// it finds the file.
     pub(super) fn leave(self, holder: &Holder) {
         self.bury(holder);
     }
 
-    /// What a dead worker held is free: so it needs no file any more.
+    /// Removes the file of a dead worker, whose runs are free now.
     pub(super) fn bury(&self, holder: &Holder) {
         if let Err(error) = std::fs::remove_file(self.directory.join(holder.as_str()))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(error = %error, "the lock of a dead worker can't be removed");
+            tracing::warn!(error = %error, "removing the lock of a dead worker failed");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The real world: a scripted model, sandboxes, files and HTTP.
 //!
-//! What a tool declares of itself is not believed: its class is the operator's word, in the agent's spec. Everything a tool gives back is
+//! A tool's own claims are not trusted: its class is set by the operator, in the agent's spec. Every tool result is
 //! bounded before it is kept.
 
 mod address;
@@ -29,36 +29,36 @@ pub use address::{AddressError, HttpAddress};
 pub use script::ScriptError;
 pub(super) use script::check as check_script;
 
-/// The tools there are.
+/// The available tools.
 pub const TOOLS: &[&str] = &["shell", "files", "http", "wait", "ask_human", "delegate"];
 
-/// What a crash in the middle of a tool means, unless the operator says otherwise.
+/// What happens after a crash in the middle of a tool call, unless the operator sets another class.
 pub fn default_class(tool: &str) -> Class {
     match tool {
-        // Its supervisor knows whether it was started, and what came of it.
+        // The supervisor knows whether it was started, and its result.
         "shell" => Class::Probeable,
-        // A file is read, or replaced as a whole: twice is as good as once.
+        // A file is read, or replaced as a whole: repeating it is harmless.
         "files" => Class::Pure,
         // The key goes with every request.
         "http" => Class::Keyed,
-        // A child's id follows from the key.
+        // A child's id is derived from the key.
         "delegate" => Class::Keyed,
-        // Nobody executes them.
+        // No executor handles them.
         "wait" | "ask_human" => Class::Pure,
         _ => Class::Once,
     }
 }
 
-/// What an operator decides about runs.
+/// The operator's settings for runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunSettings {
-    /// Where the tool `http` may go, each with everything below it. Nowhere unless something is named.
+    /// URL prefixes that the tool `http` may access. Empty allows none.
     pub http_allowed: Vec<HttpAddress>,
     /// Whether a run's sandbox is kept when the run is over.
     pub keep_sandboxes: bool,
 }
 
-/// Settings that may change while runs are driven: each effect goes by those of its moment. Cheap to clone.
+/// Settings that may change at run time: each effect uses those of its start. Cheap to clone.
 #[derive(Clone, Debug)]
 struct LiveSettings(Arc<RwLock<Arc<RunSettings>>>);
 
@@ -76,7 +76,7 @@ impl LiveSettings {
     }
 }
 
-/// The real world. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RealEffects {
     sandboxes: Sandboxes,
@@ -84,12 +84,11 @@ pub struct RealEffects {
 }
 
 impl RealEffects {
-    /// Through these sandboxes.
     pub fn new(sandboxes: Sandboxes, settings: RunSettings) -> Self {
         Self { sandboxes, settings: LiveSettings::new(settings) }
     }
 
-    /// What the operator has decided since. Effects that begin from now on go by it, in every clone.
+    /// Changes the settings. Effects that start from now on use them, in every clone.
     pub fn set(&self, settings: RunSettings) {
         self.settings.set(settings);
     }
@@ -112,7 +111,7 @@ impl Effects for RealEffects {
 
     async fn room(&self) -> u32 {
         let room = self.sandboxes.room().await.unwrap_or_else(|fault| {
-            tracing::warn!(error = %fault, "the sandboxes there are can't be counted");
+            tracing::warn!(error = %fault, "counting sandboxes failed");
             0
         });
         u32::try_from(room).unwrap_or(u32::MAX)
@@ -146,15 +145,15 @@ impl Session for RealSession {
                 Err(error) => failed("script", error.to_string(), false),
             },
             Work::CallTool { tool, arguments } => match tool.as_str() {
-                // What is large is in a box, so that a call by HTTP needs no room for it.
+                // Large futures are boxed, so that an HTTP call needs no space for them.
                 "shell" => Box::pin(shell::call(&self.sandbox, &task, arguments)).await,
                 "files" => Box::pin(files::call(&self.sandbox, arguments)).await,
                 "http" => self.http.call(&task, arguments).await,
-                _ => returned(format!("there is no tool {tool:?} here"), true),
+                _ => returned(format!("unknown tool {tool:?}"), true),
             },
             Work::Probe { tool, .. } => match tool.as_str() {
                 "shell" => Box::pin(shell::probe(&self.sandbox, &task)).await,
-                _ => Report::Unknown { reason: format!("nobody can be asked whether {tool:?} did it") },
+                _ => Report::Unknown { reason: format!("{tool:?} can't be probed") },
             },
         }
     }
@@ -180,13 +179,13 @@ fn returned(content: impl Into<String>, is_error: bool) -> Report {
     Report::Returned { result: ToolResult { content: Body::text(content), is_error }, snapshot: None }
 }
 
-/// The first of what a tool gave, and a word where there is more.
+/// The beginning of a tool's result, with a note if there is more.
 fn cut(mut bytes: Vec<u8>, most: usize) -> String {
     let is_longer = bytes.len() > most;
     bytes.truncate(most);
     let mut text = String::from_utf8_lossy(&bytes).into_owned();
     if is_longer {
-        text.push_str(&format!("\n(cut: there is more than {most} bytes)"));
+        text.push_str(&format!("\n(truncated after {most} bytes)"));
     }
     text
 }
@@ -196,7 +195,7 @@ fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
     Report::Failed { failure, usage: Usage::default() }
 }
 
-/// What a fault means that came before anything was begun.
+/// Translates a fault that occurred before anything was started.
 fn not_begun(fault: &Fault) -> Report {
     match fault {
         Fault::Capacity { what, .. } => Report::Delayed { reason: format!("waiting for a sandbox: {what}") },

@@ -1,6 +1,6 @@
-//! Where a run stands after an entry, read backwards from there: the cost doesn't grow with its past.
+//! The state of a run after an entry, found by reading backwards: the cost doesn't grow with its history.
 //!
-//! This is for explaining and refusing requests. What becomes of a request that is accepted, the engine decides when a worker reads it.
+//! This serves to explain and refuse requests. When a worker reads an accepted request, the engine decides about it.
 
 use saggar_domain::{RunState, Timestamp};
 use saggar_engine::{Body, Class, Effect, Entry, Event};
@@ -11,7 +11,7 @@ use super::stored_agent::agent_of_entry;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 
-/// Entries read at once while looking backwards.
+/// Entries read at once while going backwards.
 const WINDOW: u64 = 64;
 
 /// The newest step up to an entry.
@@ -28,12 +28,11 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Whether the step is not settled yet.
     pub(super) fn is_open(&self) -> bool {
         !matches!(self.last, Event::StepSettled { .. } | Event::StepAbandoned { .. })
     }
 
-    /// The question, where it is open.
+    /// The question, if it is open.
     pub(super) fn question(&self) -> Option<&Body> {
         match &self.effect {
             Effect::AskHuman { question, .. } if self.is_open() => Some(question),
@@ -45,7 +44,7 @@ impl Standing {
         }
     }
 
-    /// Why nobody knows whether the step was done, where it is parked.
+    /// Why the step's outcome is unknown, if it is parked.
     pub(super) fn parked(&self) -> Option<&str> {
         match &self.last {
             Event::StepUnknown { reason, .. } => Some(reason),
@@ -53,48 +52,48 @@ impl Standing {
         }
     }
 
-    /// Why nobody may do the step again without a person's word. The engine's rule for forks, on what the journal says.
+    /// Why the step may not be repeated without a human's decision. The engine's rule for forks, applied to the
+    /// journal.
     pub(super) fn undecided(&self) -> Option<&'static str> {
         match &self.last {
             Event::StepUnknown { .. } | Event::StepDecided { .. } => {
-                Some("may have been done or not, and a person decides about it")
+                Some("has an unknown outcome and needs a human's decision")
             }
-            // It failed, or waits for room: it certainly did nothing.
+            // It failed or waits for capacity, so it certainly had no effect.
             Event::StepFailed { .. } | Event::StepDelayed { .. } => None,
-            _ if self.is_open() && self.class == Class::Once => Some("may be done only once, and is under way"),
+            _ if self.is_open() && self.class == Class::Once => Some("may be done only once, and is in progress"),
             _ => None,
         }
     }
 
-    /// What the step does, in a word: its tool, or `model`.
+    /// The step's tool, or `model`.
     pub(super) fn what(&self) -> &str {
         self.effect.call().map_or("model", |call| &call.tool)
     }
 }
 
-/// What a run waits for from a person.
+/// What a run is waiting for from a human.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Awaited {
     Answer {
         /// The question's id: the number of the step that asks it.
         question: u64,
-        /// What is asked.
         text: String,
         since: Timestamp,
     },
-    /// A decision about a step of which nobody knows whether it was done.
+    /// A decision about a step whose outcome is unknown.
     Decision {
         step: u64,
         /// The tool that was called, or `model`.
         what: String,
-        /// Why nobody knows.
+        /// Why the outcome is unknown.
         reason: String,
         since: Timestamp,
     },
 }
 
 impl Runs {
-    /// What a run waits for from a person, if it does.
+    /// What a run is waiting for from a human; `None` if nothing.
     pub async fn awaited(&self, permit: &Permit, row: &RunRow) -> Result<Option<Awaited>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         if !matches!(row.state, RunState::Asking | RunState::Parked) {
@@ -103,9 +102,9 @@ impl Runs {
         let standing = match self.standing(row, row.head).await {
             Ok(Some(standing)) => standing,
             Ok(None) => return Ok(None),
-            // A run whose journal is damaged can still be looked at.
+            // A run with a damaged journal can still be read.
             Err(fault) => {
-                tracing::warn!(run_id = %row.id, error = %fault, "what a run waits for can't be read");
+                tracing::warn!(run_id = %row.id, error = %fault, "reading what a run waits for failed");
                 return Ok(None);
             }
         };
@@ -121,7 +120,7 @@ impl Runs {
         }))
     }
 
-    /// The newest step up to an entry; `None` where a fork or the run's beginning comes after every step.
+    /// The newest step up to an entry; `None` if there is no step after the run's start or its fork.
     pub(super) async fn standing(&self, run: &RunRow, through: u64) -> Result<Option<Standing>, Fault> {
         let mut last: Option<(u64, Event)> = None;
         let mut until = through;
@@ -129,7 +128,7 @@ impl Runs {
             let after = until.saturating_sub(WINDOW);
             let mut page = Vec::new();
             let mut from = after;
-            // A page ends where a parent's past does, so it may be shorter than asked for.
+            // A page ends with a parent's history, so it may be shorter than requested.
             while from < until {
                 let limit = u32::try_from(until - from).unwrap_or(u32::MAX);
                 let more = self.store().journal_page(run.id.clone(), from, limit).await?;

@@ -1,8 +1,9 @@
-//! Agents that are stored once. A run's first entry says what its agent is; a large one is kept beside the journal under its hash, and the
-//! entry names it. So a hundred children of one agent, or a hundred runs of it, cost one copy.
+//! Agents that are stored once. A run's first entry has its agent; a large one is stored as a blob under its hash,
+//! and the entry names it. So a hundred children or runs of one agent cost one copy.
 //!
-//! What differs from run to run, the task and the budget, stays in the entry. Whoever reads a journal puts the two together before anybody
-//! sees the entry: to the engine, to the API and in a fixture it is as if the agent had been in it. Entries of version 2 and before have it there.
+//! The parts that differ between runs, the task and the budget, stay in the entry. Reading a journal merges the two:
+//! for the engine, the API and a fixture, the agent is part of the entry. Entries of version 2 and before contain it
+//! directly.
 
 use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, Event};
 use saggar_store::{BlobHash, Error};
@@ -11,12 +12,12 @@ use serde_json::Value;
 
 use super::journal::Journal;
 
-/// An agent that is shorter stays in the entry.
+/// A shorter agent stays in the entry.
 const AGENT_INLINE_MAX: usize = 1024;
-/// The first entry of a journal that starts a run; no other can have an agent.
+/// The first entry of a journal, which starts a run; no other has an agent.
 const FIRST: u64 = 1;
 
-/// What an entry has in the place of its agent.
+/// What an entry has in place of its agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reference {
@@ -31,7 +32,7 @@ struct Stored {
     length: u64,
 }
 
-/// An entry as it is written, and the agent that has to be there before it.
+/// An entry in its stored form, and the agent that must be stored before it.
 pub(super) fn pack(entry: &Entry) -> (String, Option<Vec<u8>>) {
     let Event::RunStarted { agent, .. } = &entry.event else { return (entry.encode(), None) };
     let shared = AgentSpec { task: Body::text(""), budget: Budget::default(), ..AgentSpec::clone(agent) };
@@ -46,7 +47,7 @@ pub(super) fn pack(entry: &Entry) -> (String, Option<Vec<u8>>) {
     (value.to_string(), Some(bytes))
 }
 
-/// The agent that an entry names; `None` where it needs none.
+/// The hash of the agent that an entry names; `None` if it names none.
 pub fn agent_of_entry(seq: u64, text: &str) -> Option<BlobHash> {
     #[derive(Deserialize)]
     struct Named {
@@ -59,7 +60,7 @@ pub fn agent_of_entry(seq: u64, text: &str) -> Option<BlobHash> {
     BlobHash::parse(&named.agent.stored.hash)
 }
 
-/// The entry with its agent in it.
+/// The entry with its agent.
 pub fn with_agent(text: &str, agent: &[u8]) -> Result<Entry, EntryError> {
     let mut value: Value = serde_json::from_str(text).map_err(EntryError::Unreadable)?;
     let reference: Reference = serde_json::from_value(value["agent"].take()).map_err(EntryError::Unreadable)?;
@@ -69,14 +70,14 @@ pub fn with_agent(text: &str, agent: &[u8]) -> Result<Entry, EntryError> {
     Entry::decode(&value.to_string())
 }
 
-/// Reads an entry of a journal, wherever its agent is. The inner error is one that no second try helps.
+/// Reads an entry of a journal with its agent. The inner error is permanent.
 pub(super) async fn read_entry<J: Journal>(
     journal: &J,
     seq: u64,
     text: &str,
 ) -> Result<Result<Entry, EntryError>, Error> {
     let Some(hash) = agent_of_entry(seq, text) else { return Ok(Entry::decode(text)) };
-    let damaged = || Error::Corrupt { what: "a run's first entry names an agent that isn't there".to_owned() };
+    let damaged = || Error::Corrupt { what: "a run's first entry names a missing agent".to_owned() };
     let agent = journal.blob(hash).await?.ok_or_else(damaged)?;
     Ok(with_agent(text, &agent))
 }
@@ -123,7 +124,7 @@ mod tests {
         let (text, same) = pack(&other);
         assert_eq!(same.as_ref(), Some(&agent), "only its task and its budget differ");
         assert_eq!(with_agent(&text, &agent).unwrap(), other);
-        assert!(Entry::decode(&text).is_err(), "who doesn't know of it takes nothing for the agent");
+        assert!(Entry::decode(&text).is_err(), "a reader that doesn't know references rejects it");
     }
 
     #[test]

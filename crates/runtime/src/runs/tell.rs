@@ -1,7 +1,7 @@
-//! Telling a run something. It goes through the run's inbox: only the worker that holds a run appends to its journal.
+//! Sends instructions to a run, through its inbox: only the worker that holds a run appends to its journal.
 //!
-//! What can't be meant is refused here, with an explanation. That is a courtesy: a run may move on before its inbox is read, so the engine
-//! checks again, and its word counts.
+//! Invalid instructions are refused here, with an explanation. This is only a courtesy: a run may change before its
+//! inbox is read, so the engine checks again, and its decision counts.
 
 use std::time::Duration;
 
@@ -17,25 +17,26 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
 
-/// The most of a question that an explanation repeats, in characters.
+/// Maximum length of a question that an error message quotes, in characters.
 const QUOTED_MAX: usize = 200;
 
-/// Whether something has to be written down.
+/// Whether a letter has to be stored.
 enum Checked {
-    /// It has, under this id.
+    /// Yes, under this id.
     New(Option<String>),
-    /// The run has heard it before.
+    /// No: the run has received it before.
     Known,
 }
 
 impl Runs {
-    /// Tells a run something. Durable when this returns; the same id twice is once. What the run makes of it is in its journal.
+    /// Sends an instruction. Durable when this returns; the same id is delivered once. Its effect is in the run's
+    /// journal.
     pub async fn tell(&self, permit: &Permit, id: Option<String>, instruction: Instruction) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::TellRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
         if id.as_ref().is_some_and(|id| id.is_empty() || id.len() > NAME_LEN_MAX || id.starts_with(OWN_LETTERS)) {
             let own = OWN_LETTERS;
-            return Err(refuse(format!("an id has 1 to {NAME_LEN_MAX} bytes, and doesn't begin with {own:?}")));
+            return Err(refuse(format!("an id must have 1 to {NAME_LEN_MAX} bytes and must not begin with {own:?}")));
         }
         let instruction = match instruction {
             Instruction::Signal { name, body, question } => {
@@ -44,7 +45,7 @@ impl Runs {
             Instruction::Decide { step, decision: Decision::Done(body) } => {
                 Instruction::Decide { step, decision: Decision::Done(shelve(self.store(), body).await?) }
             }
-            // What only runs say to each other, they say by what they append.
+            // Runs send these to each other by what they append.
             Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
             other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
                 other
@@ -68,28 +69,28 @@ impl Runs {
                 }
             }
             Instruction::Signal { question: Some(_), .. } => {
-                return Err(refuse(format!("only a signal named {ANSWER:?} is for a question")));
+                return Err(refuse(format!("only a signal named {ANSWER:?} may name a question")));
             }
             Instruction::Signal { .. } => (None, LetterRoom::Data),
             Instruction::Decide { step, .. } => {
                 self.check_decision(&row, *step).await?;
-                // Asked for again because no reply came, it must not wait for the next time that this step parks.
+                // A repeated decision must not wait for the next time that this step parks.
                 (Some(format!("decide {step} {}", row.head)), LetterRoom::Control)
             }
-            // One that is not read yet is enough.
+            // One unread letter is enough.
             Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
             Instruction::Pause | Instruction::Resume | Instruction::ChildEnded(_) => (None, LetterRoom::Control),
         };
         let id = own.or(id).unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
-        let body = instruction.encode().ok_or_else(|| refuse("what is said is too long".to_owned()))?;
+        let body = instruction.encode().ok_or_else(|| refuse("the message is too long".to_owned()))?;
         let letter = NewLetter { project: permit.project().clone(), run: row.id.clone(), id, at: now(), body };
         match self.store().put_letter(letter, room).await {
             Ok(()) => {}
             Err(InboxError::NoRun) => return Err(Fault::no_run(&row.id)),
             Err(InboxError::Finished) => return Err(finished(&row)),
             Err(InboxError::Different) => {
-                let what = format!("run {} was told something else under the same id, and has not read it yet", row.id);
-                return Err(Fault::Conflict { what, help: format!("look at {} in a moment", row.id) });
+                let what = format!("run {} has an unread message with the same id and different text", row.id);
+                return Err(Fault::Conflict { what, help: format!("read {} again in a moment", row.id) });
             }
             Err(error @ InboxError::Full) => {
                 let retry_after = Duration::from_secs(1);
@@ -104,7 +105,7 @@ impl Runs {
         Ok(())
     }
 
-    /// An answer is for the question it names, while that is open. The same answer again is harmless.
+    /// An answer is for the question it names, while that is open. Repeating the same answer is harmless.
     async fn check_answer(&self, row: &RunRow, question: Option<u64>, body: &Body) -> Result<Checked, Fault> {
         let standing = self.standing(row, row.head).await?;
         let open = standing.as_ref().and_then(|standing| Some((standing.step, standing.question()?)));
@@ -121,16 +122,16 @@ impl Runs {
         };
         let asks = match &open {
             Some((step, text)) => format!("run {} asks question {step}: {:?}", row.id, quoted(text)),
-            None => format!("run {} asks nothing now", row.id),
+            None => format!("run {} has no open question", row.id),
         };
         let Some(question) = question else {
             return Err(match open {
-                Some(_) => refuse_with(format!("an answer names its question; {asks}"), how),
+                Some(_) => refuse_with(format!("an answer must name its question; {asks}"), how),
                 None => Fault::Conflict { what: asks, help: how },
             });
         };
         if open.as_ref().is_some_and(|(step, _)| *step == question) {
-            // A question has one answer: a second one that is not the same is seen even before the first is read.
+            // A question has one answer: a different second one is detected even before the first is read.
             return Ok(Checked::New(Some(format!("{OWN_LETTERS}answer {question}"))));
         }
         match self.answer_of(row, question).await? {
@@ -144,7 +145,7 @@ impl Runs {
         }
     }
 
-    /// The answer that a question has.
+    /// The answer that a question got.
     async fn answer_of(&self, row: &RunRow, question: u64) -> Result<Option<Body>, Fault> {
         let Some(end) = self.find_end_of_step(row, question).await? else { return Ok(None) };
         let Some(standing) = self.standing(row, end).await?.filter(|standing| standing.step == question) else {
@@ -158,7 +159,7 @@ impl Runs {
         })
     }
 
-    /// A decision is for the step that the run is parked at.
+    /// A decision is for the step at which the run is parked.
     async fn check_decision(&self, row: &RunRow, step: u64) -> Result<(), Fault> {
         let standing = self.standing(row, row.head).await?;
         let parked = standing.as_ref().filter(|standing| standing.parked().is_some());
@@ -173,7 +174,7 @@ impl Runs {
             }
             None => Err(Fault::Conflict {
                 what: format!("run {} is not parked at step {step}: it is {}", row.id, row.state.as_str()),
-                help: format!("only a parked step is decided; look at it with: saggar runs show {}", row.id),
+                help: format!("only a parked step can be decided; see: saggar runs show {}", row.id),
             }),
         }
     }
@@ -181,7 +182,7 @@ impl Runs {
 
 fn finished(row: &RunRow) -> Fault {
     let what = format!("run {} has finished", row.id);
-    Fault::Conflict { what, help: "fork it to go on from a step".to_owned() }
+    Fault::Conflict { what, help: "fork it to continue from a step".to_owned() }
 }
 
 fn refuse_with(message: String, help: String) -> Fault {

@@ -1,7 +1,8 @@
-//! Workers: who drives runs. Any number of them, in this process and beside it; the store keeps them apart.
+//! Workers execute runs. Any number of them, in this process and beside it; the store keeps them apart.
 //!
-//! A worker lives one or more lives, each under a name of its own. A life ends when its leases could not be renewed in time, for example
-//! because the process was stopped: then everything it had under way is dropped at once, and the next life begins with nothing.
+//! A worker has one or more lives, each under a new name. A life ends if its leases could not be renewed in time, for
+//! example because the process was stopped: then everything in progress is dropped at once, and the next life starts
+//! with nothing.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,27 +23,27 @@ use super::journal::Journal;
 use super::lease::Belief;
 use super::presence::Presence;
 
-/// One place in so many is kept for projects of which no run is driven anywhere: a project that fills the rest delays nobody's first run.
+/// One in this many slots is reserved for projects without a held run, so that a busy project doesn't delay another
+/// project's first run.
 const RESERVED_PART: u32 = 4;
 
-/// How a worker works.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
-    /// Where workers of this machine show that they are alive; `None` where that can't be seen.
+    /// The data directory, where workers of this machine announce themselves; `None` disables that.
     pub data_directory: Option<PathBuf>,
-    /// Runs driven at once.
+    /// Concurrent runs.
     pub runs_max: u32,
-    /// Of one agent of a project, by all workers together.
+    /// Concurrent runs per agent of a project, over all workers.
     pub per_agent: u32,
-    /// Of one project, by all workers together.
+    /// Concurrent runs per project, over all workers.
     pub per_project: u32,
-    /// How long a worker that gives no sign is waited for. A dead one isn't: see [`Presence`].
+    /// How long an unresponsive worker keeps its runs. A dead one is detected at once: see [`Presence`].
     pub lease: Duration,
     /// How often leases are renewed.
     pub renew_every: Duration,
-    /// How often it looks for what others have left or written.
+    /// How often it polls for the changes of other processes.
     pub look_every: Duration,
-    /// What is under way may take so long when the worker is told to stop.
+    /// How long effects in progress may take after a stop was requested.
     pub grace: Duration,
 }
 
@@ -70,7 +71,7 @@ pub struct Worker<J, E> {
     limits: Arc<Limits>,
 }
 
-/// Limits that hold over all workers, and may change while this one works.
+/// Limits over all workers, which may change at run time.
 #[derive(Debug)]
 struct Limits {
     per_agent: AtomicU32,
@@ -84,25 +85,24 @@ enum Life {
 }
 
 impl<J: Journal, E: Effects> Worker<J, E> {
-    /// A worker that does nothing yet.
     pub fn new(journal: J, effects: E, hub: Hub, settings: WorkerSettings) -> Self {
         let (per_agent, per_project) = (settings.per_agent.into(), settings.per_project.into());
         Self { journal, effects, hub, settings, limits: Arc::new(Limits { per_agent, per_project }) }
     }
 
-    /// What the operator has decided since. Runs that are driven already go on.
+    /// Changes the limits. Runs in progress continue.
     pub fn set_limits(&self, per_agent: u32, per_project: u32) {
         self.limits.per_agent.store(per_agent, Ordering::Relaxed);
         self.limits.per_project.store(per_project, Ordering::Relaxed);
     }
 
-    /// Works until told to stop. Dropped, it is as if its process had been killed, but for the lock on its name.
+    /// Works until told to stop. Cancelling it is like killing its process, except for the lock on its name.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) {
         loop {
             match self.live(&mut stop).await {
                 Life::Stopped => return,
                 Life::Lost => {
-                    tracing::warn!("leases were lost; everything under way was dropped");
+                    tracing::warn!("leases lost; dropped all runs in progress");
                     sleep(self.settings.look_every).await;
                 }
             }
@@ -116,7 +116,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         let belief = Belief::new(self.settings.lease);
         let mut drives = Drives::default();
         if let Err(error) = self.journal.wake_unread(self.effects.now()).await {
-            tracing::warn!(error = %error, "letters that an older program left may wait longer");
+            tracing::warn!(error = %error, "waking runs with unread letters failed");
         }
         let ended = {
             let (lease, every) = (self.settings.lease, self.settings.renew_every);
@@ -124,12 +124,12 @@ impl<J: Journal, E: Effects> Worker<J, E> {
             let work = async {
                 tokio::select! {
                     biased;
-                    // If nobody can tell any more, it is time to go too.
+                    // If the sender is gone, it is time to stop too.
                     _ = stop.wait_for(|stop| *stop) => {}
                     () = self.take_for_ever(&holder, presence.as_ref(), &belief, &mut drives) => {}
                 }
                 let grace = async { while drives.tasks.join_next().await.is_some() {} };
-                // What isn't finished by now is dropped, and found again by whoever takes it.
+                // Anything unfinished by now is dropped, and found again by the next worker.
                 let _ = timeout(self.settings.grace, grace).await;
             };
             tokio::select! {
@@ -139,7 +139,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
             }
         };
         drives.tasks.shutdown().await;
-        // Others need not wait for the end of the leases. Where this fails, they do.
+        // Other workers need not wait for the end of the leases. If this fails, they do.
         let given_back =
             timeout(self.settings.lease, self.journal.drop_holder(holder.clone(), self.effects.now())).await;
         if let (Ok(Ok(_)), Some(presence)) = (given_back, presence) {
@@ -152,7 +152,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         let data = self.settings.data_directory.as_deref()?;
         Presence::show(data, holder)
             .inspect_err(
-                |error| tracing::warn!(error = %error, "this worker can't be seen by others; leases still hold"),
+                |error| tracing::warn!(error = %error, "announcing this worker failed; leases still protect its runs"),
             )
             .ok()
     }
@@ -166,7 +166,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
                 self.look(holder, presence).await;
             }
             if let Err(error) = self.take(holder, belief, drives).await {
-                tracing::warn!(error = %error, "runs can't be taken");
+                tracing::warn!(error = %error, "claiming runs failed");
                 drives.is_sure = false;
                 sleep(self.settings.look_every).await;
             }
@@ -178,31 +178,32 @@ impl<J: Journal, E: Effects> Worker<J, E> {
         }
     }
 
-    /// What other processes have done: died, or written to runs that are held here.
+    /// Handles what other processes did: died, or sent letters to runs that are held here.
     async fn look(&self, holder: &Holder, presence: Option<&Presence>) {
         let dead = presence.map(Presence::dead).transpose().unwrap_or_else(|error| {
-            tracing::warn!(error = %error, "the other workers can't be seen");
+            tracing::warn!(error = %error, "listing workers failed");
             None
         });
         for dead in dead.into_iter().flatten() {
             match self.journal.drop_holder(dead.clone(), self.effects.now()).await {
                 Ok(runs) => {
-                    tracing::info!(worker = dead.as_str(), runs, "a worker is dead; its runs go on");
+                    tracing::info!(worker = dead.as_str(), runs, "released the runs of a dead worker");
                     if let Some(presence) = presence {
                         presence.bury(&dead);
                     }
                 }
-                Err(error) => tracing::warn!(error = %error, "the runs of a dead worker can't be freed yet"),
+                Err(error) => tracing::warn!(error = %error, "releasing the runs of a dead worker failed"),
             }
         }
         self.give_room().await;
         match self.journal.with_letters(holder.clone()).await {
             Ok(runs) => runs.iter().for_each(|run| self.hub.letter_here(run)),
-            Err(error) => tracing::warn!(error = %error, "inboxes can't be looked into"),
+            Err(error) => tracing::warn!(error = %error, "reading inboxes failed"),
         }
     }
 
-    /// Wakes runs that wait for a sandbox, as many as there is room for. One that is woken too early keeps its place.
+    /// Wakes as many runs that wait for a sandbox as there is capacity for. One that is woken too early keeps its
+    /// place.
     async fn give_room(&self) {
         let now = self.effects.now();
         let given = match self.journal.is_room_wanted(now).await {
@@ -214,14 +215,15 @@ impl<J: Journal, E: Effects> Worker<J, E> {
             Err(error) => Err(error),
         };
         if let Err(error) = given {
-            tracing::warn!(error = %error, "runs that wait for a sandbox can't be woken yet");
+            tracing::warn!(error = %error, "waking runs that wait for a sandbox failed");
         }
     }
 
     async fn take(&self, holder: &Holder, belief: &Belief, drives: &mut Drives) -> Result<(), saggar_store::Error> {
         if !drives.is_sure {
             for claimed in self.journal.held(holder.clone()).await? {
-                // One that is just being given back may have been taken again: by another epoch it is another drive's.
+                // A run that is just being released may have been claimed again: with another epoch, another drive
+                // has it.
                 if !drives.runs.values().any(|driven| *driven == (claimed.run.id.clone(), claimed.epoch)) {
                     self.drive(belief, drives, claimed);
                 }
@@ -235,7 +237,7 @@ impl<J: Journal, E: Effects> Worker<J, E> {
             let per_project = self.limits.per_project.load(Ordering::Relaxed);
             let reserved = self.settings.runs_max / RESERVED_PART;
             let taking = Taking { most: room, reserved, per_agent, per_project };
-            // A look costs no write; most find nothing.
+            // Polling costs no write; most polls find nothing.
             if room == 0 || !belief.holds() || !self.journal.is_due(now, taking).await? {
                 return Ok(());
             }
@@ -265,11 +267,11 @@ impl<J: Journal, E: Effects> Worker<J, E> {
     }
 }
 
-/// The runs that a worker drives in one life, each by its epoch.
+/// The runs that a worker executes in one life, each by its epoch.
 struct Drives {
     tasks: JoinSet<Stopped>,
     runs: HashMap<Id, (RunId, u64)>,
-    /// Whether these are all that the store says are held: not after a claim of which nobody knows whether it was made.
+    /// Whether this is the complete list of held runs: not after a claim whose outcome is unknown.
     is_sure: bool,
 }
 
@@ -280,13 +282,14 @@ impl Default for Drives {
 }
 
 impl Drives {
-    /// Forgets those that have stopped. One that panicked stays held and is driven by nobody here: the next worker may fare better.
+    /// Removes stopped drives. A run whose drive panicked stays held and is not executed here: the next worker may
+    /// fare better.
     fn tidy(&mut self) {
         while let Some(stopped) = self.tasks.try_join_next_with_id() {
             let id = match stopped {
                 Ok((id, _)) => id,
                 Err(error) => {
-                    tracing::error!(error = %error, "driving a run failed");
+                    tracing::error!(error = %error, "executing a run failed");
                     error.id()
                 }
             };

@@ -1,11 +1,11 @@
-//! Admission: how many sandboxes there may be, counted before anything is made.
+//! Admission control: limits the number of sandboxes before anything is created.
 //!
-//! INVARIANT: a slot is held from before the first trace of a sandbox until after its last, so the count is never below what is there.
+//! INVARIANT: a slot is held from before the first trace of a sandbox until after its last, so the count is never too
+//! low.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The slots of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots {
     most: Arc<AtomicUsize>,
@@ -24,7 +24,7 @@ impl Slots {
         Some(Slot { taken: Arc::clone(&self.taken) })
     }
 
-    /// A slot for a sandbox that is there already, free or not: an earlier server may have allowed more.
+    /// A slot for an existing sandbox, even beyond the limit: an earlier server may have allowed more.
     pub(crate) fn take_anyway(&self) -> Slot {
         self.taken.fetch_add(1, Ordering::AcqRel);
         Slot { taken: Arc::clone(&self.taken) }
@@ -38,13 +38,13 @@ impl Slots {
         self.most.load(Ordering::Acquire)
     }
 
-    /// Where there are more than that already, none is taken until there are fewer.
+    /// If there are more already, no slot is given until there are fewer.
     pub(crate) fn set_most(&self, most: usize) {
         self.most.store(most, Ordering::Release);
     }
 }
 
-/// Room for one sandbox; free again when dropped.
+/// The slot of one sandbox; freed on drop.
 #[derive(Debug)]
 pub(crate) struct Slot {
     taken: Arc<AtomicUsize>,

@@ -1,16 +1,16 @@
-//! Finding everything again after a start: sandboxes outlive the server that made them.
+//! Adoption: finds all sandboxes again after a start, because they outlive the server that created them.
 //!
-//! Three lists are held against each other: rows that say a sandbox lives, sockets that say a supervisor does, and last words.
+//! It compares three lists: rows of live sandboxes, sockets of supervisors, and last words.
 //!
 //! | row | supervisor answers | then |
 //! |---|---|---|
 //! | running, paused | yes | adopted |
-//! | creating, and its maker lives | | left to its maker, a worker |
-//! | creating | yes | acknowledged by now, or ended if nobody can ask for it again |
-//! | running, paused | not in time | adopted: who is slow is not dead |
+//! | creating, and its creator is alive | | left to its creator, a worker |
+//! | creating | yes | acknowledged, or ended if no client can request it again |
+//! | running, paused | not in time | adopted: a slow supervisor is not dead |
 //! | alive | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool |
-//! | none, or ended | yes, with an owner | ended: nobody knows it |
+//! | none, or ended | yes, with an owner | ended: it is unknown |
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,36 +27,36 @@ use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::Connection;
 
-/// Supervisors that are asked at the same time.
+/// Number of supervisors asked concurrently.
 const ASKED_AT_ONCE: usize = 64;
-/// How long a supervisor may take to say what it holds: it has nothing else to do.
+/// Time limit for a supervisor to describe its sandbox.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a start found.
+/// The result of an adoption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Sandboxes that go on.
+    /// Sandboxes that continue.
     pub live: usize,
-    /// Sandboxes without an owner, kept ready.
+    /// Sandboxes in the pool.
     pub ready: usize,
-    /// Sandboxes that ended while nobody looked.
+    /// Sandboxes that ended while no server ran.
     pub ended: usize,
-    /// Sandboxes that nobody knows of, ended now.
+    /// Unknown sandboxes, which were ended.
     pub strangers: usize,
 }
 
-/// What a supervisor says when it is asked what it holds.
+/// A supervisor's response to the question what it holds.
 #[derive(Debug)]
 pub(super) enum Heard {
     Described(Box<Description>),
-    /// Nothing in time: it is there, and busy, or stopped, or not ready yet.
+    /// No response in time: it exists, and is busy, stopped, or not ready yet.
     Nothing,
-    /// Nobody is there.
+    /// It is gone.
     Gone,
 }
 
 impl Sandboxes {
-    /// Takes over what there is. Comes before any request.
+    /// Adopts all existing sandboxes. Runs before any request is accepted.
     pub async fn adopt(&self) -> Result<Adopted, Fault> {
         let mut found = Adopted::default();
         let mut rows = self.live_rows().await?;
@@ -70,7 +70,7 @@ impl Sandboxes {
                 (Some(row), Heard::Described(description)) => self.adopt_one(row, *description, &mut found).await?,
                 (None, Heard::Described(description)) => self.adopt_without_row(&id, *description, &mut found).await,
                 (Some(row), Heard::Nothing) => self.adopt_unheard(row, &mut found).await?,
-                // Looked at again, as a stranger.
+                // Checked again later, as a stranger.
                 (None, Heard::Nothing) => {}
                 (Some(row), Heard::Gone) => self.bury(&row, &mut found).await?,
                 (None, Heard::Gone) => self.inner.places.remove_socket(&id),
@@ -91,9 +91,9 @@ impl Sandboxes {
         row.life == Life::Creating && self.inner.makers.has(&row.asked.id)
     }
 
-    /// What became of a sandbox whose maker died over it, as a start would find out. Whether there was anything to find out.
+    /// Settles a sandbox whose creator died, as a start would. Returns whether there was anything to settle.
     pub(super) async fn settle(&self, id: &SandboxId) -> Result<bool, Fault> {
-        // In this order: the lock is let go of after the row has changed.
+        // In this order: the lock is released after the row has changed.
         if self.inner.makers.has(id) {
             return Ok(false);
         }
@@ -106,7 +106,7 @@ impl Sandboxes {
             Some((_, Heard::Gone)) => self.bury(&row, &mut found).await?,
             Some((_, Heard::Nothing)) | None => return Ok(false),
         }
-        tracing::info!(sandbox = %id, live = found.live, "a sandbox whose maker died was settled");
+        tracing::info!(sandbox = %id, live = found.live, "settled a sandbox whose creator died");
         Ok(true)
     }
 
@@ -115,7 +115,7 @@ impl Sandboxes {
         let mut query = SandboxQuery::new(Scope::All);
         query.states = [SandboxState::Creating].into();
         query.limit = PageLimit::MAX;
-        // More than a page of them are for the next round.
+        // The rest is left to the next round.
         for row in self.store().sandboxes(query).await?.items {
             self.settle(&row.asked.id).await?;
         }
@@ -183,7 +183,7 @@ impl Sandboxes {
                 return Ok(());
             }
         };
-        // Where the row says so already nothing changes.
+        // If the row already says so, nothing changes.
         self.store().change_sandbox(id.clone(), change).await?;
         let after = self.store().last_event(id).await?.unwrap_or(0);
         self.watch(live, after);
@@ -191,12 +191,12 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Takes over a sandbox whose supervisor is there and says nothing. What changed meanwhile it tells when it speaks again.
+    /// Adopts a sandbox whose supervisor doesn't respond. Later its events tell what changed meanwhile.
     async fn adopt_unheard(&self, row: Sandbox, found: &mut Adopted) -> Result<(), Fault> {
         if row.life == Life::Creating {
             return Ok(());
         }
-        tracing::warn!(sandbox = %row.asked.id, "a sandbox's supervisor is there and does not answer");
+        tracing::warn!(sandbox = %row.asked.id, "adopted a sandbox whose supervisor does not respond");
         let after = self.store().last_event(row.asked.id.clone()).await?.unwrap_or(0);
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
         self.inner.register.add(Arc::clone(&live));
@@ -205,8 +205,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Takes over a sandbox that another process of this machine made, if it lives and is the project's: a worker's is reached through the
-    /// server, and the server's through a worker.
+    /// Adopts a sandbox that another process of this machine created, if it is live and belongs to the project: the
+    /// server can reach a worker's sandboxes, and a worker the server's.
     pub(super) async fn adopt_late(&self, project: &ProjectId, id: &SandboxId) -> bool {
         let Ok(Some(row)) = self.store().sandbox(project.clone(), id.clone()).await else { return false };
         match row.life {
@@ -236,13 +236,13 @@ impl Sandboxes {
         }
         let socket = self.inner.places.socket(id);
         if let Err(error) = Connection::question(&socket, Op::Kill).await {
-            tracing::warn!(sandbox = %id, error = %error, "a sandbox that nobody knows of can't be ended");
+            tracing::warn!(sandbox = %id, error = %error, "ending an unknown sandbox failed");
         }
         self.inner.places.remove_final(id);
         found.strangers += 1;
     }
 
-    /// A row without a supervisor.
+    /// Ends the row of a sandbox without a supervisor.
     async fn bury(&self, row: &Sandbox, found: &mut Adopted) -> Result<(), Fault> {
         let reason = if row.asked.boot_id != self.inner.boot_id {
             EndReason::HostRebooted
@@ -269,7 +269,7 @@ impl Sandboxes {
     }
 }
 
-/// Who acts in a sandbox unless somebody says otherwise.
+/// A sandbox's default user.
 fn user_of(row: &Sandbox) -> User {
     let spec: Option<serde_json::Value> = row.asked.spec.to_value().ok();
     spec.and_then(|spec| User::parse(spec.get("user")?.as_str()?)).unwrap_or(User::User)

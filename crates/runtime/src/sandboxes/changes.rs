@@ -1,4 +1,4 @@
-//! Changes to a sandbox that lives: how long, what it is called, pausing and resuming.
+//! Changes to a live sandbox: its lifetime, its labels, pausing and resuming.
 
 use std::time::Duration;
 
@@ -13,25 +13,24 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError};
 
-/// How long a sandbox lives from now on.
+/// A new lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewTerms {
-    /// Until its time is up.
     pub ttl: Duration,
-    /// What happens then.
+    /// The action at the deadline.
     pub then: DeadlineAction,
-    /// For how long it may be left alone.
+    /// Maximum time without activity.
     pub idle_timeout: Option<Duration>,
 }
 
 impl NewTerms {
-    /// Refuses what the operator doesn't allow.
+    /// Rejects what the operator doesn't allow.
     pub(super) fn check(&self, ttl_max: Duration) -> Result<Terms, Fault> {
         if self.ttl > ttl_max {
             return Err(Fault::Refused(Problem::new(
                 Code::InvalidValue,
                 format!("a lifetime of {} s is longer than this server allows", self.ttl.as_secs()),
-                format!("ask for at most {} s, and prolong it while it is used", ttl_max.as_secs()),
+                format!("request at most {} s, and extend it while the sandbox is in use", ttl_max.as_secs()),
             )));
         }
         Ok(self.terms())
@@ -46,21 +45,19 @@ impl NewTerms {
     }
 }
 
-/// What may be changed; what is absent stays.
+/// Changes; fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Patch {
-    /// How long it lives from now on.
     pub terms: Option<NewTerms>,
-    /// All its labels.
+    /// Replaces all labels.
     pub labels: Option<Labels>,
-    /// Whether traffic wakes it.
+    /// Whether traffic resumes it.
     pub auto_resume: Option<bool>,
-    /// All its ports that need no token.
+    /// Replaces all ports that need no token.
     pub public_ports: Option<PublicPorts>,
 }
 
 impl Sandboxes {
-    /// Changes a sandbox that lives.
     pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let terms = patch.terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
@@ -78,18 +75,18 @@ impl Sandboxes {
             live.set_public_ports(public_ports);
         }
         let sandbox = self.row_of(&live.project, &live.id).await?;
-        // Whoever wakes it gives it the time it was last given.
+        // A resume by traffic uses the lifetime that was last set.
         live.set_wake(wake_of(&sandbox, terms.or(live.wake_terms())));
         Ok(sandbox)
     }
 
-    /// What is about to be changed.
+    /// The sandbox's row, before a change.
     pub async fn current(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         self.row_of(&live.project, &live.id).await
     }
 
-    /// Freezes a sandbox. One that is frozen already stays so.
+    /// Freezes a sandbox. One that is already frozen stays so.
     pub async fn pause(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let mut accounted = live.accounted.lock().await;
@@ -102,7 +99,7 @@ impl Sandboxes {
         self.row_of(&live.project, &live.id).await
     }
 
-    /// Lets a sandbox go on; `terms` are for from now on.
+    /// Resumes a sandbox, optionally with a new lifetime.
     pub async fn resume(&self, permit: &Permit, terms: Option<NewTerms>) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let checked = terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
@@ -110,7 +107,7 @@ impl Sandboxes {
         self.row_of(&live.project, &live.id).await
     }
 
-    /// Lets a paused sandbox go on because somebody uses it.
+    /// Resumes a paused sandbox because of traffic.
     pub(super) async fn wake(&self, live: &Live, terms: Terms) -> Result<(), Fault> {
         self.go_on(live, Some(terms)).await
     }
@@ -136,7 +133,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What the supervisor says now.
+    /// The supervisor's current description.
     pub async fn describe(&self, permit: &Permit) -> Result<Description, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let live = self.live(permit.project(), permit.sandbox()?).await?;
@@ -166,7 +163,7 @@ impl Sandboxes {
     }
 }
 
-/// What a sandbox gets when traffic wakes it, if it does.
+/// The lifetime that a sandbox gets when traffic resumes it; `None` if it doesn't.
 pub(super) fn wake_of(sandbox: &Sandbox, terms: Option<Terms>) -> Option<Terms> {
     let asked = &sandbox.asked;
     let otherwise = || {

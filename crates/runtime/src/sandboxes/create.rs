@@ -1,7 +1,7 @@
-//! Making a sandbox: refused before anything exists, or acknowledged when it can be used, and never half.
+//! Creates a sandbox: refused before anything exists, or acknowledged when it is usable, and never half-made.
 //!
-//! The order is what makes a death of this process harmless: a slot, a row, a supervisor, the row again. What was not
-//! acknowledged is ended by the next server, unless its client named a key to ask again with.
+//! The order makes a crash of this process harmless: a slot, a row, a supervisor, the row again. A sandbox that was
+//! not acknowledged is ended by the next server, unless its client gave an idempotency key to request it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,46 +25,41 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, StartError, start};
 
-/// When to try again if there is no room: most sandboxes live for minutes, so some place is free soon.
+/// Suggested delay without free capacity: most sandboxes live for minutes, so a slot is free soon.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A sandbox to be made.
 #[derive(Clone, Debug)]
 pub struct NewSandbox {
-    /// What it starts from.
     pub template: TemplateName,
-    /// What people find it by.
     pub labels: Labels,
-    /// Environment of every exec, below the exec's own. Given to the supervisor and not stored: it may hold secrets.
+    /// Environment of every exec; an exec's own takes precedence. Given to the supervisor and not stored, because it
+    /// may contain secrets.
     pub env: BTreeMap<String, String>,
-    /// What it may use at most.
     pub limits: DraftLimits,
-    /// How long it lives.
     pub terms: NewTerms,
-    /// Whether traffic wakes it when it is paused.
+    /// Whether traffic resumes it while it is paused.
     pub auto_resume: bool,
-    /// How it reaches the network.
     pub network: NetworkMode,
-    /// Who programs run as unless they say.
+    /// The default user of programs.
     pub user: Option<User>,
     /// Ports that need no token.
     pub public_ports: PublicPorts,
 }
 
-/// A sandbox that was made, or had been by the same request.
+/// A new sandbox, or the one that the same request created before.
 #[derive(Clone, Debug)]
 pub struct Created {
     pub sandbox: Sandbox,
     /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
-    /// Opens its ports.
+    /// The token for its ports.
     pub access_token: String,
-    /// Whether an earlier request made it.
+    /// Whether an earlier request created it.
     pub is_replay: bool,
 }
 
 impl Sandboxes {
-    /// Makes a sandbox. Goes on to its end whether or not somebody waits for it.
+    /// Creates a sandbox. Continues to its end even if the caller is cancelled.
     pub async fn create(
         &self,
         permit: &Permit,
@@ -73,7 +68,7 @@ impl Sandboxes {
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
         let (this, project) = (self.clone(), permit.project().clone());
-        // A client that goes away must not leave a sandbox half made, so the work is a task of its own.
+        // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
             let plan = Plan::make(&this, &new)?;
             let ready = if plan.is_ordinary { this.inner.pool.take() } else { None };
@@ -113,7 +108,7 @@ impl Sandboxes {
             Err(error) => {
                 let fault = self.start_fault(&id, error);
                 self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
-                // Whatever a supervisor that died left behind goes now, not at the next round.
+                // Leftovers of a dead supervisor are removed now, not in the next round.
                 self.reap().await;
                 return Err(fault);
             }
@@ -123,8 +118,8 @@ impl Sandboxes {
         self.acknowledge(live, row, &description).await
     }
 
-    /// Gives one that is ready to its owner. The owner comes first and the row second: dead in between, it is one that nobody knows of, and
-    /// is ended; and the row needs no second step.
+    /// Gives a sandbox from the pool to its owner. The claim comes first and the row second: after a crash in
+    /// between, the sandbox is unknown and is ended; and the row needs no second step.
     async fn claim(
         &self,
         project: ProjectId,
@@ -150,9 +145,9 @@ impl Sandboxes {
         let claim = Op::Claim { terms: plan.terms, env: new.env.clone() };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
-            // One that died while it waited: the client gets one that is made for it.
+            // It died while it waited: the client gets a newly created one.
             outcome => {
-                tracing::warn!(sandbox = %id, outcome = ?outcome.err(), "a sandbox that was kept ready can't be given away");
+                tracing::warn!(sandbox = %id, outcome = ?outcome.err(), "claiming a sandbox from the pool failed");
                 self.end_ready(ready).await;
                 return self.make(project, new, plan, idempotency).await;
             }
@@ -172,7 +167,7 @@ impl Sandboxes {
         }
     }
 
-    /// Nothing is made without room; but a request that was made before has its answer all the same.
+    /// Without capacity nothing is created; but a repeated request still gets its response.
     async fn without_room(&self, project: ProjectId, idempotency: Option<Idempotency>) -> Result<Created, Fault> {
         if let Some(idempotency) = idempotency
             && let Some(earlier) = self.earlier(&project, idempotency).await?
@@ -180,13 +175,10 @@ impl Sandboxes {
             return Ok(earlier);
         }
         let (taken, most) = self.occupancy();
-        Err(Fault::Capacity {
-            what: format!("{taken} of {most} sandboxes are there already"),
-            retry_after: RETRY_AFTER,
-        })
+        Err(Fault::Capacity { what: format!("{taken} of {most} sandboxes are in use"), retry_after: RETRY_AFTER })
     }
 
-    /// From now on this process makes a sandbox, as others can tell.
+    /// Marks that this process is creating a sandbox, visible to other processes.
     fn begin(&self, id: &SandboxId) -> Result<Making, Fault> {
         self.inner.makers.begin(id).map_err(|error| match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => saggar_store::Error::Full.into(),
@@ -195,19 +187,19 @@ impl Sandboxes {
         })
     }
 
-    /// Writes the row of a sandbox that is to be made.
+    /// Inserts the row of a sandbox to be created.
     async fn insert(&self, row: &NewRow, idempotency: Option<Idempotency>) -> Result<Insertion, Fault> {
         let capacity = self.inner.slots.most() as u64;
         let insert = || self.store().insert_sandbox_within(row.clone(), idempotency.clone(), capacity);
         let inserted = insert().await?;
         match &inserted {
-            // Whoever made it died over it. It is there all the same, or the request is made again.
+            // Its creator died. Either the sandbox exists all the same, or the request is carried out again.
             Insertion::Replayed(id) if self.settle(id).await? => Ok(insert().await?),
             Insertion::Inserted | Insertion::Replayed(_) | Insertion::Mismatch | Insertion::NoRoom => Ok(inserted),
         }
     }
 
-    /// The answer to the same request before.
+    /// The response to the same request before.
     async fn earlier(&self, project: &ProjectId, idempotency: Idempotency) -> Result<Option<Created>, Fault> {
         let ask = || self.store().earlier_request(project.clone(), idempotency.clone(), now());
         let mut earlier = ask().await?;
@@ -222,15 +214,15 @@ impl Sandboxes {
         }
     }
 
-    /// What is answered where nothing was to be made; `None` where something is.
+    /// The response if nothing is to be created; `None` otherwise.
     async fn instead(&self, project: &ProjectId, insertion: Insertion) -> Result<Option<Created>, Fault> {
         match insertion {
             Insertion::Inserted => Ok(None),
             Insertion::Replayed(id) => self.replay(project.clone(), id).await.map(Some),
             Insertion::Mismatch => Err(Fault::IdempotencyMismatch),
-            // Other processes have made them: this one still had a slot.
+            // Other processes have used up the capacity: this one still had a slot.
             Insertion::NoRoom => Err(Fault::Capacity {
-                what: format!("all {} sandboxes are there already", self.inner.slots.most()),
+                what: format!("all {} sandboxes are in use", self.inner.slots.most()),
                 retry_after: RETRY_AFTER,
             }),
         }
@@ -245,7 +237,7 @@ impl Sandboxes {
         Ok(Created { sandbox, unenforced: Vec::new(), access_token, is_replay: true })
     }
 
-    /// The sandbox is there: so says the row, and so is the answer.
+    /// The sandbox exists: updates the row, and makes the response.
     async fn acknowledge(&self, live: Arc<Live>, row: NewRow, description: &Description) -> Result<Created, Fault> {
         let (id, started_at) = (live.id.clone(), now());
         let change = Change::Started { at: started_at, supervisor_pid: description.pid };
@@ -254,25 +246,25 @@ impl Sandboxes {
         match changed {
             Ok(Changed::Done) => Ok(self.welcome(live, row, description, started_at)),
             other => {
-                // It can't be acknowledged, so it must not be.
+                // It can't be acknowledged, so it must be ended.
                 self.abandon(&live).await;
                 Err(other.map_or_else(Fault::from, |_| Fault::Ended { id, reason: None }))
             }
         }
     }
 
-    /// It is among the living.
+    /// Registers it as live.
     fn welcome(&self, live: Arc<Live>, row: NewRow, description: &Description, started_at: Timestamp) -> Created {
         self.inner.register.add(Arc::clone(&live));
         self.watch(Arc::clone(&live), 0);
-        // As it was written; reading it back would only take time.
+        // Built from what was written; reading it back would only take time.
         let life = Life::Running { started_at, since: started_at };
         let sandbox = Sandbox { asked: row, life, supervisor_pid: Some(description.pid) };
         let unenforced = description.unenforced.clone();
         Created { sandbox, unenforced, access_token: self.access_token(&live.id), is_replay: false }
     }
 
-    /// A supervisor with its sandbox, no more at once than the machine has use for.
+    /// Starts a supervisor with its sandbox, with bounded concurrency.
     pub(super) async fn start_supervisor(
         &self,
         id: &SandboxId,
@@ -297,7 +289,7 @@ impl Sandboxes {
             StartError::Refused(problem) => Fault::Refused(problem),
             StartError::Spawn(source) => Fault::internal("starting a supervisor", source),
             StartError::Lost(source) => {
-                tracing::error!(sandbox = %id, error = %source, "a supervisor was lost while it made its sandbox");
+                tracing::error!(sandbox = %id, error = %source, "a supervisor died while creating its sandbox");
                 Fault::internal("making a sandbox", source)
             }
         }
@@ -333,13 +325,13 @@ impl Sandboxes {
         }
     }
 
-    /// The spec of a sandbox without wishes: what the pool is filled with.
+    /// The default spec, to which the pool's sandboxes are created.
     pub(super) fn ordinary_spec() -> Value {
         json!({ "network": NetworkMode::None.as_str() })
     }
 }
 
-/// What a request comes to, once it is known that it can be carried out.
+/// A validated request.
 struct Plan {
     /// For the supervisor.
     spec: Value,
@@ -347,31 +339,31 @@ struct Plan {
     stored_spec: JsonText,
     policy_hash: PolicyHash,
     terms: Terms,
-    /// Whether what the pool holds will do.
+    /// Whether a sandbox from the pool fits.
     is_ordinary: bool,
 }
 
 impl Plan {
-    /// Everything that can be refused before there is anything is refused here.
+    /// Everything that can be refused before anything exists is refused here.
     fn make(sandboxes: &Sandboxes, new: &NewSandbox) -> Result<Self, Fault> {
         let settings = sandboxes.settings();
         if !matches!(new.template.as_str(), "base" | "host") {
             return Err(refuse(
                 Code::UnsupportedCapability,
-                format!("there is no template {:?}", new.template.as_str()),
-                "use `base`: templates of your own are not built yet",
+                format!("unknown template {:?}", new.template.as_str()),
+                "use `base`: custom templates are not supported yet",
             ));
         }
         if new.network == NetworkMode::Host && !settings.allow_host_network {
             return Err(refuse(
                 Code::UnsupportedCapability,
                 "network mode host is not allowed by this server's operator".to_owned(),
-                "use `none`; an operator allows it with `allow_host_network = true`",
+                "use `none`; the operator can allow it with `allow_host_network = true`",
             ));
         }
         let mut spec = spec_of(new);
         let stored_spec = JsonText::of(&spec)
-            .ok_or_else(|| refuse(Code::InvalidValue, "the spec is too long".to_owned(), "ask for less"))?;
+            .ok_or_else(|| refuse(Code::InvalidValue, "the spec is too long".to_owned(), "shorten the spec"))?;
         let env: Map<String, Value> = new.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let without_wishes = spec == Sandboxes::ordinary_spec();
         spec["env"] = Value::Object(env);

@@ -1,7 +1,7 @@
-//! Ending a sandbox, and writing down how one ended, whoever saw it.
+//! Ends a sandbox, and records how one ended.
 //!
-//! A sandbox can end by our asking, by its own deadline, or by a death; several here may notice at once. The store takes the
-//! first end that is written, so it doesn't matter who is quickest, and the last words of a supervisor are removed only after they are
+//! A sandbox can end on request, at its deadline, or by a crash; several tasks may notice at once. The store keeps
+//! the first recorded end, so their order doesn't matter. A supervisor's last words are removed only after they are
 //! stored.
 
 use base64::Engine;
@@ -20,13 +20,13 @@ use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError};
 
 impl Sandboxes {
-    /// Ends a sandbox: when this returns nothing of it is left. One that has ended stays as it ended.
+    /// Ends a sandbox: when this returns nothing of it is left. An ended one keeps its recorded end.
     pub async fn kill(&self, permit: &Permit) -> Result<Sandbox, Fault> {
         permit.check(|action| matches!(action, Action::KillSandbox(_)))?;
         let (project, id) = (permit.project(), permit.sandbox()?);
         match self.live(project, id).await {
             Ok(live) => {
-                // Goes on if the client leaves: a kill that was begun is finished.
+                // Continues if the client disconnects: a kill that has started is completed.
                 let (this, ending) = (self.clone(), live);
                 let work = tokio::spawn(async move { this.end_live(&ending).await });
                 work.await.map_err(|error| Fault::internal("ending a sandbox", error))??;
@@ -41,7 +41,8 @@ impl Sandboxes {
         pass("kill/begun");
         let mut answer = Connection::question(&live.socket, Op::Kill).await;
         if matches!(&answer, Err(error) if error.is_gone()) {
-            // A supervisor that is ending lets go of connections before it has left its last words, but not of who comes after that.
+            // A supervisor that is ending drops existing connections before it has left its last words, but still
+            // answers new ones.
             answer = Connection::question(&live.socket, Op::Kill).await;
         }
         match answer {
@@ -52,20 +53,20 @@ impl Sandboxes {
             Ok(_) => {
                 Err(Fault::from_control(ControlError::Protocol("another answer than `killed`".to_owned()), &live.id))
             }
-            // Somebody else was quicker, or it was dead already.
+            // Another task was faster, or it was already dead.
             Err(error) if error.is_gone() => self.find_end(&live.id, EndReason::SupervisorLost).await,
             Err(error) => Err(Fault::from_control(error, &live.id)),
         }
     }
 
-    /// Something was made that nobody will be told of.
+    /// Ends a sandbox that was created but will not be acknowledged.
     pub(super) async fn abandon(&self, live: &Live) {
         if let Err(fault) = self.end_live(live).await {
-            tracing::error!(sandbox = %live.id, error = %fault, "a sandbox that nobody was told of can't be ended");
+            tracing::error!(sandbox = %live.id, error = %fault, "ending an unacknowledged sandbox failed");
         }
     }
 
-    /// The supervisor is gone: by its last words, or without them by what is known otherwise.
+    /// The supervisor is gone: records its last words, or without them the given reason.
     pub(super) async fn find_end(&self, id: &SandboxId, otherwise: EndReason) -> Result<(), Fault> {
         match self.last_words(id) {
             Some(last) => self.write_final(&last).await,
@@ -73,8 +74,9 @@ impl Sandboxes {
         }
     }
 
-    /// The same for one that was among the living. Where it no longer is, somebody has written its end and taken its last words away: there is
-    /// nothing to look for, and to look through everything at each end would make the end of one cost as much as there are others.
+    /// The same for a live sandbox. If it is no longer registered, another task has recorded its end and removed its
+    /// last words. Then there is nothing to look for, and scanning everything at each end would make its cost grow
+    /// with the number of sandboxes.
     pub(super) async fn find_end_of_live(&self, id: &SandboxId) -> Result<(), Fault> {
         match self.last_words(id) {
             Some(last) => self.write_final(&last).await,
@@ -85,12 +87,13 @@ impl Sandboxes {
 
     fn last_words(&self, id: &SandboxId) -> Option<Final> {
         self.inner.places.read_final(id).unwrap_or_else(|error| {
-            tracing::warn!(sandbox = %id, error = %error, "a sandbox's last words can't be read");
+            tracing::warn!(sandbox = %id, error = %error, "reading a sandbox's last words failed");
             None
         })
     }
 
-    /// Writes down one that left no words. What it left behind goes now; a supervisor that was killed cleans up nothing.
+    /// Records the end of a sandbox without last words. Its leftovers are removed now, because a killed supervisor
+    /// cleans up nothing.
     async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
         self.write_end(id, reason, None).await;
         self.inner.places.remove_socket(id);
@@ -98,7 +101,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Stores a supervisor's last words, then forgets the file they are in.
+    /// Stores a supervisor's last words, then removes their file.
     pub(super) async fn write_final(&self, last: &Final) -> Result<(), Fault> {
         let id = &last.sandbox_id;
         let has_row = self.inner.register.get(id).is_some() || self.store().sandbox_of_any(id.clone()).await?.is_some();
@@ -117,20 +120,20 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Writes an end that has no last words.
+    /// Records an end without last words.
     pub(super) async fn write_end(&self, id: &SandboxId, reason: EndReason, fault: Option<&Fault>) {
         let detail =
             fault.and_then(|fault| JsonText::of(&serde_json::json!({ "error": { "message": fault.to_string() } })));
         let ending = Ending { at: now(), reason, detail };
         match self.store().end_sandbox(id.clone(), ending).await {
             Ok(Changed::Done | Changed::Otherwise(_) | Changed::Absent) => {}
-            // The next start finds the row alive and its supervisor dead, and writes it then.
-            Err(error) => tracing::error!(sandbox = %id, error = %error, "the end of a sandbox can't be written"),
+            // The next start finds a live row without a supervisor, and records the end then.
+            Err(error) => tracing::error!(sandbox = %id, error = %error, "recording the end of a sandbox failed"),
         }
         self.forget(id, reason);
     }
 
-    /// It is no longer among the living; its slot is free.
+    /// Removes it from the live ones; its slot is free.
     fn forget(&self, id: &SandboxId, reason: EndReason) {
         if let Some(live) = self.inner.register.remove(id) {
             live.free_slot();
@@ -138,7 +141,7 @@ impl Sandboxes {
         }
     }
 
-    /// Writes that an exec ended, and that it began unless that is written.
+    /// Records that an exec ended, and that it started unless that is recorded.
     pub(super) async fn write_exec_ended(
         &self,
         id: &SandboxId,
@@ -150,12 +153,12 @@ impl Sandboxes {
             self.store().record_exec_ended(id.clone(), state.exec_id.clone(), end, output).await?;
             Ok(())
         };
-        // The store takes them in the order they are asked for, and asked for together they share a commit.
+        // The store processes them in order, and requested together they share a commit.
         tokio::try_join!(self.write_exec_started(id, state), ended)?;
         Ok(())
     }
 
-    /// Writes that an exec began, unless that is written.
+    /// Records that an exec started, unless that is recorded.
     pub(super) async fn write_exec_started(&self, id: &SandboxId, state: &ExecState) -> Result<(), Fault> {
         let exec = new_exec(id, state);
         match self.store().record_exec_started(exec).await {
@@ -173,21 +176,21 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Why a sandbox can't be reached: it has ended, is being made, or never was this project's.
+    /// Why a sandbox can't be reached: it has ended, is being created, or isn't this project's.
     pub(super) async fn why_not_live(&self, project: &ProjectId, id: &SandboxId) -> Fault {
         match self.store().sandbox(project.clone(), id.clone()).await {
             Ok(None) => Fault::no_sandbox(id),
             Ok(Some(sandbox)) => match sandbox.life {
                 Life::Ended { ending, .. } => Fault::Ended { id: id.clone(), reason: Some(ending.reason) },
                 Life::Creating => Fault::InProgress,
-                // The row lags behind its supervisor by a moment.
+                // The row lags behind its supervisor for a moment.
                 Life::Running { .. } | Life::Paused { .. } => Fault::Ended { id: id.clone(), reason: None },
             },
             Err(error) => error.into(),
         }
     }
 
-    /// The supervisor says it is over; the row says why, as soon as it does.
+    /// The supervisor says that it is over; the reason is in the row as soon as it is recorded.
     pub(super) async fn ended_fault(&self, project: &ProjectId, id: &SandboxId) -> Fault {
         if let Err(fault) = self.find_end_if_gone(id).await {
             return fault;
@@ -195,12 +198,12 @@ impl Sandboxes {
         self.why_not_live(project, id).await
     }
 
-    /// Looks whether a sandbox that does not answer is really gone.
+    /// Checks whether a sandbox that doesn't respond is really gone.
     async fn find_end_if_gone(&self, id: &SandboxId) -> Result<(), Fault> {
         let Some(live) = self.inner.register.get(id) else { return Ok(()) };
         match Connection::question(&live.socket, Op::Describe).await {
             Err(error) if error.is_gone() => self.find_end_of_live(id).await,
-            // Still ending: whoever ends it writes it.
+            // Still ending: the task that ends it records that.
             Ok(_) | Err(_) => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
-//! The sandboxes that live, as this server knows them.
+//! The live sandboxes, as this server knows them.
 //!
-//! What is here is only what is needed to reach one and to decide who may; everything else is the supervisor's or the store's.
+//! It only has what is needed to reach one and to authorise requests; everything else belongs to the supervisor or
+//! the store.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,29 +13,27 @@ use tokio::sync::watch;
 
 use super::admission::Slot;
 
-/// A sandbox that lives.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
     pub(crate) project: ProjectId,
     pub(crate) socket: PathBuf,
-    /// What it gets when traffic wakes it; `None` where traffic doesn't.
+    /// The lifetime after a resume by traffic; `None` if traffic doesn't resume it.
     pub(crate) wake: RwLock<Option<Terms>>,
-    /// Who acts in it unless somebody says otherwise.
+    /// The default user of programs.
     pub(crate) user: User,
-    /// Ports that anybody may use.
+    /// Ports that need no token.
     public_ports: RwLock<PublicPorts>,
-    /// Held by whoever writes down whether it is paused; the number of the last event that what is written accounts for.
+    /// Locked while its paused state is recorded; the number of the last event that the record includes.
     pub(crate) accounted: tokio::sync::Mutex<u64>,
     /// The number of the last event that is stored.
     pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
     pub(crate) ended: watch::Sender<Option<EndReason>>,
-    /// Until nothing of it is left; others may hold this record for a moment longer.
+    /// Held until nothing of it is left; this value may be referenced for a moment longer.
     slot: Mutex<Option<Slot>>,
 }
 
-/// What there is to know of one that lives.
 #[derive(Debug)]
 pub(crate) struct LiveFacts {
     pub(crate) id: SandboxId,
@@ -65,17 +64,17 @@ impl Live {
         }
     }
 
-    /// Nothing of it is left: another may have its place.
+    /// Nothing of it is left: frees its slot.
     pub(crate) fn free_slot(&self) {
         self.slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     }
 
-    /// What it gets when traffic wakes it.
+    /// The lifetime after a resume by traffic.
     pub(crate) fn wake_terms(&self) -> Option<Terms> {
         *self.wake.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Whether anybody may use this port.
+    /// Whether this port needs no token.
     pub(crate) fn is_public(&self, port: u16) -> bool {
         let ports = self.public_ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         ports.contains(port)
@@ -90,7 +89,6 @@ impl Live {
     }
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Register {
     live: RwLock<HashMap<SandboxId, Arc<Live>>>,

@@ -1,4 +1,4 @@
-//! Looking: at one sandbox, at many, at what happened in one, at what it uses, at its execs.
+//! Reads sandboxes: one, many, events, usage, execs.
 
 use std::collections::HashMap;
 
@@ -12,33 +12,32 @@ use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::supervisor::{ControlError, Message};
 
-/// Bytes of each stream that are given with an exec.
+/// Maximum output of each stream that is returned with an exec.
 const OUTPUT_MAX: usize = 1 << 20;
 
-/// An exec, seen where it still is.
+/// An exec, from its current source.
 #[derive(Clone, Debug)]
 pub enum ExecView {
-    /// In a sandbox that lives.
+    /// From a live sandbox.
     Live(Box<Finished>),
-    /// In the store: its sandbox has ended.
+    /// From the store: its sandbox has ended.
     Stored(Box<StoredExec>),
 }
 
 /// An exec that only the store knows.
 #[derive(Clone, Debug)]
 pub struct StoredExec {
-    /// What was run, and how it ended.
     pub exec: Exec,
-    /// The last of what it printed.
+    /// The end of its output.
     pub output: ExecOutput,
-    /// What it used, if that was told and is kept.
+    /// Its usage, if it was reported and is kept.
     pub usage: Option<Usage>,
-    /// What was refused to it, as far as that is kept.
+    /// Its denials, as far as they are kept.
     pub denials: Vec<Denial>,
 }
 
 impl StoredExec {
-    /// `told` is its end as its supervisor told it.
+    /// `told` is its end as reported by its supervisor.
     fn new(exec: Exec, output: ExecOutput, told: Option<ExecState>) -> Self {
         let (usage, denials) = told.map(|state| (state.usage, state.denials)).unwrap_or_default();
         Self { exec, output, usage, denials }
@@ -51,14 +50,14 @@ impl Sandboxes {
         self.row_of(permit.project(), permit.sandbox()?).await
     }
 
-    /// A page of sandboxes; whose they are is the permit's to say.
+    /// A page of sandboxes of the permit's project.
     pub async fn list(&self, permit: &Permit, mut query: SandboxQuery) -> Result<Page<Sandbox, SandboxId>, Fault> {
         permit.check(|action| *action == Action::ListSandboxes)?;
         query.scope = Scope::Project(permit.project().clone());
         Ok(self.store().sandboxes(query).await?)
     }
 
-    /// What a sandbox uses, and has used.
+    /// A sandbox's current and past usage.
     pub async fn usage(&self, permit: &Permit) -> Result<UsageReport, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let id = permit.sandbox()?;
@@ -68,16 +67,17 @@ impl Sandboxes {
         }
     }
 
-    /// What happened in a sandbox after that number, ended ones included.
+    /// A sandbox's events after that number, also of an ended one.
     pub async fn events(&self, permit: &Permit, after: Option<u64>, limit: PageLimit) -> Result<EventPage, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let id = permit.sandbox()?;
-        // Whose it is: an event has no project of its own.
+        // Checks the project, because an event has none of its own.
         self.row_of(permit.project(), id).await?;
         Ok(self.store().events_after(id.clone(), after, limit).await?)
     }
 
-    /// Waits until there is an event after that number: `true`. When the sandbox is over, and all there is can be read: `false`.
+    /// Waits until there is an event after that number: `true`. If the sandbox is over and has no later event:
+    /// `false`.
     pub async fn next_event(&self, permit: &Permit, after: u64) -> Result<bool, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         match self.live(permit.project(), permit.sandbox()?).await {
@@ -94,7 +94,7 @@ impl Sandboxes {
         }
     }
 
-    /// Whether a sandbox is there and not about to end. One that sleeps is.
+    /// Whether a sandbox is live and not about to end. A paused one is.
     pub(crate) async fn is_going_on(&self, permit: &Permit) -> bool {
         let Ok(id) = permit.sandbox() else { return false };
         match self.question_asleep(permit.project(), id, Op::Describe).await {
@@ -104,7 +104,7 @@ impl Sandboxes {
         }
     }
 
-    /// Waits for the end of a sandbox; at once if it is over.
+    /// Waits for the end of a sandbox; returns at once if it is over.
     pub async fn ended(&self, permit: &Permit) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         match self.live(permit.project(), permit.sandbox()?).await {
@@ -118,7 +118,7 @@ impl Sandboxes {
         }
     }
 
-    /// The execs of a sandbox, newest first, those that its supervisor remembers before those that only the store does.
+    /// The execs of a sandbox, newest first: those known to its supervisor before those only in the store.
     pub async fn execs(&self, permit: &Permit) -> Result<Vec<ExecView>, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let (project, id) = (permit.project(), permit.sandbox()?);
@@ -142,12 +142,12 @@ impl Sandboxes {
         Ok(views)
     }
 
-    /// Ends of execs as their supervisor told them, from the events that have this text.
+    /// Ends of execs as reported by their supervisor, from the events that contain this text.
     async fn told_ends(&self, id: &SandboxId, text: &str) -> Result<HashMap<ExecId, ExecState>, Fault> {
         let events = self.store().events_naming(id.clone(), text.to_owned()).await?;
         let ends = events.iter().filter_map(|event| match event.body.to_value() {
             Ok(EventBody::ExecEnded(state)) => Some((state.exec_id.clone(), *state)),
-            // Whatever else names it, and what can't be read.
+            // Other events that contain it, and unreadable ones.
             Ok(_) | Err(_) => None,
         });
         Ok(ends.collect())
@@ -162,7 +162,7 @@ impl Sandboxes {
         }
     }
 
-    /// One exec with what is kept of its output.
+    /// One exec with its kept output.
     pub async fn exec(&self, permit: &Permit, exec_id: &ExecId) -> Result<ExecView, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let (project, id) = (permit.project(), permit.sandbox()?);
@@ -179,7 +179,7 @@ impl Sandboxes {
         Ok(ExecView::Stored(Box::new(StoredExec::new(stored, output, told))))
     }
 
-    /// What is kept of an exec's output up to now.
+    /// The output of an exec that is kept so far.
     async fn kept_output(&self, project: &ProjectId, id: &SandboxId, state: ExecState) -> Result<Finished, Fault> {
         let live = self.live(project, id).await?;
         let attach =
@@ -209,7 +209,6 @@ impl Sandboxes {
 }
 
 impl ExecView {
-    /// Whether it runs.
     pub fn is_running(&self) -> bool {
         match self {
             Self::Live(finished) => finished.state.status.is_none(),

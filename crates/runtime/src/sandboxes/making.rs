@@ -1,8 +1,8 @@
-//! Which sandboxes are being made now, and by a process that lives: told by the kernel.
+//! Which sandboxes are being created by a live process, as known by the kernel.
 //!
-//! Servers and workers of a machine share rows. A row that says `creating` is somebody's work, or what somebody who died has left; the two
-//! look alike. So whoever makes a sandbox holds a lock on a file of its name, from before its row is there until that says something
-//! else. The lock goes with the process, however that ends.
+//! The servers and workers of a machine share rows. A row in state `creating` may be work in progress, or left by a
+//! process that died; the two look alike. So the creator of a sandbox holds a lock on a file of its name, from before
+//! its row exists until the row's state changes. The lock ends with the process, however it ends.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +15,11 @@ use saggar_domain::SandboxId;
 /// The directory of the locks, in the data directory.
 const CREATING: &str = "creating";
 
-/// Where the locks are.
+/// The directory of the locks.
 #[derive(Debug)]
 pub(super) struct Makers(PathBuf);
 
-/// One sandbox is being made for as long as this lives.
+/// While this value lives, this process is creating one sandbox.
 #[derive(Debug)]
 pub(super) struct Making {
     path: PathBuf,
@@ -27,27 +27,27 @@ pub(super) struct Making {
 }
 
 impl Makers {
-    /// Opens the directory, making it if it isn't there.
+    /// Opens the directory, creating it if missing.
     pub(super) fn open(data: &Path) -> io::Result<Self> {
         let directory = data.join(CREATING);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
         Ok(Self(directory))
     }
 
-    /// Says that this process makes a sandbox. Comes before its row.
+    /// Marks that this process is creating a sandbox. Must come before its row.
     pub(super) fn begin(&self, id: &SandboxId) -> io::Result<Making> {
         let path = self.0.join(id.as_str());
         loop {
             let locked = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             flock(&locked, FlockOperation::LockExclusive)?;
-            // Whoever sweeps may have come between the two, and taken it for a dead one's.
+            // A sweeper may have come in between and taken it for a dead process's.
             if fstat(&locked)?.st_nlink > 0 {
                 return Ok(Making { path, _locked: locked });
             }
         }
     }
 
-    /// Removes what makers that died have left.
+    /// Removes the files of dead creators.
     pub(super) fn sweep(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.0)? {
             if let Some(id) = entry?.file_name().to_str().and_then(SandboxId::parse) {
@@ -57,11 +57,11 @@ impl Makers {
         Ok(())
     }
 
-    /// Whether a process that lives is making it. What one that died has left is removed.
+    /// Whether a live process is creating it. A dead one's file is removed.
     pub(super) fn has(&self, id: &SandboxId) -> bool {
         let path = self.0.join(id.as_str());
         let Ok(file) = File::options().write(true).open(&path) else { return false };
-        // Shared: two who ask at once must not take each other for its maker.
+        // A shared lock: two concurrent checks must not take each other for the creator.
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
                 // While it is locked, for the same reason.
@@ -80,7 +80,7 @@ impl Drop for Making {
 }
 
 fn remove(path: &Path) {
-    // One that stays is removed by whoever asks for it next.
+    // A leftover is removed by the next check.
     let _ = std::fs::remove_file(path);
 }
 
@@ -98,7 +98,7 @@ mod tests {
         assert!(makers.has(&id) && makers.has(&id));
         drop(making);
         assert!(!makers.has(&id));
-        // As a process that was killed leaves it: the file is there, and nobody holds it.
+        // The state that a killed process leaves: the file exists, and is not locked.
         let left = || std::fs::read_dir(&makers.0).unwrap().count();
         std::fs::write(makers.0.join(id.as_str()), "").unwrap();
         assert!(!makers.has(&id));

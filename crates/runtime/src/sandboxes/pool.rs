@@ -1,10 +1,10 @@
-//! Sandboxes made ahead, so that the first command of a new one has nothing to wait for.
+//! The pool: sandboxes created ahead of time, so that the first command of a new one doesn't have to wait.
 //!
-//! A ready one is a sandbox like any other, with a supervisor and a slot, but without an owner and without a row: if this process
-//! dies, its successor finds it by its socket. It costs memory and buys latency, not throughput; so it is filled in the
-//! background, one at a time, and sized by use.
+//! A sandbox in the pool is like any other, with a supervisor and a slot, but without an owner and without a row: if
+//! this process dies, its successor finds it by its socket. The pool costs memory and improves latency, not
+//! throughput; so it is filled in the background, one at a time, and sized by demand.
 //!
-//! INVARIANT: what is in the pool was made to the spec that a request without wishes of its own gets.
+//! INVARIANT: the sandboxes in the pool were created to the default spec.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 use super::admission::Slot;
 use super::sizing::{Demand, PoolSize};
 
-/// How long a sandbox waits for an owner; then it ends by itself, whether or not a server is there.
+/// How long a sandbox waits for an owner; then it ends by itself, even without a server.
 pub(crate) const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
-/// So long before its end it is given to nobody any more.
+/// This long before its end it is no longer given away.
 const STALE_BEFORE: Duration = Duration::from_secs(60);
 
 /// A sandbox without an owner.
@@ -26,12 +26,12 @@ const STALE_BEFORE: Duration = Duration::from_secs(60);
 pub(crate) struct Ready {
     pub(crate) id: SandboxId,
     pub(crate) slot: Slot,
-    /// It ends by itself soon after: then it is given to nobody any more.
+    /// It ends by itself soon after: then it is no longer given away.
     fresh_until: Instant,
 }
 
 impl Ready {
-    /// One that ends by itself in `left`.
+    /// It ends by itself in `left`.
     pub(crate) fn new(id: SandboxId, slot: Slot, left: Duration) -> Self {
         let fresh_until = Instant::now() + left.min(UNOWNED_MAX).saturating_sub(STALE_BEFORE);
         Self { id, slot, fresh_until }
@@ -56,12 +56,12 @@ impl Pool {
         Self { state: Mutex::new(State { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
     }
 
-    /// One, if there is one that is fresh. Asking counts as demand either way.
+    /// A fresh one, if there is one. Asking counts as demand either way.
     pub(crate) fn take(&self) -> Option<Ready> {
         let mut state = self.lock();
         let now = Instant::now();
         state.demand.note(now);
-        // The newest: the older ones go stale in their turn, and are replaced.
+        // The newest: the older ones become stale in turn, and are replaced.
         let is_fresh = state.ready.back().is_some_and(|ready| ready.fresh_until > now);
         let ready = if is_fresh { state.ready.pop_back() } else { None };
         drop(state);
@@ -80,39 +80,37 @@ impl Pool {
         if is_stale { state.ready.pop_front() } else { None }
     }
 
-    /// How many are ready.
     pub(crate) fn ready(&self) -> usize {
         self.lock().ready.len()
     }
 
-    /// Whether it is one of them.
     pub(crate) fn has(&self, id: &SandboxId) -> bool {
         self.lock().ready.iter().any(|ready| ready.id == *id)
     }
 
-    /// How many more there should be; negative when there are too many.
+    /// How many are missing; negative if there are too many.
     pub(crate) fn missing(&self) -> isize {
         let mut state = self.lock();
         let wanted = state.demand.wanted(Instant::now());
         wanted.cast_signed() - state.ready.len().cast_signed()
     }
 
-    /// One that is too many. The oldest has waited longest for nothing.
+    /// One too many: the oldest, which has waited longest.
     pub(crate) fn give_up(&self) -> Option<Ready> {
         self.lock().ready.pop_front()
     }
 
-    /// Everything that is ready, for an orderly end.
+    /// All of them, for a clean shutdown.
     pub(crate) fn drain(&self) -> Vec<Ready> {
         self.lock().ready.drain(..).collect()
     }
 
-    /// Waits until something was taken, and then until nothing was for a while, or for `most`. May be cancelled at any await: what was taken
-    /// shows in [`Pool::missing`] too.
+    /// Waits until one was taken, and then until none was for a while, or for `most`. May be cancelled at any await:
+    /// [`Pool::missing`] shows what was taken, too.
     pub(crate) async fn lull(&self, quiet: Duration, most: Duration) {
         self.changed.notified().await;
         let in_a_burst = async { while tokio::time::timeout(quiet, self.changed.notified()).await.is_ok() {} };
-        // That there is no end to the burst is as good a reason to refill.
+        // A burst that doesn't end is also a reason to refill.
         let _ = tokio::time::timeout(most, in_a_burst).await;
     }
 
@@ -128,7 +126,7 @@ mod tests {
     const QUIET: Duration = Duration::from_millis(20);
     const MOST: Duration = Duration::from_millis(200);
 
-    /// How long the lull takes to come when so many are taken, so far apart.
+    /// The time of the lull if this many are taken, this far apart.
     async fn check_lull(takes: u32, apart: Duration, expected: Duration) {
         let pool = Pool::new(PoolSize { least: 1, most: 1 });
         let start = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Reaching a sandbox that lives: whose it is, waking it if it sleeps, and asking its supervisor.
+//! Reaches a live sandbox: checks its project, resumes it if needed, and asks its supervisor.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError};
 
 impl Sandboxes {
-    /// A sandbox of this project that lives. One that has ended says so; another project's is not there.
+    /// A live sandbox of this project. Reports an ended one as such, and another project's as absent.
     pub(crate) async fn live(&self, project: &ProjectId, id: &SandboxId) -> Result<Arc<Live>, Fault> {
         match self.inner.register.get(id) {
             Some(live) if live.project == *project => Ok(live),
             Some(_) => Err(Fault::no_sandbox(id)),
-            // Another process of this machine may have made it.
+            // Another process of this machine may have created it.
             None if self.adopt_late(project, id).await => {
                 self.inner.register.get(id).ok_or_else(|| Fault::Ended { id: id.clone(), reason: None })
             }
@@ -27,13 +27,13 @@ impl Sandboxes {
         }
     }
 
-    /// Asks one question, waking the sandbox if that is what traffic does.
+    /// Sends one request, resuming the sandbox if traffic does that.
     pub(crate) async fn question(&self, project: &ProjectId, id: &SandboxId, op: Op) -> Result<Reply, Fault> {
         let live = self.live(project, id).await?;
         self.awake(&live, || Connection::question(&live.socket, op.clone())).await
     }
 
-    /// Asks what can be answered while it sleeps, and wakes nobody.
+    /// Sends a request that a paused sandbox can answer, without resuming it.
     pub(crate) async fn question_asleep(&self, project: &ProjectId, id: &SandboxId, op: Op) -> Result<Reply, Fault> {
         let live = self.live(project, id).await?;
         match Connection::question(&live.socket, op).await.map_err(|error| Fault::from_control(error, id)) {
@@ -42,28 +42,28 @@ impl Sandboxes {
         }
     }
 
-    /// Whether anybody may use a port of a sandbox, and whose that is.
+    /// The project of a sandbox, if this port needs no token.
     pub fn public_port(&self, id: &SandboxId, port: u16) -> Option<ProjectId> {
         self.inner.register.get(id).filter(|live| live.is_public(port)).map(|live| live.project.clone())
     }
 
-    /// Whose a sandbox is that lives, for whoever has a proof of another kind.
+    /// The project of a live sandbox, for clients with another kind of proof.
     pub fn project_of(&self, id: &SandboxId) -> Option<ProjectId> {
         self.inner.register.get(id).map(|live| live.project.clone())
     }
 
-    /// Who acts in a sandbox unless somebody says otherwise. Of one that is gone nobody will act in it anyway.
+    /// A sandbox's default user. For a sandbox that is gone it doesn't matter.
     pub fn default_user(&self, permit: &Permit) -> User {
         let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
         live.filter(|live| live.project == *permit.project()).map_or(User::User, |live| live.user)
     }
 
-    /// Refuses unless the sandbox that a permit is for lives, and is that project's.
+    /// Fails unless the permit's sandbox is live and belongs to its project.
     pub async fn check_live(&self, permit: &Permit) -> Result<(), Fault> {
         self.live(permit.project(), permit.sandbox()?).await.map(drop)
     }
 
-    /// Refuses unless the sandbox runs. One that traffic wakes is woken.
+    /// Fails unless the sandbox runs. Resumes it if traffic does that.
     pub async fn check_runs(&self, permit: &Permit) -> Result<(), Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let live = self.live(permit.project(), permit.sandbox()?).await?;
@@ -77,7 +77,7 @@ impl Sandboxes {
         }
     }
 
-    /// Asks, and keeps the connection for what follows the answer.
+    /// Sends a request, and keeps the connection for what follows.
     pub(crate) async fn conversation(
         &self,
         project: &ProjectId,
@@ -106,7 +106,8 @@ impl Sandboxes {
             .await
     }
 
-    /// Does something that needs the sandbox to run. Paused, it is woken once if traffic does that, and asked again.
+    /// Does something that needs a running sandbox. A paused one is resumed once, if traffic does that, and asked
+    /// again.
     async fn awake<T, F, Fut>(&self, live: &Live, ask: F) -> Result<T, Fault>
     where
         F: Fn() -> Fut,

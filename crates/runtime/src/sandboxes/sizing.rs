@@ -1,22 +1,21 @@
-//! How many sandboxes to keep ready: as many as were asked for in the last while, between two bounds.
+//! The size of the pool: the recent demand, between two bounds.
 //!
 //! Pure: `now` is an argument.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What "the last while" is: about as long as refilling after a burst may take.
+/// The period of recent demand: about as long as refilling after a burst may take.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
-    /// However little they are asked for.
+    /// The minimum, whatever the demand.
     pub least: usize,
     pub most: usize,
 }
 
-/// What was asked for lately.
+/// The recent demand.
 #[derive(Debug)]
 pub(crate) struct Demand {
     size: PoolSize,
@@ -28,16 +27,16 @@ impl Demand {
         Self { size, claims: VecDeque::new() }
     }
 
-    /// One was asked for.
+    /// Records one request.
     pub(crate) fn note(&mut self, now: Instant) {
         self.forget(now);
-        // More than would ever be kept ready needn't be remembered.
+        // More than the maximum size needn't be remembered.
         if self.claims.len() < self.size.most {
             self.claims.push_back(now);
         }
     }
 
-    /// How many to keep ready now.
+    /// The current target size.
     pub(crate) fn wanted(&mut self, now: Instant) -> usize {
         self.forget(now);
         self.claims.len().clamp(self.size.least, self.size.most)

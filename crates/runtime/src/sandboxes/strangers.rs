@@ -1,8 +1,9 @@
-//! Sandboxes that nobody here knows of: those whose supervisor was not ready yet when their server died and this one looked around, and
-//! those that another process of this machine made.
+//! Sandboxes that this process doesn't know: their supervisor was not ready yet when their server died and this one
+//! adopted the others, or another process of this machine created them.
 //!
-//! Such a one has a socket, and is neither among the living nor in the pool. So has one of ours for a moment, between two steps of a
-//! create; hence it must be found so twice in a row, and rounds are further apart than any such moment.
+//! Such a sandbox has a socket, and is neither live nor in the pool here. One of ours looks the same for a moment,
+//! between two steps of its creation. So it must be found twice in a row, and rounds are further apart than any such
+//! moment.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,12 +13,12 @@ use saggar_domain::SandboxId;
 use super::Sandboxes;
 use super::adopt::{Adopted, Heard};
 
-/// Those that nobody knew of when they were last looked for.
+/// The unknown sandboxes of the last round.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(Mutex<BTreeSet<SandboxId>>);
 
 impl Strangers {
-    /// Of those that are unknown now, the ones that were so before.
+    /// The unknown sandboxes that were also unknown in the last round.
     fn seen_again(&self, unknown: BTreeSet<SandboxId>) -> Vec<SandboxId> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let again = unknown.intersection(&last).cloned().collect();
@@ -27,12 +28,12 @@ impl Strangers {
 }
 
 impl Sandboxes {
-    /// Takes in what can be given to somebody, and ends the rest.
+    /// Adopts those that have or can get an owner, and ends the rest.
     pub(super) async fn meet_strangers(&self) {
         let sockets = match self.inner.places.sockets() {
             Ok(sockets) => sockets,
             Err(error) => {
-                tracing::error!(error = %error, "the control sockets can't be listed");
+                tracing::error!(error = %error, "listing the control sockets failed");
                 return;
             }
         };
@@ -40,20 +41,21 @@ impl Sandboxes {
         let unknown = sockets.into_iter().filter(is_unknown).collect();
         let mut found = Adopted::default();
         for (id, heard) in self.ask_all(self.inner.strangers.seen_again(unknown)).await {
-            // One that doesn't answer is dead, and the reaper's.
+            // One that doesn't respond is dead, and left to the reaper.
             let Heard::Described(description) = heard else { continue };
             match self.store().sandbox_of_any(id.clone()).await {
-                // Another process of this machine made it, a worker for example: it has an owner, and is ours to watch too.
+                // Another process of this machine created it, such as a worker: it has an owner, and must be watched
+                // here too.
                 Ok(Some(row)) if row.life.state().is_live() => {
                     self.adopt_late(&row.asked.project, &id).await;
                 }
                 Ok(_) => self.adopt_without_row(&id, *description, &mut found).await,
-                // Who it belongs to can't be told now; it is looked at again.
-                Err(error) => tracing::error!(sandbox = %id, error = %error, "a sandbox's row can't be read"),
+                // Its owner is unknown for now; it is checked again.
+                Err(error) => tracing::error!(sandbox = %id, error = %error, "reading a sandbox's row failed"),
             }
         }
         if found != Adopted::default() {
-            tracing::info!(ready = found.ready, ended = found.strangers, "sandboxes that nobody knew of were found");
+            tracing::info!(ready = found.ready, ended = found.strangers, "handled unknown sandboxes");
         }
     }
 }

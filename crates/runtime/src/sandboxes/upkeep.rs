@@ -1,4 +1,4 @@
-//! What goes on for ever in the background: the reaper, the pool, retention.
+//! Background tasks: the reaper, the pool, retention.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use super::pool::{Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
 
-/// How often what no record owns is looked for.
+/// How often the reaper looks for leftovers without a record.
 const REAP_EVERY: Duration = Duration::from_secs(15);
-/// How often old rows go.
+/// How often old rows are deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// Most rows that go at once: others wait for the writer meanwhile.
+/// Maximum number of rows deleted at once: other writes wait meanwhile.
 const SWEEP_ROWS: NonZeroU32 = NonZeroU32::new(2_000).expect("more than none");
-/// How long nothing must have been taken before the pool is refilled: who took one is about to use it, and goes first.
+/// The pool is refilled after this long without a claim: the client that claimed a sandbox is about to use it, and
+/// goes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
-/// Where there is no such lull, it is refilled after this long all the same.
+/// Without such a pause, it is refilled after this long.
 const REFILL_AFTER_MAX: Duration = Duration::from_millis(200);
-/// How often the pool is looked at when nobody takes from it.
+/// How often the pool is checked without claims.
 const POOL_EVERY: Duration = Duration::from_secs(2);
 
-/// The background of a server. Dropped, it stops.
+/// The background tasks of a server. They stop on drop.
 #[derive(Debug)]
 pub struct Upkeep {
     tasks: JoinSet<()>,
@@ -40,7 +41,7 @@ impl Upkeep {
             sandboxes.reap().await;
             sandboxes.meet_strangers().await;
             if let Err(fault) = sandboxes.settle_all().await {
-                tracing::error!(error = %fault, "what became of sandboxes whose maker died can't be told");
+                tracing::error!(error = %fault, "settling sandboxes whose creator died failed");
             }
             sandboxes.end_long_paused().await;
         }));
@@ -50,7 +51,7 @@ impl Upkeep {
         let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
         tasks.spawn(async move {
             while !*stopped.borrow() {
-                // Not broken off: what is begun would be ready after everybody has stopped looking.
+                // Not cancelled: a supervisor that has been started would become ready after all tasks have stopped.
                 this.fill_pool(&stopped).await;
                 tokio::select! {
                     () = this.inner.pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
@@ -62,7 +63,7 @@ impl Upkeep {
         Self { tasks, stop }
     }
 
-    /// Stops, and waits for what is under way.
+    /// Stops the tasks, and waits for work in progress.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
@@ -82,28 +83,28 @@ where
 }
 
 impl Sandboxes {
-    /// Removes what no live record owns: processes, mounts, cgroups, directories.
+    /// Removes everything without a live record: processes, mounts, cgroups, directories.
     pub(super) async fn reap(&self) {
         let this = self.clone();
-        // It reads /proc and removes directories: not for a thread that others wait on.
+        // It reads /proc and removes directories, so it must not run on an async thread.
         let reaped = tokio::task::spawn_blocking(move || saggar_sandbox::reap(&this.inner.data)).await;
         match reaped {
             Ok(leftovers) => {
                 for leftover in leftovers {
-                    tracing::info!(sandbox = ?leftover, "what a dead supervisor left behind was removed");
+                    tracing::info!(sandbox = ?leftover, "removed the leftovers of a dead supervisor");
                 }
             }
             Err(error) => tracing::error!(error = %error, "the reaper failed"),
         }
     }
 
-    /// Ends what has been paused for longer than the operator keeps it.
+    /// Ends sandboxes that have been paused for longer than the operator allows.
     async fn end_long_paused(&self) {
         let mut query = SandboxQuery::new(Scope::All);
         query.states = [saggar_domain::SandboxState::Paused].into();
         query.limit = PageLimit::MAX;
         loop {
-            // What can't be read now is read the next time.
+            // If it can't be read now, it is read next time.
             let Ok(page) = self.store().sandboxes(query.clone()).await else { return };
             for row in page.items {
                 let Life::Paused { since, .. } = row.life else { continue };
@@ -121,7 +122,7 @@ impl Sandboxes {
         }
     }
 
-    /// Forgets what ended long ago.
+    /// Deletes rows of objects that ended long ago.
     async fn sweep(&self) {
         let (ended, runs) = (self.settings().retention, self.settings().runs_retention);
         let retention = Retention { ended, runs, rows_max: SWEEP_ROWS };
@@ -130,14 +131,14 @@ impl Sandboxes {
                 Ok(swept) if swept.has_more => {}
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::error!(error = %error, "old rows can't be removed");
+                    tracing::error!(error = %error, "deleting old rows failed");
                     return;
                 }
             }
         }
     }
 
-    /// Brings the pool to its size, one at a time: whoever asks for a sandbox goes first.
+    /// Brings the pool to its size, one at a time: client requests go first.
     async fn fill_pool(&self, stopped: &watch::Receiver<bool>) {
         while !*stopped.borrow() {
             while let Some(stale) = self.inner.pool.take_stale() {
@@ -170,20 +171,20 @@ impl Sandboxes {
                 true
             }
             Err(error) => {
-                tracing::error!(error = %error, "a sandbox can't be made ready");
+                tracing::error!(error = %error, "creating a sandbox for the pool failed");
                 self.reap().await;
                 false
             }
         }
     }
 
-    /// Ends one that has no owner.
+    /// Ends a sandbox without an owner.
     pub(super) async fn end_ready(&self, ready: Ready) {
         let socket = self.inner.places.socket(&ready.id);
         if let Err(error) = Connection::question(&socket, Op::Kill).await {
-            tracing::warn!(sandbox = %ready.id, error = %error, "a sandbox without an owner can't be ended");
+            tracing::warn!(sandbox = %ready.id, error = %error, "ending a sandbox of the pool failed");
             if error.is_gone() {
-                // Killed while it waited. What it left behind goes now: the server may be on its way out.
+                // Killed while it waited. Its leftovers are removed now, because the server may be stopping.
                 self.inner.places.remove_socket(&ready.id);
                 self.reap().await;
             }
@@ -191,14 +192,14 @@ impl Sandboxes {
         self.inner.places.remove_final(&ready.id);
     }
 
-    /// Ends every sandbox that has no owner: for a server that goes for good.
+    /// Ends every sandbox without an owner, for a server that stops for good.
     pub async fn drain_pool(&self) {
         for ready in self.inner.pool.drain() {
             self.end_ready(ready).await;
         }
     }
 
-    /// Ends everything: for an operator who says so.
+    /// Ends all sandboxes, on the operator's request.
     pub async fn end_all(&self) {
         self.drain_pool().await;
         for id in self.inner.register.ids() {

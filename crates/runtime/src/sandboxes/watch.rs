@@ -1,6 +1,6 @@
-//! Watching a sandbox: what happens in it is stored as it happens, and its end is noticed at once.
+//! Watches a sandbox: stores its events as they happen, and notices its end at once.
 //!
-//! One task for each that lives. It needs no stopping: it ends with its sandbox, or with this process.
+//! One task for each live sandbox. It needs no stopping: it ends with its sandbox, or with this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::{Connection, ControlError, Message};
 
-/// Events stored at once.
+/// Maximum number of events stored at once.
 const BATCH: usize = 256;
-/// How long what happens is gathered before it is stored: who uses a sandbox goes first, and one that lives for a moment only is written once,
-/// by its last words.
+/// How long events are gathered before they are stored: the sandbox's client goes first, and a short-lived sandbox is
+/// recorded once, by its last words.
 const GATHER: Duration = Duration::from_millis(10);
-/// How long to wait before asking again after a fault that is not an end.
+/// Delay before asking again after an error that is not an end.
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Sandboxes {
-    /// Follows a sandbox's events, from the one after `after`, to its end.
+    /// Follows a sandbox's events after `after`, to its end.
     pub(super) fn watch(&self, live: Arc<Live>, after: u64) {
         let this = self.clone();
         tokio::spawn(async move {
@@ -31,13 +31,13 @@ impl Sandboxes {
             tokio::time::sleep(GATHER).await;
             loop {
                 match this.follow_events(&live, &mut after).await {
-                    // The connection's end is the supervisor's; or it refuses because it is ending.
+                    // The connection ended with the supervisor, or it refuses because it is ending.
                     Ok(()) | Err(ControlError::Gone(_) | ControlError::Refused(_)) => match this.is_over(&live).await {
                         true => return,
                         false => tokio::time::sleep(RETRY).await,
                     },
                     Err(error) => {
-                        tracing::warn!(sandbox = %live.id, error = %error, "a sandbox's events can't be followed");
+                        tracing::warn!(sandbox = %live.id, error = %error, "following a sandbox's events failed");
                         tokio::time::sleep(RETRY).await;
                     }
                 }
@@ -45,12 +45,12 @@ impl Sandboxes {
         });
     }
 
-    /// Whether a supervisor whose connection ended is gone; then how it ended is written.
+    /// Whether a supervisor whose connection ended is gone; if so, records how it ended.
     async fn is_over(&self, live: &Live) -> bool {
         match Connection::question(&live.socket, Op::Describe).await {
             Err(error) if error.is_gone() => {
                 if let Err(fault) = self.find_end_of_live(&live.id).await {
-                    tracing::error!(sandbox = %live.id, error = %fault, "the end of a sandbox can't be written");
+                    tracing::error!(sandbox = %live.id, error = %fault, "recording the end of a sandbox failed");
                     return self.inner.register.get(&live.id).is_none();
                 }
                 true
@@ -65,7 +65,7 @@ impl Sandboxes {
             let mut batch = Vec::new();
             take(message, &mut batch)?;
             tokio::time::sleep(GATHER).await;
-            // What has come meanwhile goes into the same commit.
+            // Events that arrived meanwhile go into the same commit.
             while batch.len() < BATCH
                 && let Some(message) = connection.next_now()?
             {
@@ -73,8 +73,8 @@ impl Sandboxes {
             }
             let Some(last) = batch.last().map(|event| event.seq) else { continue };
             if let Err(fault) = self.write_batch(live, &batch).await {
-                tracing::error!(sandbox = %live.id, error = %fault, "events of a sandbox can't be stored");
-                // They are asked for again.
+                tracing::error!(sandbox = %live.id, error = %fault, "storing a sandbox's events failed");
+                // They are requested again.
                 tokio::time::sleep(RETRY).await;
                 return Ok(());
             }
@@ -95,7 +95,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What an event changes in the rows.
+    /// Updates the rows that an event changes.
     async fn write_step(&self, live: &Live, event: &Event) -> Result<(), Fault> {
         match &event.body {
             EventBody::ExecEnded(state) => match end_of(state) {
@@ -116,7 +116,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Writes that it was paused or went on, by itself. What somebody asked for is written by who was asked, and may be past by now.
+    /// Records that it was paused or resumed by itself. A requested change is recorded by the request, and may be
+    /// outdated by now.
     async fn write_state(&self, live: &Live, seq: u64, change: Change) -> Result<(), Fault> {
         let accounted = live.accounted.lock().await;
         if seq > *accounted {
@@ -129,7 +130,7 @@ impl Sandboxes {
 fn take(message: Message, batch: &mut Vec<Event>) -> Result<(), ControlError> {
     match message {
         Message::Reply(Reply::Event(event)) => batch.push(*event),
-        // Older ones are gone; what is there is stored.
+        // Older ones were dropped; the rest is stored.
         Message::Reply(Reply::EventsGone { .. }) => {}
         Message::Reply(Reply::Error(problem)) => return Err(ControlError::Refused(problem)),
         Message::Reply(_) | Message::Output { .. } => {

@@ -1,4 +1,4 @@
-//! One connection to a supervisor: a request, its answer, and for some a stream.
+//! One connection to a supervisor: a request, its response, and for some a stream.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,26 +15,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-/// How long a supervisor may take to answer what takes no time.
+/// Time limit of a response to a quick request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long it may take to end a sandbox: it waits for the kernel, which may wait for a disk.
+/// Time limit of ending a sandbox: the supervisor waits for the kernel, which may wait for a disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes read at once.
 const READ_LEN: usize = 64 * 1024;
 
-/// Why a supervisor did not do what it was asked.
+/// Why a request to a supervisor failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody answers there any more.
+    /// The supervisor no longer exists.
     #[error("the supervisor is gone")]
     Gone(#[source] io::Error),
-    /// It says no.
+    /// It refused the request.
     #[error("refused")]
     Refused(#[source] Problem),
-    /// It took too long.
-    #[error("the supervisor did not answer in time")]
+    #[error("the supervisor did not respond in time")]
     Timeout,
-    /// It said something that can't be understood.
+    /// Its response is invalid.
     #[error("the supervisor broke the protocol: {0}")]
     Protocol(String),
 }
@@ -45,21 +44,20 @@ impl From<FrameError> for ControlError {
     }
 }
 
-/// What came over a connection.
 #[derive(Debug)]
 pub enum Message {
     Reply(Reply),
-    /// What a program wrote.
+    /// Output of a program.
     Output {
         /// 1 or 2.
         stream: u8,
-        /// How many bytes of that stream came before.
+        /// Offset of these bytes in the stream.
         offset: u64,
         bytes: Vec<u8>,
     },
 }
 
-/// A connection on which one thing was asked.
+/// A connection for one request.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -68,7 +66,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and asks.
+    /// Connects, and sends the request.
     pub(crate) async fn ask(socket: &Path, op: Op) -> Result<Self, ControlError> {
         let stream = UnixStream::connect(socket).await.map_err(ControlError::Gone)?;
         let mut connection = Self::over(stream);
@@ -76,12 +74,12 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Talks over a stream that is there already.
+    /// Uses an existing stream.
     pub(crate) fn over(stream: UnixStream) -> Self {
         Self { stream, decoder: Decoder::new(), buffer: vec![0; READ_LEN] }
     }
 
-    /// Sends anything that is JSON.
+    /// Sends a value as JSON.
     pub(crate) async fn send<T: serde::Serialize>(&mut self, value: &T) -> Result<(), ControlError> {
         let mut wire = Vec::new();
         encode_json(&mut wire, value)?;
@@ -93,14 +91,14 @@ impl Connection {
         next(&mut self.stream, &mut self.decoder, &mut self.buffer).await
     }
 
-    /// What has come already, without waiting.
+    /// A message that has already arrived, without waiting.
     pub(crate) fn next_now(&mut self) -> Result<Option<Message>, ControlError> {
         if let Some(message) = read_frame(&mut self.decoder)? {
             return Ok(Some(message));
         }
         match self.stream.try_read(&mut self.buffer) {
             Ok(length @ 1..) => self.decoder.push(&self.buffer[..length]),
-            // An end is for whoever waits.
+            // The end is for a caller that waits.
             Ok(0) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(ControlError::Gone(error)),
@@ -108,7 +106,7 @@ impl Connection {
         read_frame(&mut self.decoder)
     }
 
-    /// The one answer to a question.
+    /// The single response to a request.
     pub(crate) async fn answer(&mut self) -> Result<Reply, ControlError> {
         let wait = if cfg!(debug_assertions) { ANSWER_TIMEOUT * 4 } else { ANSWER_TIMEOUT };
         self.answer_within(wait).await
@@ -124,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Asks one question.
+    /// Sends one request and returns its response.
     pub(crate) async fn question(socket: &Path, op: Op) -> Result<Reply, ControlError> {
         let patience = match &op {
             Op::Kill => KILL_TIMEOUT,
@@ -133,7 +131,7 @@ impl Connection {
         Self::ask(socket, op).await?.answer_within(patience).await
     }
 
-    /// The answer to [`Op::Open`], with the stream's descriptor.
+    /// The response to [`Op::Open`], with the stream's descriptor.
     pub(crate) async fn opened(mut self) -> Result<UnixStream, ControlError> {
         let mut received = None;
         loop {
@@ -160,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// From here on the two directions are apart.
+    /// Splits the connection into its two directions.
     pub(crate) fn follow(self) -> (Following, Feeding) {
         let (read, write) = self.stream.into_split();
         (Following { read, decoder: self.decoder, buffer: self.buffer }, Feeding { write })
@@ -176,7 +174,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// What comes next; `None` when the supervisor is gone. May be cancelled at its await.
+    /// The next message; `None` if the supervisor is gone. May be cancelled at its await.
     pub async fn next(&mut self) -> Result<Option<Message>, ControlError> {
         next(&mut self.read, &mut self.decoder, &mut self.buffer).await
     }
@@ -188,11 +186,11 @@ pub struct Feeding {
     write: OwnedWriteHalf,
 }
 
-/// Bytes of stdin in one frame.
+/// Maximum bytes of stdin in one frame.
 const STDIN_LEN: usize = 64 * 1024;
 
 impl Feeding {
-    /// Bytes for the program. Waits while it doesn't read.
+    /// Sends bytes to the program. Waits while it doesn't read.
     pub async fn stdin(&mut self, bytes: &[u8]) -> Result<(), ControlError> {
         for piece in bytes.chunks(STDIN_LEN) {
             let mut wire = Vec::with_capacity(piece.len() + 8);
@@ -202,7 +200,7 @@ impl Feeding {
         Ok(())
     }
 
-    /// Anything else that may be said on such a connection.
+    /// Sends any other operation that is allowed on such a connection.
     pub async fn say(&mut self, op: Op) -> Result<(), ControlError> {
         let mut wire = Vec::new();
         encode_json(&mut wire, &Request { v: CONTROL, op })?;
@@ -256,12 +254,12 @@ fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Option<
     Ok((message.bytes, descriptor))
 }
 
-/// An answer to another question.
+/// A response of the wrong kind.
 pub(crate) fn unexpected(wanted: &str) -> ControlError {
-    ControlError::Protocol(format!("another answer than `{wanted}`"))
+    ControlError::Protocol(format!("unexpected response instead of `{wanted}`"))
 }
 
-/// The answer to the start of an exec.
+/// The response to the start of an exec.
 pub(crate) fn started(reply: Reply) -> Result<ExecState, ControlError> {
     match reply {
         Reply::Started(state) => Ok(*state),
@@ -271,7 +269,7 @@ pub(crate) fn started(reply: Reply) -> Result<ExecState, ControlError> {
 }
 
 impl ControlError {
-    /// Whether the sandbox is no more, as opposed to unwilling.
+    /// Whether the sandbox no longer exists, as opposed to refusing.
     pub(crate) fn is_gone(&self) -> bool {
         match self {
             Self::Gone(_) => true,

@@ -1,7 +1,7 @@
-//! Where supervisors are found: their control sockets and their last words, in the data directory.
+//! Paths of supervisors in the data directory: their control sockets and their last words.
 //!
-//! A socket's address has room for 107 bytes, and a data directory may be anywhere; so sockets are reached through the open
-//! directory, by a path that is short wherever it is.
+//! A socket's address has room for 107 bytes, and a data directory may be anywhere; so sockets are reached through
+//! the open directory, by a path that is always short.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,14 +12,13 @@ use rustix::fs::{Mode, OFlags};
 use saggar_domain::SandboxId;
 use saggar_supervisor::control::Final;
 
-/// Where control sockets are.
+/// Directory of control sockets.
 const CONTROL: &str = "control";
-/// Where last words are.
+/// Directory of last words.
 const ENDED: &str = "ended";
-/// The longest that last words can be: what is kept of 256 execs, in base64, with room.
+/// Maximum size of last words: the kept output of 256 execs, in base64, with a margin.
 const FINAL_MAX: u64 = 64 * 1024 * 1024;
 
-/// The places in a data directory.
 #[derive(Debug)]
 pub(crate) struct Places {
     data: PathBuf,
@@ -28,7 +27,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Opens them, making those that aren't there.
+    /// Opens the directories, creating missing ones.
     pub(crate) fn open(data: &Path) -> io::Result<Self> {
         for name in [CONTROL, ENDED] {
             match rustix::fs::mkdir(data.join(name), Mode::from_raw_mode(0o700)) {
@@ -50,17 +49,17 @@ impl Places {
         PathBuf::from(format!("/proc/self/fd/{}/{id}.sock", self.control.as_raw_fd()))
     }
 
-    /// Every sandbox that has a control socket, or seems to.
+    /// Every sandbox that has a control socket file.
     pub(crate) fn sockets(&self) -> io::Result<Vec<SandboxId>> {
         ids(&self.data.join(CONTROL), "sock")
     }
 
-    /// Every sandbox that has last words nobody has taken.
+    /// Every sandbox whose last words are not stored yet.
     pub(crate) fn finals(&self) -> io::Result<Vec<SandboxId>> {
         ids(&self.ended, "json")
     }
 
-    /// A sandbox's last words, if it has said them.
+    /// A sandbox's last words, if there are any.
     pub(crate) fn read_final(&self, id: &SandboxId) -> io::Result<Option<Final>> {
         let path = self.ended.join(format!("{id}.json"));
         let length = match std::fs::metadata(&path) {
@@ -73,22 +72,22 @@ impl Places {
         }
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
-            // Somebody else has stored them meanwhile.
+            // Another process has stored them in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Forgets a sandbox's last words, once they are stored.
+    /// Removes a sandbox's last words, once they are stored.
     pub(crate) fn remove_final(&self, id: &SandboxId) {
-        // One that stays is stored once more at the next start, which changes nothing.
+        // A leftover is stored again at the next start, which changes nothing.
         let _ = std::fs::remove_file(self.ended.join(format!("{id}.json")));
     }
 
-    /// Forgets the socket of a supervisor that is dead.
+    /// Removes the socket of a dead supervisor.
     pub(crate) fn remove_socket(&self, id: &SandboxId) {
-        // As above.
+        // A leftover is removed at the next start.
         let _ = std::fs::remove_file(self.data.join(CONTROL).join(format!("{id}.sock")));
     }
 }

@@ -1,7 +1,8 @@
-//! Starting a supervisor.
+//! Starts a supervisor.
 //!
-//! It gets one end of a socket as its standard input, reads there what to hold, and answers once, when the sandbox is there or
-//! can't be. From then on it belongs to nobody: it has a session of its own, and whoever started it may die.
+//! It gets one end of a socket as its stdin, reads there what to hold, and responds once, when the sandbox is ready
+//! or can't be created. From then on it is independent: it has its own session, and the process that started it may
+//! die.
 
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
@@ -18,24 +19,23 @@ use crate::fail_point::pass;
 
 /// The helper mode of the binary.
 const MODE: &str = "__supervise";
-/// How long making a sandbox may take before it is given up.
+/// Time limit of creating a sandbox.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why there is no sandbox.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// The supervisor said so.
+    /// The supervisor refused.
     #[error("refused")]
     Refused(#[source] Problem),
-    /// It could not be started.
     #[error("starting a supervisor")]
     Spawn(#[source] std::io::Error),
-    /// It went away or fell silent.
-    #[error("a supervisor that did not get ready")]
+    /// It died or did not respond.
+    #[error("the supervisor did not become ready")]
     Lost(#[source] ControlError),
 }
 
-/// Starts a supervisor and waits for its sandbox. If this is not ready in time, it is killed, and its sandbox with it.
+/// Starts a supervisor and waits for its sandbox. If it isn't ready in time, it is killed together with its sandbox.
 pub(crate) async fn start(program: &Path, request: &Start) -> Result<Description, StartError> {
     let (ours, theirs) = StdStream::pair().map_err(StartError::Spawn)?;
     ours.set_nonblocking(true).map_err(StartError::Spawn)?;
@@ -70,18 +70,18 @@ async fn get_ready(mut connection: Connection, request: &Start) -> Result<Descri
     }
 }
 
-/// It lives on without us; if it ends first, its exit is collected.
+/// It lives on without us; if it ends first, its exit status is collected.
 fn reap_later(mut child: Child) {
     tokio::spawn(async move {
-        // How it ended is in its last words; here only the process table is kept clean.
+        // Its last words say how it ended; this only cleans up the process table.
         let _ = child.wait().await;
     });
 }
 
 async fn end(mut child: Child) {
-    // Refused, it ends by itself, after it has cleaned up; a silent one is killed.
+    // After a refusal it cleans up and ends; a silent one is killed.
     if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
-        // Dead already is what we want.
+        // It may already be dead.
         let _ = child.kill().await;
     }
 }

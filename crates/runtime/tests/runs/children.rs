@@ -1,4 +1,4 @@
-//! Kill -9 while runs wait for runs that they started: no child twice, none lost, and every end told once.
+//! SIGKILL while runs wait for child runs: no child exists twice or is lost, and every end is reported once.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ async fn heavy_workers_killed_while_children_are_under_way_start_none_twice() {
     let mut worker = place.worker(3000, &ledger.url);
     let run = place.start_agent(parent(&ledger.url)).await;
     let begun = Instant::now();
-    // Between any two of these something was done, by the parent's child or by whoever took over.
+    // Between any two kills there is progress, by the child or by the next worker.
     for kill in 1..=KILLS {
         while ledger.asked().len() < kill {
             assert!(begun.elapsed() < PATIENCE, "call {kill} comes");
@@ -75,7 +75,7 @@ async fn heavy_workers_killed_while_children_are_under_way_start_none_twice() {
         assert_eq!((told.iter().filter(|id| **id == row.id).count(), row.state), (1, RunState::Finished));
         assert_eq!(replay(&place.events(&row.id).await).divergence, None);
     }
-    // Each call has one key, whoever made it how often.
+    // Each call has one key, however often it was made.
     assert_eq!(ledger.asked().len(), CHILDREN * CALLS);
     drop(worker);
 }
@@ -104,7 +104,7 @@ async fn pausing_and_cancelling_reach_the_child_and_a_fork_starts_its_own() {
     has(&child, "paused").await;
     tell(&run, Instruction::Resume).await;
     has(&child, "resumed").await;
-    // A fork at this moment has no part in that child.
+    // A fork at this moment doesn't share that child.
     let fork = place
         .runs
         .fork(&place.permit(Action::ForkRun(run.clone())), saggar_runtime::runs::ForkAt::End, None)
@@ -127,7 +127,7 @@ async fn pausing_and_cancelling_reach_the_child_and_a_fork_starts_its_own() {
     }
     let fixture = place.runs.export(&place.permit(Action::ReadRun(fork.clone()))).await.unwrap();
     assert_eq!(fixture.check().unwrap(), fixture.entries.len());
-    // What only runs say to each other, nobody else can say in their name.
+    // Clients can't send the letters that runs send to each other.
     let permit = place.permit(Action::TellRun(fork.clone()));
     assert!(place.runs.tell(&permit, Some("@parent".to_owned()), Instruction::Resume).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! A decision that is asked for twice, because no answer came to the first: it counts once.
+//! A decision that is repeated because the first got no response counts once.
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
@@ -27,6 +27,6 @@ async fn the_same_park_is_decided_once_however_often_it_is_asked() {
         let permit = place.permit(Action::TellRun(run.clone()));
         place.runs.tell(&permit, None, Instruction::Decide { step, decision: Decision::Retry }).await.unwrap();
     }
-    // A second one would be taken for the answer when this step parks again, and nobody would have said that.
+    // A second letter would be taken for a decision when this step parks again, which was never made.
     assert_eq!(Store::join(&place.directory).unwrap().letters(run).await.unwrap().len(), 1);
 }

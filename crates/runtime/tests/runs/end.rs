@@ -1,4 +1,4 @@
-//! What a run must have come to, whatever happened on the way.
+//! The expected end of a run, whatever happened before.
 
 use saggar_domain::RunId;
 use saggar_runtime::runs::engine::{Body, EffectKey, Event, Outcome, Settled, replay};
@@ -6,7 +6,7 @@ use saggar_runtime::runs::engine::{Body, EffectKey, Event, Outcome, Settled, rep
 use crate::ledger::{Ledger, result};
 use crate::place::Place;
 
-/// Completed, with each call's own result in its order, each known to the ledger, and derived again without a difference.
+/// Completed, with each call's own result in order, each known to the ledger, and a replay without a difference.
 pub async fn check_end(place: &Place, ledger: &Ledger, id: &RunId, calls: usize) {
     let events = place.events(id).await;
     let replayed = replay(&events);

@@ -1,4 +1,5 @@
-//! An inbox full of answers that nobody asked for, as an older program left it: the run reads them once, hears what steers it, and rests.
+//! An inbox full of unrequested answers, as an older version left it: the run reads them once, receives control
+//! letters, and rests.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ async fn answers_that_nobody_asked_for_are_read_once_and_keep_no_run_from_being_
     place.until(&run, "it waits", |row| row.state == RunState::Waiting && row.holder.is_none()).await;
     let store = Store::join(&place.directory).unwrap();
     let project = place.permit(Action::TellRun(run.clone())).project().clone();
-    // As version 1 wrote them, and one that only a newer program can read.
+    // As version 1 wrote them, and one that only a newer version can read.
     let letters =
         (0..300).map(|n| (format!("s{n}"), r#"{"v":1,"tell":"signal","name":"answer","body":{"text":"yes"}}"#));
     for (id, body) in letters.chain([("newer".to_owned(), r#"{"v":99,"tell":"something else"}"#)]) {

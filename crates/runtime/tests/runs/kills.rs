@@ -1,4 +1,5 @@
-//! Kill -9 at random moments: no keyed effect is lost, no other is silently done twice, and every run comes to the same end.
+//! SIGKILL at random moments: no keyed effect is lost, no other is silently repeated, and every run ends in the same
+//! way.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ const WORKERS: usize = 2;
 /// Calls of one run.
 const CALLS: usize = 40;
 
-/// A person decides what nobody knows, after a look at the ledger. A call that was under way has arrived by then: its sender is dead.
+/// Decides about unknown outcomes after a look at the ledger, as a human would. A call in transit has arrived by
+/// then: its sender is dead.
 async fn decide(place: &Place, ledger: &Ledger, id: &saggar_domain::RunId) {
     let events = place.events(id).await;
     let run = Run::from_events(&events);
@@ -33,7 +35,7 @@ async fn decide(place: &Place, ledger: &Ledger, id: &saggar_domain::RunId) {
         Some(format!("decide {}", events.len())),
         Instruction::Decide { step: open.step, decision },
     );
-    // It may have been decided by the letter before.
+    // The previous letter may have decided it.
     let _ = told.await;
 }
 
@@ -46,7 +48,7 @@ async fn heavy_a_hundred_kills_lose_nothing_and_do_nothing_twice() {
     let begun = Instant::now();
     let mut kills = 0;
     loop {
-        // There is always something under way to be killed in.
+        // There is always an effect in progress to be killed.
         let mut busy = 0;
         for id in keyed.iter().chain(&once) {
             let row = place.row(id).await;
@@ -80,7 +82,7 @@ async fn heavy_a_hundred_kills_lose_nothing_and_do_nothing_twice() {
         let events = place.events(id).await;
         taken_over += events.iter().filter(|event| matches!(event, Event::Claimed { .. })).count() - 1;
         for (key, times) in ledger.asked().iter().filter(|(key, _)| key.starts_with(id.as_str())) {
-            assert_eq!(*times, 1, "{key} was done {times} times, and nobody said so");
+            assert_eq!(*times, 1, "{key} was done {times} times without being reported");
         }
     }
     assert!(taken_over > 0, "some worker was killed in the middle of a run");

@@ -1,6 +1,6 @@
-//! The outside ledger: an HTTP service that does what it is asked once for each key, and remembers everybody who asked.
+//! The outside ledger: an HTTP service that does each request once per key, and records all requests.
 //!
-//! At `/do` it answers; at `/hang` it never does; at `/flood` its answer has no end.
+//! `/do` responds; `/hang` never responds; `/flood` sends an endless response.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,14 +10,14 @@ use std::thread;
 
 /// A service on a port of this machine.
 pub struct Ledger {
-    /// Where it answers.
+    /// The URL that responds.
     pub url: String,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How often each key came.
+    /// Number of requests per key.
     asked: BTreeMap<String, u64>,
     is_holding: bool,
 }
@@ -37,12 +37,12 @@ impl Ledger {
         Self { url, state }
     }
 
-    /// Another address of it.
+    /// Another URL of it.
     pub fn at(&self, path: &str) -> String {
         self.url.replace("/do", path)
     }
 
-    /// How often each key came.
+    /// Number of requests per key.
     pub fn asked(&self) -> BTreeMap<String, u64> {
         self.state.0.lock().unwrap().asked.clone()
     }
@@ -51,14 +51,14 @@ impl Ledger {
         self.state.0.lock().unwrap().asked.contains_key(key)
     }
 
-    /// Answers nobody until it is told to.
+    /// Holds all responses until told otherwise.
     pub fn hold(&self, is_holding: bool) {
         self.state.0.lock().unwrap().is_holding = is_holding;
         self.state.1.notify_all();
     }
 }
 
-/// What the service gives for a key.
+/// The service's result for a key.
 pub fn result(key: &str) -> String {
     format!("done {key}")
 }
@@ -67,14 +67,14 @@ fn answer_all(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
     stream.set_nodelay(true).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
-    // A worker that was killed leaves a connection that ends anywhere.
+    // A worker that was killed may end its connection anywhere.
     while let Some((path, key)) = read_request(&mut reader) {
         let (lock, changed) = shared;
         let mut state = lock.lock().unwrap();
         *state.asked.entry(key.clone()).or_default() += 1;
         drop(changed.wait_while(state, |state| state.is_holding).unwrap());
         match path.as_str() {
-            // Until the other side has had enough.
+            // Until the client disconnects.
             "/hang" => return drop(reader.read(&mut [0])),
             "/flood" => return flood(&mut writer),
             _ => {}

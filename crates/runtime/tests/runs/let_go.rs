@@ -1,4 +1,4 @@
-//! A worker that dies between a run's end and the end of its sandbox: whoever takes over ends it.
+//! A worker that dies between a run's end and the end of its sandbox: the next worker ends the sandbox.
 
 use std::future::{Future, pending};
 use std::sync::Arc;

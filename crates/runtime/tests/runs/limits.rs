@@ -1,4 +1,4 @@
-//! How many runs at once: of an agent and of a project, and no more than that; who waits for a child or a person takes no place.
+//! Concurrency limits per agent and per project; a run that waits for a child or a human takes no slot.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use saggar_runtime::store::Store;
 use crate::ledger::Ledger;
 use crate::place::{PATIENCE, Place, effects};
 
-/// Waits until so many runs have a call under way; which those are.
+/// Waits until this many runs have a call in progress, and returns them.
 async fn busy(ledger: &Ledger, runs: usize) -> BTreeSet<String> {
     let begun = Instant::now();
     loop {
@@ -40,7 +40,7 @@ async fn agents_and_projects_have_so_many_runs_at_once_and_the_rest_waits() {
     for name in ["a", "a", "b", "c"] {
         runs.push(place.start(name, Class::Keyed, &ledger.url, 1).await);
     }
-    // The third was begun after the second, and is taken before it; the fourth is one too many of the project.
+    // The third was started after the second, and is claimed before it; the fourth exceeds the project's limit.
     let taken = busy(&ledger, 2).await;
     assert_eq!(taken, BTreeSet::from([runs[0].to_string(), runs[2].to_string()]));
     for waiting in [&runs[1], &runs[3]] {

@@ -1,4 +1,4 @@
-//! Runs over real processes: workers that are killed and stopped, judged by a ledger outside.
+//! Runs with real processes: workers are killed and stopped, and a ledger outside is the judge.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 

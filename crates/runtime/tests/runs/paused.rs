@@ -1,4 +1,5 @@
-//! A worker that is killed while its run is paused and a call is under way: nobody calls again until the run is resumed.
+//! A worker is killed while its run is paused and a call is in progress: the call is not repeated until the run is
+//! resumed.
 
 use rustix::process::Signal;
 use saggar_domain::RunState;

@@ -1,4 +1,4 @@
-//! A data directory with a store, a server's side of it in this process, and workers as processes of their own.
+//! A data directory with a store, the server's side of it in this process, and workers as separate processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use saggar_runtime::runs::{HttpAddress, Hub, NewRun, RealEffects, RunSettings, R
 use saggar_runtime::store::{RunRow, Store};
 use saggar_runtime::{Action, Permit, PoolSize, Sandboxes, Settings, Subject};
 
-/// Longest that anything here may take.
+/// Time limit of everything here.
 pub const PATIENCE: Duration = Duration::from_secs(100);
-/// How the part of a worker is told where, for how long it holds on, and where it may go.
+/// The variable with a worker's directory, lease and allowed URL.
 const PART: &str = "SAGGAR_TEST_WORKER";
 
 pub struct Place {
@@ -29,7 +29,7 @@ impl Place {
         Self::over(directory).await
     }
 
-    /// Over a data directory that is there.
+    /// Uses an existing data directory.
     pub async fn over(directory: PathBuf) -> Self {
         let store = Store::open(&directory).unwrap();
         let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
@@ -43,7 +43,7 @@ impl Place {
         Permit::decide(&self.subject, action).unwrap()
     }
 
-    /// A run whose tool is called so many times.
+    /// A run whose tool is called this many times.
     pub async fn start(&self, name: &str, class: Class, url: &str, calls: usize) -> RunId {
         self.start_agent(agent(name, class, url, calls)).await
     }
@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// Waits until something holds of a run.
+    /// Waits until a condition holds for a run.
     pub async fn until(&self, id: &RunId, what: &str, holds: impl Fn(&RunRow) -> bool) -> RunRow {
         let begun = Instant::now();
         loop {
@@ -86,7 +86,7 @@ impl Place {
         self.until(id, "it finishes", |row| row.state == RunState::Finished).await
     }
 
-    /// A worker as a process of its own.
+    /// A worker as a separate process.
     pub fn worker(&self, lease_ms: u64, url: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "place::part_of_a_worker", "--nocapture", "--test-threads=1"]);
@@ -97,12 +97,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Whatever is left there belongs to a test that has failed already.
+        // A leftover belongs to a test that has already failed.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A directory that isn't there yet.
+/// A directory that doesn't exist yet.
 pub fn new_directory() -> PathBuf {
     std::env::temp_dir().join(format!("saggar-runs-{:032x}", u128::from_ne_bytes(random())))
 }
@@ -121,12 +121,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         // It may have been killed already.
         let _ = self.0.kill();
-        // The same.
+        // It may have been killed already.
         let _ = self.0.wait();
     }
 }
 
-/// Not a test of its own: what a worker's process does.
+/// Not a test of its own: the code of a worker's process.
 #[test]
 fn part_of_a_worker() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -149,7 +149,7 @@ async fn work(directory: &Path, lease_ms: u64, url: &str) {
     Worker::new(store, effects, Hub::default(), settings).run(stopped).await;
 }
 
-/// The real world, without a sandbox in it.
+/// The real world, without a sandbox.
 pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
     let settings = Settings {
         data_directory: directory.to_owned(),

@@ -1,4 +1,4 @@
-//! A worker that was stopped for longer than its lease, and wakes up: it changes nothing.
+//! A worker that was stopped for longer than its lease changes nothing when it wakes up.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ async fn a_stale_worker_appends_nothing_and_does_nothing() {
     let (journal, asked) = (place.events(&run).await, ledger.asked());
     drop(next);
     stale.signal(Signal::CONT);
-    // It is alive, and goes on with what is its own: only the worker that was stopped is left to do this.
+    // It is alive and continues with its own runs: only the worker that was stopped is left to do this.
     let other = place.start("agent", Class::Keyed, &ledger.url, CALLS).await;
     place.until(&other, "it finishes", |row| row.state == RunState::Finished).await;
     assert_eq!(place.events(&run).await, journal, "nothing was appended");

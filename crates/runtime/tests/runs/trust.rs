@@ -1,4 +1,5 @@
-//! Runs whose past isn't sure: restored from a backup, or with a journal that can't be read. Nobody drives them until a person has decided.
+//! Runs with an uncertain history: restored from a backup, or with an unreadable journal. No worker executes them
+//! until a human has decided.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ async fn a_restored_run_repeats_nothing_until_a_person_says_so() {
     std::fs::remove_file(copy).unwrap();
     let restored = Place::over(elsewhere).await;
     let _worker = restored.worker(3000, &ledger.url);
-    // Its worker works: this one is new.
+    // Its worker works: this run is new.
     let other = restored.start("agent", Class::Once, &ledger.url, 1).await;
     restored.until_finished(&other).await;
     for run in [&ended, &resumed] {
@@ -70,7 +71,7 @@ async fn a_restored_run_repeats_nothing_until_a_person_says_so() {
     assert_eq!(of(&resumed, ledger.asked()).len(), CALLS, "the keys are those of before");
 }
 
-/// Takes a run, and appends what no program wrote.
+/// Claims a run, and appends an invalid entry.
 async fn spoil(place: &Place, run: &RunId) {
     let store = Store::join(&place.directory).unwrap();
     let from = uptime();
@@ -114,7 +115,7 @@ async fn a_run_whose_journal_cannot_be_read_says_so_and_can_be_ended() {
     tell(&place, &run, Instruction::Cancel).await;
     let row = place.row(&run).await;
     assert_eq!((row.state, row.block), (RunState::Finished, None));
-    // Others go on.
+    // Other runs continue.
     let other = place.start("agent", Class::Once, &ledger.url, 1).await;
     place.until_finished(&other).await;
     assert!(!ledger.asked().keys().any(|key| key.starts_with(run.as_str())));

@@ -1,7 +1,7 @@
-//! Trees as tar archives: written as they are read, and read as they come, neither ever whole in memory.
+//! Directory trees as tar archives: written and read as streams, never whole in memory.
 //!
-//! No IO is done here. What is taken is plain: files, directories and symbolic links, each below the one directory that is named, each
-//! once. Everything else that an archive can say is refused with the entry's name, before anything is done for it.
+//! No IO is done here. It accepts files, directories and symbolic links, each below the named directory and each
+//! once. Any other entry is rejected by name, before anything is done for it.
 
 mod gzip;
 mod header;
@@ -13,26 +13,26 @@ pub(crate) use gzip::Inflater;
 pub(crate) use pack::{Kind, Packed, end_of_archive, entry, padding};
 pub(crate) use unpack::{Item, Unpacker};
 
-/// Most entries of an uploaded archive.
+/// Maximum number of entries of an uploaded archive.
 pub(crate) const ENTRIES_MAX: u64 = 200_000;
 
-/// Why an archive isn't taken.
+/// Why an archive is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArchiveError {
-    /// It isn't one, or is damaged.
+    /// It isn't an archive, or is damaged.
     #[error("the archive is damaged: {0}")]
     Damaged(&'static str),
-    /// An entry that is not taken, and why.
-    #[error("entry {name:?} is not taken: {why}")]
+    /// A rejected entry, with the reason.
+    #[error("entry {name:?} is rejected: {why}")]
     Entry {
-        /// Its name, as far as it can be told.
+        /// As far as it can be decoded.
         name: String,
         why: &'static str,
     },
-    /// An entry whose name leads elsewhere.
+    /// An entry whose name leads out of the directory.
     #[error("entry {name:?} leads out of the directory")]
     Outside { name: String },
-    /// More than is taken.
+    /// A size limit is exceeded.
     #[error("the archive has {0}")]
     TooLarge(String),
 }
@@ -43,7 +43,7 @@ impl ArchiveError {
     }
 }
 
-/// A name for a message: cut, and never raw.
+/// A name for a message: truncated and escaped.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(200)]).into_owned()
 }

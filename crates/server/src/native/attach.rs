@@ -1,4 +1,4 @@
-//! A WebSocket to an exec: both streams out, stdin in, signals and sizes on the side.
+//! A WebSocket to an exec: both output streams, stdin, signals and resizing.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
 use super::events::sandbox_of;
 use crate::server::{Server, Shared};
 
-/// How often a silent client is asked whether it is there.
+/// Interval of pings to a silent client.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// What may wait to be sent before the program is held up.
+/// Maximum of unsent data before the program has to wait.
 const WRITE_BUFFER_MAX: usize = 2 * ATTACH_MESSAGE_BYTES_MAX;
 
 /// Attach to an exec over a WebSocket
 ///
-/// Binary messages from the client are stdin; those from the server are one byte (1 stdout, 2 stderr) and output. Text messages are JSON:
-/// `AttachRequest` from the client, `AttachReply` from the server.
+/// Binary messages from the client are stdin; those from the server are one byte (1 stdout, 2 stderr) and output.
+/// Text messages are JSON: `AttachRequest` from the client, `AttachReply` from the server.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec}/attach", tag = "execs", operation_id = "attachExec",
     params(
@@ -40,8 +40,8 @@ const WRITE_BUFFER_MAX: usize = 2 * ATTACH_MESSAGE_BYTES_MAX;
         AttachQuery,
     ),
     responses(
-        (status = 101, description = "A WebSocket from here on", body = AttachReply),
-        (status = 426, description = "The request does not ask for a WebSocket"),
+        (status = 101, description = "The connection becomes a WebSocket", body = AttachReply),
+        (status = 426, description = "The request is not a WebSocket upgrade"),
     ),
 )]
 pub(crate) async fn attach(
@@ -54,12 +54,15 @@ pub(crate) async fn attach(
 ) -> Result<Response, Refusal> {
     check_origin(&server, &headers)?;
     let upgrade = upgrade.map_err(|_| {
-        Refusal::invalid("this address speaks WebSocket only", "ask for an upgrade to `websocket`, over HTTP/1.1")
+        Refusal::invalid(
+            "this path only accepts WebSocket connections",
+            "request an upgrade to `websocket`, over HTTP/1.1",
+        )
     })?;
     let id = sandbox_of(&allowed.permit)?;
     let from = wire::beginning(query.from);
     let followed = match server.feed(&allowed.permit, &exec, from).await {
-        // One that reads nothing can still be followed.
+        // A program without stdin can still be followed.
         Err(refusal) if refusal.0.code == Code::ExecEnded => {
             server.sandboxes.attach(&allowed.permit, &exec, from, false).await?
         }
@@ -76,7 +79,7 @@ pub(crate) async fn attach(
     }))
 }
 
-/// A browser says which page asks; only our own, and those the operator named, may.
+/// A browser sends the origin of its page; only ours, and those in the settings, are allowed.
 pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
@@ -87,8 +90,8 @@ pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), R
     }
     Err(Refusal::new(
         Code::Forbidden,
-        "a page of another origin may not open a WebSocket here",
-        "name the page's origin in the setting `origins`",
+        "a page of another origin may not open a WebSocket",
+        "add the page's origin to the setting `origins`",
     ))
 }
 
@@ -99,14 +102,14 @@ async fn converse(server: Shared, id: SandboxId, followed: Followed, socket: Web
     if send(&mut sink, &started).await.is_err() {
         return;
     }
-    // Each direction goes on while the other waits. The client's end is the end; the program's is told first.
+    // Both directions run concurrently. The client's end ends the connection; the program's end is reported first.
     tokio::select! {
         () = outwards(&id, following, &mut sink) => {}
         () = inwards(&state.exec_id, stream, feeding) => {}
         () = server.stops() => {}
     }
     let close = CloseFrame { code: close_code::NORMAL, reason: Utf8Bytes::from_static("") };
-    // The client may be gone, which is the other way for this to end.
+    // The client may be gone already.
     let _ = tokio::time::timeout(PING_EVERY, sink.send(Frame::Close(Some(close)))).await;
 }
 
@@ -149,7 +152,7 @@ async fn outwards(id: &SandboxId, mut following: Following, sink: &mut SplitSink
 }
 
 async fn inwards(exec: &ExecId, mut stream: SplitStream<WebSocket>, mut feeding: Feeding) {
-    // Whatever can't be received or passed on ends the conversation; the program goes on.
+    // An error ends the connection; the program keeps running.
     while let Some(Ok(frame)) = stream.next().await {
         let passed = match frame {
             Frame::Binary(bytes) => feeding.stdin(&bytes).await,
@@ -161,7 +164,7 @@ async fn inwards(exec: &ExecId, mut stream: SplitStream<WebSocket>, mut feeding:
             Frame::Close(_) => return,
         };
         if passed.is_err() {
-            // The program has ended, or no longer reads; the other direction says which.
+            // The program has ended, or no longer reads; the other direction reports which.
             std::future::pending::<()>().await;
         }
     }

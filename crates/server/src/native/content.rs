@@ -1,4 +1,4 @@
-//! The content of files, in and out, as a stream: constant memory, whatever the size.
+//! Contents of files, streamed in both directions with constant memory.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -15,7 +15,7 @@ use crate::server::Shared;
 
 /// Read a file
 ///
-/// `Range: bytes=…` gives a part of it. A signed address needs no key.
+/// `Range: bytes=…` returns a part of it. A signed URL needs no key.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files", tag = "files", operation_id = "readFile",
     params(
@@ -25,7 +25,7 @@ use crate::server::Shared;
     ),
     responses(
         (status = 200, description = "The file", body = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
-        (status = 206, description = "A part of it", body = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
+        (status = 206, description = "The requested part", body = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
     ),
 )]
 pub(crate) async fn read(
@@ -47,7 +47,7 @@ pub(crate) async fn read(
 
 /// Write a file
 ///
-/// All of it appears at once, or nothing of it. A signed address needs no key.
+/// The file is written atomically. A signed URL needs no key.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files", tag = "files", operation_id = "writeFile",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), WriteQuery),

@@ -1,4 +1,4 @@
-//! What happened in a sandbox: as a list, as a stream, as lines for people.
+//! Events of a sandbox: as a list, as a stream, as text.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -18,20 +18,21 @@ use saggar_runtime::store::PageLimit;
 
 use crate::server::Shared;
 
-/// Most of each stream of an exec that is shown among the logs.
+/// Maximum output of each stream of an exec in the logs.
 const LOG_TAIL_MAX: usize = 4096;
-/// Most execs whose output is.
+/// Maximum number of execs with output in the logs.
 const LOG_EXECS_MAX: usize = 20;
 
-/// Read what happened in a sandbox, or follow it
+/// Read or follow a sandbox's events
 ///
-/// With `Accept: text/event-stream` it is followed until the sandbox has ended, from after `Last-Event-ID`.
+/// With `Accept: text/event-stream` the response follows the events until the sandbox has ended, starting after
+/// `Last-Event-ID`.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/events", tag = "sandboxes", operation_id = "readEvents",
     params(
         ("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"),
         EventsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was read; wins over `after`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event that was read; takes precedence over `after`"),
     ),
     responses((status = 200, description = "Events, oldest first", content(
         (EventList = "application/json"),
@@ -51,7 +52,7 @@ pub(crate) async fn read(
             .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?,
     };
     if wants_stream(&headers) {
-        // Whose it is, is seen before the stream begins.
+        // Checks the project before the stream begins.
         server.sandboxes.get(&allowed.permit).await?;
         let source = Following {
             server: server.clone(),
@@ -66,7 +67,7 @@ pub(crate) async fn read(
     Ok(axum::Json(EventList { items, last_seq }).into_response())
 }
 
-/// Whether a client asks for a stream of events.
+/// Whether a client requests an event stream.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepts
@@ -82,12 +83,12 @@ pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
         Ok(seq) if is_number => Ok(Some(seq)),
         _ => Err(Refusal::invalid(
             "the Last-Event-ID is not the number of an event",
-            "send the id of the last event, or none",
+            "send the id of the last event, or leave it out",
         )),
     }
 }
 
-/// Events as they are stored.
+/// The events as they are stored.
 struct Following {
     server: Shared,
     permit: Permit,
@@ -115,7 +116,7 @@ impl Source for Following {
             }
             match self.server.sandboxes.next_event(&self.permit, self.after).await {
                 Ok(true) => {}
-                // Once more: its last words are stored by now.
+                // Read once more: its last words are stored by now.
                 Ok(false) => self.is_over = true,
                 Err(_) => return None,
             }
@@ -123,7 +124,7 @@ impl Source for Following {
     }
 }
 
-/// The same as lines of text, with the ends of its execs' output
+/// Read a sandbox's events as text, with the end of its execs' output
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/logs", tag = "sandboxes", operation_id = "readLogs",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
@@ -149,7 +150,7 @@ pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -
         for (name, bytes) in [("stdout", &result.output.stdout), ("stderr", &result.output.stderr)] {
             let tail = &bytes[bytes.len().saturating_sub(LOG_TAIL_MAX)..];
             for line in String::from_utf8_lossy(tail).lines() {
-                // As above. Control characters are shown and not sent: this is for terminals.
+                // Writing to a string can't fail. Control characters are escaped, because this is for terminals.
                 let _ = writeln!(text, "{id} {name}: {}", visible(line));
             }
         }
@@ -163,7 +164,7 @@ fn visible(line: &str) -> String {
         .collect()
 }
 
-/// The sandbox a permit is for.
+/// The sandbox of a permit.
 pub(super) fn sandbox_of(permit: &Permit) -> Result<saggar_domain::SandboxId, Refusal> {
     permit.action().sandbox().cloned().ok_or_else(|| Refusal::new(Code::Internal, "no sandbox is named", ""))
 }

@@ -18,17 +18,17 @@ use crate::server::Shared;
 
 /// Follow an exec
 ///
-/// Each event's id says how far both streams have been read, so `Last-Event-ID` goes on exactly there. An exec of an ended sandbox gives
-/// what is kept of it.
+/// Each event's id has the offsets in both streams, so `Last-Event-ID` resumes exactly there. For an exec of an ended
+/// sandbox, the stream has the kept output.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec}/stream", tag = "execs", operation_id = "followExec",
     params(
         ("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"),
         ("exec" = saggar_api::schema::ExecId, Path, description = "The exec"),
         StreamQuery,
-        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was read; wins over `from`"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was read; takes precedence over `from`"),
     ),
-    responses((status = 200, description = "What it prints, as it prints it", body = ExecEvent, content_type = "text/event-stream")),
+    responses((status = 200, description = "The exec's output as it comes", body = ExecEvent, content_type = "text/event-stream")),
 )]
 pub(crate) async fn follow(
     allowed: Allowed<Exec>,
@@ -43,7 +43,7 @@ pub(crate) async fn follow(
         Some(value) => {
             let offsets =
                 value.to_str().map_err(|_| "the Last-Event-ID is not text".to_owned()).and_then(Offsets::parse);
-            let help = "send the id of the last event, such as 12-0, or none";
+            let help = "send the id of the last event, such as 12-0, or leave it out";
             Beginning::Offsets(offsets.map_err(|complaint| Refusal::invalid(complaint, help))?)
         }
     };
@@ -53,7 +53,7 @@ pub(crate) async fn follow(
             let at = begins_at(from, &followed);
             Ok(answer(server, id, followed, None, at))
         }
-        // What is stored can still be read.
+        // Stored output can still be read.
         Err(fault @ (Fault::Ended { .. } | Fault::NotFound { what: "exec", .. })) => {
             stored(server, &readable.permit, &id, &exec, from).await.unwrap_or_else(|| Err(fault.into()))
         }
@@ -61,7 +61,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// How far both streams have been read when the first byte comes.
+/// The offsets in both streams before the first byte.
 fn begins_at(from: Beginning, followed: &Followed) -> Offsets {
     let state = &followed.state;
     match from {
@@ -71,7 +71,7 @@ fn begins_at(from: Beginning, followed: &Followed) -> Offsets {
     }
 }
 
-/// Follows, beginning at these offsets.
+/// Follows, starting at these offsets.
 pub(super) fn answer(server: Shared, id: SandboxId, followed: Followed, user: Option<User>, at: Offsets) -> Response {
     let Followed { state, following, feeding } = followed;
     let started = ExecEvent::Started { exec_id: state.exec_id.clone(), pid: Some(state.pid) };
@@ -83,7 +83,7 @@ struct Stream {
     id: SandboxId,
     user: Option<User>,
     following: Following,
-    // Half of the connection: dropped, the other half would end.
+    // One half of the connection: if it is dropped, the other half ends.
     _feeding: Feeding,
     at: Offsets,
     started: Option<ExecEvent>,
@@ -110,7 +110,7 @@ impl Stream {
         loop {
             match self.following.next().await {
                 Ok(Some(Message::Output { stream, offset, bytes })) => {
-                    // The place is the supervisor's to say.
+                    // The supervisor provides the position.
                     match wire::output_stream(stream) {
                         OutputStream::Stdout => self.at.stdout = offset,
                         OutputStream::Stderr => self.at.stderr = offset,
@@ -140,7 +140,7 @@ impl Stream {
     }
 }
 
-/// The stream of an exec that only the store knows; `None` when it doesn't either.
+/// The stream of an exec that only the store knows; `None` if it is unknown there too.
 async fn stored(
     server: Shared,
     permit: &Permit,

@@ -1,4 +1,4 @@
-//! Execs: started, listed, looked at, fed, signalled.
+//! Execs: start, list, read, feed, signal.
 
 use std::time::Duration;
 
@@ -20,24 +20,24 @@ use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
 use crate::server::{Server, Shared};
 
-/// Output given with the answer, of each stream, unless more is asked to be kept.
+/// Default maximum of the returned output of each stream.
 const OUTPUT_DEFAULT: u64 = 1 << 20;
-/// The most that is.
+/// Upper limit of the returned output of each stream.
 const OUTPUT_MAX: u64 = 16 << 20;
-/// How often, and how long apart, it is tried to feed a program that somebody else feeds.
+/// Number of attempts, and the delay between them, to feed a program that another client feeds.
 const FEED_TRIES: u32 = 40;
 const FEED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Run a program
 ///
-/// With `wait` (the default) this answers when the program has ended; with `Accept: text/event-stream` as it goes on; otherwise at once.
-/// A client that goes away ends nothing.
+/// With `wait` (the default) the response comes when the program has ended; with `Accept: text/event-stream` it
+/// streams the output; otherwise it comes at once. The program keeps running if the client disconnects.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs", tag = "execs", operation_id = "startExec",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     request_body = StartExec,
     responses(
-        (status = 200, description = "It has ended, or is followed", content(
+        (status = 200, description = "The ended program, or its output stream", content(
             (ExecResult = "application/json"),
             (ExecEvent = "text/event-stream"),
         )),
@@ -71,8 +71,8 @@ pub(crate) async fn start(
         }
         () = server.stops() => Err(Refusal::new(
             Code::Unavailable,
-            format!("the server is stopping; exec {exec_id} goes on"),
-            "ask for the exec once the server is back",
+            format!("the server is stopping; exec {exec_id} keeps running"),
+            "read the exec once the server is back",
         )),
     }
 }
@@ -81,7 +81,7 @@ pub(crate) async fn start(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs", tag = "execs", operation_id = "listExecs",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
-    responses((status = 200, description = "The execs that are remembered", body = ExecList)),
+    responses((status = 200, description = "The remembered execs", body = ExecList)),
 )]
 pub(crate) async fn list(
     allowed: Allowed<Read>,
@@ -92,7 +92,7 @@ pub(crate) async fn list(
     Ok(axum::Json(ExecList { items: views.into_iter().map(|view| wire::exec_view(&id, view).exec).collect() }))
 }
 
-/// Look at an exec, with what is kept of its output
+/// Read an exec with its kept output
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec}", tag = "execs", operation_id = "getExec",
     params(
@@ -119,7 +119,7 @@ pub(crate) async fn get(
         StdinQuery,
     ),
     request_body(content = inline(saggar_api::schema::Octets), content_type = "application/octet-stream"),
-    responses((status = 204, description = "They were handed over")),
+    responses((status = 204, description = "The bytes were sent")),
 )]
 pub(crate) async fn stdin(
     allowed: Allowed<Exec>,
@@ -129,7 +129,7 @@ pub(crate) async fn stdin(
     mut body: Pieces,
 ) -> Result<StatusCode, Refusal> {
     let mut followed = server.feed(&allowed.permit, &exec, From::Now).await?;
-    let gone = |_| Refusal::new(Code::ExecEnded, format!("exec {exec} no longer reads"), "look how it ended");
+    let gone = |_| Refusal::new(Code::ExecEnded, format!("exec {exec} no longer reads"), "check how it ended");
     while let Some(piece) = body.next().await? {
         followed.feeding.stdin(&piece).await.map_err(gone)?;
     }
@@ -140,7 +140,7 @@ pub(crate) async fn stdin(
 }
 
 impl Server {
-    /// Attaches to feed a program. Whoever fed it last may have left a moment ago, so that is waited for.
+    /// Attaches to feed a program. Waits for another client that may just have disconnected.
     pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
         self.e2b.yield_input(exec);
         let mut tries = FEED_TRIES;
@@ -150,7 +150,7 @@ impl Server {
                 Err(Fault::Capacity { what, .. }) => {
                     tries -= 1;
                     if tries == 0 {
-                        return Err(Refusal::new(Code::Conflict, what, "end the other connection first"));
+                        return Err(Refusal::new(Code::Conflict, what, "close the other connection first"));
                     }
                     tokio::time::sleep(FEED_PAUSE).await;
                 }
@@ -183,7 +183,7 @@ pub(crate) async fn signal(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Give the terminal of an exec another size
+/// Resize the terminal of an exec
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs/{exec}/resize", tag = "execs", operation_id = "resizeExec",
     params(
@@ -191,7 +191,7 @@ pub(crate) async fn signal(
         ("exec" = saggar_api::schema::ExecId, Path, description = "The exec"),
     ),
     request_body = TerminalSize,
-    responses((status = 204, description = "It has that size")),
+    responses((status = 204, description = "The terminal was resized")),
 )]
 pub(crate) async fn resize(
     allowed: Allowed<Exec>,

@@ -1,4 +1,4 @@
-//! Files of a sandbox: looked at, listed, moved, removed, annotated, and addresses signed for them.
+//! Files of a sandbox: stat, list, move, remove, metadata, and signed URLs.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -21,13 +21,13 @@ use saggar_runtime::{self as runtime, FilePath, Files, LIST_MAX, MetadataEntry, 
 use super::events::sandbox_of;
 use crate::server::{Server, Shared};
 
-/// Entries listed unless another number is asked for.
+/// Default maximum number of listed entries.
 const LIST_DEFAULT: u32 = 10_000;
-/// The longest that a signed address works.
+/// The longest validity of a signed URL.
 const SIGNED_MAX: Timeout = Timeout::millis(7 * 86_400_000);
 
 impl Server {
-    /// A path as the sandbox sees it, and who looks.
+    /// A path in the sandbox's view, and the user.
     pub(super) fn place(
         &self,
         permit: &Permit,
@@ -39,7 +39,7 @@ impl Server {
     }
 }
 
-/// Look at one entry
+/// Get information about an entry
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/stat", tag = "files", operation_id = "statFile",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), StatQuery),
@@ -77,7 +77,7 @@ pub(crate) async fn list(
     Ok(axum::Json(FileList { entries, truncated: false }))
 }
 
-/// Make a directory
+/// Create a directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/mkdir", tag = "files", operation_id = "makeDirectory",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
@@ -96,12 +96,12 @@ pub(crate) async fn make_directory(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Give a file or directory another name
+/// Rename a file or directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/move", tag = "files", operation_id = "moveFile",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     request_body = MoveFile,
-    responses((status = 204, description = "It has that name")),
+    responses((status = 204, description = "The entry was renamed")),
 )]
 pub(crate) async fn move_file(
     allowed: Allowed<WriteFiles>,
@@ -132,7 +132,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Read what is noted about a file
+/// Read a file's metadata
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/metadata", tag = "files", operation_id = "getMetadata",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
@@ -152,12 +152,12 @@ pub(crate) async fn metadata(
     Ok(axum::Json(Metadata { metadata }))
 }
 
-/// Replace what is noted about a file
+/// Replace a file's metadata
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files/metadata", tag = "files", operation_id = "setMetadata",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
     request_body = Metadata,
-    responses((status = 204, description = "That is what is noted")),
+    responses((status = 204, description = "The metadata was replaced")),
 )]
 pub(crate) async fn set_metadata(
     allowed: Allowed<WriteFiles>,
@@ -175,7 +175,7 @@ pub(crate) async fn set_metadata(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Make an address for one file that works without a key
+/// Create a URL for one file that works without a key
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/sign", tag = "files", operation_id = "signFile",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
@@ -201,7 +201,7 @@ pub(crate) async fn sign(
         SignedMethod::Put => (&writes.permit, "put"),
     };
     let id = sandbox_of(permit)?;
-    // What isn't this project's, or has ended, gets no address.
+    // There is no URL for an ended sandbox, or one of another project.
     let (path, user) = (sign.path, sign.user.unwrap_or_else(|| server.sandboxes.default_user(permit)));
     server.sandboxes.check_live(permit).await?;
     let now = saggar_domain::Timestamp::from(SystemTime::now());
@@ -212,7 +212,7 @@ pub(crate) async fn sign(
     Ok(axum::Json(SignedUrl { url, expires_at }))
 }
 
-/// An entry as the API shows it. What a worker says of its path is taken as below what was asked about.
+/// An entry in the API's format. A worker's path is interpreted as below the requested one.
 pub(super) fn shown(top: &FilePath, entry: runtime::FileEntry) -> Result<FileEntry, Refusal> {
     let path = top.join(&entry.path)?.bytes();
     let (path, path_base64) = FileEntry::written_path(&path);

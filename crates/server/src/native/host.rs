@@ -1,4 +1,4 @@
-//! The server itself: whether it is there, what its host can give, what it can be asked.
+//! The server itself: its health, its host's capabilities, its OpenAPI document.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -11,7 +11,7 @@ use saggar_http::access::Known;
 use crate::openapi::text;
 use crate::server::Shared;
 
-/// Whether the server takes requests
+/// Check whether the server accepts requests
 #[utoipa::path(
     get, path = "/health", tag = "server", operation_id = "health",
     responses((status = 200, description = "It does", body = Health)),
@@ -22,19 +22,19 @@ pub(crate) async fn health(State(server): State<Shared>) -> axum::Json<Health> {
     axum::Json(Health { status, version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// What this host can give, by trying it
+/// Test the host's capabilities
 ///
-/// The same as `saggar doctor --json` prints.
+/// The same output as `saggar doctor --json`.
 #[utoipa::path(
     get, path = "/api/v1/capabilities", tag = "server", operation_id = "capabilities",
-    responses((status = 200, description = "Tiers, network modes, filesystem modes and limits, each with how far it can be relied on", body = serde_json::Value)),
+    responses((status = 200, description = "Tiers, network modes, filesystem modes and limits, each with its guarantee", body = serde_json::Value)),
 )]
 pub(crate) async fn capabilities(_known: Known, State(server): State<Shared>) -> Result<Response, Refusal> {
     let capabilities = server.capabilities.get_or_try_init(|| server.sandboxes.examine_host()).await?;
     Ok(axum::Json(capabilities).into_response())
 }
 
-/// The OpenAPI document. It holds nothing that isn't public, so it needs no key.
+/// The OpenAPI document. It is public, so it needs no key.
 pub(crate) async fn openapi() -> Response {
     let mut response = text().into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

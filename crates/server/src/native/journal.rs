@@ -1,4 +1,4 @@
-//! The journal of a run: read, followed, derived again, taken away.
+//! The journal of a run: read, follow, replay, export.
 
 use std::collections::VecDeque;
 
@@ -18,17 +18,18 @@ use super::events::{last_event, wants_stream};
 use super::wire_run as wire;
 use crate::server::Shared;
 
-/// Read a run's journal, or follow it
+/// Read or follow a run's journal
 ///
-/// With `Accept: text/event-stream` it is followed until the run is over, from after `Last-Event-ID`.
+/// With `Accept: text/event-stream` the response follows the journal until the run is over, starting after
+/// `Last-Event-ID`.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/journal", tag = "runs", operation_id = "readJournal",
     params(
         ("id" = saggar_api::schema::RunId, Path, description = "The run"),
         JournalQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last entry that was read; wins over `after`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last entry that was read; takes precedence over `after`"),
     ),
-    responses((status = 200, description = "Entries, oldest first, at most a thousand", content(
+    responses((status = 200, description = "At most a thousand entries, oldest first", content(
         (JournalPage = "application/json"),
         (serde_json::Value = "text/event-stream"),
     ))),
@@ -41,7 +42,7 @@ pub(crate) async fn read(
 ) -> Result<Response, Refusal> {
     let after = last_event(&headers)?.or(query.after).unwrap_or(0);
     if wants_stream(&headers) {
-        // Whose it is, is seen before the stream begins.
+        // Checks the project before the stream begins.
         server.runs.get(&allowed.permit).await?;
         let source = Following { server: server.clone(), permit: allowed.permit, after, ready: VecDeque::new() };
         return Ok(sse::answer(server.gate.clone(), source));
@@ -53,9 +54,9 @@ pub(crate) async fn read(
     Ok(axum::Json(JournalPage { items, last_seq }).into_response())
 }
 
-/// Derive a run again from its journal
+/// Replay a run from its journal
 ///
-/// Nothing is executed. Where what is decided now isn't what was recorded, that is shown.
+/// Nothing is executed. The response shows the first difference between the recorded events and those decided now.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/replay", tag = "runs", operation_id = "replayRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -68,11 +69,11 @@ pub(crate) async fn replay(
     Ok(axum::Json(wire::replay(server.runs.replay(&allowed.permit).await?)))
 }
 
-/// Take a run away as a fixture, for `saggar test`
+/// Export a run as a fixture for `saggar test`
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/export", tag = "runs", operation_id = "exportRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 200, description = "All of its entries and bodies", body = serde_json::Value)),
+    responses((status = 200, description = "All its entries and bodies", body = serde_json::Value)),
 )]
 pub(crate) async fn export(
     allowed: OnRun<ReadRun>,
@@ -81,7 +82,7 @@ pub(crate) async fn export(
     Ok(axum::Json(server.runs.export(&allowed.permit).await?))
 }
 
-/// Entries as they are appended.
+/// The entries as they are appended.
 struct Following {
     server: Shared,
     permit: Permit,
@@ -96,14 +97,14 @@ impl Source for Following {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(fault) => {
-                    tracing::warn!(error = %fault, "a journal can't be followed");
+                    tracing::warn!(error = %fault, "following a journal failed");
                     return None;
                 }
             }
             match self.server.runs.journal(&self.permit, self.after).await {
                 Ok(page) => self.ready.extend(page),
                 Err(fault) => {
-                    tracing::warn!(error = %fault, "a journal can't be followed");
+                    tracing::warn!(error = %fault, "following a journal failed");
                     return None;
                 }
             }

@@ -1,4 +1,4 @@
-//! API keys: made, listed, revoked, each within the project of the key that asks.
+//! API keys: create, list, revoke, within the project of the authenticating key.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -12,11 +12,11 @@ use saggar_http::wire;
 
 use crate::server::Shared;
 
-/// Make a key
+/// Create a key
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "keys", operation_id = "createKey",
     request_body = CreateKey,
-    responses((status = 201, description = "The key; its secret is in this answer only", body = CreatedKey)),
+    responses((status = 201, description = "The key; only this response has its secret", body = CreatedKey)),
 )]
 pub(crate) async fn create(
     allowed: Allowed<Manage>,
@@ -43,11 +43,11 @@ pub(crate) async fn list(
     Ok(axum::Json(KeyList { items: keys.into_iter().map(wire::key).collect::<Result<_, _>>()? }))
 }
 
-/// Revoke a key: it works no more from the moment this answers
+/// Revoke a key, effective when this responds
 #[utoipa::path(
     delete, path = "/api/v1/keys/{key}", tag = "keys", operation_id = "revokeKey",
     params(("key" = saggar_api::schema::KeyId, Path, description = "The key")),
-    responses((status = 204, description = "It is worth nothing any more")),
+    responses((status = 204, description = "The key is revoked")),
 )]
 pub(crate) async fn revoke(
     allowed: Allowed<Manage>,

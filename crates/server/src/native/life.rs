@@ -1,4 +1,4 @@
-//! The life of a sandbox: paused, resumed, prolonged, measured.
+//! The lifecycle of a sandbox: pause, resume, extend, metrics.
 
 use axum::extract::State;
 use saggar_api::{Metrics, ResumeSandbox, Sandbox, SetTimeout};
@@ -15,7 +15,7 @@ use crate::server::Shared;
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", operation_id = "pauseSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
-    responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
+    responses((status = 200, description = "The sandbox in its current state", body = Sandbox)),
 )]
 pub(crate) async fn pause(
     allowed: Allowed<Change>,
@@ -25,12 +25,12 @@ pub(crate) async fn pause(
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
-/// Let a paused sandbox go on
+/// Resume a paused sandbox
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", operation_id = "resumeSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     request_body = ResumeSandbox,
-    responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
+    responses((status = 200, description = "The sandbox in its current state", body = Sandbox)),
 )]
 pub(crate) async fn resume(
     allowed: Allowed<Change>,
@@ -45,12 +45,12 @@ pub(crate) async fn resume(
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
-/// Give a sandbox a new time to live, from now
+/// Set the remaining lifetime of a sandbox
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/timeout", tag = "sandboxes", operation_id = "setTimeout",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     request_body = SetTimeout,
-    responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
+    responses((status = 200, description = "The sandbox in its current state", body = Sandbox)),
 )]
 pub(crate) async fn set_timeout(
     allowed: Allowed<Change>,
@@ -62,14 +62,14 @@ pub(crate) async fn set_timeout(
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
-/// What holds now, with another time to live.
+/// The current terms with another lifetime.
 async fn same_terms(server: &Shared, allowed: &Allowed<Change>, ttl: Timeout) -> Result<NewTerms, Refusal> {
     let lifetime = server.sandboxes.current(&allowed.permit).await?.asked.lifetime;
     let ttl = wire::lifetime("ttl", ttl)?;
     Ok(NewTerms { ttl, then: lifetime.on_deadline, idle_timeout: lifetime.idle_timeout })
 }
 
-/// What a sandbox uses, now and over the last half hour
+/// Read a sandbox's resource usage, now and over the last half hour
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/metrics", tag = "sandboxes", operation_id = "getMetrics",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),

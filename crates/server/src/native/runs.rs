@@ -1,4 +1,4 @@
-//! Runs: begun, listed, looked at, told things, forked.
+//! Runs: start, list, read, signal, fork.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -17,13 +17,13 @@ use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, Requ
 use super::wire_run;
 use crate::server::{Server, Shared};
 
-/// Begin a run
+/// Start a run
 ///
-/// It is durable when this answers, and goes on whatever happens to whoever asked, to the server or to a worker. With the header
-/// `Idempotency-Key`, the same request again gives the same run, for a day.
+/// The run is durable when this responds, and continues whatever happens to the client, the server or a worker. With
+/// the header `Idempotency-Key`, repeating the request within a day returns the same run.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "startRun",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Name of the request, chosen by the client: 1 to 255 visible ASCII characters")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Idempotency key, chosen by the client: 1 to 255 visible ASCII characters")),
     request_body = StartRun,
     responses((status = 201, description = "It has begun", body = Run)),
 )]
@@ -45,7 +45,7 @@ pub(crate) async fn start(
 fn idempotency(headers: &HeaderMap, start: &StartRun) -> Result<Option<Idempotency>, Refusal> {
     let Some(value) = headers.get(route::header::IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().and_then(IdempotencyKey::parse).ok_or_else(|| {
-        Refusal::invalid("the Idempotency-Key can't be one", "use 1 to 255 visible ASCII characters, such as a UUID")
+        Refusal::invalid("the Idempotency-Key is invalid", "use 1 to 255 visible ASCII characters, such as a UUID")
     })?;
     let request = serde_json::to_vec(start).map_err(|_| Refusal::internal())?;
     Ok(Some(Idempotency { key, request_hash: RequestHash::of(&request) }))
@@ -55,7 +55,7 @@ fn idempotency(headers: &HeaderMap, start: &StartRun) -> Result<Option<Idempoten
 #[utoipa::path(
     get, path = "/api/v1/runs", tag = "runs", operation_id = "listRuns",
     params(ListRuns),
-    responses((status = 200, description = "A page of them", body = RunList)),
+    responses((status = 200, description = "A page of runs", body = RunList)),
 )]
 pub(crate) async fn list(
     allowed: Allowed<RunsList>,
@@ -88,7 +88,7 @@ pub(crate) async fn list(
     Ok(axum::Json(RunList { items, next_cursor }))
 }
 
-/// Look at a run
+/// Read a run
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "getRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -100,15 +100,15 @@ pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -
     Ok(axum::Json(wire_run::awaiting(wire_run::run(row)?, awaited)))
 }
 
-/// Say something to a run, or answer its question
+/// Send a message to a run, or answer its question
 ///
-/// Durable when this answers; the same `id` twice is once. An answer names its `question`; one that is for no open question is refused with a
-/// conflict, which says what the run asks now.
+/// The message is durable when this responds; the same `id` is delivered once. An answer must name its `question`; if
+/// that question isn't open, the answer is refused with a conflict that shows the open one.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/signal", tag = "runs", operation_id = "signalRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
     request_body = SignalRun,
-    responses((status = 202, description = "It is written down, and the run takes it next")),
+    responses((status = 202, description = "The message is stored, and the run will receive it")),
 )]
 pub(crate) async fn signal(
     allowed: OnRun<TellRun>,
@@ -119,53 +119,53 @@ pub(crate) async fn signal(
     server.tell(&allowed.permit, id, Instruction::Signal { name, body: Body::text(body), question }).await
 }
 
-/// Let a run begin no new effect
+/// Pause a run: it starts no new effect
 ///
-/// The run that it waits for, if it started one, is paused with it.
+/// The child run that it waits for, if any, is paused with it.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/pause", tag = "runs", operation_id = "pauseRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 202, description = "It is written down; what is under way comes to its end")),
+    responses((status = 202, description = "The request is stored; an effect in progress is completed")),
 )]
 pub(crate) async fn pause(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Pause).await
 }
 
-/// Let a paused run go on
+/// Resume a paused run
 ///
-/// So does the run that it waits for.
+/// The child run that it waits for, if any, is resumed with it.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resumeRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 202, description = "It is written down")),
+    responses((status = 202, description = "The request is stored")),
 )]
 pub(crate) async fn resume(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Resume).await
 }
 
-/// Stop a run for good
+/// Cancel a run for good
 ///
-/// The run that it waits for, if it started one, is cancelled with it.
+/// The child run that it waits for, if any, is cancelled with it.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 202, description = "It is written down; what is under way is given up")),
+    responses((status = 202, description = "The request is stored; an effect in progress is abandoned")),
 )]
 pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Cancel).await
 }
 
-/// Decide about a step of which nobody knows whether it was done
+/// Decide about a step whose outcome is unknown
 ///
-/// Refused with a conflict when the run isn't parked at that step.
+/// Refused with a conflict if the run isn't parked at that step.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/steps/{step}/decide", tag = "runs", operation_id = "decideStep",
     params(
         ("id" = saggar_api::schema::RunId, Path, description = "The run"),
-        ("step" = u64, Path, description = "The step it is parked at"),
+        ("step" = u64, Path, description = "The step at which the run is parked"),
     ),
     request_body = DecideStep,
-    responses((status = 202, description = "It is written down, and the run goes on")),
+    responses((status = 202, description = "The decision is stored, and the run continues")),
 )]
 pub(crate) async fn decide(
     allowed: OnRun<TellRun>,
@@ -177,11 +177,11 @@ pub(crate) async fn decide(
     server.tell(&allowed.permit, None, Instruction::Decide { step, decision }).await
 }
 
-/// Begin another run from this one's past
+/// Start a new run from this one's history
 ///
-/// It has everything up to that step and a future of its own. Files are not restored with it. A call that is open there is made again by the fork,
-/// with a key of its own: `parent.does_again` names it. Where the call may be made only once, or nobody knows whether it was made, the fork is
-/// refused with a conflict.
+/// The fork shares the history up to that point. Files are not restored. If a call is open there, the fork repeats it
+/// with its own key: `parent.does_again` names it. If the call may be made only once, or its outcome is unknown, the
+/// fork is refused with a conflict.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/fork", tag = "runs", operation_id = "forkRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
@@ -198,9 +198,10 @@ pub(crate) async fn fork(
     Ok((StatusCode::CREATED, axum::Json(wire_run::forked(forked)?)).into_response())
 }
 
-/// Remove a run that is over
+/// Remove a finished run
 ///
-/// Its journal and every run that it started go with it. A run whose past a fork has can't go before the fork.
+/// Its journal and its child runs are removed with it. A run whose history a fork uses can't be removed before the
+/// fork.
 #[utoipa::path(
     delete, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "removeRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),

@@ -1,4 +1,4 @@
-//! Sandboxes: made, listed, looked at, changed, ended.
+//! Sandboxes: create, list, read, change, end.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -19,10 +19,11 @@ use crate::server::Shared;
 
 /// Create a sandbox
 ///
-/// It is ready when this answers. With the header `Idempotency-Key`, the same request again gives the same sandbox, for a day.
+/// The sandbox is ready when this responds. With the header `Idempotency-Key`, repeating the request within a day
+/// returns the same sandbox.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes", tag = "sandboxes", operation_id = "createSandbox",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Name of the request, chosen by the client: 1 to 255 visible ASCII characters")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Idempotency key, chosen by the client: 1 to 255 visible ASCII characters")),
     request_body = CreateSandbox,
     responses((status = 201, description = "It is there", body = CreatedSandbox)),
 )]
@@ -46,7 +47,7 @@ pub(crate) async fn create(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", tag = "sandboxes", operation_id = "listSandboxes",
     params(ListSandboxes),
-    responses((status = 200, description = "A page of them", body = SandboxList)),
+    responses((status = 200, description = "A page of sandboxes", body = SandboxList)),
 )]
 pub(crate) async fn list(
     allowed: Allowed<List>,
@@ -80,7 +81,7 @@ pub(crate) async fn list(
     Ok(axum::Json(SandboxList { items, next_cursor }))
 }
 
-/// Look at a sandbox, also at one that has ended
+/// Read a sandbox, live or ended
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "getSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
@@ -91,12 +92,12 @@ pub(crate) async fn get(allowed: Allowed<Read>, State(server): State<Shared>) ->
     Ok(axum::Json(server.shown(&allowed.permit, row).await?))
 }
 
-/// Change how long a sandbox lives, its labels, or whether traffic wakes it
+/// Change a sandbox's lifetime, its labels, or its auto-resume
 #[utoipa::path(
     patch, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "updateSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
     request_body = UpdateSandbox,
-    responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
+    responses((status = 200, description = "The sandbox in its current state", body = Sandbox)),
 )]
 pub(crate) async fn update(
     allowed: Allowed<Change>,
@@ -114,7 +115,7 @@ pub(crate) async fn update(
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
 }
 
-/// What a change comes to; `None` when it leaves the lifetime as it is.
+/// The new terms; `None` if the lifetime stays unchanged.
 fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewTerms>, Refusal> {
     let lifetime = &row.asked.lifetime;
     let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
@@ -123,8 +124,8 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
         (Some(_), Some(_)) => {
             return Err(Refusal::new(
                 saggar_api::Code::Contradiction,
-                "ttl and deadline are both given",
-                "give one of them",
+                "both ttl and deadline are set",
+                "set only one of them",
             ));
         }
         (Some(ttl), None) => Some(wire::lifetime("ttl", ttl)?),
@@ -147,11 +148,12 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
 
 /// End a sandbox
 ///
-/// When this answers, nothing of it is left on the host. Of one that has ended it gives the same answer again.
+/// When this responds, nothing of the sandbox is left on the host. Repeating it for an ended sandbox returns the same
+/// response.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "endSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
-    responses((status = 200, description = "The sandbox as it ended", body = Sandbox)),
+    responses((status = 200, description = "The ended sandbox", body = Sandbox)),
 )]
 pub(crate) async fn end(allowed: Allowed<Kill>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
     let row = server.sandboxes.kill(&allowed.permit).await?;

@@ -1,7 +1,8 @@
-//! Whole trees, as tar archives in and out.
+//! Directory trees, uploaded and downloaded as tar archives.
 //!
-//! Coming in, nothing is touched outside of the directory that is named: names that lead out are refused, and so is going through a link,
-//! whether the archive brought it or the sandbox had it. Going out, a file that changes while it is read breaks the archive off.
+//! An upload touches nothing outside of the named directory: names that lead out are refused, and so is following a
+//! link, whether it came with the archive or was in the sandbox. In a download, a file that changes while it is read
+//! interrupts the archive.
 
 use std::collections::HashSet;
 
@@ -24,14 +25,14 @@ use saggar_runtime::{
 use crate::native::archive::{self, ArchiveError, Inflater, Item, Kind, Packed, Unpacker};
 use crate::server::Shared;
 
-/// Permissions of a directory that an archive has no entry for.
+/// Permissions of a directory that has no entry in the archive.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Download a whole tree as a tar archive
+/// Download a directory tree as a tar archive
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/tree", tag = "files", operation_id = "downloadTree",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
-    responses((status = 200, description = "The archive; what can't be read is left out", body = inline(saggar_api::schema::Octets), content_type = "application/x-tar")),
+    responses((status = 200, description = "The archive; unreadable entries are left out", body = inline(saggar_api::schema::Octets), content_type = "application/x-tar")),
 )]
 pub(crate) async fn download(
     allowed: Allowed<ReadFiles>,
@@ -41,7 +42,7 @@ pub(crate) async fn download(
     let (path, user) = server.place(&allowed.permit, &query.path, query.user)?;
     let files = Files::to_read(&server.sandboxes, &allowed.permit, user).await?;
     let mut walking = files.walk(&path).await?;
-    // The first answer says whether there is anything to be walked; after that it is too late for a status.
+    // The first reply shows whether the path exists; after that it is too late for an error status.
     let first = walking.next().await?;
     let packing = Packing { walking, waiting: first, left: 0, padding: &[], is_over: false };
     let pieces = stream::try_unfold(packing, |mut packing| async move {
@@ -58,7 +59,7 @@ pub(crate) async fn download(
 struct Packing {
     walking: Walking,
     waiting: Option<Walked>,
-    /// Bytes that are still to come of the file in hand.
+    /// Remaining bytes of the current file.
     left: u64,
     padding: &'static [u8],
     is_over: bool,
@@ -98,7 +99,7 @@ impl Packing {
         }
     }
 
-    /// The header of an entry; `None` for what has no place in an archive.
+    /// The header of an entry; `None` for a type that archives don't have.
     fn begin(&mut self, entry: &FileEntry) -> Option<Vec<u8>> {
         let kind = match entry.kind {
             FileKind::File => Kind::File,
@@ -128,10 +129,10 @@ fn changed() -> Fault {
     Fault::File(FileFault { path: "a file".to_owned(), kind: FileFaultKind::Changed })
 }
 
-/// Upload a whole tree as a tar archive, plain or with gzip
+/// Upload a directory tree as a tar archive, optionally gzipped
 ///
-/// Files, directories and symbolic links, below the directory that is named, which is made if it isn't there. An archive that holds
-/// anything else, or goes through a link, is refused; what came before in it stays.
+/// The archive may contain files, directories and symbolic links, below the named directory, which is created if
+/// missing. An archive with anything else, or one that goes through a link, is refused; entries before that stay.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files/tree", tag = "files", operation_id = "uploadTree",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), FileQuery),
@@ -173,10 +174,10 @@ pub(crate) async fn upload(
 /// An archive that becomes a tree.
 struct Planting {
     top: FilePath,
-    /// One of the two is there.
+    /// Exactly one of the two is set.
     files: Option<Files>,
     writing: Option<Writing>,
-    /// Directories that are known to be some, and no links.
+    /// Directories that are known to exist and not to be links.
     directories: HashSet<Vec<u8>>,
     report: TreeReport,
 }
@@ -223,7 +224,7 @@ impl Planting {
         Ok(())
     }
 
-    /// Every directory above, none of them a link.
+    /// Checks or creates every parent directory; none may be a link.
     async fn parents(&mut self, path: &[u8]) -> Result<(), Refusal> {
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
             if !self.directories.contains(&path[..at]) {
@@ -251,7 +252,7 @@ impl Planting {
                 }
             },
             Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
-                // What comes into it must be able to: its own mode may not let us.
+                // Its entries must be writable for us: its own mode may forbid that.
                 self.files()?.make_directory(&at, false, mode | 0o700).await?;
             }
             Err(fault) => return Err(fault.into()),
@@ -260,7 +261,7 @@ impl Planting {
         Ok(())
     }
 
-    /// Sees what is where an entry will be.
+    /// Handles what exists at the path of an entry.
     async fn make_way(&mut self, path: &[u8], way: Way) -> Result<(), Refusal> {
         let at = self.top.join(path)?;
         let entry = match self.files()?.stat(&at, false).await {
@@ -269,7 +270,7 @@ impl Planting {
             Err(fault) => return Err(fault.into()),
         };
         match (entry.kind, way) {
-            // Writing would go through it.
+            // Writing would follow it.
             (FileKind::Link, Way::Through) | (FileKind::Link | FileKind::File, Way::Clear) => {
                 Ok(self.files()?.remove(&at, false).await?)
             }
@@ -288,7 +289,7 @@ impl Planting {
     }
 }
 
-/// What is done with what is there.
+/// What to do with an existing entry.
 #[derive(Clone, Copy)]
 enum Way {
     /// A file stays, and gets new content.
@@ -300,8 +301,8 @@ enum Way {
 fn through_a_link(path: &[u8]) -> Refusal {
     Refusal::new(
         Code::InvalidArchive,
-        format!("{:?} is a link in the sandbox, and the archive goes through it", String::from_utf8_lossy(path)),
-        "name the directory that the link leads to, or remove the link",
+        format!("{:?} is a link in the sandbox, and the archive would follow it", String::from_utf8_lossy(path)),
+        "name the link's target directory, or remove the link",
     )
 }
 
@@ -315,7 +316,7 @@ impl From<ArchiveError> for Refusal {
         Self::new(
             code,
             error.to_string(),
-            "make the archive again, of plain files, directories and links below one directory",
+            "create the archive again, with only files, directories and links below one directory",
         )
     }
 }

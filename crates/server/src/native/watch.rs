@@ -1,4 +1,4 @@
-//! Watching files: changes as server-sent events.
+//! Watches files: changes as server-sent events.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -11,9 +11,10 @@ use saggar_runtime::{FileEventKind, FilePath, Files, Watching};
 
 use crate::server::Shared;
 
-/// Hear of changes to a file or directory
+/// Watch a file or directory for changes
 ///
-/// Everything that happens after `watching` is told. A stream that broke off can't be resumed: look again, then watch again.
+/// All changes after `watching` are reported. An interrupted stream can't be resumed: read the current state, then
+/// watch again.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/watch", tag = "files", operation_id = "watchFiles",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"), WatchQuery),

@@ -1,4 +1,4 @@
-//! Runs between the wire and the runtime.
+//! Conversions of runs between the API and the runtime.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_cl
 use saggar_runtime::store::RunRow;
 use serde::Deserialize;
 
-/// What a tool's call may take unless somebody says.
+/// Default time limit of a tool call.
 const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
-/// What is set aside for a reply unless somebody says.
+/// Default reservation for a reply.
 const REPLY_TOKENS: u64 = 4096;
-/// How often the same call in a row is no loop, unless somebody says.
+/// Default number of identical calls in a row that are allowed.
 const REPEATS: u32 = 8;
 
-/// Refuses a model of a provider that there isn't, before anything else is found to be wrong with it.
+/// Refuses an unsupported provider, before any other error is reported.
 pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
     #[derive(Deserialize)]
     struct Start {
@@ -38,7 +38,7 @@ pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
     struct Model {
         provider: String,
     }
-    // What can't even be read so far is refused by whoever reads all of it.
+    // A body that can't be parsed so far is refused by the complete parser.
     let Ok(Start { agent }) = serde_json::from_slice(body) else { return Ok(()) };
     let others = agent.agents.values().map(|other| &other.model);
     for model in others.chain([&agent.model]) {
@@ -52,7 +52,7 @@ pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
     let api::Agent { name, system, task, model, tools, budget, repeats_max, agents } = agent;
     let others = agents.into_iter().map(|(name, other)| {
-        // Whoever starts it says what its task is.
+        // The agent that starts it provides its task.
         let api::SubAgent { system, model, tools, budget, repeats_max } = other;
         (name.clone(), spec(name, system, String::new(), model, tools, budget, repeats_max))
     });
@@ -109,7 +109,7 @@ fn millis(span: Timeout) -> u64 {
 
 pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
     let outcome = row.outcome.map(|outcome| outcome.to_value()).transpose().map_err(|_| Refusal::internal())?;
-    // What runs or is queued is looked at all the time; only who waits has a time to be waited for.
+    // A running or queued run is due all the time; only a waiting one has a meaningful time.
     let wake_at = row.wake_at.filter(|_| row.state == RunState::Waiting).map(wire::time);
     let is_without_room = row.state == RunState::Waiting && row.room_since.is_some();
     Ok(api::Run {
@@ -134,7 +134,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
     })
 }
 
-/// A fork, with the call that it makes again.
+/// A fork, with the call that it repeats.
 pub(crate) fn forked(forked: Forked) -> Result<api::Run, Refusal> {
     let mut run = run(forked.row)?;
     if let Some(parent) = &mut run.parent {
@@ -143,7 +143,7 @@ pub(crate) fn forked(forked: Forked) -> Result<api::Run, Refusal> {
     Ok(run)
 }
 
-/// A run with what it waits for from a person.
+/// A run with what it waits for from a human.
 pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
     match awaited {
         None => run,
@@ -164,17 +164,20 @@ pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {
         (api::StepDecision::Abandon, None) => Ok(Decision::Abandon),
         (api::StepDecision::Done, Some(result)) => Ok(Decision::Done(Body::text(result))),
         (api::StepDecision::Done, None) => {
-            Err(Refusal::invalid("a step that was done has a result", "say what came of it in \"result\""))
+            Err(Refusal::invalid("the decision \"done\" needs a result", "set \"result\""))
         }
-        (api::StepDecision::Retry | api::StepDecision::Abandon, Some(_)) => {
-            Err(Refusal::invalid("only a step that was done has a result", "leave \"result\" out, or decide \"done\""))
-        }
+        (api::StepDecision::Retry | api::StepDecision::Abandon, Some(_)) => Err(Refusal::invalid(
+            "only the decision \"done\" may have a result",
+            "leave \"result\" out, or decide \"done\"",
+        )),
     }
 }
 
 pub(crate) fn fork_at(fork: &api::ForkRun) -> Result<ForkAt, Refusal> {
     match (fork.at_step, fork.at_entry) {
-        (Some(_), Some(_)) => Err(Refusal::invalid("a fork is at a step or at an entry", "leave one of them out")),
+        (Some(_), Some(_)) => {
+            Err(Refusal::invalid("a fork is either at a step or at an entry", "leave one of them out"))
+        }
         (Some(step), None) => Ok(ForkAt::Step(step)),
         (None, Some(entry)) => Ok(ForkAt::Entry(entry)),
         (None, None) => Ok(ForkAt::End),

@@ -3,15 +3,15 @@
 
 /// An example of one operation.
 pub(super) struct Example {
-    /// By its name in the OpenAPI document.
+    /// Its name in the OpenAPI document.
     pub(super) operation: &'static str,
-    /// What the test of the documentation has to know.
+    /// A marker for the test of the documentation.
     pub(super) mark: Option<&'static str>,
-    /// Commands; with `$ ` before each where their output is shown. Empty where a command line can't show it.
+    /// Commands; each is preceded by `$ ` if its output is shown. Empty if a command line can't show the operation.
     pub(super) text: &'static str,
 }
 
-/// What the examples share.
+/// The common beginning of the examples.
 pub(super) const PREPARATION: &str = r#"## Examples
 
 The examples use `curl` and these variables. Start a server, and give its key to the shell:
@@ -184,7 +184,7 @@ hello"#,
     run("revokeKey", r#"curl -sf -H "$auth" -X DELETE $api/keys/$key"#),
 ];
 
-/// Where an operation stands in the reference.
+/// The position of an operation in the reference.
 pub(super) fn position(operation: &str) -> usize {
     EXAMPLES.iter().position(|example| example.operation == operation).unwrap_or(usize::MAX)
 }

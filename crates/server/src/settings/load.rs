@@ -1,16 +1,16 @@
-//! Reading a config from where values can come from. Pure: whoever calls has read the file and the environment.
+//! Loads the settings from their sources. Pure: the caller has read the file and the environment.
 
 use std::path::PathBuf;
 
 use super::setting::{self, SETTINGS};
 use super::{Config, Origin};
 
-/// What the name of every variable begins with.
+/// Prefix of every environment variable.
 const PREFIX: &str = "SAGGAR_";
-/// Variables that begin the same and are for other commands, or name the file itself.
+/// Variables with the same prefix that belong to other commands, or name the file itself.
 const NOT_OURS: &[&str] = &["SAGGAR_CONFIG", "SAGGAR_URL", "SAGGAR_API_KEY", "SAGGAR_CA", "SAGGAR_MUTATION_RULES"];
 
-/// Everything that was given, in the order in which later comes before earlier.
+/// All sources, in order of increasing precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// The default for `data_dir`.
@@ -22,13 +22,12 @@ pub struct Given {
     pub flags: Vec<(String, String)>,
 }
 
-/// Why a config can't be used.
+/// Why the settings can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct ConfigError {
-    /// What is wrong, and where.
+    /// The problem and its source.
     pub what: String,
-    /// What to do next.
     pub help: String,
 }
 
@@ -39,7 +38,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Reads what was given, and refuses what can't be meant.
+    /// Loads the settings, and rejects invalid ones.
     pub fn load(given: Given) -> Result<Self, ConfigError> {
         let Given { data_directory, file, environment, flags } = given;
         let mut config = Self::default_in(data_directory);
@@ -58,12 +57,15 @@ impl Config {
 
     fn read_file(&mut self, file: &str, text: &str) -> Result<(), ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            ConfigError::new(format!("{file} can't be read: {}", error.message()), "a setting is a line: port = 7420")
+            ConfigError::new(
+                format!("{file} is malformed: {}", error.message()),
+                "write one setting per line: port = 7420",
+            )
         })?;
         for (name, value) in table {
             let text = plain(&value).ok_or_else(|| {
                 let what = format!("{name} in {file} is a {}", value.type_str());
-                ConfigError::new(what, "write a text, a number, true, false, or a list of texts")
+                ConfigError::new(what, "write a string, a number, true, false, or a list of strings")
             })?;
             self.set(&name, &text, Origin::File(file.to_owned()))?;
         }
@@ -73,7 +75,7 @@ impl Config {
     fn read_environment(&mut self, environment: &[(String, String)]) -> Result<(), ConfigError> {
         for (variable, value) in environment {
             let Some(name) = variable.strip_prefix(PREFIX) else { continue };
-            // An empty variable is how a shell says that there is none.
+            // An empty variable counts as unset, as is common in shells.
             if NOT_OURS.contains(&variable.as_str()) || value.is_empty() {
                 continue;
             }
@@ -88,7 +90,7 @@ impl Config {
 
     fn set(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let Some(setting) = setting::find(name) else {
-            let what = format!("there is no setting {name:?} ({origin})");
+            let what = format!("unknown setting {name:?} ({origin})");
             return Err(ConfigError::new(what, format!("did you mean {:?}?", setting::nearest(name))));
         };
         (setting.set)(self, value).map_err(|complaint| {
@@ -99,8 +101,8 @@ impl Config {
     }
 }
 
-/// Whether Kubernetes set a variable, which it does in every pod for each Service: for one named `saggar` or `saggar-…` they begin as ours
-/// do. `SAGGAR_PORT=7000` is ours, `SAGGAR_PORT=tcp://10.0.0.1:7000` is not.
+/// Whether Kubernetes set a variable, which it does in every pod for each Service: for one named `saggar` or
+/// `saggar-…` they have our prefix. `SAGGAR_PORT=7000` is ours, `SAGGAR_PORT=tcp://10.0.0.1:7000` is not.
 fn is_of_kubernetes(variable: &str, value: &str) -> bool {
     if ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme)) {
         return variable.ends_with("_PORT") || variable.contains("_PORT_");
@@ -118,7 +120,7 @@ fn is_of_kubernetes(variable: &str, value: &str) -> bool {
     is_service || is_port() == Some(true)
 }
 
-/// The names of all settings, for the command line.
+/// The names of all settings with their descriptions, for the command line.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     SETTINGS.iter().map(|setting| (setting.name, setting.what))
 }
@@ -175,7 +177,7 @@ mod tests {
             (given("", &[], &[("pool-max", "1")]), "pool_max"),
         ] {
             let error = Config::load(given).unwrap_err();
-            assert!(error.what.contains("there is no setting"), "{error:?}");
+            assert!(error.what.contains("unknown setting"), "{error:?}");
             assert_eq!(error.help, format!("did you mean {nearest:?}?"));
         }
     }
@@ -232,7 +234,7 @@ mod tests {
             let error = Config::load(given(file, &[], &[])).unwrap_err();
             assert!(error.what.contains(name) && error.what.contains("saggar.toml"), "{file}: {error:?}");
         }
-        assert!(Config::load(given("port = ", &[], &[])).unwrap_err().what.contains("can't be read"));
+        assert!(Config::load(given("port = ", &[], &[])).unwrap_err().what.contains("is malformed"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Combinations that nobody careful means, refused before the server opens a socket.
+//! Unsafe combinations of settings, which stop startup.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ impl Config {
         if is_public && self.auth == Auth::Off {
             return Err(ConfigError::new(
                 format!(
-                    "auth is off and address {} is not a loopback address: anybody could run programs here",
+                    "auth is off and address {} is not a loopback address: any client on the network could run programs",
                     self.address
                 ),
                 "set auth = \"keys\", or listen on 127.0.0.1",
@@ -19,28 +19,25 @@ impl Config {
         }
         if is_public && !self.tls && self.plaintext == Plaintext::Loopback {
             return Err(ConfigError::new(
-                format!(
-                    "address {} is not a loopback address, and keys would be sent there in the clear",
-                    self.address
-                ),
-                "set tls = true, or plaintext = \"anywhere\" if something in front of the server speaks TLS",
+                format!("address {} is not a loopback address, so keys would be sent without encryption", self.address),
+                "set tls = true, or plaintext = \"anywhere\" if a proxy in front of the server provides TLS",
             ));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(ConfigError::new(
-                "tls_certificate and tls_key go together, and one is missing",
-                "give both, or neither for a certificate that is made here",
+                "tls_certificate and tls_key must be set together, and one is missing",
+                "set both, or neither for a self-signed certificate",
             ));
         }
         if self.tls_key.is_some() && !self.tls {
-            return Err(ConfigError::new("a certificate is given and tls is off", "set tls = true"));
+            return Err(ConfigError::new("a certificate is set but tls is off", "set tls = true"));
         }
         if let Some(key) = &self.tls_key {
             check_key_file(key)?;
         }
         if self.e2b_network == E2bNetwork::Host && !self.allow_host_network {
             return Err(ConfigError::new(
-                "e2b_network is host and allow_host_network is not set: no sandbox could be made",
+                "e2b_network is host but allow_host_network is not set: no sandbox could be created",
                 "set allow_host_network = true if sandboxes may share the host's network, or e2b_network = \"none\"",
             ));
         }
@@ -51,13 +48,13 @@ impl Config {
         let complaints = [
             (self.pool_min > self.pool_max, "pool_min is above pool_max", "lower pool_min or raise pool_max"),
             (
-                // Nobody asked for the default, so that gives way.
+                // The default was not requested, so it gives way.
                 self.pool_max > self.capacity && self.origin("pool_max") != Origin::Default,
                 "pool_max is above capacity",
                 "lower pool_max or raise capacity",
             ),
             (self.default_ttl > self.ttl_max, "default_ttl is above ttl_max", "lower default_ttl or raise ttl_max"),
-            (self.default_ttl.is_zero(), "default_ttl is zero", "give sandboxes time to live, such as 5m"),
+            (self.default_ttl.is_zero(), "default_ttl is zero", "set a lifetime, such as 5m"),
             (self.connections_max == 0, "connections_max is zero", "allow at least one connection"),
             (self.connections_per_address == 0, "connections_per_address is zero", "allow at least one connection"),
             (self.requests_per_key == 0, "requests_per_key is zero", "allow at least one request"),
@@ -70,7 +67,7 @@ impl Config {
     }
 }
 
-/// A key that others can read is not one.
+/// A private key that other users can read is compromised.
 fn check_key_file(path: &Path) -> Result<(), ConfigError> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -80,8 +77,8 @@ fn check_key_file(path: &Path) -> Result<(), ConfigError> {
     })?;
     if metadata.mode() & 0o077 != 0 {
         return Err(ConfigError::new(
-            format!("tls_key can be read by others (mode {:04o})", metadata.mode() & 0o7777),
-            "chmod 600 the key, and think about who has read it",
+            format!("tls_key is readable by other users (mode {:04o})", metadata.mode() & 0o7777),
+            "chmod 600 the key, and consider it compromised",
         ));
     }
     Ok(())
@@ -103,21 +100,21 @@ mod tests {
     fn what_nobody_means_is_refused() {
         assert_eq!(check(|_| {}), None);
         let public = "0.0.0.0".parse().unwrap();
-        assert!(check(|config| config.address = public).unwrap().contains("in the clear"));
-        assert!(check(|config| config.address = "::".parse().unwrap()).unwrap().contains("in the clear"));
+        assert!(check(|config| config.address = public).unwrap().contains("without encryption"));
+        assert!(check(|config| config.address = "::".parse().unwrap()).unwrap().contains("without encryption"));
         let open = |config: &mut Config| {
             config.address = public;
             config.tls = true;
             config.auth = Auth::Off;
         };
-        assert!(check(open).unwrap().contains("anybody could"));
+        assert!(check(open).unwrap().contains("any client on the network could"));
         assert_eq!(check(|config| config.auth = Auth::Off), None);
         let proxied = |config: &mut Config| {
             config.address = public;
             config.plaintext = Plaintext::Anywhere;
         };
         assert_eq!(check(proxied), None);
-        assert!(check(|config| config.tls_certificate = Some("/c".into())).unwrap().contains("go together"));
+        assert!(check(|config| config.tls_certificate = Some("/c".into())).unwrap().contains("set together"));
         assert!(check(|config| config.e2b_network = E2bNetwork::Host).unwrap().contains("allow_host_network"));
         assert!(check(|config| config.pool_min = 9).unwrap().contains("pool_min"));
     }

@@ -1,6 +1,6 @@
-//! The table of settings: name, meaning, how it is read and how it is written.
+//! The table of settings: name, description, parser and formatter.
 //!
-//! One row here is a key of the file, a variable of the environment (`SAGGAR_` and the name in capitals) and a flag.
+//! One row here is a key of the file, an environment variable (`SAGGAR_` and the name in capitals) and a flag.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use saggar_runtime::runs::HttpAddress;
 use super::{Auth, Config, E2bNetwork, LogFormat, LogLevel, Plaintext};
 
 pub(super) struct Setting {
-    /// Its name in the file.
+    /// Name in the file.
     pub(super) name: &'static str,
-    /// What it decides.
+    /// Description.
     pub(super) what: &'static str,
     pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
     pub(super) show: fn(&Config) -> String,
 }
 
-/// Most of anything that is counted: what no machine has.
+/// Upper bound of every count, beyond any machine.
 const COUNT_MAX: usize = 1_000_000;
 
 pub(super) const SETTINGS: &[Setting] = &[
@@ -34,7 +34,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "port",
-        what: "on which port; 0 for any that is free",
+        what: "port to listen on; 0 for any free port",
         set: |config, text| {
             config.port = text.parse().map_err(|_| format!("{text:?} is not a port: a number up to 65535"))?;
             Ok(())
@@ -43,79 +43,79 @@ pub(super) const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "data_dir",
-        what: "where everything is kept",
+        what: "data directory",
         set: |config, text| set_path(text).map(|path| config.data_directory = path),
         show: |config| config.data_directory.display().to_string(),
     },
     Setting {
         name: "auth",
-        what: "who may ask: keys, off (on a loopback address only)",
+        what: "authentication: keys, or off (on a loopback address only)",
         set: |config, text| Auth::parse(text).map(|auth| config.auth = auth),
         show: |config| config.auth.as_str().to_owned(),
     },
     Setting {
         name: "tls",
-        what: "whether TLS is spoken; a certificate is made where none is given",
+        what: "use TLS; without tls_certificate a self-signed certificate is created",
         set: |config, text| set_bool(text).map(|tls| config.tls = tls),
         show: |config| config.tls.to_string(),
     },
     Setting {
         name: "tls_certificate",
-        what: "the certificate and those that vouch for it, in PEM",
+        what: "certificate chain, in PEM",
         set: |config, text| set_path(text).map(|path| config.tls_certificate = Some(path)),
         show: |config| show_path(config.tls_certificate.as_ref()),
     },
     Setting {
         name: "tls_key",
-        what: "the certificate's key, in PEM, readable by its owner alone",
+        what: "private key of the certificate, in PEM, readable by its owner only",
         set: |config, text| set_path(text).map(|path| config.tls_key = Some(path)),
         show: |config| show_path(config.tls_key.as_ref()),
     },
     Setting {
         name: "plaintext",
-        what: "where keys may be sent in the clear: loopback, anywhere (behind something that speaks TLS)",
+        what: "where keys may be sent without TLS: loopback, or anywhere (behind a TLS proxy)",
         set: |config, text| Plaintext::parse(text).map(|plaintext| config.plaintext = plaintext),
         show: |config| config.plaintext.as_str().to_owned(),
     },
     Setting {
         name: "domain",
-        what: "ports of sandboxes are at {port}-{sandbox}.DOMAIN",
+        what: "domain of the sandboxes' ports: {port}-{sandbox}.DOMAIN",
         set: |config, text| set_domain(text).map(|domain| config.domain = domain),
         show: |config| config.domain.clone(),
     },
     Setting {
         name: "origins",
-        what: "pages that may open a WebSocket here, with commas between",
+        what: "additional origins that may open a WebSocket, comma-separated",
         set: |config, text| set_origins(text).map(|origins| config.origins = origins),
         show: |config| config.origins.join(","),
     },
     Setting {
         name: "capacity",
-        what: "most sandboxes at once, those kept ready included",
+        what: "maximum number of sandboxes, including the pool",
         set: |config, text| set_count(text).map(|count| config.capacity = count),
         show: |config| config.capacity.to_string(),
     },
     Setting {
         name: "pool_min",
-        what: "fewest sandboxes kept ready",
+        what: "minimum size of the pool of ready sandboxes",
         set: |config, text| set_count(text).map(|count| config.pool_min = count),
         show: |config| config.pool_min.to_string(),
     },
     Setting {
         name: "pool_max",
-        what: "most sandboxes kept ready; as many as were asked for lately, up to this",
+        what: "maximum size of the pool; it follows recent demand up to this",
         set: |config, text| set_count(text).map(|count| config.pool_max = count),
         show: |config| config.pool_max.to_string(),
     },
     Setting {
         name: "default_ttl",
-        what: "how long a sandbox lives if nothing else is asked for",
+        what: "lifetime of a sandbox if the request sets none",
         set: |config, text| set_span(text).map(|span| config.default_ttl = span),
         show: |config| show_span(config.default_ttl),
     },
     Setting {
         name: "ttl_max",
-        what: "the longest that can be asked for",
+        what: "longest lifetime that can be requested",
         set: |config, text| set_span(text).map(|span| config.ttl_max = span),
         show: |config| show_span(config.ttl_max),
     },
@@ -127,67 +127,67 @@ pub(super) const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "retention",
-        what: "how long what is known of an ended sandbox is kept",
+        what: "how long the record of an ended sandbox is kept",
         set: |config, text| set_span(text).map(|span| config.retention = span),
         show: |config| show_span(config.retention),
     },
     Setting {
         name: "runs_retention",
-        what: "how long a run that is over is kept, with its journal",
+        what: "how long a finished run and its journal are kept",
         set: |config, text| set_span(text).map(|span| config.runs_retention = span),
         show: |config| show_span(config.runs_retention),
     },
     Setting {
         name: "allow_host_network",
-        what: "whether a sandbox may share the host's network, unmanaged",
+        what: "allow sandboxes to share the host's network, unmanaged",
         set: |config, text| set_bool(text).map(|allow| config.allow_host_network = allow),
         show: |config| config.allow_host_network.to_string(),
     },
     Setting {
         name: "http_allowed",
-        what: "where the tool `http` of runs may go: addresses that begin with http://, commas between, each with all below it",
+        what: "URL prefixes that the tool `http` of runs may access, starting with http://, comma-separated",
         set: |config, text| set_addresses(text).map(|allowed| config.http_allowed = allowed),
         show: |config| config.http_allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     },
     Setting {
         name: "runs_max",
-        what: "most runs that one worker drives at once",
+        what: "maximum number of concurrent runs per worker",
         set: |config, text| set_count(text).map(|count| config.runs_max = count),
         show: |config| config.runs_max.to_string(),
     },
     Setting {
         name: "runs_per_agent",
-        what: "most runs of one agent that are driven at once, by all workers together",
+        what: "maximum number of concurrent runs per agent, over all workers",
         set: |config, text| set_count(text).map(|count| config.runs_per_agent = count),
         show: |config| config.runs_per_agent.to_string(),
     },
     Setting {
         name: "runs_per_project",
-        what: "most runs of one project that are driven at once, by all workers together",
+        what: "maximum number of concurrent runs per project, over all workers",
         set: |config, text| set_count(text).map(|count| config.runs_per_project = count),
         show: |config| config.runs_per_project.to_string(),
     },
     Setting {
         name: "e2b_network",
-        what: "how sandboxes made by E2B's clients reach the network: none, host (needs allow_host_network)",
+        what: "network mode of sandboxes created by E2B's clients: none, or host (needs allow_host_network)",
         set: |config, text| E2bNetwork::parse(text).map(|network| config.e2b_network = network),
         show: |config| config.e2b_network.as_str().to_owned(),
     },
     Setting {
         name: "connections_max",
-        what: "most connections at once",
+        what: "maximum number of connections",
         set: |config, text| set_count(text).map(|count| config.connections_max = count),
         show: |config| config.connections_max.to_string(),
     },
     Setting {
         name: "connections_per_address",
-        what: "most connections at once from one address (one /64 of IPv6); three quarters of connections_max if not set",
+        what: "maximum number of connections from one address (one /64 of IPv6); three quarters of connections_max if not set",
         set: |config, text| set_count(text).map(|count| config.connections_per_address = count),
         show: |config| config.connections_per_address.to_string(),
     },
     Setting {
         name: "requests_per_key",
-        what: "most requests and streams under way for one key, or for one sandbox's token; half of connections_max if not set",
+        what: "maximum number of concurrent requests and streams per key, or per sandbox token; half of connections_max if not set",
         set: |config, text| set_count(text).map(|count| config.requests_per_key = count),
         show: |config| config.requests_per_key.to_string(),
     },
@@ -199,13 +199,13 @@ pub(super) const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "shutdown_grace",
-        what: "how long requests may go on once the server is told to stop",
+        what: "how long requests may continue after a stop was requested",
         set: |config, text| set_span(text).map(|span| config.shutdown_grace = span),
         show: |config| show_span(config.shutdown_grace),
     },
     Setting {
         name: "log",
-        what: "what is logged: error, warn, info, debug",
+        what: "log level: error, warn, info, debug",
         set: |config, text| LogLevel::parse(text).map(|log| config.log = log),
         show: |config| config.log.as_str().to_owned(),
     },
@@ -217,12 +217,11 @@ pub(super) const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// The setting of this name.
 pub(super) fn find(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name == name)
 }
 
-/// The setting that was probably meant.
+/// The setting with the most similar name.
 pub(super) fn nearest(name: &str) -> &'static str {
     let likeness = |setting: &&Setting| (strsim::jaro_winkler(name, setting.name) * 1e6) as u64;
     SETTINGS.iter().max_by_key(likeness).map_or("port", |setting| setting.name)
@@ -267,8 +266,8 @@ fn set_domain(text: &str) -> Result<String, String> {
 fn set_addresses(text: &str) -> Result<Vec<HttpAddress>, String> {
     let check = |text: &str| match HttpAddress::parse(text) {
         Ok(address) if !address.has_query() => Ok(address),
-        Ok(_) => Err(format!("{text:?} has a query, and only paths can be allowed")),
-        Err(error) => Err(format!("{text:?} is not an address, such as http://127.0.0.1:8080/tools: {error}")),
+        Ok(_) => Err(format!("{text:?} has a query; only paths can be allowed")),
+        Err(error) => Err(format!("{text:?} is not a valid URL, such as http://127.0.0.1:8080/tools: {error}")),
     };
     text.split(',').map(str::trim).filter(|address| !address.is_empty()).map(check).collect()
 }

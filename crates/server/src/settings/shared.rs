@@ -1,7 +1,8 @@
-//! Settings that runs depend on: the server writes them into the store, and every worker takes them from there.
+//! Settings that runs depend on: the server writes them to the store, and every worker reads them from there.
 //!
-//! A run may be driven by any process of a data directory, so it must not matter which. A worker that is told otherwise by a flag, the
-//! environment or a file does not start. What concerns one process alone (`runs_max`, `log`, …) stays its own.
+//! Any process of a data directory may execute a run, so they must agree. A worker with a different value from a
+//! flag, the environment or a file does not start. Settings of a single process (`runs_max`, `log`, …) are not
+//! shared.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::setting::{self, Setting};
 use super::{Config, ConfigError, Origin};
 
-/// The settings that are shared, by name.
+/// The names of the shared settings.
 const SHARED: &[&str] = &[
     "http_allowed",
     "runs_per_agent",
@@ -22,33 +23,32 @@ const SHARED: &[&str] = &[
     "retention",
     "allow_host_network",
 ];
-/// The version of what is stored.
+/// The version of the stored form.
 const VERSION: u32 = 1;
 
-/// Settings as they are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedSettings {
     v: u32,
-    /// Raised by every change: whoever has read one knows by it whether there is another.
+    /// Incremented by every change, so that readers notice it.
     pub(crate) revision: u64,
-    /// Values, as on the command line.
+    /// Values in the form of the command line.
     values: BTreeMap<String, String>,
 }
 
 impl SharedSettings {
-    /// Reads them back. `None` for what is no such thing, or of a newer version.
+    /// Parses them. `None` if the text is invalid or of a newer version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().filter(|shared: &Self| shared.v == VERSION)
     }
 
-    /// As they are stored.
+    /// The stored form.
     pub(crate) fn encode(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers are JSON")
     }
 }
 
 impl Config {
-    /// What others have to go by. The revision is that of the same settings before, or the one after.
+    /// The shared settings. The revision stays the same if nothing changed, else it is incremented.
     pub(crate) fn shared_after(&self, before: Option<&SharedSettings>) -> SharedSettings {
         let value = |setting: &Setting| (setting.name.to_owned(), (setting.show)(self));
         let values: BTreeMap<_, _> = SHARED.iter().filter_map(|name| setting::find(name)).map(value).collect();
@@ -60,7 +60,7 @@ impl Config {
         SharedSettings { v: VERSION, revision, values }
     }
 
-    /// Takes over what the server goes by; refuses where this process was told something else.
+    /// Adopts the server's settings; an error if this process was given a different value.
     pub(crate) fn adopt(&mut self, shared: &SharedSettings) -> Result<(), ConfigError> {
         for (name, theirs) in &shared.values {
             let setting = setting::find(name).ok_or_else(|| newer(name))?;
@@ -68,7 +68,7 @@ impl Config {
             let origin = self.origin(setting.name);
             if !matches!(origin, Origin::Default | Origin::Server) && ours != *theirs {
                 return Err(ConfigError::new(
-                    format!("{name} ({origin}) is {ours:?} here, and {theirs:?} for the server of this data directory"),
+                    format!("{name} ({origin}) is {ours:?} here, but {theirs:?} for the server of this data directory"),
                     format!("leave {name} out: a worker takes it from the server. To change it, restart the server"),
                 ));
             }
@@ -83,7 +83,7 @@ impl Config {
 const MISMATCH: &str = "start the worker from the same version as the server";
 
 fn newer(name: &str) -> ConfigError {
-    ConfigError::new(format!("the server goes by a setting {name:?} that this worker doesn't know"), MISMATCH)
+    ConfigError::new(format!("the server has a setting {name:?} that this worker doesn't know"), MISMATCH)
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
         let told = [("http_allowed", "http://127.0.0.1:1/a"), ("ttl_max", "2h"), ("capacity", "7"), ("runs_max", "3")];
         let server = config(&told);
         let shared = SharedSettings::parse(&server.shared_after(None).encode()).unwrap();
-        // The same in another spelling is no contradiction; what is a process's own stays its own.
+        // Another spelling of the same value is not a contradiction; settings of a single process stay unchanged.
         let mut worker = config(&[("http_allowed", "HTTP://127.0.0.1:1/a"), ("runs_max", "9")]);
         worker.adopt(&shared).unwrap();
         assert_eq!((&worker.http_allowed, worker.ttl_max, worker.capacity), (&server.http_allowed, server.ttl_max, 7));

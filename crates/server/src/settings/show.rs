@@ -1,23 +1,22 @@
-//! What holds, and where it came from, for people and for programs. No setting holds a secret; the files they name do.
+//! The effective settings with their sources, as text and as JSON. No setting contains a secret; the files they name
+//! do.
 
 use serde::Serialize;
 
 use super::Config;
 use super::setting::SETTINGS;
 
-/// One value as it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
     pub name: &'static str,
     pub value: String,
-    /// Where it came from.
+    /// The source of the value.
     pub from: String,
-    /// What it decides.
     pub what: &'static str,
 }
 
 impl Config {
-    /// Every value, in the order of the table.
+    /// In the order of the table.
     pub fn shown(&self) -> Vec<Shown> {
         SETTINGS
             .iter()

@@ -67,7 +67,7 @@ async fn part_on_a_full_disk() {
         }
     }
     assert!(acknowledged.len() > 100, "{}", acknowledged.len());
-    assert!(Error::Full.help().contains("make room"));
+    assert!(Error::Full.help().contains("free space"));
 
     // Reads continue to work.
     assert_eq!(all(&store).await, acknowledged.len());

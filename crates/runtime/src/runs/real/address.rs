@@ -1,20 +1,21 @@
-//! Addresses of the tool `http`: one strict reading of a URL, used for what the operator allows and for what an agent asks for.
+//! URLs of the tool `http`: one strict parser, used for the operator's allowlist and for an agent's requests.
 //!
-//! What is compared is what is sent: both sides are brought to one canonical form, and the request is made from it. Anything that a service
-//! or a proxy could read in another way is refused: dot segments, encoded dots, slashes and percent signs, backslashes, path parameters,
-//! user names, fragments, trailing dots, unusual spellings of IP addresses. So an allowed path can't be left by how a URL is written.
+//! The compared URL is the one that is sent: both sides are normalised, and the request is made from the normal form.
+//! Anything that a service or a proxy could interpret differently is rejected: dot segments, encoded dots, slashes
+//! and percent signs, backslashes, path parameters, user names, fragments, trailing dots, unusual spellings of IP
+//! addresses. So no spelling of a URL can leave an allowed path.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The port of plain HTTP, which an address doesn't spell out.
+/// The default port of HTTP, which the normal form leaves out.
 const PORT: u16 = 80;
-/// Longest name of a host, and of one of its parts.
+/// Maximum length of a host name.
 const HOST_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
 const URL_LEN_MAX: usize = 8192;
 
-/// An address in its canonical form.
+/// A URL in its normal form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAddress {
     host: Host,
@@ -31,7 +32,7 @@ enum Host {
     V6(Ipv6Addr),
 }
 
-/// Why a text is no address of the tool.
+/// Why a URL is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressError(&'static str);
@@ -39,7 +40,7 @@ pub struct AddressError(&'static str);
 type Parsed<T> = Result<T, AddressError>;
 
 impl HttpAddress {
-    /// Reads a URL, and refuses what has more than one reading.
+    /// Parses a URL, and rejects ambiguous ones.
     pub fn parse(text: &str) -> Parsed<Self> {
         if text.len() > URL_LEN_MAX {
             return Err(AddressError("it is too long"));
@@ -68,19 +69,19 @@ impl HttpAddress {
         Ok(Self { host, port, path: path_of(path)?, query })
     }
 
-    /// Whether it is that address, or below it.
+    /// Whether it equals that URL, or is below it.
     pub(super) fn is_below(&self, allowed: &Self) -> bool {
         let below = format!("{}/", allowed.path.trim_end_matches('/'));
         let is_path = self.path == allowed.path || self.path.starts_with(&below);
         (&self.host, self.port) == (&allowed.host, allowed.port) && is_path
     }
 
-    /// Whether it names a place, and nothing that is asked of it.
+    /// Whether it has a query.
     pub fn has_query(&self) -> bool {
         self.query.is_some()
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub(super) fn endpoint(&self) -> (String, u16) {
         let host = match &self.host {
             Host::Name(name) => name.clone(),
@@ -90,7 +91,7 @@ impl HttpAddress {
         (host, self.port)
     }
 
-    /// The host and the port, as the header `Host` has them.
+    /// The value of the `Host` header.
     pub(super) fn authority(&self) -> String {
         let host = match &self.host {
             Host::Name(name) => name.clone(),
@@ -100,7 +101,7 @@ impl HttpAddress {
         if self.port == PORT { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// What is asked for, as the first line of a request has it.
+    /// The target in the request's first line.
     pub(super) fn target(&self) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.path),
@@ -125,7 +126,7 @@ fn authority_of(text: &str) -> Parsed<(Host, u16)> {
         return match port.strip_prefix(':') {
             Some(port) => Ok((Host::V6(address), port_of(port)?)),
             None if port.is_empty() => Ok((Host::V6(address), PORT)),
-            None => Err(AddressError("its host is followed by something that is no port")),
+            None => Err(AddressError("its host is not followed by a port")),
         };
     }
     match text.split_once(':') {
@@ -139,10 +140,10 @@ fn host_of(text: &str) -> Parsed<Host> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let is_label = |label: &str| (1..=LABEL_LEN_MAX).contains(&label.len()) && label.bytes().all(is_inner);
     if name.len() > HOST_LEN_MAX || !name.split('.').all(is_label) {
-        return Err(AddressError("its host is no name, such as example.com or 127.0.0.1"));
+        return Err(AddressError("its host is not a valid name, such as example.com or 127.0.0.1"));
     }
     let last = name.rsplit('.').next().unwrap_or_default();
-    // Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses.
+    // Resolvers accept 127.1, 0x7f.1 and 2130706433 as addresses.
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
     match name.parse() {
         Ok(address) => Ok(Host::V4(address)),
@@ -153,7 +154,7 @@ fn host_of(text: &str) -> Parsed<Host> {
 
 fn port_of(text: &str) -> Parsed<u16> {
     let is_plain = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_plain).ok_or(AddressError("its port is no number from 1 to 65535"))
+    text.parse().ok().filter(|_| is_plain).ok_or(AddressError("its port is not a number from 1 to 65535"))
 }
 
 fn path_of(text: &str) -> Parsed<String> {
@@ -195,10 +196,10 @@ fn segment_of(text: &str) -> Parsed<String> {
     if segment == "." || segment == ".." {
         return Err(AddressError("its path has a dot segment"));
     }
-    // Overlong forms of a dot or a slash are no UTF-8.
+    // Overlong encodings of a dot or a slash are not UTF-8.
     match std::str::from_utf8(&bytes) {
         Ok(_) => Ok(segment),
-        Err(_) => Err(AddressError("its path is not UTF-8 where it is encoded")),
+        Err(_) => Err(AddressError("an encoded part of its path is not UTF-8")),
     }
 }
 
@@ -217,18 +218,18 @@ fn query_of(text: &str) -> Parsed<String> {
     Ok(query)
 }
 
-/// The byte of an escape whose percent sign was read.
+/// The byte of an escape, after its percent sign.
 fn escape_of(rest: &mut impl Iterator<Item = u8>) -> Parsed<u8> {
     let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
     let value = digit().zip(digit()).map(|(high, low)| high * 16 + low);
-    value.and_then(|value| u8::try_from(value).ok()).ok_or(AddressError("it has a % that encodes nothing"))
+    value.and_then(|value| u8::try_from(value).ok()).ok_or(AddressError("it has a % without two hexadecimal digits"))
 }
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// What else may stand for itself in a path.
+/// Other characters that need no encoding in a path.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@')
 }
@@ -244,7 +245,7 @@ mod tests {
             HttpAddress::parse("http://127.0.0.1:8080").unwrap(),
             HttpAddress::parse("http://[::1]/v6/").unwrap(),
         ];
-        // What is asked for, and what is sent; nothing where it is refused.
+        // The requested URL, and the sent one; `None` if it is rejected.
         let table: &[(&str, Option<&str>)] = &[
             ("http://tools.example/ok", Some("http://tools.example/ok")),
             ("HTTP://Tools.EXAMPLE:80/ok/x?y=%2f&z=[1]", Some("http://tools.example/ok/x?y=%2F&z=[1]")),
@@ -254,7 +255,7 @@ mod tests {
             ("http://tools.example/ok/.hidden/..x/...", Some("http://tools.example/ok/.hidden/..x/...")),
             ("http://127.0.0.1:8080", Some("http://127.0.0.1:8080/")),
             ("http://[0:0::1]:80/v6/x", Some("http://[::1]/v6/x")),
-            // Elsewhere.
+            // Outside of the allowed path.
             ("http://tools.example/okay", None),
             ("http://tools.example/OK", None),
             ("http://tools.example/", None),
@@ -280,7 +281,7 @@ mod tests {
             ("http://tools.example/ok;x=/../admin", None),
             ("http://tools.example/ok//admin", None),
             ("http://tools.example//ok", None),
-            // Characters that somebody might drop or take for the end.
+            // Characters that a service might drop or take for the end.
             ("http://tools.example/ok/%00", None),
             ("http://tools.example/ok/%0d%0ax", None),
             ("http://tools.example/ok/%", None),
@@ -321,7 +322,7 @@ mod tests {
             let parsed = HttpAddress::parse(asked).ok();
             let passed = parsed.filter(|address| allowed.iter().any(|allowed| address.is_below(allowed)));
             assert_eq!(passed.as_ref().map(ToString::to_string).as_deref(), *sent, "{asked}");
-            // What is sent reads back as what was compared.
+            // The sent URL parses as the compared one.
             if let Some(address) = passed {
                 assert_eq!(HttpAddress::parse(&address.to_string()), Ok(address));
             }

@@ -1,4 +1,5 @@
-//! The tool `files`: read, write, list and remove, in the run's sandbox. Each is as good twice as once: a file is replaced as a whole.
+//! The tool `files`: read, write, list and remove, in the run's sandbox. Repeating an operation is harmless: a file
+//! is replaced as a whole.
 
 use saggar_domain::User;
 use saggar_engine::Report;
@@ -11,9 +12,9 @@ use crate::fault::{Fault, FileFaultKind};
 use crate::files::{FilePath, Files, WriteOptions};
 use crate::permit::Action;
 
-/// Most bytes of a file that the agent is given.
+/// Maximum size of a file that the agent gets, in bytes.
 const READ_MAX: usize = 256 * 1024;
-/// Most entries of a directory.
+/// Maximum number of entries of a directory.
 const LIST_MAX: u32 = 1000;
 
 #[derive(Deserialize)]
@@ -25,7 +26,6 @@ pub(super) enum Arguments {
     Remove { path: String },
 }
 
-/// Does one of them.
 pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
     let arguments: Arguments = match serde_json::from_str(arguments) {
         Ok(arguments) => arguments,
@@ -47,7 +47,7 @@ pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
         Ok(said) => returned(said, false),
         Err(Fault::File(fault)) if fault.kind != FileFaultKind::Broken => returned(fault.message(), true),
         Err(fault @ Fault::Refused(_)) => not_begun(&fault),
-        // Whatever came of it, doing it again does no harm.
+        // Repeating it is harmless, whatever happened.
         Err(fault) => failed("files", fault.to_string(), true),
     }
 }
@@ -55,7 +55,7 @@ pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
 async fn read(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String, Fault> {
     let path = FilePath::parse(path, User::User)?;
     let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
-    // One more than is given shows that there is more.
+    // One byte more than is returned shows that there is more.
     let mut reading = files.read(&path, 0, Some(READ_MAX as u64 + 1)).await?;
     let mut bytes = Vec::new();
     while bytes.len() <= READ_MAX
@@ -92,8 +92,8 @@ async fn remove(sandbox: &RunSandbox, action: Action, path: &str) -> Result<Stri
     let mut files = Files::to_write(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
     match files.remove(&path, true).await {
         Ok(()) => Ok("removed".to_owned()),
-        // As it is after it was removed, perhaps by the try before this one.
-        Err(Fault::File(fault)) if fault.kind == FileFaultKind::NotFound => Ok("it isn't there".to_owned()),
+        // The state after it was removed, perhaps by an earlier attempt.
+        Err(Fault::File(fault)) if fault.kind == FileFaultKind::NotFound => Ok("it does not exist".to_owned()),
         Err(fault) => Err(fault),
     }
 }

@@ -1,9 +1,11 @@
-//! The tool `http`: one POST, with the step's key as `Idempotency-Key`. Only to where the operator allows, and never encrypted: it is for
-//! services of the operator's own on this machine or network, and for measuring. Redirects are not followed.
+//! The tool `http`: one POST, with the step's key as `Idempotency-Key`. Only to URLs that the operator allows, and
+//! without encryption: it is for the operator's own services on this machine or network, and for benchmarks.
+//! Redirects are not followed.
 //!
-//! Whoever answers must know the key: that is what its class says. So a keyed call may be sent again: over a new connection where a kept one
-//! turns out to be closed, and after a while where the service is still busy with the same key. What may be sent once has a connection of
-//! its own: on a kept one, a service that closes it can't be told from one that got the request and died.
+//! A keyed service must deduplicate by the key: its class promises that. So a keyed call may be sent again: over a
+//! new connection if a kept one turns out to be closed, and later if the service is still busy with the same key. A
+//! call that may be sent only once gets a new connection: on a kept one, a service that closed it can't be
+//! distinguished from one that got the request and died.
 
 use std::time::Duration;
 
@@ -24,11 +26,11 @@ use super::address::HttpAddress;
 use super::{LiveSettings, cut, failed, returned};
 use crate::sandboxes::random;
 
-/// Most bytes of an answer.
+/// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
-/// How a service is asked again that is busy with the same key. The call's own time bounds it.
+/// Retries of a service that is busy with the same key. The call's own time limit bounds them.
 const BUSY_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 200, most_ms: 5000 };
-/// How long a conflict is taken for the first try that is still being processed, where the service doesn't say when to come back.
+/// How long a conflict is taken for the first attempt still being processed, if the service sends no Retry-After.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -39,14 +41,13 @@ pub(super) struct Arguments {
     body: serde_json::Value,
 }
 
-/// Calls services by HTTP.
 #[derive(Debug)]
 pub(super) struct HttpTool {
     settings: LiveSettings,
     kept: Mutex<Option<Kept>>,
 }
 
-/// A connection, and the task that moves its bytes.
+/// A connection, and the task that drives it.
 #[derive(Debug)]
 struct Kept {
     authority: String,
@@ -54,7 +55,6 @@ struct Kept {
     _connection: JoinSet<()>,
 }
 
-/// What a service said.
 #[derive(Debug)]
 struct Answer {
     status: StatusCode,
@@ -65,7 +65,7 @@ struct Answer {
 #[derive(Clone, Copy, Debug)]
 enum RetryAfter {
     Seconds(u64),
-    /// A date, or something else: the service asks for patience, and we choose how much.
+    /// A date, or anything else: the delay is our choice.
     Later,
 }
 
@@ -82,22 +82,19 @@ impl HttpTool {
         };
         let address = match HttpAddress::parse(&arguments.url) {
             Ok(address) => address,
-            Err(error) => return returned(format!("the URL {:?} is refused: {error}", arguments.url), true),
+            Err(error) => return returned(format!("the URL {:?} is not allowed: {error}", arguments.url), true),
         };
         if !self.settings.get().http_allowed.iter().any(|allowed| address.is_below(allowed)) {
-            return returned(
-                format!("the operator doesn't allow {address}: the setting http_allowed says what is"),
-                true,
-            );
+            return returned(format!("the operator doesn't allow {address}: see the setting http_allowed"), true);
         }
         let body = Bytes::from(arguments.body.to_string());
         match timeout_at(deadline, self.until_answered(task, &address, body, deadline)).await {
             Ok(report) => report,
-            Err(_) => Report::Unknown { reason: "no answer came in time".to_owned() },
+            Err(_) => Report::Unknown { reason: "the service did not respond in time".to_owned() },
         }
     }
 
-    /// Asks until there is an answer to the call, and not only to this try of it.
+    /// Repeats the request until there is a response to the call, and not only to one attempt.
     async fn until_answered(&self, task: &Task, address: &HttpAddress, body: Bytes, deadline: Instant) -> Report {
         let begun = Instant::now();
         let (mut tries, mut is_redo) = (0, task.attempt > 1);
@@ -121,7 +118,7 @@ impl HttpTool {
         }
     }
 
-    /// One request and its answer, or what is known without one.
+    /// One request and its response, or a report without one.
     async fn post(&self, task: &Task, address: &HttpAddress, body: Bytes) -> Result<Answer, Report> {
         let authority = address.authority();
         let mut kept = self.kept.lock().await;
@@ -131,7 +128,7 @@ impl HttpTool {
             let is_reused = reusable.is_some();
             let mut connection = match reusable.take() {
                 Some(connection) => connection,
-                // Where it fails, nothing was sent.
+                // If it fails, nothing was sent.
                 None => connect(address).await.map_err(|error| failed("connect", error.to_string(), true))?,
             };
             let mut request = Request::builder()
@@ -145,15 +142,16 @@ impl HttpTool {
             }
             let request = request
                 .body(Full::new(body.clone()))
-                .map_err(|error| returned(format!("that can't be asked: {error}"), true))?;
+                .map_err(|error| returned(format!("the request is invalid: {error}"), true))?;
             let response = match connection.sender.send_request(request).await {
                 Ok(response) => response,
-                // Whoever closed it may or may not have got the request: so it is made again, by the same key.
+                // It is unknown whether the service got the request before it closed the connection, so it is
+                // repeated with the same key.
                 Err(_) if is_reused => continue,
                 Err(error) if error.is_canceled() => {
                     return Err(failed("connection", "the connection was closed", true));
                 }
-                Err(error) => return Err(Report::Unknown { reason: format!("the answer was lost: {error}") }),
+                Err(error) => return Err(Report::Unknown { reason: format!("the response was lost: {error}") }),
             };
             let (status, retry_after) = (response.status(), RetryAfter::of(response.headers()));
             let mut answer = response.into_body();
@@ -163,7 +161,7 @@ impl HttpTool {
             {
                 match frame {
                     Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                    Err(error) => return Err(Report::Unknown { reason: format!("the answer was lost: {error}") }),
+                    Err(error) => return Err(Report::Unknown { reason: format!("the response was lost: {error}") }),
                 }
             }
             if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
@@ -175,11 +173,11 @@ impl HttpTool {
 }
 
 impl Answer {
-    /// Whether it says nothing of the call, only that the service has not come to it or is still at it.
+    /// Whether the response only says that the service is busy, and nothing about the call.
     fn is_of_a_busy_service(&self, class: Class, is_redo: bool, waited: Duration) -> bool {
         match self.status {
             _ if class != Class::Keyed => false,
-            // Of a first try a conflict is the answer. Of a later one it may be that the first is still being processed.
+            // For a first attempt a conflict is the result. For a later one the first may still be in progress.
             StatusCode::CONFLICT | StatusCode::TOO_EARLY => {
                 is_redo && (self.retry_after.is_some() || waited < IN_FLIGHT_MAX)
             }
@@ -194,7 +192,9 @@ impl Answer {
             status if status.is_success() => returned(body, false),
             StatusCode::TOO_MANY_REQUESTS => failed("too_many_requests", body, true),
             status if status.is_server_error() => Report::Unknown { reason: format!("it answered {status}") },
-            status if status.is_redirection() => returned(format!("{status}, which is not followed: {body}"), true),
+            status if status.is_redirection() => {
+                returned(format!("{status}; redirects are not followed: {body}"), true)
+            }
             status => returned(format!("{status}: {body}"), true),
         }
     }
@@ -207,7 +207,7 @@ impl RetryAfter {
     }
 }
 
-/// Whether sending it twice is sending it once.
+/// Whether sending it twice has the effect of sending it once.
 fn may_repeat(class: Class) -> bool {
     match class {
         Class::Pure | Class::Model | Class::Keyed => true,
@@ -221,7 +221,7 @@ async fn connect(address: &HttpAddress) -> std::io::Result<Kept> {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
     let mut moving = JoinSet::new();
     moving.spawn(async move {
-        // What goes wrong is told to whoever waits for the answer.
+        // Errors are reported to the caller that waits for the response.
         let _ = connection.await;
     });
     Ok(Kept { authority: address.authority(), sender, _connection: moving })

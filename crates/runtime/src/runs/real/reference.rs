@@ -1,4 +1,4 @@
-//! The reference of tools in `docs/tools.md`, held against what the code reads.
+//! Checks the tool reference in `docs/tools.md` against the arguments that the code reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::{TOOLS, default_class, files, http, shell};
 
 const REFERENCE: &str = include_str!("../../../../../docs/tools.md");
 
-/// The names of a type's fields, as it says itself when it is given another.
+/// The names of a type's fields, from its own error about an unknown one.
 fn fields<T: DeserializeOwned>(arguments: &str) -> BTreeSet<String> {
     let Err(error) = serde_json::from_str::<T>(arguments) else { panic!("{arguments} has no unknown field") };
     let error = error.to_string();

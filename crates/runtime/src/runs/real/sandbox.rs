@@ -1,7 +1,8 @@
-//! The sandbox of a run: made when it is first needed, found again by whoever takes the run over, asleep while nothing is to be done.
+//! The sandbox of a run: created when first needed, found again by the next worker of the run, paused while the run
+//! is idle.
 //!
-//! It is asked for by a key that follows from the run and its generation, so two workers that both need it get the same one. A sandbox that
-//! was lost is replaced, and the agent is told: its files are gone, and that is not for us to hide.
+//! It is requested with an idempotency key derived from the run and its generation, so two workers that both need it
+//! get the same one. A lost sandbox is replaced, and the agent is told that its files are gone.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -20,21 +21,20 @@ use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes, now};
 /// The tools that need a sandbox.
 const IN_A_SANDBOX: [&str; 2] = ["shell", "files"];
 
-/// How long one that is being made is waited for: longer than it takes to give it up.
+/// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
-/// How often it is looked at meanwhile.
+/// Polling interval meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often one that never came to life is replaced.
+/// How often a sandbox that never became ready is replaced.
 const TRIES_MAX: u32 = 8;
 
-/// A run's sandbox.
 #[derive(Debug)]
 pub(super) struct RunSandbox {
     sandboxes: Sandboxes,
     about: About,
     is_kept: bool,
     known: Mutex<Option<SandboxId>>,
-    /// The one that was lost: its replacement is another request.
+    /// The lost sandbox: its replacement is another request.
     lost: Mutex<Option<SandboxId>>,
 }
 
@@ -44,7 +44,7 @@ impl RunSandbox {
         Self { sandboxes, about, is_kept, known, lost: Mutex::default() }
     }
 
-    /// Which, as far as is known.
+    /// Its id, as far as known.
     pub(super) fn id(&self) -> Option<SandboxId> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -53,13 +53,13 @@ impl RunSandbox {
         &self.sandboxes
     }
 
-    /// Leave to do something on the run's behalf.
+    /// A permit to act on the run's behalf.
     pub(super) fn permit(&self, action: Action) -> Result<Permit, Fault> {
         let subject = Subject::Run { run: self.about.run.clone(), project: self.about.project.clone() };
         Permit::decide(&subject, action)
     }
 
-    /// A sandbox that lives, and what to report where there is none. Nothing of the step has begun then.
+    /// A live sandbox, or a report if there is none. The step has not started in that case.
     pub(super) async fn ready(&self) -> Result<SandboxId, Report> {
         let id = match self.id() {
             Some(id) => id,
@@ -78,7 +78,7 @@ impl RunSandbox {
                 let made = self.make().await.map_err(|fault| not_begun(&fault))?;
                 Err(returned(
                     format!(
-                        "nothing was done: sandbox {id} has ended with its files{why}; {made} is there in its place, empty"
+                        "nothing was done: sandbox {id} has ended and its files are gone{why}; the empty sandbox {made} replaces it"
                     ),
                     true,
                 ))
@@ -87,7 +87,8 @@ impl RunSandbox {
         }
     }
 
-    /// Makes it, or finds the one that an earlier holder of the run made. One that never came to life is replaced: nothing was lost with it.
+    /// Creates it, or finds the one that an earlier holder of the run created. One that never became ready is
+    /// replaced: it had no files.
     async fn make(&self) -> Result<SandboxId, Fault> {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut tries = 0;
@@ -107,14 +108,15 @@ impl RunSandbox {
         }
     }
 
-    /// Waits for one that is being made: its maker may have died, and then it takes a while until that is sure.
+    /// Waits for a sandbox that is being created: its creator may have died, which takes a while to detect.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
             template: TemplateName::parse("base").expect("a name that is one"),
             labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             env: Default::default(),
             limits: DraftLimits::default(),
-            // Its time doesn't pass while it sleeps. When it is up, it ends: put to sleep under a program, it would keep that and the run for ever.
+            // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
+            // program, it would block that and the run forever.
             terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
             auto_resume: true,
             network: NetworkMode::None,
@@ -132,36 +134,37 @@ impl RunSandbox {
         }
     }
 
-    /// Refuses while runs that have waited for longer take what room there is. One that is there already needs none.
+    /// Fails while runs that have waited longer need the capacity. An existing sandbox needs none.
     async fn wait_behind_others(&self, lost: Option<&SandboxId>) -> Result<(), Fault> {
         let ahead = self.sandboxes.store().runs_ahead(self.about.run.clone(), now()).await?;
         if ahead == 0 || self.made(lost).await?.is_some() || self.sandboxes.room().await? > ahead {
             return Ok(());
         }
-        let what = format!("{ahead} runs have waited for longer");
+        let what = format!("{ahead} runs are ahead in the queue");
         Err(Fault::Capacity { what, retry_after: LOOK_EVERY })
     }
 
-    /// Puts it to sleep; whatever is next done in it wakes it.
+    /// Pauses it; the next operation resumes it.
     pub(super) async fn rest(&self) {
         let Some(id) = self.id() else { return };
         let paused = match self.permit(Action::ChangeSandbox(id.clone())) {
             Ok(permit) => self.sandboxes.pause(&permit).await.map(drop),
             Err(fault) => Err(fault),
         };
-        // Where nothing can be frozen it just goes on; one that has ended needs no sleep.
+        // If pausing isn't possible it keeps running; an ended one needs no pause.
         if let Err(fault) = paused {
-            tracing::debug!(sandbox = %id, error = %fault, "a run's sandbox can't be put to sleep");
+            tracing::debug!(sandbox = %id, error = %fault, "pausing a run's sandbox failed");
         }
     }
 
-    /// Whether there is one to be ended, or may be: whoever held the run before may have made one and not lived to write it down.
+    /// Whether there is a sandbox to end, or may be: an earlier holder of the run may have created one and died
+    /// before recording it.
     pub(super) fn may_be(&self) -> bool {
         !self.is_kept
             && (self.id().is_some() || IN_A_SANDBOX.iter().any(|tool| self.about.agent.tools.contains_key(*tool)))
     }
 
-    /// Ends it, unless it is to be kept. `false` where that failed.
+    /// Ends it, unless it is to be kept. `false` if that failed.
     pub(super) async fn end(&self) -> bool {
         if !self.may_be() {
             return true;
@@ -178,13 +181,13 @@ impl RunSandbox {
                 Ok(permit) => self.sandboxes.kill(&permit).await.map(drop),
                 Err(fault) => Err(fault),
             };
-            // One that is forgotten has ended long ago.
+            // A sandbox without a row ended long ago.
             if let Err(fault) = ended
                 && !matches!(fault, Fault::NotFound { .. })
             {
                 return could_not(&fault);
             }
-            // It may have been lost and replaced by somebody who did not live to write that down.
+            // It may have been lost and replaced by a worker that died before recording that.
             next = match self.made(Some(&id)).await {
                 Ok(made) => made,
                 Err(fault) => return could_not(&fault),
@@ -193,7 +196,7 @@ impl RunSandbox {
         true
     }
 
-    /// The sandbox that was made for the run, or in the place of that one.
+    /// The sandbox that was created for the run, or as the replacement of that one.
     async fn made(&self, lost: Option<&SandboxId>) -> Result<Option<SandboxId>, Fault> {
         let Some(request) = self.request(lost) else { return Ok(None) };
         let project = self.about.project.clone();
@@ -203,7 +206,7 @@ impl RunSandbox {
         }
     }
 
-    /// The request for the run's sandbox, or for another in the place of that one: the same whoever makes it.
+    /// The request for the run's sandbox, or for the replacement of that one: the same from every worker.
     fn request(&self, lost: Option<&SandboxId>) -> Option<Idempotency> {
         let mut key = format!("{}.{}", self.about.run, self.about.generation);
         if let Some(lost) = lost {
@@ -215,6 +218,6 @@ impl RunSandbox {
 }
 
 fn could_not(fault: &Fault) -> bool {
-    tracing::warn!(error = %fault, "the sandbox of a run that is over can't be ended");
+    tracing::warn!(error = %fault, "ending the sandbox of a finished run failed");
     false
 }

@@ -1,4 +1,4 @@
-//! The scripted model: a list of turns, each the answer to one question, whoever asks and however often.
+//! The scripted model: a list of turns, each the reply to one call, however often it is repeated.
 //!
 //! ```json
 //! {"turns": [{"text": "I look.", "calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}
@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::failed;
 
-/// A model that says what was written down for it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Script {
@@ -23,7 +22,7 @@ struct Turn {
     text: String,
     #[serde(default)]
     calls: Vec<Call>,
-    /// What the turn costs.
+    /// The cost of the turn.
     #[serde(default)]
     tokens: u64,
     #[serde(default)]
@@ -38,9 +37,8 @@ struct Call {
     arguments: serde_json::Value,
 }
 
-/// Not a script.
 #[derive(Debug, thiserror::Error)]
-#[error("the script can't be read: {0}")]
+#[error("the script is invalid: {0}")]
 pub struct ScriptError(serde_json::Error);
 
 impl Script {
@@ -48,11 +46,11 @@ impl Script {
         serde_json::from_str(text).map_err(ScriptError)
     }
 
-    /// The turn after so many.
+    /// The turn after this many.
     pub(super) fn reply(&self, replies: u64) -> Report {
         let turn = usize::try_from(replies).ok().and_then(|index| self.turns.get(index));
         let Some(turn) = turn else {
-            return failed("script_ended", format!("the script has {} turns, and no more", self.turns.len()), false);
+            return failed("script_ended", format!("the script has only {} turns", self.turns.len()), false);
         };
         let call = |(index, call): (usize, &Call)| ToolCall {
             id: format!("call_{replies}_{index}"),
@@ -66,7 +64,7 @@ impl Script {
     }
 }
 
-/// Whether a text is a script, before a run is begun with it.
+/// Validates a script before a run is started with it.
 pub(in crate::runs) fn check(text: &str) -> Result<(), ScriptError> {
     Script::parse(text).map(drop)
 }

@@ -1,8 +1,8 @@
-//! The tool `shell`: a program run in the run's sandbox, once for each step.
+//! The tool `shell`: runs a program in the run's sandbox, once per step.
 //!
-//! The exec's id follows from the step's key. So whoever takes a run over asks the sandbox's supervisor, which outlives every worker: a
-//! program that runs is followed, one that has ended has left its result, and one that was never started is known not to have been. Two
-//! workers that start the same step get one program between them.
+//! The exec's id is derived from the step's key. So the next worker of a run asks the sandbox's supervisor, which
+//! outlives every worker: a running program is followed, an ended one has its result, and one that was never started
+//! is known not to have been. Two workers that start the same step share one program.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::fault::Fault;
 use crate::permit::Action;
 use crate::sandboxes::ExecView;
 
-/// How long the last words of a sandbox that has ended are waited for.
+/// How long to wait for the last words of an ended sandbox.
 const WORDS_MAX: Duration = Duration::from_secs(20);
-/// Bytes of each stream that the agent is given, the last ones.
+/// Bytes of each stream that the agent gets: the last ones.
 const OUTPUT_MAX: usize = 64 * 1024;
 
 #[derive(Deserialize)]
@@ -44,11 +44,13 @@ enum Command {
     Program(Vec<String>),
 }
 
-/// Runs the program, or follows it where it runs already.
+/// Runs the program, or follows it if it is running.
 pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
     let arguments: Arguments = match serde_json::from_str(arguments) {
         Ok(arguments) => arguments,
-        Err(error) => return returned(format!("shell needs \"command\": a text or a list of texts ({error})"), true),
+        Err(error) => {
+            return returned(format!("shell needs \"command\": a string or a list of strings ({error})"), true);
+        }
     };
     let id = match sandbox.ready().await {
         Ok(id) => id,
@@ -67,31 +69,34 @@ pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> 
     let exec_id = exec_id(task);
     match sandbox.sandboxes().follow_exec_as(&permit, exec_id.clone(), new).await {
         Ok(followed) => follow(sandbox, followed, &id).await,
-        // Perhaps because there is one of that id: then it is this one.
+        // Perhaps because the id exists: then it is this program.
         Err(Fault::Refused(problem)) if problem.code == Code::InvalidValue => {
             match sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await {
                 Ok(followed) => follow(sandbox, followed, &id).await,
                 Err(_) => returned(problem.message, true),
             }
         }
-        // As many programs as a sandbox may have run in it already.
+        // The sandbox's limit of programs is reached.
         Err(Fault::Capacity { what, .. }) => failed("sandbox_unavailable", what, true),
         Err(fault @ (Fault::Refused(_) | Fault::Paused { .. })) => not_begun(&fault),
-        // It was asked, and nobody can say how far that came.
+        // The request was sent, and it is unknown whether it was carried out.
         Err(fault) => Report::Unknown { reason: fault.to_string() },
     }
 }
 
-/// Asks whether the program was run.
+/// Probes whether the program was run.
 pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
-    // No sandbox is known where the holder before was lost before it wrote down which; asking for it again gives that one.
+    // The sandbox is unknown if the previous holder died before recording it; requesting it again returns the same
+    // one.
     let id = match sandbox.id() {
         Some(id) => id,
         None => match sandbox.ready().await {
             Ok(id) => id,
-            // There is none, and none is made before there is room: so nothing was run in it.
+            // There is none, and none is created before there is capacity: so nothing was run in it.
             Err(Report::Delayed { .. }) => return Report::NeverDone,
-            Err(_) => return Report::Unknown { reason: "the sandbox can't be had to be asked".to_owned() },
+            Err(_) => {
+                return Report::Unknown { reason: "the sandbox is unavailable, so it can't be probed".to_owned() };
+            }
         },
     };
     let exec_id = exec_id(task);
@@ -103,16 +108,16 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
         Ok(followed) => follow(sandbox, followed, &id).await,
         Err(Fault::NotFound { what: "exec", .. }) => Report::NeverDone,
         Err(Fault::Ended { .. }) => last_words(sandbox, &id, &exec_id).await,
-        Err(fault) => Report::Unknown { reason: format!("the sandbox can't be asked: {fault}") },
+        Err(fault) => Report::Unknown { reason: format!("the sandbox can't be probed: {fault}") },
     }
 }
 
-/// What an ended sandbox has left of an exec.
+/// What an ended sandbox has left about an exec.
 async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> Report {
-    let lost = || Report::Unknown { reason: format!("sandbox {id} ended meanwhile, and left no word of it") };
+    let lost = || Report::Unknown { reason: format!("sandbox {id} ended meanwhile and left no record of it") };
     let Ok(permit) = sandbox.permit(Action::ReadSandbox(id.clone())) else { return lost() };
     let sandboxes = sandbox.sandboxes();
-    // Its supervisor goes before its words are stored. Where they aren't in time, there are none.
+    // Its supervisor ends before its last words are stored. If they don't arrive in time, there are none.
     let _ = tokio::time::timeout(WORDS_MAX, sandboxes.ended(&permit)).await;
     match sandboxes.exec(&permit, exec_id).await {
         Ok(ExecView::Stored(stored)) => match stored.exec.progress {
@@ -124,7 +129,7 @@ async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> R
             }
             ExecProgress::Running | ExecProgress::Lost { .. } => lost(),
         },
-        // Last words name every program that was begun.
+        // Last words name every program that was started.
         Err(Fault::NotFound { what: "exec", .. }) => match sandboxes.get(&permit).await.map(|row| row.life) {
             Ok(Life::Ended { ending, .. }) if has_last_words(ending.reason) => Report::NeverDone,
             Ok(_) | Err(_) => lost(),
@@ -133,7 +138,7 @@ async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> R
     }
 }
 
-/// Whether a sandbox that ended so has said what became of its programs.
+/// Whether a sandbox that ended for this reason has reported on its programs.
 fn has_last_words(reason: EndReason) -> bool {
     match reason {
         EndReason::Killed
@@ -166,14 +171,14 @@ async fn follow(sandbox: &RunSandbox, followed: Followed, id: &SandboxId) -> Rep
     }
 }
 
-/// Why the sandbox ends or has ended; `None` where it lives on.
+/// Why the sandbox is ending or has ended; `None` if it is live.
 async fn ending_of(sandbox: &RunSandbox, id: &SandboxId) -> Option<EndReason> {
     let permit = sandbox.permit(Action::ReadSandbox(id.clone())).ok()?;
     let sandboxes = sandbox.sandboxes();
     if sandboxes.is_going_on(&permit).await {
         return None;
     }
-    // Where it isn't written in time, its reason stays unknown.
+    // If the reason isn't recorded in time, it stays unknown.
     let _ = tokio::time::timeout(WORDS_MAX, sandboxes.ended(&permit)).await;
     match sandboxes.get(&permit).await.ok()?.life {
         Life::Ended { ending, .. } => Some(ending.reason),

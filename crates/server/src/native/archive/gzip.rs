@@ -1,24 +1,24 @@
-//! Taking gzip off, with an eye on how much comes out of how little.
+//! Decompresses gzip, and limits the compression ratio.
 
 use bytes::Bytes;
 use flate2::write::GzDecoder;
 
 use super::ArchiveError;
 
-/// What gzip begins with.
+/// The first bytes of a gzip stream.
 const MAGIC: &[u8] = &[0x1f, 0x8b];
-/// How many bytes may come out for each that went in. Text gives about 10, source trees with much repetition 50.
+/// Maximum ratio of output to input. Text has about 10, source trees with much repetition 50.
 const RATIO_MAX: u64 = 200;
-/// Below this the ratio says nothing: a few zeros are no bomb.
+/// Below this output size the ratio is not judged: a few zeros are not a bomb.
 const JUDGED_FROM: u64 = 4 << 20;
-/// What goes in at once: with gzip's best ratio, about 4 MiB come out.
+/// Input processed at once: with gzip's best ratio, about 4 MiB of output.
 const STEP: usize = 4096;
 
-/// Bytes as they are in the archive, whether or not they came through gzip.
+/// The bytes of the archive, whether or not they were compressed.
 pub(crate) enum Inflater {
-    /// Nothing has come yet.
+    /// No data yet.
     New,
-    /// As it is.
+    /// Uncompressed.
     Plain,
     Gzip {
         decoder: Box<GzDecoder<Vec<u8>>>,
@@ -29,10 +29,10 @@ pub(crate) enum Inflater {
 }
 
 impl Inflater {
-    /// More of the body. Everything of the last must have been taken with [`Inflater::next`].
+    /// Adds more of the body. Everything from the last piece must have been taken with [`Inflater::next`].
     pub(crate) fn push(&mut self, piece: Bytes) -> Bytes {
         if matches!(self, Self::New) && !piece.is_empty() {
-            // A body whose first byte comes alone is told by that byte: no archive begins with it.
+            // If the first byte comes alone, it decides: no archive begins with it.
             *self = if piece.starts_with(MAGIC) || piece[..] == MAGIC[..1] {
                 Self::Gzip { decoder: Box::new(GzDecoder::new(Vec::new())), taken: 0, given: 0, waiting: Bytes::new() }
             } else {
@@ -48,7 +48,7 @@ impl Inflater {
         }
     }
 
-    /// What comes out of it next; `None` when more must go in.
+    /// The next output; `None` if more input is needed.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, ArchiveError> {
         let Self::Gzip { decoder, taken, given, waiting } = self else { return Ok(None) };
         while !waiting.is_empty() {
@@ -58,7 +58,7 @@ impl Inflater {
             let out = std::mem::take(decoder.get_mut());
             *given += out.len() as u64;
             if *given > JUDGED_FROM && *given / (*taken).max(1) > RATIO_MAX {
-                return Err(ArchiveError::TooLarge(format!("more than {RATIO_MAX} times the size of what was sent")));
+                return Err(ArchiveError::TooLarge(format!("more than {RATIO_MAX} times its compressed size")));
             }
             if !out.is_empty() {
                 return Ok(Some(out.into()));
@@ -67,7 +67,7 @@ impl Inflater {
         Ok(None)
     }
 
-    /// That was all: what is left comes out.
+    /// End of the input: returns the remaining output.
     pub(crate) fn finish(self) -> Result<Bytes, ArchiveError> {
         match self {
             Self::New | Self::Plain => Ok(Bytes::new()),
@@ -76,7 +76,7 @@ impl Inflater {
     }
 }
 
-const DAMAGED: ArchiveError = ArchiveError::Damaged("what should be gzip is not, or is cut off");
+const DAMAGED: ArchiveError = ArchiveError::Damaged("the gzip data is invalid or truncated");
 
 #[cfg(test)]
 mod tests {

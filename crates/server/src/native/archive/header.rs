@@ -1,30 +1,29 @@
-//! One header of a tar archive: 512 bytes, by POSIX (ustar) and GNU's additions as far as everybody uses them.
+//! A header of a tar archive: 512 bytes, in POSIX (ustar) format with the common GNU extensions.
 
 use super::ArchiveError;
 
-/// The size of a header, and what everything in an archive is a multiple of.
+/// The size of a header, and the block size of an archive.
 pub(super) const BLOCK: usize = 512;
 
-/// What an entry is, as its header says.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     File,
     Directory,
     SymbolicLink,
     HardLink,
-    /// Says more about the entry after it.
+    /// Has more information about the next entry.
     Extended,
-    /// Says more about everything after it.
+    /// Has more information about all following entries.
     Global,
-    /// GNU: the next entry's name, which didn't fit.
+    /// GNU: the long name of the next entry.
     LongName,
-    /// GNU: where the next entry points to, which didn't fit.
+    /// GNU: the long link target of the next entry.
     LongLink,
-    /// Devices, pipes, sparse files, parts of several volumes, and what nobody knows.
+    /// Devices, pipes, sparse files, parts of several volumes, and unknown types.
     Other,
 }
 
-/// What a header says.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) name: Vec<u8>,
@@ -34,13 +33,13 @@ pub(super) struct Header {
     pub(super) flag: Flag,
 }
 
-/// Reads a header; `None` for a block of zeros, which ends an archive.
+/// Parses a header; `None` for a block of zeros, which ends an archive.
 pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Header>, ArchiveError> {
     if block.iter().all(|byte| *byte == 0) {
         return Ok(None);
     }
     let claimed = number(&block[148..156]).ok_or(ArchiveError::Damaged("a header has no checksum"))?;
-    // The checksum counts itself as spaces.
+    // The checksum field itself counts as spaces.
     let sum: u64 =
         block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
     if claimed != sum {
@@ -48,7 +47,7 @@ pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Header>, ArchiveError> 
     }
     let mut name = text(&block[..100]).to_vec();
     let prefix = text(&block[345..500]);
-    // GNU's own format has times where POSIX has the beginning of the name.
+    // GNU's own format has times in the place of POSIX's name prefix.
     if &block[257..263] == b"ustar\0" && !prefix.is_empty() {
         name = [prefix, b"/", &name].concat();
     }
@@ -69,7 +68,7 @@ pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Header>, ArchiveError> 
     Ok(Some(Header { name, link: text(&block[157..257]).to_vec(), mode: (mode & 0o777) as u32, size, flag }))
 }
 
-/// What is to be written into a header. The name and the link must fit: 100 bytes each.
+/// The fields of a header. The name and the link must fit: 100 bytes each.
 pub(super) struct Fields<'a> {
     pub(super) name: &'a [u8],
     pub(super) link: &'a [u8],
@@ -81,14 +80,13 @@ pub(super) struct Fields<'a> {
     pub(super) flag: u8,
 }
 
-/// Longest name or link in a header.
+/// Maximum length of a name or link in a header.
 pub(super) const NAME_LEN: usize = 100;
 /// Largest size that eleven octal digits hold.
 pub(super) const SIZE_MAX: u64 = 0o77_777_777_777;
-/// Largest owner that seven octal digits hold.
+/// Largest owner id that seven octal digits hold.
 const ID_MAX: u32 = 0o7_777_777;
 
-/// Writes a header.
 pub(super) fn write(fields: &Fields<'_>) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let cut = |bytes: &[u8]| bytes.len().min(NAME_LEN);
@@ -108,14 +106,14 @@ pub(super) fn write(fields: &Fields<'_>) -> [u8; BLOCK] {
     block
 }
 
-/// A number in a field, zero-padded, with a NUL after it.
+/// A number in a field, zero-padded, followed by a NUL.
 fn octal(field: &mut [u8], value: u64) {
     let digits = format!("{value:0width$o}", width = field.len() - 1);
     field[..digits.len()].copy_from_slice(digits.as_bytes());
     field[digits.len()] = 0;
 }
 
-/// A number: octal digits, or GNU's binary for what doesn't fit. `None` for anything else, negative numbers among it.
+/// A number: octal digits, or GNU's binary form for large ones. `None` for anything else, including negative numbers.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         let (high, low) = field.split_at(field.len() - 8);
@@ -134,7 +132,7 @@ fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// What a field holds before its first NUL.
+/// The contents of a field before its first NUL.
 fn text(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     &field[..end]

@@ -1,9 +1,8 @@
-//! Writing an archive: POSIX headers, with extended ones where a name, a link or a size doesn't fit.
+//! Writes an archive: POSIX headers, with extended ones if a name, a link or a size doesn't fit.
 
 use super::header::{self, BLOCK, Fields, NAME_LEN, SIZE_MAX};
 use super::pax;
 
-/// What is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -11,7 +10,6 @@ pub(crate) enum Kind {
     Link,
 }
 
-/// An entry to be packed.
 pub(crate) struct Packed<'a> {
     pub(crate) path: &'a [u8],
     pub(crate) kind: Kind,
@@ -26,7 +24,7 @@ pub(crate) struct Packed<'a> {
     pub(crate) target: &'a [u8],
 }
 
-/// What comes before an entry's content.
+/// The bytes before an entry's content.
 pub(crate) fn entry(packed: &Packed<'_>) -> Vec<u8> {
     let mut name = packed.path.to_vec();
     if packed.kind == Kind::Directory && !name.ends_with(b"/") {
@@ -69,14 +67,14 @@ pub(crate) fn entry(packed: &Packed<'_>) -> Vec<u8> {
     out
 }
 
-/// What comes after the content of a file of this size.
+/// The bytes after the content of a file of this size.
 pub(crate) fn padding(size: u64) -> &'static [u8] {
     const ZEROS: [u8; BLOCK] = [0; BLOCK];
     let over = (size % BLOCK as u64) as usize;
     &ZEROS[..if over == 0 { 0 } else { BLOCK - over }]
 }
 
-/// What comes after the last entry.
+/// The bytes after the last entry.
 pub(crate) fn end_of_archive() -> &'static [u8] {
     &[0; 2 * BLOCK]
 }

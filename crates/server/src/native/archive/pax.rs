@@ -1,8 +1,8 @@
-//! What POSIX says about an entry in an extra one: `LENGTH KEYWORD=VALUE`, line by line.
+//! POSIX extended headers: lines of `LENGTH KEYWORD=VALUE`.
 
 use super::ArchiveError;
 
-/// What is heeded of it.
+/// The keywords that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extended {
     pub(super) path: Option<Vec<u8>>,
@@ -10,9 +10,9 @@ pub(super) struct Extended {
     pub(super) size: Option<u64>,
 }
 
-/// Reads them. Times, owners and the like are passed over: they are the sandbox's own.
+/// Parses them. Times, owners and the like are ignored: the sandbox sets its own.
 pub(super) fn read(mut text: &[u8]) -> Result<Extended, ArchiveError> {
-    const DAMAGED: ArchiveError = ArchiveError::Damaged("an extended header can't be read");
+    const DAMAGED: ArchiveError = ArchiveError::Damaged("an extended header is invalid");
     let mut extended = Extended::default();
     while !text.is_empty() && text[0] != 0 {
         let space = text.iter().position(|byte| *byte == b' ').ok_or(DAMAGED)?;
@@ -42,7 +42,7 @@ pub(super) fn read(mut text: &[u8]) -> Result<Extended, ArchiveError> {
 }
 
 pub(super) fn write(out: &mut Vec<u8>, keyword: &str, value: &[u8]) {
-    // The length counts its own digits.
+    // The length includes its own digits.
     let rest = keyword.len() + value.len() + 3;
     let mut length = rest + 1;
     while rest + length.to_string().len() != length {

@@ -1,7 +1,7 @@
-//! Reading an archive as it comes.
+//! Reads an archive as a stream.
 //!
-//! INVARIANT: an item's path is relative, has no `..` and no empty part, and its parents are no links of the same archive; no two items
-//! but directories have the same path.
+//! INVARIANT: an item's path is relative, has no `..` and no empty component, and its parents are not links of the
+//! same archive; only directories may repeat a path.
 
 use std::collections::HashSet;
 
@@ -11,31 +11,31 @@ use sha2::{Digest, Sha256};
 use super::header::{self, BLOCK, Flag, Header};
 use super::{ArchiveError, ENTRIES_MAX, pax, shown};
 
-/// Longest extended header: names and links, not much more than their longest.
+/// Maximum size of an extended header.
 const EXTENDED_MAX: u64 = 64 * 1024;
-/// Longest path, as the kernel has it.
+/// Maximum length of a path in the kernel.
 const PATH_MAX: usize = 4095;
-/// Longest part of a path.
+/// Maximum length of a path component.
 const NAME_MAX: usize = 255;
-/// Most directories above an entry.
+/// Maximum number of directories above an entry.
 const DEPTH_MAX: usize = 256;
 
-/// Something to be done.
+/// An operation on the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// Make it, or find it.
+    /// Create it, or use the existing one.
     Directory {
         path: Vec<u8>,
         mode: u32,
     },
-    /// Begin it; its content follows.
+    /// Start it; its content follows.
     File {
         path: Vec<u8>,
         mode: u32,
         size: u64,
     },
     Data(Bytes),
-    /// The file is whole.
+    /// The file is complete.
     FileEnd,
     Link {
         path: Vec<u8>,
@@ -43,7 +43,6 @@ pub(crate) enum Item {
     },
 }
 
-/// Reads an archive.
 #[derive(Debug)]
 pub(crate) struct Unpacker {
     waiting: BytesMut,
@@ -52,7 +51,7 @@ pub(crate) struct Unpacker {
     bytes: u64,
     bytes_max: u64,
     entries_max: u64,
-    /// What the next entry is called, where its header has no room.
+    /// Extended information about the next entry.
     next: pax::Extended,
     seen: HashSet<[u8; 16]>,
     links: HashSet<[u8; 16]>,
@@ -69,7 +68,7 @@ enum Part {
 }
 
 impl Unpacker {
-    /// Takes at most so many bytes of files.
+    /// Accepts at most `bytes_max` bytes of files.
     pub(crate) fn new(bytes_max: u64) -> Self {
         Self::with_entries(bytes_max, ENTRIES_MAX)
     }
@@ -88,7 +87,7 @@ impl Unpacker {
         }
     }
 
-    /// More of the archive. Everything of the last must have been taken with [`Unpacker::next`].
+    /// Adds more of the archive. Everything from the last piece must have been taken with [`Unpacker::next`].
     pub(crate) fn push(&mut self, piece: Bytes) {
         if self.waiting.is_empty() {
             self.waiting = piece.try_into_mut().unwrap_or_else(|piece| BytesMut::from(&piece[..]));
@@ -97,7 +96,7 @@ impl Unpacker {
         }
     }
 
-    /// What is to be done next; `None` when more must come.
+    /// The next operation; `None` if more input is needed.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, ArchiveError> {
         loop {
             match &mut self.part {
@@ -149,7 +148,7 @@ impl Unpacker {
                     self.part = Part::Header;
                 }
                 Part::End => {
-                    // Whatever fills the last record.
+                    // Padding of the last record.
                     self.waiting.clear();
                     return Ok(None);
                 }
@@ -157,14 +156,14 @@ impl Unpacker {
         }
     }
 
-    /// That was all; an archive that stops within an entry is damaged.
+    /// End of the input; an archive that stops within an entry is damaged.
     pub(crate) fn finish(&self) -> Result<(), ArchiveError> {
         let is_between = match &self.part {
             Part::End => true,
             Part::Header => self.waiting.is_empty() && self.entries > 0,
             Part::Padding { .. } | Part::Content { .. } | Part::Extra { .. } => false,
         };
-        if is_between { Ok(()) } else { Err(ArchiveError::Damaged("it is cut off, or no tar archive")) }
+        if is_between { Ok(()) } else { Err(ArchiveError::Damaged("it is truncated, or not a tar archive")) }
     }
 
     fn begin(&mut self, mut header: Header) -> Result<Option<Item>, ArchiveError> {
@@ -194,7 +193,7 @@ impl Unpacker {
         let path = clean(&header.name)?;
         let is_directory = header.flag == Flag::Directory;
         if path.is_empty() {
-            // The directory itself, which is there already.
+            // The directory itself, which already exists.
             return if is_directory { self.skip(header.size) } else { refuse("it has no name") };
         }
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -203,10 +202,10 @@ impl Unpacker {
             }
         }
         let is_first = self.seen.insert(fingerprint(&path));
-        // Archives name directories as often as they like; that is harmless where it is one.
+        // Archives may name directories repeatedly; that is harmless if it really is one.
         let may_repeat = is_directory && !self.links.contains(&fingerprint(&path));
         if !is_first && !may_repeat {
-            return refuse("its name was there before");
+            return refuse("its name occurs twice");
         }
         match header.flag {
             Flag::Directory => {
@@ -237,7 +236,7 @@ impl Unpacker {
         }
     }
 
-    /// An entry without content. One that has some all the same is a trick.
+    /// An entry without content. If it has content anyway, the archive is malformed.
     fn skip(&mut self, size: u64) -> Result<Option<Item>, ArchiveError> {
         if size > 0 {
             return Err(ArchiveError::Damaged("a directory or a link with content"));
@@ -257,7 +256,7 @@ impl Unpacker {
             }
             Flag::LongName => self.next.path = Some(name()),
             Flag::LongLink => self.next.link = Some(name()),
-            // About everything that follows, which nobody uses for names.
+            // Applies to all following entries; it isn't used for names.
             Flag::Global => {
                 pax::read(text)?;
             }
@@ -267,7 +266,7 @@ impl Unpacker {
     }
 }
 
-/// A name as a path below the directory: `./a//b/` is `a/b`.
+/// A name as a path below the directory: `./a//b/` becomes `a/b`.
 fn clean(name: &[u8]) -> Result<Vec<u8>, ArchiveError> {
     if name.contains(&0) {
         return Err(ArchiveError::entry(name, "its name has a NUL byte"));
@@ -300,7 +299,7 @@ fn padding(size: u64) -> usize {
     ((BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64) as usize
 }
 
-/// Remembers a path in sixteen bytes, however long it is.
+/// A path's hash, which takes sixteen bytes at any length.
 fn fingerprint(path: &[u8]) -> [u8; 16] {
     let digest = Sha256::digest(path);
     digest[..16].try_into().expect("a digest is longer")
@@ -328,7 +327,7 @@ mod tests {
         for piece in archive.chunks(piece) {
             unpacker.push(Bytes::copy_from_slice(piece));
             while let Some(item) = unpacker.next()? {
-                // How content is cut is not what this is about.
+                // How content is split doesn't matter here.
                 match (items.last_mut(), item) {
                     (Some(Item::Data(before)), Item::Data(more)) => *before = [&before[..], &more].concat().into(),
                     (_, item) => items.push(item),

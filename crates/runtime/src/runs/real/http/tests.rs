@@ -1,4 +1,4 @@
-//! Services that answer in ways that are easy to take for something else, on real sockets.
+//! Services with ambiguous responses, on real sockets.
 
 use std::sync::{Arc, Mutex as Lock};
 
@@ -11,7 +11,8 @@ use super::super::super::effects::Work;
 use super::super::RunSettings;
 use super::*;
 
-/// A service that gives these answers in turn, the last one for ever, and closes each connection after so many, without a word about it.
+/// A service that sends these responses in turn, the last one forever, and closes each connection after a number of
+/// them, without announcing it.
 struct Service {
     url: String,
     requests: Arc<Lock<Vec<String>>>,
@@ -57,7 +58,7 @@ impl Service {
 
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
-    // The body is `null`, and comes with the head or after it.
+    // The body is `null`, and arrives with the headers or after them.
     while !bytes.ends_with(b"null") {
         let mut some = [0; 1024];
         match stream.read(&mut some).await {
@@ -142,7 +143,7 @@ async fn a_service_that_says_when_to_come_back_is_asked_then() {
 async fn a_redirect_is_not_followed_and_an_address_that_is_not_allowed_is_not_called() {
     let service = Service::start(&["302 Found\r\nlocation: /admin\r\ncontent-length: 0\r\n\r\n"], 1000).await;
     let tool = service.tool();
-    assert_eq!(service.call(&tool, Class::Keyed, 1).await, returned("302 Found, which is not followed: ", true));
+    assert_eq!(service.call(&tool, Class::Keyed, 1).await, returned("302 Found; redirects are not followed: ", true));
     for url in [format!("{}/../admin", service.url), service.url.replace("/do", "/admin")] {
         let report = tool.call(&task(Class::Keyed, 1), &serde_json::json!({ "url": url }).to_string()).await;
         assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
