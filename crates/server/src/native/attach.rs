@@ -82,7 +82,7 @@ pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), R
     let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
     let name = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-    if (name.is_some() && name == Some(host.as_str())) || server.origins.contains(&origin) {
+    if (name.is_some() && name == Some(host.as_str())) || server.origins.iter().any(|named| named.as_str() == origin) {
         return Ok(());
     }
     Err(Refusal::new(
