@@ -26,8 +26,6 @@ pub use files::{
 };
 pub use keys::create_key_in;
 pub use permit::{Action, Permit, Subject};
-pub use saggar_store as store;
-pub use saggar_supervisor::control;
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};

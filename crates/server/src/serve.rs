@@ -11,8 +11,8 @@ use saggar_http::listen::tls::{self, Certificate, TlsError};
 use saggar_http::listen::{Bounds, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
-use saggar_runtime::store::{KeySecret, Store};
 use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
+use saggar_store::{KeySecret, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
@@ -30,7 +30,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 pub enum ServeError {
     /// The data directory can't be used.
     #[error("{0}")]
-    Store(#[from] saggar_runtime::store::OpenError),
+    Store(#[from] saggar_store::OpenError),
     /// Sandboxes can't be taken over.
     #[error("{0}")]
     Runtime(#[from] Fault),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use saggar_domain::{Code, Problem};
 use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
-use saggar_runtime::store::{MetaKey, Store};
 use saggar_runtime::{Fault, Sandboxes};
+use saggar_store::{MetaKey, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 

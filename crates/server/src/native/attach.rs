@@ -17,8 +17,8 @@ use saggar_http::access::{Allowed, Exec};
 use saggar_http::context;
 use saggar_http::extract::{PathExec, Query};
 use saggar_http::wire;
-use saggar_runtime::control::{Op, Reply};
 use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
+use saggar_supervisor::control::{Op, Reply};
 
 use super::events::sandbox_of;
 use crate::server::{Server, Shared};

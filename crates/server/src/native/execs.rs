@@ -13,8 +13,8 @@ use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec, Read};
 use saggar_http::extract::{Json, PathExec, Pieces, Query};
 use saggar_http::wire;
-use saggar_runtime::control::{From, Op};
 use saggar_runtime::{Fault, Followed, Permit};
+use saggar_supervisor::control::{From, Op};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;

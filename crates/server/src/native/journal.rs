@@ -12,7 +12,7 @@ use saggar_http::extract::Query;
 use saggar_http::sse::{self, Source};
 use saggar_runtime::Permit;
 use saggar_runtime::runs::Fixture;
-use saggar_runtime::store::JournalEntry;
+use saggar_store::JournalEntry;
 
 use super::events::{last_event, wants_stream};
 use super::wire_run as wire;

@@ -5,14 +5,14 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
+use saggar_engine::Body;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
 use saggar_http::extract::{Json, JsonText, Query, path_text};
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::runs::engine::Body;
 use saggar_runtime::runs::{Instruction, NewRun};
-use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
+use saggar_store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
 use super::wire_run;
 use crate::server::{Server, Shared};
