@@ -10,7 +10,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
-use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, output_prefix};
+use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, output_prefix, route};
 use saggar_domain::{ExecId, SandboxId};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec};
@@ -21,7 +21,14 @@ use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
 use saggar_supervisor::control::{Op, Reply};
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    streaming {
+        route::EXEC_ATTACH => get attach;
+    }
+}
 
 /// How often a silent client is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);

@@ -16,7 +16,17 @@ use saggar_http::sse::{self, Source};
 use saggar_http::wire;
 use saggar_runtime::Permit;
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    bounded {
+        route::LOGS => get logs;
+    }
+    streaming {
+        route::EVENTS => get read;
+    }
+}
 
 /// Most of each stream of an exec that is shown among the logs.
 const LOG_TAIL_MAX: usize = 4096;

@@ -14,7 +14,14 @@ use saggar_runtime::{ExecView, Fault, Feeding, Followed, Following, Message, Per
 use saggar_supervisor::control::Reply;
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::EXEC_STREAM => get follow;
+    }
+}
 
 /// Follow an exec
 ///

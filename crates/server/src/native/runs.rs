@@ -14,8 +14,23 @@ use saggar_runtime::Permit;
 use saggar_runtime::runs::{Instruction, NewRun};
 use saggar_store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
+use super::resource::resource;
 use super::wire_run;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "runs": "Agents executed durably: begun, followed, told things, forked, replayed.";
+    bounded {
+        route::RUNS => post start, get list;
+        route::RUN => get get, delete remove;
+        route::RUN_SIGNAL => post signal;
+        route::RUN_PAUSE => post pause;
+        route::RUN_RESUME => post resume;
+        route::RUN_CANCEL => post cancel;
+        route::RUN_DECIDE => post decide;
+        route::RUN_FORK => post fork;
+    }
+}
 
 /// Begin a run
 ///

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox,
+    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox, route,
 };
 use saggar_domain::SandboxState;
 use saggar_http::Refusal;
@@ -18,7 +18,16 @@ use saggar_http::wire;
 use saggar_runtime::{NewTerms, Patch};
 use saggar_store as store;
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    tag "sandboxes": "Isolated environments: files, processes, network boundary, limits, life.";
+    bounded {
+        route::SANDBOXES => post create, get list;
+        route::SANDBOX => get get, patch update, delete end;
+    }
+}
 
 /// Create a sandbox
 ///
