@@ -68,7 +68,11 @@ fn read(name: &str) -> Page {
 #[test]
 fn the_readme_has_fewer_than_120_lines() {
     let text = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
-    assert!(text.lines().count() < 120, "{} lines: move what is not for the first minute to docs/", text.lines().count());
+    assert!(
+        text.lines().count() < 120,
+        "{} lines: move what is not for the first minute to docs/",
+        text.lines().count()
+    );
 }
 
 /// Does what a page says, from its top to its end. A page of an example is read in a copy of its directory.
