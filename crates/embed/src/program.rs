@@ -1,4 +1,4 @@
-//! One embedded program: where its source is, how it is built, where the result lies.
+//! One embedded program: where its source is, how it is built, and where the result is.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 pub struct Program {
     /// Its directory under `crates/`; the package and the binary are `saggar-NAME`.
     pub name: &'static str,
-    /// The variable that tells `include_bytes!` where the built program is.
+    /// The environment variable that tells `include_bytes!` the path of the built program.
     pub variable: &'static str,
     /// Features that are passed on if the embedding crate has them.
     pub features: &'static [&'static str],
@@ -59,7 +59,7 @@ impl Program {
             .arg("--target-dir")
             .arg(directory)
             .args(self.enabled().map(|feature| format!("--features={feature}")))
-            // Flags and instrumentation of the outer build are not for this one.
+            // The outer build's flags and instrumentation must not apply to this one.
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env_remove("RUSTFLAGS")
             .env_remove("RUSTC_WORKSPACE_WRAPPER")

@@ -1,8 +1,8 @@
-//! Bench: what sandboxes and durable runs cost, side by side with their peers, in one interleaved run.
+//! Bench: measures sandboxes and durable runs against their peers, in one interleaved run.
 //!
-//! An absolute time drifts with the machine's load, so what is promised and judged are ratios: of medians, per round, of
-//! contenders that took turns run by run. Nothing here decides what is fast enough but the table in `target`, and nothing
-//! fails for being slow unless `--check` asks for it. Whatever can't be measured here is told in its place in the table.
+//! Absolute times drift with the machine's load, so targets are ratios: of medians, per round, of contenders that
+//! took turns run by run. Only the table in `target` decides what is fast enough, and a missed target is a failure
+//! only with `--check`. The table also lists what could not be measured, with the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -31,12 +31,12 @@ pub mod table;
 mod target;
 mod watchdog;
 
-/// The page with the last numbers that were worth keeping.
+/// The page with the latest published numbers.
 const DOCUMENT: &str = "docs/benchmarks.md";
 /// The same for durable runs.
 const DURABILITY: &str = "docs/durability.md";
 
-/// Measures, prints, and writes the numbers into the page if asked to.
+/// Measures, prints, and writes the numbers into the page if requested.
 pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     let options = match Options::parse(arguments)? {
         Asked::Help => {
@@ -47,7 +47,7 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     };
     let root = crate::repository()?;
     if options.drops_caches {
-        machine::drop_caches().context("dropping the kernel's caches, for which one must be root")?;
+        machine::drop_caches().context("dropping the kernel's caches, which needs root")?;
     }
     let saggar = match &options.saggar {
         Some(path) => path.clone(),
@@ -105,7 +105,7 @@ fn measure(options: &Options, saggar: &Path) -> Result<Report> {
     Ok(Report::new(machine, field, rounds, idle, [load_before, load_after]))
 }
 
-/// Builds the binary that ships and says where it is.
+/// Builds the release binary and returns its path.
 pub fn build(root: &Path) -> Result<PathBuf> {
     let arguments = ["build", "--quiet", "--locked", "--release", "--package", "saggar"];
     let status = Command::new("cargo").current_dir(root).args(arguments).status().context("running cargo")?;
@@ -113,7 +113,7 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     Ok(target_directory(root).join("x86_64-unknown-linux-musl/release/saggar"))
 }
 
-/// Where everything is built.
+/// The cargo target directory.
 fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }

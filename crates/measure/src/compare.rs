@@ -1,7 +1,9 @@
-//! Compare: the portable half of the conformance suite, on Saggar and on other runtimes, with what each of them claims.
+//! Compare: runs the portable half of the conformance suite on Saggar and on other runtimes, and compares the results
+//! with what each claims.
 //!
-//! The attempts are `saggar probe --via`'s and the claims are data (`conformance/peers.toml`). Here the runtimes are tried one after the
-//! other, what came of it is held against the claims, and both become the table of `docs/comparison.md`. Nothing is judged by hand.
+//! The attempts are those of `saggar probe --via`, and the claims are data (`conformance/peers.toml`). The runtimes
+//! are tried one after another; results and claims together become the table of `docs/comparison.md`. Nothing is
+//! judged by hand.
 
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
@@ -22,20 +24,20 @@ mod verdict;
 
 /// The page with the table.
 const DOCUMENT: &str = "docs/comparison.md";
-/// Where results are kept between a run and the next.
+/// Directory for results, kept between runs.
 const RESULTS: &str = "target/compare";
-/// Nobody's id: runtimes for ordinary users are tried as one who owns nothing.
+/// An unused uid: runtimes for ordinary users are tried as a user who owns nothing.
 const ORDINARY: u32 = 64_321;
 
 const USAGE: &str = "\
 usage: cargo measure compare --saggar PATH [--write] [--from-results]
 
-  --saggar PATH    the binary that probes, and is probed
+  --saggar PATH    the binary that runs the probe, and is probed itself
   --write          replace the table in docs/comparison.md
-  --from-results   run nothing; read what the last run left in target/compare
+  --from-results   run nothing; read the results of the last run in target/compare
 ";
 
-/// Tries every runtime, prints the table, and writes it into the page if asked to.
+/// Tries every runtime, prints the table, and writes it into the page if requested.
 pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     let (mut saggar, mut writes, mut runs) = (None, false, true);
     let mut rest = arguments.iter();
@@ -97,7 +99,7 @@ fn probe(saggar: &Path, peer: &Peer, root: &Path) -> Result<Vec<u8>> {
         command.args(["probe", "--json", "--as-root", "--via", &line]).env("TMPDIR", &place.0);
         return output(command);
     }
-    // The build directory may be closed to others.
+    // Other users may not be able to read the build directory.
     let copy = place.0.join("saggar");
     std::fs::copy(saggar, &copy)?;
     let temporary = place.0.join("tmp");
@@ -110,14 +112,14 @@ fn probe(saggar: &Path, peer: &Peer, root: &Path) -> Result<Vec<u8>> {
     output(command)
 }
 
-/// What it printed. That cases fail is a result; only a probe that didn't happen is an error.
+/// The probe's output. Failing cases are a result; only a probe that did not run is an error.
 fn output(mut command: Command) -> Result<Vec<u8>> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("starting the probe")?;
     ensure!(matches!(output.status.code(), Some(0 | 1)), "the probe ended with {}", output.status);
     Ok(output.stdout)
 }
 
-/// A temporary directory that everyone may enter, removed when dropped.
+/// A temporary directory that every user may enter, removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -132,7 +134,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What stays is in the system's temporary directory, and empty but for fixtures.
+        // A leftover is in the system's temporary directory, and contains only fixtures.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,14 +1,14 @@
-//! A page in docs/: what people wrote stays, what was measured is replaced.
+//! A page in docs/: written text stays, the measured block is replaced.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
 const END: &str = "<!-- measured: end -->";
-/// How the first mark of any chore begins.
+/// How the begin mark of every chore starts.
 const BEGINS: &str = "<!-- measured: begin;";
 
-/// Replaces the measured block of the page that belongs to this chore.
+/// Replaces this chore's measured block of the page.
 pub fn write(path: &Path, chore: &str, measured: &str) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let page = replaced(&page, &begin(chore), measured).with_context(|| format!("editing {}", path.display()))?;
@@ -22,11 +22,8 @@ fn begin(chore: &str) -> String {
 fn replaced(page: &str, begin: &str, measured: &str) -> Result<String> {
     let (before, rest) = page.split_once(begin).with_context(|| format!("there is no mark \"{begin}\""))?;
     let (old, after) = rest.split_once(END).with_context(|| format!("there is no mark \"{END}\" after the first"))?;
-    // A page may have blocks of other chores, each with an end mark of its own.
-    ensure!(
-        !old.contains(BEGINS) && !after.contains(begin),
-        "the marks are there more than once, or one inside another"
-    );
+    // A page may have blocks of other chores, each with its own end mark.
+    ensure!(!old.contains(BEGINS) && !after.contains(begin), "the marks occur more than once or are nested");
     Ok(format!("{before}{begin}\n\n{}\n\n{END}{after}", measured.trim()))
 }
 

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// For one read or write: a request that takes longer is stuck.
+/// Time limit for one read or write; a request that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is read ahead of us.
+/// Size of the read buffer.
 const BUFFER_LEN: usize = 256 * 1024;
-/// The longest line of a head.
+/// Maximum length of a header line.
 const LINE_MAX: u64 = 16 * 1024;
-/// The longest body that is kept in memory.
+/// Maximum size of a body in memory.
 const BODY_MAX: u64 = 64 << 20;
 
-/// Talks to one server.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,
@@ -27,7 +26,6 @@ pub struct Client {
     connection: Option<BufReader<TcpStream>>,
 }
 
-/// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -35,34 +33,31 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON; null where it is none.
+    /// The body as JSON; null if it isn't JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// For messages: the status and how the body begins.
+    /// For messages: the status and the beginning of the body.
     pub fn text(&self) -> String {
         let body = String::from_utf8_lossy(&self.body);
         format!("{}: {}", self.status, body.chars().take(300).collect::<String>())
     }
 
-    /// Or an error with the answer in it, unless the status is this one.
+    /// Returns an error with the answer in it, unless it has this status.
     pub fn expect(self, status: u16) -> anyhow::Result<Self> {
         anyhow::ensure!(self.status == status, "expected {status}, got {}", self.text());
         Ok(self)
     }
 }
 
-/// A request without a body that is a file.
+/// A request, except for uploads.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// GET and the like.
     pub method: &'a str,
     /// With its query.
     pub path: &'a str,
-    /// JSON, if there is any.
     pub json: Option<&'a str>,
-    /// The same key twice makes one.
     pub idempotency_key: Option<&'a str>,
 }
 
@@ -79,12 +74,12 @@ impl<'a> Ask<'a> {
 }
 
 impl Client {
-    /// Not connected yet.
+    /// Doesn't connect yet.
     pub fn new(address: SocketAddr, key: &str) -> Self {
         Self { address, key: key.to_owned(), connection: None }
     }
 
-    /// Asks, and reads the whole answer.
+    /// Sends a request and reads the whole answer.
     pub fn ask(&mut self, ask: Ask<'_>) -> io::Result<Answer> {
         let outcome = self.try_ask(ask);
         self.forget_if_broken(outcome)
@@ -96,7 +91,7 @@ impl Client {
         self.forget_if_broken(outcome)
     }
 
-    /// Writes the body of an answer to a file, and says how long it was.
+    /// Writes the body of an answer to a file. Returns the status and the length.
     pub fn download(&mut self, path: &str, into: &mut File) -> io::Result<(u16, u64)> {
         let outcome = self.try_download(path, into);
         self.forget_if_broken(outcome)
@@ -128,7 +123,7 @@ impl Client {
         let wire = format!("{head}content-type: application/octet-stream\r\ncontent-length: {length}\r\n\r\n");
         let connection = self.connection()?;
         connection.get_mut().write_all(wire.as_bytes())?;
-        // The kernel hands the file's pages to the socket; the bytes don't come through here.
+        // The kernel copies the file's pages to the socket; the bytes don't pass through this process.
         let sent = io::copy(&mut file.take(length), connection.get_mut())?;
         if sent != length {
             return Err(io::ErrorKind::UnexpectedEof.into());

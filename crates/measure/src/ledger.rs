@@ -1,7 +1,9 @@
-//! The outside ledger: an HTTP service that does one trivial thing for each request, and remembers who asked for what and when.
+//! The outside ledger: an HTTP service that does one trivial thing for each request, and records every request with
+//! its time.
 //!
-//! It is the tool that runs call while they are measured or killed, and the judge of what they did: it knows nothing of journals. As a
-//! process of its own ([`serve_alone`]) it remembers nothing, so that it costs every contender the same.
+//! It is the tool that runs call while they are measured or killed, and the evidence of what they did: it knows
+//! nothing of journals. As a separate process ([`serve_alone`]) it records nothing, so that it costs every contender
+//! the same.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,14 +16,14 @@ use anyhow::{Context, Result, ensure};
 use crate::http::Request;
 use crate::patience::pause;
 
-/// The chore that is the service alone.
+/// The subcommand that runs the service as a process.
 pub const CHORE: &str = "__ledger";
-/// What it does for whoever asks.
+/// Path of successful requests.
 const DO: &str = "/do";
-/// Where everything fails, and nobody is told whether it was done.
+/// Path on which every request fails without telling whether it was done.
 const FAIL: &str = "/fail";
 
-/// The service, in this process, with its memory.
+/// The service in this process, with its records.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     address: String,
@@ -30,26 +32,25 @@ pub struct Ledger {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The idempotency key, or nothing.
+    /// The idempotency key; empty if there was none.
     pub key: String,
-    /// What was asked for.
     pub body: String,
-    /// When it came.
+    /// When it arrived.
     pub at: Instant,
-    /// When its connection was made: whoever was killed makes none.
+    /// When its connection was made: a killed process makes no new one.
     pub connected_at: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Book {
     arrivals: Mutex<Vec<Arrival>>,
-    /// The longest that an answer takes, in ms; how long, the body decides.
+    /// Maximum response time in ms; the body determines the actual one.
     slowness_ms: u64,
     forgets: bool,
 }
 
 impl Ledger {
-    /// Starts it on a free port. Answers take up to `slowness`, so that there is a middle to be killed in.
+    /// Starts it on a free port. Responses take up to `slowness`, so that kills can hit the middle of a call.
     pub fn start(slowness: Duration) -> Result<Self> {
         let slowness_ms = u64::try_from(slowness.as_millis()).unwrap_or(u64::MAX);
         Self::serve(Book { slowness_ms, ..Book::default() })
@@ -63,7 +64,7 @@ impl Ledger {
         let accept = move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                // It ends with its connection; one that can't be answered has closed it.
+                // It ends with its connection; an error means that the client has closed it.
                 let answering =
                     std::thread::Builder::new().name("ledger".into()).spawn(move || answer_all(stream, &shared));
                 if let Err(error) = answering {
@@ -75,17 +76,16 @@ impl Ledger {
         Ok(Self { address, book })
     }
 
-    /// What may be called.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where it does what it is asked.
+    /// URL of successful requests.
     pub fn url(&self) -> String {
         format!("{}{DO}", self.address)
     }
 
-    /// Where every request fails.
+    /// URL on which every request fails.
     pub fn failing_url(&self) -> String {
         format!("{}{FAIL}", self.address)
     }
@@ -95,17 +95,16 @@ impl Ledger {
         self.book.lock().clone()
     }
 
-    /// Those whose body begins like this, in order.
+    /// Requests whose body begins like this, in order.
     pub fn arrivals_of(&self, body: &str) -> Vec<Arrival> {
         self.book.lock().iter().filter(|arrival| arrival.body.starts_with(body)).cloned().collect()
     }
 
-    /// Looks through every request without copying them.
+    /// Searches the requests without copying them.
     pub fn find<T>(&self, look: impl FnMut(&Arrival) -> Option<T>) -> Option<T> {
         self.book.lock().iter().find_map(look)
     }
 
-    /// Forgets what was asked so far.
     pub fn forget(&self) {
         self.book.lock().clear();
     }
@@ -117,12 +116,12 @@ impl Book {
     }
 }
 
-/// What the service gives for a key.
+/// The result for a key.
 pub fn result(key: &str) -> String {
     format!("done {key}")
 }
 
-/// The service as a process of its own, which ends with whoever started it.
+/// The service as a separate process, which ends with its parent.
 #[derive(Debug)]
 pub struct Alone {
     child: Child,
@@ -141,12 +140,11 @@ impl Alone {
         Ok(Self { child, address })
     }
 
-    /// What may be called.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where it does what it is asked.
+    /// URL of successful requests.
     pub fn url(&self) -> String {
         format!("{}{DO}", self.address)
     }
@@ -154,12 +152,12 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // It holds nothing of worth, and may have ended.
+        // It holds no state, and may have ended.
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
 
-/// What the process does: says where it is, and serves until its input ends.
+/// Prints its address, and serves until stdin is closed.
 pub fn serve_alone() -> Result<()> {
     let ledger = Ledger::serve(Book { forgets: true, ..Book::default() })?;
     println!("{}", ledger.address);
@@ -172,7 +170,7 @@ fn answer_all(stream: TcpStream, book: &Book) {
     let connected_at = Instant::now();
     let Ok(mut writer) = stream.set_nodelay(true).and_then(|()| stream.try_clone()) else { return };
     let mut reader = BufReader::new(stream);
-    // A client that was killed leaves a connection that ends anywhere.
+    // A client that was killed may end its connection anywhere.
     while let Ok(Some(request)) = Request::read(&mut reader) {
         let Request { path, idempotency_key: key, body, .. } = request;
         let body = String::from_utf8_lossy(&body).into_owned();
@@ -195,7 +193,7 @@ fn answer_all(stream: TcpStream, book: &Book) {
     }
 }
 
-/// The same for the same body, and mixed over bodies.
+/// The same for the same body, and spread over bodies.
 fn slowness(body: &str, most: u64) -> u64 {
     let mixed = body.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     if most == 0 { 0 } else { mixed % (most + 1) }

@@ -1,26 +1,23 @@
-//! What the numbers were measured on: what bears on them, and nothing that names the machine or its owner.
+//! The machine of a measurement: facts that affect the numbers, and nothing that identifies the machine or its owner.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Facts of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The day, in UTC.
+    /// In UTC.
     pub date: String,
-    /// The kernel's version, without what a distributor adds to it.
+    /// The kernel's version without the distributor's suffix.
     pub kernel: String,
-    /// How many CPUs.
     pub cpus: usize,
     pub cpu_model: String,
-    /// Whether below us is a hypervisor.
+    /// Whether it is a virtual machine.
     pub is_virtual: bool,
-    /// All memory, in MiB.
+    /// In MiB.
     pub memory_mib: u64,
-    /// Which cgroup versions are mounted.
+    /// The mounted cgroup versions.
     pub cgroups: &'static str,
-    /// Whether we are root.
     pub is_root: bool,
 }
 
@@ -51,12 +48,11 @@ impl Machine {
     }
 }
 
-/// How busy the machine is: processes that run or want to, over 1, 5 and 15 minutes.
+/// Load averages over 1, 5 and 15 minutes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load(pub [f64; 3]);
 
 impl Load {
-    /// As of now.
     pub fn now() -> Result<Self> {
         Self::parse(&read("/proc/loadavg")?).context("/proc/loadavg has another form")
     }
@@ -74,12 +70,12 @@ impl std::fmt::Display for Load {
     }
 }
 
-/// What the kernel could hand out without swapping, in KiB.
+/// MemAvailable, in KiB.
 pub fn mem_available_kib() -> Result<f64> {
     Ok(meminfo_kib("MemAvailable")? as f64)
 }
 
-/// Has the kernel forget its clean caches. Only root may.
+/// Makes the kernel drop its clean caches. Needs root.
 pub fn drop_caches() -> Result<()> {
     let status = Command::new("sync").status().context("running sync")?;
     ensure!(status.success(), "sync failed");
@@ -114,7 +110,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(value)
 }
 
-/// `6.1.0` of `6.1.0-18-amd64`: what follows may name a cloud or a company.
+/// `6.1.0` of `6.1.0-18-amd64`: the suffix may name a cloud or a company.
 fn upstream_version(release: &str) -> &str {
     release.split(['-', '+']).next().unwrap_or(release)
 }

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The top of the repository, where the documents are that results are written to.
+/// The root of the repository, which has the documents that results are written to.
 fn repository() -> anyhow::Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()

@@ -1,26 +1,26 @@
-//! Waiting for what announces itself to nobody: looked at again and again, with a bound.
+//! Polling for conditions that send no event, with a time limit.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Looks until it is so, or fails when that takes longer than `bound`.
+/// Polls until the condition holds, or fails after `bound`.
 pub fn wait_until(what: &str, bound: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + bound;
     while !is_so()? {
         if Instant::now() >= deadline {
-            bail!("waited {} s in vain: {what}", bound.as_secs());
+            bail!("timed out after {} s: {what}", bound.as_secs());
         }
         pause(PAUSE);
     }
     Ok(())
 }
 
-/// Does nothing for a while, where time itself is what is waited for.
-#[expect(clippy::disallowed_methods, reason = "the one place: what is waited for here has no event")]
+/// Sleeps, for cases in which time itself has to pass.
+#[expect(clippy::disallowed_methods, reason = "the only place that sleeps: the conditions have no event")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);
 }
@@ -38,6 +38,6 @@ mod tests {
         };
         wait_until("a third look", Duration::from_secs(10), third).unwrap();
         let error = wait_until("nothing", Duration::ZERO, || Ok(false)).unwrap_err().to_string();
-        assert_eq!(error, "waited 0 s in vain: nothing");
+        assert_eq!(error, "timed out after 0 s: nothing");
     }
 }

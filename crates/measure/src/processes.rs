@@ -1,6 +1,6 @@
-//! Processes of ours, found by the binary they were started from: a copy that nobody else has.
+//! Finds our processes by the binary that they run: a private copy.
 //!
-//! A supervisor outlives its server and then belongs to nobody, so its ancestry tells nothing; the file it runs does.
+//! A supervisor outlives its server and is then reparented, so its ancestry says nothing; its executable does.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,34 +8,33 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// A process, as far as it is of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     pub pid: u32,
     pub parent: u32,
 }
 
-/// All processes there are, as one look at /proc after the other finds them.
+/// All processes in /proc.
 pub fn all() -> Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("reading /proc")? {
         let name = entry.context("reading /proc")?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that ended meanwhile is not there.
+        // It has ended in the meantime.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         found.extend(parent_in(&stat).map(|parent| Process { pid, parent }));
     }
     Ok(found)
 }
 
-/// Those among them that run this file.
+/// The processes among them that run this file.
 pub fn running(program: &Path, all: &[Process]) -> BTreeSet<u32> {
     let runs_it =
         |process: &&Process| fs::read_link(format!("/proc/{}/exe", process.pid)).is_ok_and(|exe| exe == program);
     all.iter().filter(runs_it).map(|process| process.pid).collect()
 }
 
-/// The same, and all that descend from them.
+/// The same, with all their descendants.
 pub fn tree_of(program: &Path, all: &[Process]) -> BTreeSet<u32> {
     let mut found = running(program, all);
     loop {
@@ -49,24 +48,25 @@ pub fn tree_of(program: &Path, all: &[Process]) -> BTreeSet<u32> {
     }
 }
 
-/// The parent's id, in the text of a `stat`: the second field after the name, which may hold anything but ends with the last `)`.
+/// The parent's id from the text of `stat`: the second field after the name, which may contain anything but ends with
+/// the last `)`.
 fn parent_in(stat: &str) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// What a process has in memory that is its own, with its share of what it shares, in KiB.
+/// Proportional set size, in KiB.
 pub fn pss_kib(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     kib_of(&text, "Pss:")
 }
 
-/// What a process has in memory, in KiB.
+/// Resident set size, in KiB.
 pub fn rss_kib(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     kib_of(&text, "VmRSS:")
 }
 
-/// How many descriptors a process has open.
+/// Number of open descriptors.
 pub fn descriptors(pid: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }

@@ -1,4 +1,4 @@
-//! Runs over the API, as a client sees them: begun, waited for, told things, read.
+//! Runs through the API, as a client sees them.
 
 use std::time::Duration;
 
@@ -8,16 +8,15 @@ use serde_json::{Value, json};
 use crate::http::{Ask, Client};
 use crate::patience::{pause, wait_until};
 
-/// Where runs are begun.
 pub const RUNS: &str = "/api/v1/runs";
-/// The last thing that every agent here says.
+/// The last reply of every agent here.
 pub const LAST_WORDS: &str = "It is done.";
-/// Between two looks at a run that is waited for.
+/// Interval of polling a run.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// For a run to come to something.
+/// Time limit for a run to reach a state.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The request that begins a run of a scripted agent.
+/// The request that starts a run of a scripted agent.
 pub fn request(name: &str, tools: &Value, turns: Vec<Vec<Value>>) -> String {
     let spoken = turns.into_iter().map(|calls| json!({ "calls": calls }));
     let turns: Vec<Value> = spoken.chain([json!({ "text": LAST_WORDS })]).collect();
@@ -30,13 +29,12 @@ pub fn http_call(url: &str, body: impl Into<Value>) -> Value {
     json!({ "tool": "http", "arguments": { "url": url, "body": body.into() } })
 }
 
-/// Begins one, and says its id.
+/// Starts one and returns its id.
 pub fn start(client: &mut Client, request: &str) -> Result<String> {
     let answer = client.ask(Ask::post(RUNS, request)).context("beginning a run")?.expect(201)?;
     Ok(answer.json()["id"].as_str().context("a run without an id")?.to_owned())
 }
 
-/// As it is now.
 pub fn show(client: &mut Client, id: &str) -> Result<Value> {
     Ok(client.ask(Ask::new("GET", &format!("{RUNS}/{id}"))).context("looking at a run")?.expect(200)?.json())
 }
@@ -52,7 +50,7 @@ pub fn wait_for(client: &mut Client, id: &str, state: &str) -> Result<()> {
     })
 }
 
-/// Waits until all of them have come to their end, and it is the one they should have.
+/// Waits until all of them have ended with the expected outcome.
 pub fn wait_for_all(client: &mut Client, ids: &[String]) -> Result<()> {
     for id in ids {
         wait_for(client, id, "finished")?;
@@ -63,11 +61,11 @@ pub fn wait_for_all(client: &mut Client, ids: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with how a run ended.
+/// What is wrong with a run's end.
 pub fn fault_in_end(run: &Value) -> Option<String> {
     let outcome = &run["outcome"];
     let is_right = outcome["outcome"] == "completed" && outcome["answer"]["text"] == LAST_WORDS;
-    (!is_right).then(|| format!("run {} came to another end: {outcome}", run["id"]))
+    (!is_right).then(|| format!("run {} ended differently: {outcome}", run["id"]))
 }
 
 /// All entries of a run's journal.
@@ -85,7 +83,7 @@ pub fn journal(client: &mut Client, id: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// Derives it again: the answer of the server.
+/// The server's report on a replay of the run.
 pub fn replay(client: &mut Client, id: &str) -> Result<Value> {
     Ok(client.ask(Ask::new("GET", &format!("{RUNS}/{id}/replay"))).context("replaying a run")?.expect(200)?.json())
 }

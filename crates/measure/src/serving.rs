@@ -1,7 +1,7 @@
-//! A server of ours to measure: on a free port, with a data directory of its own, and with a binary that is a copy for it alone.
+//! A server to measure: on a free port, with its own data directory and its own copy of the binary.
 //!
-//! Supervisors are meant to outlive their server, so ending the server ends nothing; by the copy they run, every one is found and ended
-//! when this goes.
+//! Supervisors outlive their server by design, so ending the server doesn't end them. They run the same copy of the
+//! binary, by which all of them are found and ended when this is dropped.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -18,9 +18,9 @@ use crate::patience::wait_until;
 use crate::processes;
 use crate::signal::{Signal, send_signal};
 
-/// For a server to say that it listens, and to stop.
+/// Time limit for a server to listen, and to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Lines of its standard output that wait for us.
+/// Maximum number of output lines read ahead.
 const LINES_AHEAD: usize = 64;
 
 /// A server that runs, unless it was killed.
@@ -55,7 +55,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Starts it again where it was. Says how long it took until it listened.
+    /// Starts it again in the same directory. Returns the time until it listened.
     pub fn start_again(&mut self) -> Result<Duration> {
         let start = Instant::now();
         let (child, said) = launch(&self.program, &self.data, &self.log, self.address.port(), &self.flags)?;
@@ -64,13 +64,13 @@ impl Serving {
         Ok(start.elapsed())
     }
 
-    /// Stops it in good order and leaves it stopped. Its sandboxes live on.
+    /// Stops it cleanly. Its sandboxes live on.
     pub fn stop(&mut self) -> Result<()> {
         send_signal(Signal::Terminate, &[self.child.id()])?;
         wait_until("a server that stops", PATIENCE, || Ok(self.child.try_wait()?.is_some()))
     }
 
-    /// A worker beside it, as a process of its own.
+    /// A worker beside it, as a separate process.
     pub fn worker(&self, flags: &[&str]) -> Result<Worker> {
         let log = File::options().create(true).append(true).open(&self.log).context("opening the server's log")?;
         let child = Command::new(&self.program)
@@ -90,39 +90,36 @@ impl Serving {
         Client::new(self.address, &self.key)
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The key that it made at its first start.
+    /// The key from its first start.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The server's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The binary that it and its supervisors run, and nobody else.
+    /// The copy of the binary that only it and its supervisors run.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Where it keeps everything.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// How many sandboxes have a control socket: those that live, owned or kept ready.
+    /// Number of control sockets: live sandboxes, owned or in the pool.
     pub fn sockets(&self) -> Result<usize> {
         let is_socket = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("sbx_");
         let entries = std::fs::read_dir(self.data.join("control")).context("reading the control sockets")?;
         Ok(entries.filter_map(Result::ok).filter(|entry| is_socket(&entry.file_name())).count())
     }
 
-    /// Waits until so many live.
+    /// Waits until that many sandboxes are live.
     pub fn wait_for_sockets(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} sandboxes alive"), PATIENCE, || Ok(self.sockets()? == count))
     }
@@ -138,13 +135,13 @@ impl Serving {
         if self.child.try_wait()?.is_none() {
             self.stop()?;
         }
-        // A supervisor that is told to end takes its sandbox with it; what is left after that is ended by force.
+        // A supervisor that gets SIGTERM ends its sandbox too; the remaining processes are killed.
         for (signal, find) in [(Signal::Terminate, processes::running as Find), (Signal::Kill, processes::tree_of)] {
             let ours: Vec<u32> = find(&self.program, &processes::all()?).into_iter().collect();
             if ours.is_empty() {
                 return Ok(());
             }
-            // Some may end before they are told to.
+            // Some may end before they get the signal.
             let _ = send_signal(signal, &ours);
             let gone = wait_until("supervisors that end", PATIENCE, || {
                 Ok(processes::tree_of(&self.program, &processes::all()?).is_empty())
@@ -161,13 +158,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         if let Err(error) = self.end_everything() {
             eprintln!("measure: {error:#}");
-            // The last resort; how it fails is told above.
+            // The last resort; the failure above is already reported.
             let _ = self.child.kill().and_then(|()| self.child.wait());
         }
     }
 }
 
-/// A worker that runs, unless it was killed. Gone when this is.
+/// A worker that runs, unless it was killed. Killed on drop.
 #[derive(Debug)]
 pub struct Worker(Child);
 
@@ -187,10 +184,9 @@ impl Drop for Worker {
     }
 }
 
-/// How processes are found.
 type Find = fn(&Path, &[processes::Process]) -> std::collections::BTreeSet<u32>;
 
-/// What a server says when it starts.
+/// The server's output at its start.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     address: SocketAddr,
@@ -212,7 +208,7 @@ fn launch(program: &Path, data: &Path, log: &Path, port: u16, flags: &[String]) 
     match listen_to(stdout) {
         Ok(said) => Ok((child, said)),
         Err(error) => {
-            // It is of no use; that it did not start is what gets told.
+            // It is useless now; the failed start is what gets reported.
             let _ = child.kill().and_then(|()| child.wait());
             let log = std::fs::read_to_string(log).unwrap_or_default();
             Err(error.context(format!("the server did not start; it logged:\n{log}")))
@@ -241,10 +237,11 @@ fn listen_to(stdout: std::process::ChildStdout) -> Result<Said> {
     }
 }
 
-/// Hands lines over while somebody takes them, and reads on when nobody does, so that the server is never stopped by a full pipe.
+/// Passes lines on while there is a receiver, and keeps reading without one, so that a full pipe never blocks the
+/// server.
 fn read_lines(reader: impl BufRead, sender: &SyncSender<String>) {
     for line in reader.lines().map_while(Result::ok) {
-        // Nobody listens any more.
+        // The receiver is gone.
         let _ = sender.try_send(line);
     }
 }

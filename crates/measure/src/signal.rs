@@ -1,18 +1,17 @@
-//! Signals to processes of ours, by their ids. Whoever calls knows that an id is still that process's.
+//! Sends signals to our processes by pid. The caller guarantees that a pid has not been reused.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a process is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// End in good order.
+    /// A clean stop.
     Terminate,
     Kill,
 }
 
-/// Signals processes through the shell, whose own `kill` is there on every system; the standard library only kills.
+/// Signals processes through the shell, whose `kill` exists on every system; the standard library can only kill.
 pub fn send_signal(signal: Signal, pids: &[u32]) -> Result<()> {
     let name = match signal {
         Signal::Terminate => "TERM",

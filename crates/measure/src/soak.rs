@@ -1,8 +1,10 @@
-//! Soak: sandboxes made and ended by the thousand on one server, then a server that dies again and again under load; at the end nothing may be
-//! left of either, and nothing that was acknowledged may be lost. Then runs, whose workers and server die: nothing may be lost or done twice.
+//! Soak: creates and ends thousands of sandboxes on one server, then kills the server repeatedly under load. In the
+//! end nothing may be left over, and nothing acknowledged may be lost. Then it kills the workers and the server of
+//! runs: nothing may be lost or done twice.
 //!
-//! What is looked at is what belongs to this server: its processes and those of its sandboxes, their cgroups, mounts and namespaces, its
-//! descriptors, its memory and its data directory. Whatever else the machine does doesn't count, so this can run beside other work.
+//! It checks everything that belongs to this server: its processes and those of its sandboxes, their cgroups, mounts
+//! and namespaces, its descriptors, its memory and its data directory. Other work on the machine doesn't count, so
+//! this can run beside it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,14 +29,14 @@ mod random;
 mod report;
 mod storm;
 
-/// The page with the last result.
+/// The page with the latest result.
 const DOCUMENT: &str = "docs/soak.md";
-/// Kept ready throughout, so that a life from the pool is soaked too. As many at each sample, so that samples compare.
+/// Size of the pool, so that sandboxes from the pool are covered too. Constant, so that samples are comparable.
 const POOL: usize = 2;
-/// How long rows of ended sandboxes are kept: short, so that the store has to forget while this goes on.
+/// Retention of ended sandboxes: short, so that the store deletes rows during the soak.
 const RETENTION: &str = "10s";
 
-/// Soaks, prints, and writes the result into the page if asked to. Fails when anything is left or lost.
+/// Runs the soak, prints, and writes the result into the page if requested. Fails if anything is left or lost.
 pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     let options = match Options::parse(arguments)? {
         Asked::Help => {

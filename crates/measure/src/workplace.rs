@@ -1,4 +1,4 @@
-//! A directory of a chore's own, gone when the chore is.
+//! A chore's own temporary directory, removed on drop.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,19 @@ use anyhow::{Context, Result};
 pub struct Workplace(PathBuf);
 
 impl Workplace {
-    /// Makes one that nobody else can write to, in the directory for what is temporary.
+    /// Creates one in the system's temporary directory that no other user can write to.
     pub fn make(chore: &str) -> Result<Self> {
         Self::make_in(&std::env::temp_dir(), chore)
     }
 
-    /// The same elsewhere.
+    /// The same in another directory.
     pub fn make_in(directory: &Path, chore: &str) -> Result<Self> {
         let path = directory.join(format!("saggar-{chore}-{}", std::process::id()));
-        // Searchable by others: a container's root, mapped or not, has to walk through it to its root directory.
+        // Other users may pass through it: a container's root, mapped or not, has to reach its root directory.
         std::fs::DirBuilder::new().mode(0o711).create(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

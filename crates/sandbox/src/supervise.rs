@@ -51,13 +51,17 @@ pub fn supervise() -> ExitCode {
         .and_then(|signals| Supervised::make(start, signals));
     match outcome {
         Ok(supervised) => {
-            // The starter may be gone; the sandbox exists anyway, and will be found.
-            let _ = starter.tell(&Reply::Ready(Box::new(supervised.hold.describe())));
+            // If the starter died before it heard of this sandbox, another process may already have recorded that there is none. So
+            // the sandbox ends, in the same order as on any SIGTERM. Once the starter has heard, others find the sandbox by its socket.
+            if starter.tell(&Reply::Ready(Box::new(supervised.hold.describe()))).is_err() {
+                let asked = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+                debug_assert!(asked.is_ok(), "{asked:?}");
+            }
             drop(starter);
             supervised.hold()
         }
         Err(problem) => {
-            // As above; then there is no sandbox to find.
+            // The starter may be gone; then there is nothing to be found.
             let _ = starter.tell(&Reply::Error(problem));
             ExitCode::FAILURE
         }

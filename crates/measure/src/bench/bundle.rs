@@ -1,7 +1,7 @@
-//! The bundle that runc runs: its own template, with the host's programs in it and the boundary Saggar has by default.
+//! The bundle that runc runs: its own template, with the host's programs and Saggar's default boundary.
 //!
-//! The template is what `runc spec` writes, so runc is measured as its makers would have it. Added are the namespaces and
-//! limits that a Saggar sandbox has too. Left as in the template, which has none: seccomp. That is in runc's favour.
+//! The template is the output of `runc spec`, so runc is measured as its makers intend. The namespaces and limits of
+//! a Saggar sandbox are added. The template has no seccomp filter and none is added, which is in runc's favour.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,15 +11,14 @@ use serde_json::{Value, json};
 
 use super::contender::PROGRAM;
 
-/// Where programs and their libraries are; in a merged-/usr system all but the first are links into it.
+/// Directories with programs and libraries; on a merged-/usr system all but the first are links into it.
 const TREES: &[&str] = &["usr", "bin", "lib", "lib64"];
 
-/// A bundle on disk.
 #[derive(Debug)]
 pub struct Bundle(PathBuf);
 
 impl Bundle {
-    /// Makes one in a new directory.
+    /// Creates one in a new directory.
     pub fn make(runc: &Path, directory: &Path) -> Result<Self> {
         let rootfs = directory.join("rootfs");
         std::fs::create_dir_all(&rootfs).context("creating the bundle")?;
@@ -33,13 +32,13 @@ impl Bundle {
         Ok(Self(directory.to_owned()))
     }
 
-    /// The bundle's directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-/// Puts the links of the host's top directory, and a place for each real tree, into the root. Returns the latter.
+/// Puts the links of the host's top directory, and a mount point for each real tree, into the root. Returns the mount
+/// points.
 fn fill(rootfs: &Path) -> Result<Vec<String>> {
     let mut bound = Vec::new();
     for name in TREES {
@@ -73,7 +72,7 @@ fn adapt(config: &mut Value, bound: &[String]) -> Result<()> {
         }
     }
     let linux = object(config, "/linux")?;
-    // The simplest map there is; runc may then own its root directory without a change of owner.
+    // The simplest map: runc may then own its root directory without a change of owner.
     let identity = json!([{ "containerID": 0, "hostID": 0, "size": 65536 }]);
     linux.insert("uidMappings".into(), identity.clone());
     linux.insert("gidMappings".into(), identity);

@@ -1,6 +1,7 @@
-//! The contenders: the same program, bare and in each kind of sandbox, as each one's documentation would have it run.
+//! The contenders: the same program, bare and in each kind of sandbox, started as each one's documentation
+//! recommends.
 //!
-//! A contender that can't run here is an [`Absence`] with the reason, never just left out.
+//! A contender that can't run here is an [`Absence`] with the reason; it is never left out silently.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use anyhow::{Result, bail, ensure};
 use super::bundle::Bundle;
 use super::options::Options;
 
-/// What every contender runs.
+/// The program that every contender runs.
 pub const PROGRAM: &str = "/bin/true";
 
 /// One way to run the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
-    /// Without any sandbox: the floor.
+    /// Without a sandbox: the lower bound.
     Bare,
-    /// Ours, with everything on.
+    /// Ours, with everything enabled.
     Saggar,
-    /// The lightest of the peers.
+    /// The lightest peer.
     Bubblewrap,
-    /// What most containers are made by.
+    /// The runtime of most containers.
     Runc,
 }
 
@@ -31,7 +32,7 @@ impl Contender {
     /// In the order of the tables.
     pub const ALL: [Self; 4] = [Self::Bare, Self::Saggar, Self::Bubblewrap, Self::Runc];
 
-    /// As a column is headed.
+    /// The column's heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -41,7 +42,7 @@ impl Contender {
         }
     }
 
-    /// What is timed, for people to read.
+    /// The measured command line, for people.
     pub fn command_line(self) -> &'static str {
         match self {
             Self::Bare => "/bin/true",
@@ -52,23 +53,22 @@ impl Contender {
     }
 }
 
-/// How to start a contender, again and again.
+/// Starts a contender repeatedly.
 #[derive(Debug)]
 pub struct Launcher {
     pub contender: Contender,
-    /// How often in a round.
+    /// Number of runs per round.
     pub runs: usize,
-    /// The program and its arguments.
     argv: Vec<OsString>,
 }
 
 impl Launcher {
-    /// Of a command line that is the same for each run, but for a name of its own where the contender wants one.
+    /// The command line is the same for each run, except for a unique name if the contender needs one.
     pub fn new(contender: Contender, runs: usize, argv: Vec<OsString>) -> Self {
         Self { contender, runs, argv }
     }
 
-    /// The command of one run. `serial` must differ from that of any other.
+    /// The command of one run. `serial` must be unique.
     pub fn command(&self, serial: usize) -> Command {
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -78,7 +78,7 @@ impl Launcher {
         command
     }
 
-    /// Runs once, untimed: for the caches, and to learn whether it works here at all.
+    /// Runs once, untimed: warms the caches and shows whether it works here.
     fn try_out(&self) -> Result<()> {
         let output = self.command(usize::MAX).stderr(Stdio::piped()).output()?;
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -88,27 +88,26 @@ impl Launcher {
     }
 }
 
-/// A contender that is not measured, and why.
+/// A contender that is not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
     pub contender: Contender,
-    /// Why, and what to do.
+    /// The reason, and what to do about it.
     pub reason: String,
 }
 
-/// Who takes part.
 #[derive(Debug)]
 pub struct Field {
-    /// Those that run, in the order of the tables.
+    /// Contenders that run, in the order of the tables.
     pub launchers: Vec<Launcher>,
-    /// Those that don't.
+    /// Contenders that don't.
     pub absences: Vec<Absence>,
-    /// What the peers call themselves.
+    /// Versions of the peers.
     pub versions: Vec<String>,
 }
 
 impl Field {
-    /// Finds the contenders and tries each out. `workplace` is where files for them go. The bare program and ours must run.
+    /// Finds the contenders and tries each. Their files go to `workplace`. The bare program and ours must run.
     pub fn gather(saggar: &Path, options: &Options, workplace: &Path) -> Result<Self> {
         let mut field = Self { launchers: Vec::new(), absences: Vec::new(), versions: Vec::new() };
         for contender in Contender::ALL {
@@ -160,7 +159,7 @@ fn launcher(
     Ok((launcher, version))
 }
 
-/// Looks where root's programs are too: an ordinary user's PATH doesn't have them.
+/// Also searches root's directories, which are not in an ordinary user's PATH.
 fn find(name: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));

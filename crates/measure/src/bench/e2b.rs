@@ -1,7 +1,7 @@
-//! What E2B's own client costs here: a life through it, beside the same life through our own API, and many creates at once.
+//! The cost of E2B's own client: a life cycle through it, compared with our own API, and many concurrent creates.
 //!
-//! Most of the time that a call takes through that client is the client's. So the same calls also go to a stub that answers at once,
-//! and only what is left when that is taken away is held against our own API.
+//! Most of the time of a call is spent in the client itself. So the same calls also go to a stub that answers at
+//! once, and only the difference is compared with our own API.
 
 use std::path::Path;
 
@@ -24,15 +24,15 @@ mod stub;
 
 /// What the client runs for `commands.run("true")`.
 const COMMAND: [&str; 4] = ["/bin/bash", "-l", "-c", "true"];
-/// Creates at once.
+/// Number of concurrent creates.
 const AT_ONCE: usize = 100;
 
-/// What takes turns.
+/// The contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Create, run and kill through E2B's client.
     Client,
-    /// The same to what answers at once.
+    /// The same against the stub.
     Stub,
     /// The same through our own API.
     Native,
@@ -50,7 +50,7 @@ impl Way {
     }
 }
 
-/// Many creates at once, in ms.
+/// Concurrent creates, in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Burst {
     median: f64,
@@ -58,17 +58,16 @@ struct Burst {
     failed: usize,
 }
 
-/// What was measured.
 #[derive(Debug)]
 struct Measured {
     rounds: Vec<Round<Way>>,
     bursts: Vec<Burst>,
-    /// Runs of each in a round.
+    /// Runs of each contender per round.
     runs: usize,
 }
 
 impl Measured {
-    /// Our share of the time through the client, over the time of our own API, a round each.
+    /// Our share of the time through the client, relative to the time of our own API; one value per round.
     fn shares(&self) -> Vec<f64> {
         let share =
             |round: &Round<Way>| Some(round.ratio(Way::Client, Way::Native)? - round.ratio(Way::Stub, Way::Native)?);
@@ -79,14 +78,14 @@ impl Measured {
         self.bursts.iter().map(|burst| burst.p99 / burst.median).collect()
     }
 
-    /// None may fail, so what counts is the worst round.
+    /// None may fail, so the worst round counts.
     fn failures(&self) -> Spread {
         let failed = Spread::of(&self.bursts.iter().map(|burst| burst.failed as f64).collect::<Vec<_>>());
         Spread { median: failed.max, ..failed }
     }
 }
 
-/// Measures all of it. `root` is where the tests of the client are.
+/// `root` is the repository, which has the client's tests.
 pub fn measure(options: &Options, saggar: &Path, root: &Path) -> Result<Report> {
     let workplace = Workplace::make("bench-e2b").context("making a directory for the benchmark")?;
     let mut python = Python::start(saggar, root).context("starting E2B's client")?;

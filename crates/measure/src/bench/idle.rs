@@ -1,7 +1,7 @@
-//! What an idle sandbox costs: the drop of MemAvailable over many of them, less that over as many bare programs.
+//! The cost of an idle sandbox: the drop of MemAvailable for many of them, minus the drop for as many bare programs.
 //!
-//! MemAvailable counts everything a sandbox makes the kernel hold, which no sum over processes does. It is noisy, hence the
-//! many sandboxes and the several rounds. A sandbox counts as started when its own event says so.
+//! MemAvailable covers everything that a sandbox makes the kernel hold, which no sum over processes does. It is
+//! noisy, hence the many sandboxes and several rounds. A sandbox counts as started when its event says so.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -19,35 +19,34 @@ use crate::signal::{Signal, send_signal};
 
 /// Idle for longer than any round takes.
 const IDLE_PROGRAM: &[&str] = &["/bin/sleep", "1000"];
-/// All of them start, or end, within this.
+/// All of them start, or end, within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The kernel adds its per-CPU counts of pages up once a second; before that, a reading of MemAvailable is off.
+/// The kernel sums its per-CPU page counters once a second; before that, MemAvailable is inaccurate.
 const SETTLING: Duration = Duration::from_millis(1200);
-/// Event lines read ahead of us.
+/// Maximum number of event lines read ahead.
 const EVENTS_AHEAD: usize = 64;
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Idle {
-    /// How many at once.
+    /// Number of concurrent sandboxes.
     pub sandboxes: usize,
-    /// Whether the kernel dropped its caches before each reading.
+    /// Whether the kernel's caches were dropped before each reading.
     pub caches_were_dropped: bool,
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<IdleRound>,
 }
 
-/// By how much MemAvailable fell, in KiB each.
+/// The drop of MemAvailable per program, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleRound {
-    /// For a program in a sandbox.
+    /// With a sandbox.
     pub sandboxed_kib: f64,
-    /// For the program alone.
+    /// Without one.
     pub bare_kib: f64,
 }
 
 impl IdleRound {
-    /// What the sandbox costs above its program.
+    /// The cost of the sandbox alone.
     pub fn cost_kib(self) -> f64 {
         self.sandboxed_kib - self.bare_kib
     }
@@ -60,14 +59,13 @@ impl Idle {
     }
 }
 
-/// Starts and ends them, as many rounds as asked.
 pub fn measure(saggar: &Path, options: &Options, workplace: &Path) -> Result<Idle> {
     let count = options.idle_sandboxes;
     let mut rounds = Vec::new();
     for round in 0..options.idle_rounds {
         eprintln!("bench: idle round {} of {}", round + 1, options.idle_rounds);
         let sandboxed = || sandboxed_drop(saggar, &workplace.join(format!("events-{round}")), options);
-        // Each goes first in turn: the second finds the kernel's caches filled by the first.
+        // Both take turns to be first: the second finds the kernel's caches filled by the first.
         let (sandboxed_kib, bare_kib) = if round % 2 == 0 {
             let sandboxed = sandboxed()?;
             (sandboxed, bare_drop(options)?)
@@ -107,7 +105,7 @@ fn bare_drop(options: &Options) -> Result<f64> {
     Ok(before - after)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel's once-a-second sum announces itself to nobody")]
+#[expect(clippy::disallowed_methods, reason = "the kernel sends no event when it sums its counters")]
 fn settled_reading(options: &Options) -> Result<f64> {
     if options.drops_caches {
         drop_caches()?;
@@ -116,7 +114,7 @@ fn settled_reading(options: &Options) -> Result<f64> {
     mem_available_kib()
 }
 
-/// Processes that are all ended when this goes, whatever the reason.
+/// Processes that are all killed on drop.
 #[derive(Debug, Default)]
 struct Crowd(Vec<Child>);
 
@@ -143,13 +141,13 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Reached only on the way out of a failure, which is what gets told.
+            // Reached only after a failure, which is what gets reported.
             let _ = child.kill().and_then(|()| child.wait());
         }
     }
 }
 
-/// What an event line says of its sandbox, of the two things of interest.
+/// The two events of a sandbox that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happening {
     Started,
@@ -167,7 +165,7 @@ impl Happening {
     }
 }
 
-/// The events of all sandboxes of a round, through one named pipe: a line is short enough to be written whole.
+/// The events of all sandboxes of a round, through one named pipe: lines are short enough to be written atomically.
 struct Events {
     happenings: Receiver<Happening>,
     count: usize,
@@ -177,7 +175,7 @@ impl Events {
     fn open(fifo: &Path, count: usize) -> Result<Self> {
         let status = Command::new("mkfifo").args(["-m", "600"]).arg(fifo).status().context("running mkfifo")?;
         ensure!(status.success(), "mkfifo failed");
-        // Opened for writing too, so that it has no end while one sandbox is gone and the next not there yet.
+        // Opened for writing too, so that it has no end of file between two sandboxes.
         let pipe = File::options().read(true).write(true).open(fifo).context("opening the events pipe")?;
         let (sender, happenings) = sync_channel(EVENTS_AHEAD);
         let read = move || {

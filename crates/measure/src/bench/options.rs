@@ -1,45 +1,42 @@
-//! What the benchmark is asked to do.
+//! The benchmark's command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What `--help` prints.
+/// Output of `--help`.
 pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
-  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same by E2B's client) or
-                    `runs` (durable runs); all without it
-  --rounds N        interleaved rounds of timing (7; at least 5 for a ratio worth telling)
+  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client) or
+                    `runs` (durable runs); default: all
+  --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
-  --idle N          idle sandboxes to start at once (50; 0 leaves memory out)
+  --idle N          idle sandboxes to start at once (50; 0 skips the measurement of memory)
   --idle-rounds N   times to do that (3)
-  --many N          sandboxes alive at once on a server (1000; 0 leaves that out)
+  --many N          sandboxes alive at once on a server (1000; 0 skips it)
   --many-rounds N   times to do that (5)
   --creates N       creates timed with few and with many alive (200)
-  --transfer MIB    size of the file that goes up and down (1024; 0 leaves that out)
-  --at-once N       durable runs at once, beside the peers (50)
+  --transfer MIB    size of the uploaded and downloaded file (1024; 0 skips it)
+  --at-once N       concurrent durable runs, compared with the peers (50)
   --steps N         steps of each of them (100)
-  --long N          steps of a long run (10000; 0 leaves that out)
+  --long N          steps of a long run (10000; 0 skips it)
   --parked N        parked runs while the server is killed (1000)
   --failovers N     kills of a worker, and as many of the server (10)
-  --drop-caches     before each reading of memory, have the kernel drop its caches (root; disturbs the machine)
-  --saggar PATH     the binary to measure (else the release build, made first)
+  --drop-caches     drop the kernel's caches before each reading of memory (root; disturbs the machine)
+  --saggar PATH     the binary to measure (default: builds a release)
   --write           put the numbers into docs/benchmarks.md, those of durable runs into docs/durability.md
-  --check           fail when a target is missed
+  --check           fail if a target is missed
 ";
 
-/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// How to call it.
     Help,
     Run(Options),
 }
 
-/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Run,
@@ -50,34 +47,33 @@ pub enum Part {
     Runs,
 }
 
-/// How to measure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which part, if not all.
+    /// `None` means all parts.
     pub only: Option<Part>,
     /// Rounds of timing.
     pub rounds: usize,
-    /// Runs of a contender in a round.
+    /// Runs of a contender per round.
     pub runs: usize,
-    /// Runs of runc in a round.
+    /// Runs of runc per round.
     pub runc_runs: usize,
-    /// Idle sandboxes at once; none when 0.
+    /// Concurrent idle sandboxes; 0 skips the measurement.
     pub idle_sandboxes: usize,
-    /// How often to start them.
+    /// Rounds with idle sandboxes.
     pub idle_rounds: usize,
-    /// Sandboxes alive at once on a server; left out when 0.
+    /// Sandboxes alive at once on a server; 0 skips the measurement.
     pub many: usize,
-    /// How often to have so many.
+    /// Rounds with that many.
     pub many_rounds: usize,
-    /// Creates timed with few alive, and with many.
+    /// Timed creates with few alive, and with many.
     pub creates: usize,
-    /// MiB of the file that goes up and down; left out when 0.
+    /// Size of the transferred file in MiB; 0 skips the measurement.
     pub transfer_mib: usize,
-    /// Durable runs at once.
+    /// Concurrent durable runs.
     pub at_once: usize,
     /// Steps of each of them.
     pub steps: usize,
-    /// Steps of a long run; left out when 0.
+    /// Steps of a long run; 0 skips the measurement.
     pub long: usize,
     /// Parked runs while the server is killed.
     pub parked: usize,
@@ -85,7 +81,7 @@ pub struct Options {
     pub failovers: usize,
     /// Whether the kernel's caches are dropped before each reading of memory.
     pub drops_caches: bool,
-    /// The binary, if it is not to be built.
+    /// The binary; `None` builds it.
     pub saggar: Option<PathBuf>,
     /// Whether the page is written.
     pub writes: bool,
@@ -120,7 +116,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads a command line.
     pub fn parse(arguments: &[&str]) -> Result<Asked> {
         let mut options = Self::default();
         let mut rest = arguments.iter().copied();
@@ -152,11 +147,10 @@ impl Options {
         let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, .. } =
             options;
         let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers];
-        ensure!(!counts.contains(&0), "of nothing there is no median: rounds and runs start at 1");
+        ensure!(!counts.contains(&0), "a median needs at least one value: rounds and runs start at 1");
         Ok(Asked::Run(options))
     }
 
-    /// Whether this part is wanted.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }
@@ -168,13 +162,13 @@ fn part(name: &str) -> Result<Part> {
         "server" => Ok(Part::Server),
         "e2b" => Ok(Part::E2b),
         "runs" => Ok(Part::Runs),
-        _ => bail!("--only takes run, server, e2b or runs, and \"{name}\" is none of them"),
+        _ => bail!("--only takes run, server, e2b or runs, not \"{name}\""),
     }
 }
 
 fn number(flag: &str, given: Option<&str>) -> Result<usize> {
     let text = value(flag, given)?;
-    usize::from_str(text).with_context(|| format!("{flag} takes a number, and \"{text}\" is none"))
+    usize::from_str(text).with_context(|| format!("{flag} takes a number, not \"{text}\""))
 }
 
 fn value<'a>(flag: &str, given: Option<&'a str>) -> Result<&'a str> {

@@ -1,4 +1,4 @@
-//! The report: everything that was measured, as Markdown that reads well on a terminal too.
+//! The report as Markdown that is also readable on a terminal.
 
 use std::fmt::Write;
 
@@ -10,17 +10,16 @@ use super::table::Table;
 use super::target::{self, Target};
 use crate::machine::{Load, Machine};
 
-/// What stands for a number that was not taken.
+/// Stands for a missing number.
 pub const NOTHING: &str = "—";
 
-/// One benchmark, done.
 #[derive(Debug)]
 pub struct Report {
     pub targets: Vec<Target>,
     machine: Machine,
     versions: Vec<String>,
     absences: Vec<Absence>,
-    /// Runs of each contender in a round.
+    /// Runs of each contender per round.
     runs: Vec<(Contender, usize)>,
     rounds: Vec<Round>,
     idle: Option<Idle>,
@@ -28,7 +27,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together. `loads` are those before and after.
+    /// `loads` are the load averages before and after.
     pub fn new(machine: Machine, field: Field, rounds: Vec<Round>, idle: Option<Idle>, loads: [Load; 2]) -> Self {
         let Field { launchers, absences, versions } = field;
         let reason = |contender: Contender| {
@@ -40,7 +39,6 @@ impl Report {
         Self { targets, machine, versions, absences, runs, rounds, idle, loads }
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let mut sections = vec![self.circumstances(), target::table(&self.targets).to_string(), self.time_section()];
         sections.extend(self.idle.as_ref().map(idle_section));
@@ -88,7 +86,7 @@ impl Report {
     }
 }
 
-/// When, where and how busy it was there, as lines of a list.
+/// Date, machine and load, as lines of a list.
 pub fn circumstances(machine: &Machine, [before, after]: [Load; 2]) -> String {
     let lines = [
         format!("- measured on {}, with `make bench`", machine.date),
@@ -98,11 +96,11 @@ pub fn circumstances(machine: &Machine, [before, after]: [Load; 2]) -> String {
     lines.join("\n")
 }
 
-/// Which ratios have a column, in this order.
+/// The ratios that have a column, in this order.
 const RATIOS: [(Contender, Contender); 2] =
     [(Contender::Saggar, Contender::Bubblewrap), (Contender::Runc, Contender::Saggar)];
 
-/// The median, and how far it reaches.
+/// The median with p10 and p90.
 pub fn summary_text(Summary { p10, median, p90 }: Summary) -> String {
     format!("{median:.2} ({p10:.2}..{p90:.2})")
 }

@@ -1,4 +1,4 @@
-//! Rounds: each contender many times over, taking turns run by run, so that a change of weather hits them all.
+//! Rounds: the contenders take turns run by run, so that changes of the machine's load affect all of them.
 
 use std::time::Instant;
 
@@ -11,24 +11,23 @@ use super::watchdog::Watchdog;
 /// Runs of each contender before anything is timed.
 const WARM_UP_RUNS: usize = 5;
 
-/// What one round measured, in milliseconds, of each contender that took part.
+/// One round's results, in milliseconds, of each contender that took part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round<C = Contender> {
     summaries: Vec<(C, Summary)>,
 }
 
 impl<C: Copy + PartialEq> Round<C> {
-    /// From what was measured.
     pub fn new(summaries: Vec<(C, Summary)>) -> Self {
         Self { summaries }
     }
 
-    /// Of one contender, if it took part.
+    /// `None` if the contender did not take part.
     pub fn of(&self, contender: C) -> Option<Summary> {
         self.summaries.iter().find(|(name, _)| *name == contender).map(|(_, summary)| *summary)
     }
 
-    /// How many times longer one takes than another, by their medians.
+    /// The ratio of two contenders' medians.
     pub fn ratio(&self, of: C, to: C) -> Option<f64> {
         Some(self.of(of)?.median / self.of(to)?.median)
     }
@@ -41,8 +40,8 @@ pub fn measure(launchers: &[Launcher], rounds: usize) -> Result<Vec<Round>> {
     take_turns(&turns, rounds, |turn, serial| time_one(&launchers[turn], serial, &watchdog))
 }
 
-/// The same of anything that can be timed: `turns` are the contenders with their runs in a round, `time` gets the place of one in there and
-/// a number that comes once.
+/// The same for anything that can be timed. `turns` are the contenders with their runs per round; `time` gets the
+/// index of a contender and a unique number.
 pub fn take_turns<C: Copy + PartialEq>(
     turns: &[(C, usize)],
     rounds: usize,
@@ -83,10 +82,10 @@ pub fn time_one(launcher: &Launcher, serial: usize, watchdog: &Watchdog) -> Resu
     }
 }
 
-/// Whose turn it is, run by run: contender `i` gets `runs[i]` turns, spread evenly over the round.
+/// The order of turns: contender `i` gets `runs[i]` turns, spread evenly over the round.
 ///
-/// The order within a lap goes through all there are, so that nobody always follows the same one: what a sandbox leaves the
-/// kernel to tear down in the background slows whoever is next.
+/// Successive laps use all possible orders, so that no contender always follows the same one: a sandbox leaves work
+/// to the kernel that slows down the next contender.
 fn schedule(round: usize, runs: &[usize]) -> Vec<usize> {
     let laps = runs.iter().copied().max().unwrap_or(0);
     let mut turns = Vec::with_capacity(runs.iter().sum());
@@ -97,11 +96,11 @@ fn schedule(round: usize, runs: &[usize]) -> Vec<usize> {
     turns
 }
 
-/// Has no factor in common with the number of orders of up to six contenders, nor with that of laps between the turns of a
-/// rare one: so every order comes, for the rare one too.
+/// Coprime to the number of orders of up to six contenders, and to the number of laps between the turns of a rare
+/// one, so that every order occurs for the rare one too.
 const ORDER_STRIDE: usize = 7;
 
-/// One of all orders of `count` things, by its number, which starts again when they are through.
+/// The `number`th permutation of `count` things, modulo their number.
 fn order(count: usize, mut number: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..count).collect();
     let mut order = Vec::with_capacity(count);

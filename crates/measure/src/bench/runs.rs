@@ -1,7 +1,8 @@
-//! What a durable step costs: many runs at once beside the peers, one alone beside the disk, a long one, and one whose worker is killed.
+//! The cost of a durable step: many concurrent runs compared with peers, one run compared with the disk, a long run,
+//! and recovery after kills.
 //!
-//! Everything goes through the front door: a real server, runs begun over its API, a tool that is called by HTTP. The peers do the same
-//! work as their documentation would have it done, on the same disk, with their defaults.
+//! Everything goes through the public interface: a real server, runs started over its API, a tool called over HTTP.
+//! The peers do the same work as their documentation recommends, on the same disk, with their defaults.
 
 use std::path::Path;
 
@@ -20,10 +21,10 @@ mod long;
 mod report;
 mod restate;
 
-/// On the disk: a directory for what is temporary may be in memory, where durable means nothing.
+/// On a disk: a temporary directory may be in memory, where durability costs nothing.
 const DISK: &str = "/var/tmp";
 
-/// Measures all of it. `peers` is where `scripts/setup.sh bench` puts them.
+/// `peers` is the directory into which `scripts/setup.sh bench` installs them.
 pub fn measure(options: &Options, saggar: &Path, peers: &Path) -> Result<Report> {
     let workplace =
         Workplace::make_in(Path::new(DISK), "bench-runs").context("making a directory for the benchmark")?;
@@ -40,7 +41,7 @@ pub fn measure(options: &Options, saggar: &Path, peers: &Path) -> Result<Report>
     Ok(Report::new(machine, crowd, alone, long, failover, [load_before, load_after]))
 }
 
-/// How a server is started here: quiet, without sandboxes kept ready, and with a tool that it may call.
+/// Flags of a server here: quiet, without a pool, and with a tool that it may call.
 fn flags(tool: &str) -> [&str; 6] {
     ["--log", "warn", "--pool-max", "0", "--http-allowed", tool]
 }

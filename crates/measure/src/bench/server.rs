@@ -1,7 +1,8 @@
-//! What a sandbox costs over HTTP: made, used and ended; a command in one that runs; a thousand at once; a file up and down.
+//! The cost of a sandbox over HTTP: its life cycle, a command in a running one, a thousand at once, and file
+//! transfers.
 //!
-//! Servers run on loopback with keys, as they do by default, and the client keeps one connection alive. What is judged are ratios to
-//! what the same machine does without a server, taken in turns, as in the rest of the benchmark.
+//! Servers run on loopback with keys, as by default, and the client keeps one connection alive. The targets are
+//! ratios to the same machine without a server, measured in turns, as in the rest of the benchmark.
 
 use std::path::Path;
 
@@ -18,7 +19,6 @@ mod many;
 mod report;
 mod transfer;
 
-/// Measures all of it.
 pub fn measure(options: &Options, saggar: &Path) -> Result<Report> {
     let workplace = Workplace::make("bench-server").context("making a directory for the benchmark")?;
     let field = Field::gather(saggar, options, workplace.path()).context("gathering what to compare")?;

@@ -1,15 +1,13 @@
-//! Order statistics: robust against the one run that met a page fault or another tenant, unlike a mean.
+//! Order statistics: unlike a mean, robust against single runs that were disturbed.
 //!
-//! Every function takes at least one value; the options see to it that there is a run in each round.
+//! Every function needs at least one value; the options guarantee one run per round.
 
-/// The middle of a sample, and how far it reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// A tenth is below.
+    /// 10th percentile.
     pub p10: f64,
-    /// Half is below.
     pub median: f64,
-    /// A tenth is above.
+    /// 90th percentile.
     pub p90: f64,
 }
 
@@ -21,10 +19,9 @@ impl Summary {
     }
 }
 
-/// One figure per round: their median, and the worst and the best of them.
+/// One value per round: their median, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one.
     pub median: f64,
     pub min: f64,
     pub max: f64,
@@ -38,12 +35,11 @@ impl Spread {
     }
 }
 
-/// The value that one in a hundred is above.
+/// 99th percentile.
 pub fn p99(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.99)
 }
 
-/// Half is below.
 pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
@@ -54,9 +50,9 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below which a fraction `at` of them lies, on the straight line between the two nearest.
+/// The quantile `at`, interpolated linearly between the two nearest values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
-    assert!(!sorted.is_empty(), "of nothing there is no quantile");
+    assert!(!sorted.is_empty(), "a quantile needs at least one value");
     assert!((0.0..=1.0).contains(&at), "a quantile is a fraction");
     let position = at * (sorted.len() - 1) as f64;
     let (below, above) = (position.floor() as usize, position.ceil() as usize);

@@ -1,8 +1,8 @@
-//! Tables in Markdown, padded so that they can be read without rendering too.
+//! Markdown tables, padded so that they are readable without rendering too.
 
 use std::fmt;
 
-/// Rows of text under a head. The first column is flush left, the others flush right.
+/// The first column is left-aligned, the others right-aligned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     head: Vec<String>,
@@ -10,7 +10,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
     pub fn new(head: impl IntoIterator<Item: Into<String>>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Targets: what was promised, and whether what was measured keeps it.
+//! Targets, and whether the measurements meet them.
 
 use super::contender::Contender;
 use super::idle::Idle;
@@ -7,45 +7,39 @@ use super::rounds::Round;
 use super::statistics::Spread;
 use super::table::Table;
 
-/// How many times bubblewrap's time a run may take.
+/// Maximum ratio of our time to bubblewrap's.
 const OVER_BUBBLEWRAP_MAX: f64 = 1.0;
-/// How many times as long runc has to take.
+/// Minimum ratio of runc's time to ours.
 const RUNC_OVER_MIN: f64 = 6.0;
-/// What an idle sandbox may cost, in MiB.
+/// Maximum cost of an idle sandbox, in MiB.
 const IDLE_MIB_MAX: f64 = 2.0;
 
-/// A promise, and what became of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// What is promised.
     pub name: &'static str,
     pub bound: Bound,
-    /// The unit of the numbers, with the space before it if it has one.
+    /// The unit of the numbers, with a leading space if it has one.
     pub unit: &'static str,
-    /// One figure per round, summed up; or why there is none.
+    /// One value per round, summarised; or why there is none.
     pub measured: Result<Spread, String>,
 }
 
-/// On which side of a number to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// No more than.
     AtMost(f64),
-    /// No less than.
     AtLeast(f64),
 }
 
-/// How a promise fared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The median over rounds keeps it.
+    /// The median over rounds meets the target.
     Met,
     Missed,
     NotMeasured,
 }
 
 impl Target {
-    /// All of them. `absent` says why a contender is not among the rounds.
+    /// `absent` says why a contender did not take part.
     pub fn all(rounds: &[Round], idle: Option<&Idle>, absent: impl Fn(Contender) -> String) -> Vec<Self> {
         let ratios = |of: Contender, to: Contender, peer: Contender| {
             let ratios: Option<Vec<f64>> = rounds.iter().map(|round| round.ratio(of, to)).collect();
@@ -80,7 +74,7 @@ impl Target {
         ]
     }
 
-    /// Whether the median over rounds keeps the promise.
+    /// Whether the median over rounds meets the target.
     pub fn verdict(&self) -> Verdict {
         match &self.measured {
             Ok(spread) if self.bound.holds(spread.median) => Verdict::Met,
@@ -89,7 +83,7 @@ impl Target {
         }
     }
 
-    /// In words: a narrow result says that it is one.
+    /// The verdict as text; says so if not every round agrees.
     pub fn verdict_text(&self) -> String {
         let is_split = |spread: &Spread| self.bound.holds(spread.min) != self.bound.holds(spread.max);
         let but = if self.measured.as_ref().is_ok_and(is_split) { ", not in every round" } else { "" };
@@ -102,7 +96,6 @@ impl Target {
         }
     }
 
-    /// The bound, as text.
     pub fn bound_text(&self) -> String {
         match self.bound {
             Bound::AtMost(limit) => format!("≤ {limit}{}", self.unit),
@@ -111,7 +104,7 @@ impl Target {
     }
 }
 
-/// All of them, with how each fared.
+/// All targets with their verdicts.
 pub fn table(targets: &[Target]) -> Table {
     let mut table = Table::new(["target", "promised", "measured", "min..max over rounds", "verdict"]);
     for target in targets {

@@ -1,7 +1,7 @@
-//! A watchdog: ends the one process being timed if it hangs, so that a benchmark left alone comes to an end.
+//! A watchdog: kills the timed process if it hangs, so that an unattended benchmark ends.
 //!
-//! It costs the timed path two stores to memory. A pid is given to it only while its process is not yet waited for, so it
-//! can't be another's.
+//! It costs the timed path two stores to memory. It has a pid only while the process has not been waited for, so the
+//! pid can't be reused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -15,7 +15,7 @@ use crate::signal::{Signal, send_signal};
 
 /// No contender takes a hundredth of this.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// In the place of a pid: there is nothing to watch.
+/// Stands for a pid when nothing is watched.
 const NOBODY: u32 = 0;
 
 /// Watches from a thread, until it is dropped.
@@ -30,7 +30,7 @@ pub struct Watchdog {
 #[derive(Debug)]
 struct Watched {
     pid: AtomicU32,
-    /// Counts up with each process, so that one that hangs is told from the next with the same pid.
+    /// Incremented for each process, to tell a hanging process from the next one with the same pid.
     generation: AtomicU32,
 }
 
@@ -56,13 +56,12 @@ impl Watchdog {
         Ok(Self { watched, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// From now on this process is watched, until [`Watchdog::leave`].
+    /// Watches this process until [`Watchdog::leave`].
     pub fn watch(&self, pid: u32) {
         self.watched.generation.fetch_add(1, SeqCst);
         self.watched.pid.store(pid, SeqCst);
     }
 
-    /// Nothing is watched any more.
     pub fn leave(&self) {
         self.watched.pid.store(NOBODY, SeqCst);
     }
@@ -72,7 +71,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It holds nothing of worth; if it panicked, that was printed.
+            // It holds no state; if it panicked, that was printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The measured part of the page: when, on what, by which commands, and a table of verdicts with what is behind each.
+//! The measured part of the page: date, machine, commands, and a table of verdicts with the reasons.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,10 +10,9 @@ use super::results::{CaseResult, Results, is_open};
 use super::verdict::{Judged, Verdict, judge};
 use crate::machine::Machine;
 
-/// Members named of one case before the rest is only counted.
+/// Number of members named per case; the rest is only counted.
 const MEMBERS_SHOWN: usize = 6;
 
-/// Everything the page is made of.
 pub struct Page<'a> {
     pub machine: &'a Machine,
     pub peers: &'a Peers,
@@ -49,12 +48,12 @@ impl Page<'_> {
     fn portable(&self) -> impl Iterator<Item = &CaseResult> {
         let is_portable =
             |id: &str| self.theirs.iter().all(|(_, results)| results.of(id).is_some_and(CaseResult::is_applicable));
-        // Ours come in the order in which they were done; theirs, one after the other, in the order of the data.
+        // Our results come in the order of completion; theirs, one after the other, in the order of the data.
         let ordered = self.theirs.first().into_iter().flat_map(|(_, results)| &results.0);
         ordered.filter(move |result| is_portable(&result.id)).filter_map(|result| self.ours.of(&result.id))
     }
 
-    /// A name that no runtime ever printed is a slip, and would excuse nothing.
+    /// A member name that no runtime ever printed is a mistake in the data.
     fn check_members(&self) -> Result<()> {
         let all = || self.theirs.iter().map(|(_, results)| results).chain([self.ours]);
         let ours = self.peers.ours.iter().map(|ours| (&ours.cases, &ours.members));
@@ -65,7 +64,7 @@ impl Page<'_> {
                 let is_seen = cases.iter().any(|case| {
                     all().any(|results| results.of(case).is_some_and(|result| result.observed.contains_key(member)))
                 });
-                ensure!(is_seen, "conformance/peers.toml names {member:?} of {cases:?}, which nobody tried");
+                ensure!(is_seen, "conformance/peers.toml names {member:?} of {cases:?}, which no runtime reported");
             }
         }
         Ok(())
@@ -120,7 +119,7 @@ impl Page<'_> {
         Ok(text)
     }
 
-    /// What got through in each peer, under what its makers say of it.
+    /// What got through in each peer, with what its makers say about it.
     fn readings(&self) -> Result<String> {
         let mut text = String::new();
         for (peer, results) in self.theirs {
@@ -156,7 +155,7 @@ impl Page<'_> {
         Ok(text)
     }
 
-    /// What a peer keeps from a program and Saggar, by its own documentation, does not.
+    /// What a peer blocks and Saggar, by its own documentation, does not.
     fn better(&self) -> String {
         let mut text = String::from("\n### Where another does better than Saggar\n\n");
         for (peer, results) in self.theirs {
@@ -227,16 +226,16 @@ fn shortened(members: &[&str]) -> String {
     }
 }
 
-/// What a runtime said, without what would be markup.
+/// A runtime's output, with markup removed.
 fn cell(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || "|<`*[]\\".contains(c) { ' ' } else { c }).collect()
 }
 
-/// The first line it prints, which names version and program.
+/// The first line of its version output.
 fn version(peer: &Peer) -> String {
     let mut words = peer.version.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
-    // runc lives in sbin, which is not on everyone's PATH.
+    // runc is in sbin, which is not in everyone's PATH.
     command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").args(words);
     let said = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     said.lines().next().map_or_else(|| format!("{} is not installed", peer.program), cell)

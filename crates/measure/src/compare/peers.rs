@@ -1,18 +1,17 @@
-//! The peers, and what they claim: `conformance/peers.toml`.
+//! The peers and their claims: `conformance/peers.toml`.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peers {
-    /// Members that judge nobody but Saggar.
+    /// Members that apply only to Saggar.
     pub ours: Vec<Ours>,
     pub peer: Vec<Peer>,
 }
 
-/// Members that judge a choice of Saggar's own.
+/// Members that test a design choice of Saggar's own.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ours {
@@ -25,18 +24,18 @@ pub struct Ours {
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     pub name: String,
-    /// What must be installed.
+    /// The program that must be installed.
     pub program: String,
-    /// What prints its version.
+    /// The command that prints its version.
     pub version: String,
-    /// Whether root runs it, or an ordinary user.
+    /// Whether it runs as root, or as an ordinary user.
     pub as_root: bool,
     pub command: String,
     pub about: String,
     pub stance: Vec<Stance>,
 }
 
-/// What it says of some cases, or of some of their members.
+/// Its claim about some cases, or about some of their members.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stance {
@@ -61,14 +60,14 @@ impl Peers {
         toml::from_str(text).context("reading conformance/peers.toml")
     }
 
-    /// Whether a member judges nobody but Saggar.
+    /// Whether a member applies only to Saggar.
     pub fn is_ours(&self, case: &str, member: &str) -> bool {
         self.ours.iter().any(|ours| contains(&ours.cases, case) && contains(&ours.members, member))
     }
 }
 
 impl Peer {
-    /// What it says of this member: a word on the member goes before one on its case.
+    /// Its claim about this member: a claim about the member takes precedence over one about its case.
     pub fn stance_on(&self, case: &str, member: &str) -> Option<&Stance> {
         let about = || self.stance.iter().filter(|stance| contains(&stance.cases, case));
         about()

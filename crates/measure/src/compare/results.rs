@@ -1,4 +1,4 @@
-//! What a probe printed: one JSON object a case, as `saggar probe --json` writes them.
+//! The output of a probe: one JSON object per case, as `saggar probe --json` prints them.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl CaseResult {
         names.map(|(member, _)| member).collect()
     }
 
-    /// A reason that is about the run and not about a member.
+    /// A reason that concerns the run and not a member.
     pub fn obstacle(&self) -> Option<&str> {
         self.reasons.iter().map(String::as_str).find(|reason| !reason.contains(": observed "))
     }

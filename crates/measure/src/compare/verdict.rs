@@ -1,18 +1,18 @@
-//! What a case came to in another runtime, once its claims are known. Pure.
+//! The verdict on a case in another runtime, given its claims. Pure.
 
 use anyhow::{Context, Result};
 
 use super::peers::{Kind, Peer, Peers};
 use super::results::CaseResult;
 
-/// In one word, worst first.
+/// Worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The attempt could not be made, or not to its end.
+    /// The attempt could not be made or completed.
     Untried,
-    /// Something got through that its makers say is stopped.
+    /// Something got through that its makers claim to block.
     Fails,
-    /// Something got through that they do not speak of.
+    /// Something got through that its makers don't mention.
     Open,
     /// Something was allowed by a kernel of its own.
     OwnKernel,
@@ -32,11 +32,11 @@ impl Verdict {
     }
 }
 
-/// A verdict, with the members behind it.
+/// A verdict with the members behind it.
 #[derive(Debug)]
 pub struct Judged<'a> {
     pub verdict: Verdict,
-    /// What got through, and counts.
+    /// The members that got through and count.
     pub members: Vec<&'a str>,
 }
 

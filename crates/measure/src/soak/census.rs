@@ -1,7 +1,7 @@
-//! The census: everything on the machine that belongs to one server and its sandboxes, counted.
+//! The census: counts everything on the machine that belongs to one server and its sandboxes.
 //!
-//! A process is known by the binary it runs or by its ancestors; one that has lost both, by its cgroup. A cgroup or a mount is known by
-//! the id of a sandbox, or by the path of the data directory, in its name.
+//! A process is recognised by its binary, its ancestors or its cgroup. A cgroup or a mount is recognised by a sandbox
+//! id, or by the path of the data directory, in its name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,39 +15,38 @@ use crate::patience::wait_until;
 use crate::processes::{self, Process};
 use crate::serving::Serving;
 
-/// Where cgroups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// How far below a hierarchy ours are, with room.
+/// Maximum depth of our cgroups below a hierarchy, with a margin.
 const CGROUP_DEPTH: usize = 5;
-/// How long what ends in the background may take: the reaper looks every 15 s.
+/// Time limit for work in the background: the reaper runs every 15 s.
 const SETTLING: Duration = Duration::from_secs(60);
-/// The file of the store; its companions begin with its name.
+/// File name of the store; SQLite's other files begin with it.
 const STORE: &str = "saggar.db";
 
-/// What there is at one moment.
+/// The counts at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Census {
-    /// Processes: the server, supervisors, what is inside.
+    /// The server, supervisors, and processes inside.
     pub processes: usize,
-    /// Mounts that others on the host see.
+    /// Mounts that are visible on the host.
     pub mounts: usize,
     pub cgroups: usize,
-    /// Namespaces that the soak itself is not in.
+    /// Namespaces other than the soak's own.
     pub namespaces: usize,
     /// Descriptors of the server.
     pub descriptors: usize,
     /// Memory of the server, in KiB.
     pub rss_kib: u64,
-    /// Files and directories in the data directory, the store apart.
+    /// Files and directories in the data directory, except the store.
     pub files: usize,
     /// All files of the data directory, in KiB.
     pub disk_kib: u64,
-    /// What the whole kernel holds and can't give back, in KiB. Others' doing is in it, so it is shown and not judged.
+    /// Unreclaimable kernel memory, in KiB. Other work on the machine is included, so it is shown but not judged.
     pub slab_kib: u64,
 }
 
 impl Census {
-    /// Counts. `ids` are the sandboxes that ever were.
+    /// `ids` are all sandboxes that ever existed.
     pub fn take(server: &Serving, ids: &BTreeSet<String>) -> Result<Self> {
         let ids: BTreeSet<String> = ids.iter().cloned().chain(ids_in(server.data())?).collect();
         let all = processes::all()?;
@@ -71,7 +70,7 @@ impl Census {
         })
     }
 
-    /// The same once what ends in the background has ended, or has had the time to.
+    /// The same after work in the background has ended, or has had time to.
     pub fn take_settled(
         server: &Serving,
         ids: &BTreeSet<String>,
@@ -88,19 +87,19 @@ impl Census {
                 None => last.counts() == before.counts() && server.sockets()? == pool,
             })
         });
-        // What has not gone is what the census is for.
+        // Whatever is left shows up in the census.
         if let Err(error) = settled {
             eprintln!("soak: {error:#}");
         }
         Ok(last)
     }
 
-    /// What has to be the same each time.
+    /// The numbers that must be equal each time.
     fn counts(&self) -> [usize; 5] {
         [self.processes, self.mounts, self.cgroups, self.namespaces, self.files]
     }
 
-    /// What is more than there was, in words.
+    /// What has grown, as text.
     pub fn growth(&self, since: &Self) -> Vec<String> {
         let names = ["processes", "mounts", "cgroups", "namespaces", "files in the data directory"];
         let mut grown: Vec<String> = names
@@ -117,8 +116,8 @@ impl Census {
     }
 }
 
-/// Whether the server's memory grew: by the least that the first and the last third of the samples saw, for what a moment needs comes on top
-/// of that. A step that stays counts as growth, wherever it is.
+/// Whether the server's memory grew: compares the minima of the first and the last third of the samples, because
+/// short-lived needs come on top. A lasting step counts as growth, wherever it occurs.
 pub fn memory_growth(samples: &[(u64, Census)]) -> Option<String> {
     let third = samples.len() / 3;
     let least = |part: &[(u64, Census)]| part.iter().map(|(_, census)| census.rss_kib).min();
@@ -126,18 +125,19 @@ pub fn memory_growth(samples: &[(u64, Census)]) -> Option<String> {
     (after > before + RSS_SLACK_KIB).then(|| format!("memory of the server grew from {before} to {after} KiB"))
 }
 
-/// Connections that the server has not noticed the end of, and readers of the store that it had not needed before.
+/// Connections whose end the server has not noticed, and store readers that it had not needed before.
 const DESCRIPTORS_SLACK: usize = 8;
-/// What an allocator keeps and a cache may still fill: over the 7,000 lives between the first and the last third of a soak, 600 bytes of each.
+/// Memory that an allocator keeps and a cache may still fill: over the 7,000 life cycles between the first and the
+/// last third, 600 bytes each.
 const RSS_SLACK_KIB: u64 = 4 * 1024;
 
-/// How many bytes of the store are in use, of one that nobody has open: its pages less those that are free. The file itself doesn't shrink.
+/// The bytes that a closed store uses: its pages minus free pages. The file itself doesn't shrink.
 pub fn store_bytes_used(data: &Path) -> Result<u64> {
     let header = fs::read(data.join(STORE)).context("reading the store")?;
     used_in(&header).context("the store is no SQLite database")
 }
 
-/// By the header of SQLite's file format: page size, pages, free pages.
+/// From the header of SQLite's file format: page size, pages, free pages.
 fn used_in(header: &[u8]) -> Option<u64> {
     let number = |at: usize, length: usize| {
         Some(header.get(at..at + length)?.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)))
@@ -149,29 +149,29 @@ fn used_in(header: &[u8]) -> Option<u64> {
     Some(number(28, 4)?.checked_sub(number(36, 4)?)? * page_len)
 }
 
-/// Sandboxes that have a place in the data directory.
+/// Sandboxes that have an entry in the data directory.
 fn ids_in(data: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for place in ["control", "sandboxes", "ended"] {
         for entry in fs::read_dir(data.join(place)).with_context(|| format!("reading {place}"))? {
-            // One that went while we looked is none.
+            // It was removed while we looked.
             let Ok(entry) = entry else { continue };
             found.extend(id_in(&entry.file_name().to_string_lossy()).map(str::to_owned));
-            // Cgroups are named by a hash of the id; the record knows them.
+            // Cgroups are named by a hash of the id; the record has the names.
             found.extend(cgroup_names(&fs::read_to_string(entry.path()).unwrap_or_default()));
         }
     }
     Ok(found)
 }
 
-/// What the cgroups are called that a record names.
+/// The cgroup names in a record.
 fn cgroup_names(record: &str) -> Vec<String> {
     let first: serde_json::Value = serde_json::from_str(record.lines().next().unwrap_or_default()).unwrap_or_default();
     let paths = first["cgroups"].as_array().into_iter().flatten().filter_map(|path| path.as_str());
     paths.filter_map(|path| path.rsplit('/').next().map(str::to_owned)).collect()
 }
 
-/// The first id of a sandbox in a text.
+/// The first sandbox id in a text.
 fn id_in(text: &str) -> Option<&str> {
     let start = text.find("sbx_")?;
     let length =
@@ -209,7 +209,8 @@ fn namespaces(pids: &BTreeSet<u32>) -> BTreeSet<String> {
     pids.iter().flat_map(|pid| of(&pid.to_string())).filter(|namespace| !own.contains(namespace)).collect()
 }
 
-/// Counts what is below a directory, the store's own files apart, and adds up all files. What goes meanwhile is left out.
+/// Counts everything below a directory, except the store's own files, and sums up all files. Entries that disappear
+/// meanwhile are left out.
 fn measure_tree(directory: &Path, files: &mut usize, bytes: &mut u64) -> Result<()> {
     let mut rest = vec![directory.to_owned()];
     while let Some(directory) = rest.pop() {

@@ -1,6 +1,8 @@
-//! Lives by the thousand: each sandbox is made, used in one of several ways, and ended; several clients at once, one server.
+//! Thousands of life cycles: each sandbox is created, used in one of several ways, and ended; several clients, one
+//! server.
 //!
-//! Samples are taken while nobody asks for anything, at the start (after a warm-up that fills caches), after each tenth, and at the end.
+//! Samples are taken while no client is active: at the start (after a warm-up that fills caches), after each tenth,
+//! and at the end.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,36 +19,33 @@ use crate::http::{Answer, Ask, Client};
 use crate::patience::{pause, wait_until};
 use crate::serving::Serving;
 
-/// Where sandboxes are made.
 pub const SANDBOXES: &str = "/api/v1/sandboxes";
-/// In which tenth parts samples are taken.
+/// Number of samples.
 const SAMPLES: u64 = 10;
-/// Cycles before the first sample, as a part of all.
+/// Cycles before the first sample, as a fraction of all.
 const WARM_UP: u64 = 20;
-/// Commands in a flood of them.
+/// Commands in a burst.
 const FLOOD: usize = 20;
-/// How long rows of the last sandboxes may stay: they are kept for a while, and removed once a minute.
+/// Time limit for the deletion of the last rows: they are kept for a while, and deleted once a minute.
 const FORGETTING: Duration = Duration::from_secs(180);
-/// What the store may use more of, empty, than when it was new: pages that are split stay so.
+/// Allowed growth of an empty store compared with a new one: split pages stay split.
 const STORE_SLACK: u64 = 64 * 1024;
 
-/// What came of it.
 #[derive(Clone, Debug)]
 pub struct Cycles {
-    /// How many lives there were.
+    /// Number of life cycles.
     pub done: u64,
-    /// How long they took.
     pub time: Duration,
-    /// After how many lives, and what there was.
+    /// The number of life cycles so far, and the census.
     pub samples: Vec<(u64, Census)>,
-    /// What the store used when it was new, and with all of them forgotten.
+    /// Bytes used by the new store, and by the store after all rows were deleted.
     pub store_bytes: [u64; 2],
-    /// Every sandbox there was.
+    /// All sandboxes that ever existed.
     pub ids: BTreeSet<String>,
     pub faults: Vec<String>,
 }
 
-/// Runs them all, or as many as there is time for.
+/// Runs all of them, or as many as time allows.
 pub fn run(server: &mut Serving, options: &Options, random: &mut Random, deadline: Instant) -> Result<Cycles> {
     server.stop()?;
     let store_before = store_bytes_used(server.data())?;
@@ -71,19 +70,17 @@ pub fn run(server: &mut Serving, options: &Options, random: &mut Random, deadlin
     }
     let store_after = forget_all(server, &mut clients[0].0)?;
     if store_after > store_before + STORE_SLACK {
-        faults.push(format!(
-            "the store uses {store_after} bytes with nothing in it, and used {store_before} when it was new"
-        ));
+        faults.push(format!("the empty store uses {store_after} bytes; a new one used {store_before}"));
     }
     let ids = ids.into_inner().unwrap_or_default();
     Ok(Cycles { done, time, samples, store_bytes: [store_before, store_after], ids, faults })
 }
 
 fn sample(server: &Serving, ids: &Mutex<BTreeSet<String>>, expected: Option<&Census>) -> Result<Census> {
-    Census::take_settled(server, &ids.lock().expect("nobody panics with it"), expected, POOL)
+    Census::take_settled(server, &ids.lock().expect("no thread panics while holding it"), expected, POOL)
 }
 
-/// Waits until the store has forgotten every ended sandbox, and says what it uses then.
+/// Waits until the store has deleted every ended sandbox, and returns the bytes it uses then.
 fn forget_all(server: &mut Serving, client: &mut Client) -> Result<u64> {
     let path = format!("{SANDBOXES}?state=ended&limit=1");
     wait_until("the rows of ended sandboxes to go", FORGETTING, || {
@@ -97,7 +94,7 @@ fn forget_all(server: &mut Serving, client: &mut Client) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Shares so many lives among the clients; says how many there was time for.
+/// Distributes the life cycles over the clients. Returns how many there was time for.
 fn live_many(
     clients: &mut [(Client, Random)],
     count: u64,
@@ -108,7 +105,7 @@ fn live_many(
     let work = |(client, random): &mut (Client, Random)| -> Result<()> {
         while begun.fetch_add(1, SeqCst) < count && Instant::now() < deadline {
             let id = live_once(client, random)?;
-            ids.lock().expect("nobody panics with it").insert(id);
+            ids.lock().expect("no thread panics while holding it").insert(id);
             done.fetch_add(1, SeqCst);
         }
         Ok(())
@@ -121,9 +118,9 @@ fn live_many(
     Ok(done.load(SeqCst))
 }
 
-/// One life, of one of several kinds.
+/// One life cycle, of one of several kinds.
 fn live_once(client: &mut Client, random: &mut Random) -> Result<String> {
-    // With wishes of its own a sandbox is not from the pool.
+    // A sandbox with settings of its own doesn't come from the pool.
     let wishes = if random.below(2) == 0 { r#"{"ttl":"10m"}"# } else { r#"{"ttl":"10m","limits":{"pids":100}}"# };
     let made = client.ask(Ask::post(SANDBOXES, wishes))?.expect(201)?.json();
     let id = made["id"].as_str().context("a sandbox without an id")?.to_owned();
@@ -158,7 +155,7 @@ fn live_once(client: &mut Client, random: &mut Random) -> Result<String> {
     Ok(id)
 }
 
-/// A POST that has nothing to say.
+/// A POST with an empty body.
 pub fn post(client: &mut Client, path: &str) -> std::io::Result<Answer> {
     client.ask(Ask::post(path, "{}"))
 }

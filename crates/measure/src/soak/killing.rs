@@ -1,7 +1,8 @@
-//! Killing: workers and the server die at thousands of random moments while runs go on, and an outside ledger says what was really done.
+//! Kills workers and the server at thousands of random moments while runs are in progress; an outside ledger records
+//! which effects were done.
 //!
-//! One thread kills and starts again; another begins runs, answers their questions, decides what parks, and holds each run that has ended
-//! against the ledger. Nothing is told to stop in good order.
+//! One thread kills and restarts. Another starts runs, answers their questions, decides about parked steps, and
+//! compares each finished run with the ledger. No process is stopped cleanly.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,27 +26,25 @@ mod report;
 
 /// Workers beside the server, which has one of its own.
 const WORKERS: u64 = 3;
-/// The shortest and the longest time between two kills, in ms.
+/// Minimum and maximum time between two kills, in ms.
 const BETWEEN_MS: [u64; 2] = [60, 460];
-/// One kill in so many is the server's.
+/// One in this many kills hits the server.
 const SERVERS_PART: u64 = 8;
-/// What the tool takes at most, so that there is a middle to be killed in.
+/// Maximum response time of the tool, so that kills hit the middle of calls.
 const SLOWNESS: Duration = Duration::from_millis(15);
 
-/// What came of it.
 #[derive(Debug)]
 pub struct Killing {
-    /// Deaths of workers, and of the server.
+    /// Kills of workers, and of the server.
     pub kills: [u64; 2],
     /// The slowest start of the server, in ms.
     pub start_max: f64,
-    /// How long it took.
     pub time: Duration,
-    /// What became of the runs.
+    /// The results of the runs.
     pub minded: Minded,
 }
 
-/// Kills as often as asked, and waits until every run has come to its end.
+/// Kills as often as requested, and waits until every run has ended.
 pub fn soak(options: &Options, saggar: &Path) -> Result<Report> {
     let workplace = Workplace::make("soak-runs").context("making a directory for the soak")?;
     let machine = Machine::look().context("looking at the machine")?;
@@ -72,11 +71,11 @@ fn kill_all(options: &Options, server: &mut Serving, ledger: &Ledger) -> Result<
         let killed = kill(options, server, ledger, &mut random, &mut kills, &mut start_max, || minding.is_finished());
         is_over.store(true, SeqCst);
         let minded = minding.join().expect("the minder does not panic");
-        // Where the minder gave up, it knows why.
+        // If the minder gave up, it knows why.
         minded.and_then(|minded| killed.map(|()| minded))
     })?;
     let mut minded = minded;
-    // What a run had is gone with it.
+    // A run's sandbox must end with it.
     if let Err(error) = server.wait_for_sockets(0) {
         minded.faults.push(format!("sandboxes of runs that have ended are left: {error:#}"));
     }
@@ -113,6 +112,6 @@ fn kill(
             eprintln!("soak: {number} of {} kills", options.run_kills);
         }
     }
-    // The runs that are left are the server's, which has a worker of its own.
+    // The remaining runs are executed by the server's own worker.
     Ok(())
 }

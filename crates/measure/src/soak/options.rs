@@ -1,67 +1,61 @@
-//! What the soak is asked to do.
+//! The soak's command line.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What `--help` prints.
+/// Output of `--help`.
 pub const USAGE: &str = "\
 usage: cargo measure soak [options]
 
-  --only PART     only `sandboxes` or only `runs`; both without it
-  --cycles N      sandboxes to make and end (10000)
-  --minutes N     stop making more after this long (30)
-  --clients N     that do so at the same time (4)
-  --kills N       times to kill the server under load afterwards (30; 0 leaves that out)
-  --run-kills N   times to kill a worker or the server while runs go on (2000)
-  --seed N        repeat the choices of an earlier run (by the clock)
-  --saggar PATH   the binary to soak (else the release build, made first)
+  --only PART     only `sandboxes` or only `runs`; default: both
+  --cycles N      sandboxes to create and end (10000)
+  --minutes N     stop creating sandboxes after this time (30)
+  --clients N     concurrent clients (4)
+  --kills N       kills of the server under load afterwards (30; 0 skips them)
+  --run-kills N   kills of a worker or the server while runs are in progress (2000)
+  --seed N        repeat the choices of an earlier run (default: from the clock)
+  --saggar PATH   the binary to soak (default: builds a release)
   --write         put the result into docs/soak.md
 ";
 
-/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// How to call it.
     Help,
     Run(Options),
 }
 
-/// A part of the soak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Lives by the thousand, and a storm.
+    /// Life cycles, and a storm.
     Sandboxes,
-    /// Runs whose workers die.
+    /// Runs whose workers are killed.
     Runs,
 }
 
-/// How to soak.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which part, if not both.
+    /// `None` means both parts.
     pub only: Option<Part>,
-    /// Sandboxes to make and end.
+    /// Sandboxes to create and end.
     pub cycles: u64,
-    /// When to stop making more.
+    /// Time limit for creating sandboxes.
     pub minutes: u64,
-    /// Clients at the same time.
+    /// Concurrent clients.
     pub clients: u64,
-    /// Deaths of the server.
+    /// Kills of the server.
     pub kills: u64,
-    /// Deaths of workers and of the server while runs go on.
+    /// Kills of workers and of the server while runs are in progress.
     pub run_kills: u64,
-    /// Where the choices come from.
     pub seed: u64,
-    /// The binary, if it is not to be built.
+    /// The binary; `None` builds it.
     pub saggar: Option<PathBuf>,
     /// Whether the page is written.
     pub writes: bool,
 }
 
 impl Options {
-    /// Reads a command line.
     pub fn parse(arguments: &[&str]) -> Result<Asked> {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| u64::from(time.subsec_nanos()));
         let mut options = Self {
@@ -97,11 +91,10 @@ impl Options {
                 _ => bail!("soak has no option \"{flag}\"\n\n{USAGE}"),
             }
         }
-        ensure!(options.cycles > 0 && options.clients > 0, "a soak without cycles or clients shows nothing");
+        ensure!(options.cycles > 0 && options.clients > 0, "a soak needs at least one cycle and one client");
         Ok(Asked::Run(options))
     }
 
-    /// Whether this part is wanted.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }
@@ -109,7 +102,7 @@ impl Options {
 
 fn number(flag: &str, given: Option<&str>) -> Result<u64> {
     let text = given.with_context(|| format!("{flag} takes a number"))?;
-    text.parse().with_context(|| format!("{flag} takes a number, and \"{text}\" is none"))
+    text.parse().with_context(|| format!("{flag} takes a number, not \"{text}\""))
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
-//! Choices that can be repeated: a small generator with a seed. Good enough to mix things up, and for nothing else.
+//! Repeatable random choices: a small seeded generator, good enough for mixing and nothing else.
 
-/// Where choices come from.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed, the same choices.
+    /// The same seed gives the same choices.
     pub fn new(seed: u64) -> Self {
-        // The generator has one state that it never leaves, and neighbouring seeds must not begin alike.
+        // Zero is a fixed point of the generator, and similar seeds must not start alike.
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
             random.next();
@@ -15,12 +14,12 @@ impl Random {
         random
     }
 
-    /// Another one, for somebody else.
+    /// An independent generator.
     pub fn split(&mut self) -> Self {
         Self::new(self.next())
     }
 
-    /// Below `bound`, which is above zero.
+    /// Below `bound`, which must not be zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -8,10 +8,9 @@ use super::storm::Storm;
 use crate::bench::table::Table;
 use crate::machine::{Load, Machine};
 
-/// One soak, done.
 #[derive(Debug)]
 pub struct Report {
-    /// Everything that was left, lost or done twice.
+    /// Everything that was left over, lost or done twice.
     pub faults: Vec<String>,
     machine: Machine,
     seed: u64,
@@ -22,7 +21,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together.
     pub fn new(
         machine: Machine,
         seed: u64,
@@ -35,7 +33,6 @@ impl Report {
         Self { faults, machine, seed, time, cycles, storm, loads }
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let [before, after] = self.loads;
         let mut lines = vec![

@@ -1,8 +1,8 @@
-//! A storm: clients that make, use and end sandboxes while the server is killed at random moments and started again.
+//! A storm: clients create, use and end sandboxes while the server is killed at random moments and restarted.
 //!
-//! Each client keeps a ledger of what was acknowledged. A request that got no answer may have been carried out or not: one that may be
-//! asked twice is asked again until it is answered; of one that may not, both outcomes are right. At the end the server must agree with
-//! every ledger, and when all is ended nothing may be left.
+//! Each client keeps a ledger of what was acknowledged. A request without a response may or may not have been carried
+//! out: an idempotent one is repeated until it is answered; for any other, both outcomes are correct. In the end the
+//! server must agree with every ledger, and after all sandboxes have ended nothing may be left over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,38 +20,37 @@ use crate::http::{Answer, Ask, Client};
 use crate::patience::pause;
 use crate::serving::Serving;
 
-/// Most sandboxes that a client keeps at once.
+/// Maximum number of sandboxes per client.
 const LIVE_MAX: usize = 6;
-/// The shortest and the longest that a server lives, in ms.
+/// Minimum and maximum life of a server, in ms.
 const LIFE_MS: [u64; 2] = [20, 1200];
-/// How long a request is asked again before it is given up.
+/// Time limit for repeating a request.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
-/// What a sandbox of the storm is known by.
+/// The label marks the storm's sandboxes.
 const WISHES: &str = r#"{"ttl":"1h","labels":{"soak":"storm"}}"#;
-/// A file in which each acknowledged command leaves a line.
+/// Each acknowledged command appends a line to a file.
 const APPEND: &str = r#"{"command":"echo x >> /home/user/lines"}"#;
-/// How many lines there are.
+/// Counts the lines.
 const COUNT: &str = r#"{"command":"cat /home/user/lines 2>/dev/null | wc -l"}"#;
 /// More output than is kept.
 const FLOOD: &str = r#"{"command":["/usr/bin/head","-c","4194304","/dev/zero"]}"#;
 
-/// What came of it.
 #[derive(Clone, Debug)]
 pub struct Storm {
-    /// How often the server died.
+    /// Number of kills.
     pub kills: u64,
-    /// How long each start took until the server listened, everything adopted, in ms.
+    /// Time of each start until the server listened and had adopted everything, in ms.
     pub starts: Vec<f64>,
     pub made: usize,
-    /// Commands that were acknowledged, each of whose lines was looked for before its sandbox was ended.
+    /// Acknowledged commands whose lines were verified before their sandbox was ended.
     pub commands: u64,
-    /// Requests without an answer.
+    /// Requests without a response.
     pub unanswered: u64,
-    /// What there was when all was over.
+    /// The census at the end.
     pub census: Census,
-    /// What was lost, done twice or left.
+    /// What was lost, done twice or left over.
     pub faults: Vec<String>,
 }
 
@@ -62,19 +61,19 @@ struct Ledger {
     ended: BTreeSet<String>,
     unanswered: u64,
     serial: u64,
-    /// Acknowledged lines that were looked for.
+    /// Acknowledged lines that were verified.
     counted: u64,
     faults: Vec<String>,
 }
 
-/// Lines that a sandbox's file has: so many, and perhaps so many more.
+/// Lines in a sandbox's file: at least so many, and possibly some more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lines {
     acknowledged: u64,
     perhaps: u64,
 }
 
-/// Kills as often as asked. `cycles` has what there was before.
+/// Kills as often as requested. `cycles` has the earlier census.
 pub fn run(server: &mut Serving, options: &Options, random: &mut Random, cycles: &Cycles) -> Result<Storm> {
     let is_over = AtomicBool::new(false);
     let mut starts = Vec::new();
@@ -137,7 +136,7 @@ fn use_it(mut client: Client, mut random: Random, number: usize, is_over: &Atomi
             0..6 if ledger.live.len() < LIVE_MAX => ledger.make(&mut client, number)?,
             0..12 => ledger.append(&mut client, &id)?,
             12..14 => {
-                // Its outcome is its own affair; that it does no harm is what counts.
+                // Its outcome doesn't matter; it only must do no harm.
                 ledger.unanswered += u64::from(client.ask(Ask::post(&format!("{at}/execs"), FLOOD)).is_err());
             }
             14..16 => {
@@ -156,19 +155,19 @@ fn use_it(mut client: Client, mut random: Random, number: usize, is_over: &Atomi
 }
 
 impl Ledger {
-    /// Makes one, by a name that makes it one however often it is asked for.
+    /// Creates one, with an idempotency key that allows repeating the request.
     fn make(&mut self, client: &mut Client, number: usize) -> Result<()> {
         self.serial += 1;
         let key = format!("storm-{number}-{}", self.serial);
         let ask = Ask { idempotency_key: Some(&key), ..Ask::post(SANDBOXES, WISHES) };
         let made = self.insist(client, 201, |client| client.ask(ask))?.json();
         let id = made["id"].as_str().context("a sandbox without an id")?.to_owned();
-        ensure!(made["state"] == "running", "what was acknowledged as made is not there: {made}");
+        ensure!(made["state"] == "running", "an acknowledged sandbox is not running: {made}");
         self.live.insert(id, Lines::default());
         Ok(())
     }
 
-    /// Appends a line, which can't be asked for twice.
+    /// Appends a line; this request can't be repeated.
     fn append(&mut self, client: &mut Client, id: &str) -> Result<()> {
         let outcome = client.ask(Ask::post(&format!("{SANDBOXES}/{id}/execs"), APPEND));
         let lines = self.live.entry(id.to_owned()).or_default();
@@ -185,7 +184,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Asks until it is answered as it should be.
+    /// Repeats a request until it gets the expected response.
     fn insist(
         &mut self,
         client: &mut Client,
@@ -195,7 +194,7 @@ impl Ledger {
         self.insist_on_any(client, ask)?.expect(status)
     }
 
-    /// Asks until it is answered. A conflict may be with ourselves, asking before.
+    /// Repeats a request until it is answered. A conflict may be caused by our own earlier attempt.
     fn insist_on_any(
         &mut self,
         client: &mut Client,
@@ -217,14 +216,14 @@ impl Ledger {
         bail!("no answer in {} s; the last was {last}", PATIENCE.as_secs())
     }
 
-    /// Whether the server agrees with this ledger, when the storm is over.
+    /// Whether the server agrees with this ledger after the storm.
     fn check(&mut self, client: &mut Client) -> Result<()> {
         for id in self.live.keys().cloned().collect::<Vec<_>>() {
             self.check_lines(client, &id)?;
         }
         for id in &self.ended {
             let answer = client.ask(Ask::new("GET", &format!("{SANDBOXES}/{id}")))?;
-            // Forgotten is as good as ended.
+            // A deleted row counts as ended.
             if answer.status != 404 && answer.json()["state"] != "ended" {
                 self.faults.push(format!("{id} was ended and is not: {}", answer.text()));
             }
@@ -232,7 +231,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether a sandbox has each line that was acknowledged, and no more than were asked for.
+    /// Whether a sandbox has each acknowledged line, and no more than were requested.
     fn check_lines(&mut self, client: &mut Client, id: &str) -> Result<()> {
         let path = format!("{SANDBOXES}/{id}/execs");
         let answer = self.insist_on_any(client, |client| client.ask(Ask::post(&path, COUNT)))?;
@@ -250,7 +249,7 @@ impl Ledger {
     }
 }
 
-/// Whether what lives is what the ledgers have, and no more.
+/// Whether the live sandboxes are exactly those of the ledgers.
 fn check_live(client: &mut Client, ledgers: &[Ledger], faults: &mut Vec<String>) -> Result<()> {
     let known: BTreeSet<&str> = ledgers.iter().flat_map(|ledger| ledger.live.keys()).map(String::as_str).collect();
     let listed =
@@ -258,7 +257,7 @@ fn check_live(client: &mut Client, ledgers: &[Ledger], faults: &mut Vec<String>)
     for item in listed["items"].as_array().context("a list without items")? {
         let id = item["id"].as_str().unwrap_or_default();
         if !known.contains(id) {
-            faults.push(format!("{id} lives and nobody was told of it"));
+            faults.push(format!("{id} is live but was never acknowledged"));
         }
     }
     Ok(())

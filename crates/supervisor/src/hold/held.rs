@@ -3,9 +3,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
-use saggar_domain::{Code, EndReason, ExecStatus, Problem, base64};
+use saggar_domain::{Code, EndReason, ExecStatus, Problem};
 use saggar_guest::Stream;
 use saggar_jail::Reaped;
 use saggar_jail::cgroup::Group;
@@ -174,7 +176,7 @@ fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Proble
 }
 
 fn finished(exec: &Exec) -> FinishedExec {
-    let tail = |stream| base64(&exec.ring.tail(stream, TAIL_MAX));
+    let tail = |stream| STANDARD.encode(exec.ring.tail(stream, TAIL_MAX));
     FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
 }
 

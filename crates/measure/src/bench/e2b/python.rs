@@ -1,4 +1,4 @@
-//! E2B's own client in a process of its own, which does and times what it is told, a line each.
+//! E2B's own client in a separate process, which executes and times one command per line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The process. It ends when nothing more can be told to it.
+/// The process. It ends when its stdin is closed.
 #[derive(Debug)]
 pub struct Python {
     child: Child,
@@ -17,7 +17,7 @@ pub struct Python {
 }
 
 impl Python {
-    /// Starts it in the environment that its tests use, which is made first if it isn't there.
+    /// Starts it in the environment of its tests, which is created if missing.
     pub fn start(saggar: &Path, root: &Path) -> Result<Self> {
         let mut child = Command::new(root.join("tests/e2b/run.sh"))
             .args([saggar.as_os_str(), "bench".as_ref()])
@@ -32,17 +32,16 @@ impl Python {
         Ok(python)
     }
 
-    /// Which client it is.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Create, run and kill, in ms.
+    /// Create, run and kill. In ms.
     pub fn live(&mut self, url: &str, key: &str) -> Result<f64> {
         self.ask(&format!("live {url} {key}"))?["ms"].as_f64().context("a time that is no number")
     }
 
-    /// Many creates at once: the ms of those that succeeded, and how many did not.
+    /// Concurrent creates: the times of the successful ones in ms, and the number of failures.
     pub fn create_at_once(&mut self, url: &str, key: &str, count: usize) -> Result<(Vec<f64>, usize)> {
         let answer = self.ask(&format!("at-once {url} {key} {count}"))?;
         let times =
@@ -68,7 +67,7 @@ impl Python {
 impl Drop for Python {
     fn drop(&mut self) {
         self.told = None;
-        // It ends by itself, and how is of no interest any more.
+        // It ends by itself, and its status doesn't matter any more.
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! The report on E2B's client: what was promised, and what came out.
+//! The report on E2B's client: targets and results.
 
 use super::{AT_ONCE, Measured, Way};
 use crate::bench::report::{NOTHING, circumstances, summary_text};
@@ -7,12 +7,11 @@ use crate::bench::table::Table;
 use crate::bench::target::{self, Bound, Target};
 use crate::machine::{Load, Machine};
 
-/// Times our own API's that our share of the time through the client may be.
+/// Maximum ratio of our share of the time through the client to the time of our own API.
 const SHARE_MAX: f64 = 1.5;
-/// Times the median that one in a hundred creates may take.
+/// Maximum ratio of the p99 of creates to their median.
 const STRETCH_MAX: f64 = 20.0;
 
-/// One benchmark of the client, done.
 #[derive(Debug)]
 pub struct Report {
     pub targets: Vec<Target>,
@@ -23,7 +22,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together. `loads` are those before and after.
+    /// `loads` are the load averages before and after.
     pub(super) fn new(machine: Machine, version: String, measured: Measured, loads: [Load; 2]) -> Self {
         let target =
             |name, most, unit, measured| Target { name, bound: Bound::AtMost(most), unit, measured: Ok(measured) };
@@ -40,7 +39,6 @@ impl Report {
         Self { targets, machine, version, measured, loads }
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let circumstances = circumstances(&self.machine, self.loads);
         let sections = [
@@ -102,7 +100,7 @@ mod tests {
             is_root: true,
         };
         let report = Report::new(machine, "1.0".into(), measured, [Load([0.1; 3]), Load([0.2; 3])]);
-        // Without what only lines the columns up.
+        // Without the padding of the columns.
         let text = report.text().split_whitespace().collect::<Vec<_>>().join(" ");
         for line in [
             "| our share of create + run + kill, over our own API | ≤ 1.5× | 1.20× | 1.00..2.00 | met, not in every round |",

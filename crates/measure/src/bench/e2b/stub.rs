@@ -1,4 +1,4 @@
-//! A server that answers E2B's client at once, with what it expects to hear and nothing behind it.
+//! A stub server that answers E2B's client at once, with fixed responses.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 
 use crate::http::Request;
 
-/// The answer to a create.
+/// The response to a create.
 const SANDBOX: &str = r#"{"sandboxID":"aaaaaaaaaaaaaaaaaaaaaaaaaa","templateID":"base","clientID":"x","envdVersion":"0.6.4","envdAccessToken":"t"}"#;
-/// What a program that ends at once says.
+/// The events of a program that ends at once.
 const EVENTS: [&str; 2] =
     [r#"{"event":{"start":{"pid":1}}}"#, r#"{"event":{"end":{"exitCode":0,"exited":true,"status":"exit status 0"}}}"#];
 
@@ -26,7 +26,7 @@ impl Stub {
         let address = listener.local_addr()?;
         let serve = move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                // A client that goes away is no loss.
+                // A client that goes away is harmless.
                 std::thread::spawn(move || drop(answer(stream)));
             }
         };
@@ -34,7 +34,6 @@ impl Stub {
         Ok(Self { address })
     }
 
-    /// Where it is.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -1,4 +1,4 @@
-//! One run alone: the time from one call that reaches the tool to the next, beside what the disk takes to make one write durable.
+//! One run alone: the time between successive tool calls, compared with one durable write to the disk.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,43 +15,42 @@ use crate::ledger::Ledger;
 use crate::runs;
 use crate::serving::Serving;
 
-/// Writes of one page that are timed before a run, and again after it.
+/// Timed writes of one page before a run, and again after it.
 const WRITES: u64 = 100;
 const PAGE: usize = 4096;
 
-/// What was measured: medians in ms, round by round.
+/// Medians in ms, round by round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alone {
     /// Steps of each run.
     pub steps: usize,
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<AloneRound>,
 }
 
 /// Medians, in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AloneRound {
-    /// Of writing a page of a file and `fdatasync`, before and after the run together.
+    /// Of writing a page of a file with `fdatasync`, before and after the run together.
     pub sync: f64,
     /// Of a step.
     pub step: f64,
 }
 
 impl AloneRound {
-    /// What a step takes beyond two syncs.
+    /// The time of a step beyond two syncs.
     pub fn beyond(&self) -> f64 {
         self.step - 2.0 * self.sync
     }
 }
 
 impl Alone {
-    /// What a step takes beyond two syncs, in ms.
+    /// The time of a step beyond two syncs, in ms.
     pub fn beyond(&self) -> Spread {
         Spread::of(&self.rounds.iter().map(AloneRound::beyond).collect::<Vec<_>>())
     }
 }
 
-/// Times as many rounds as asked.
 pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Alone> {
     let ledger = Ledger::start(Duration::ZERO)?;
     let server = Serving::start(saggar, &place.join("alone"), &flags(ledger.address()))?;
@@ -66,7 +65,7 @@ pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Alone> 
         runs::wait_for_all(&mut client, &[id])?;
         let steps = gaps(&ledger, options.steps)?;
         syncs.extend(sync_times(place)?);
-        // The first is for the caches.
+        // The first round warms the caches.
         if round > 0 {
             rounds.push(AloneRound { sync: median(&syncs), step: median(&steps) });
         }
@@ -77,12 +76,12 @@ pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Alone> 
 /// The times between calls, in ms.
 pub fn gaps(ledger: &Ledger, calls: usize) -> Result<Vec<f64>> {
     let times: Vec<Instant> = ledger.arrivals().iter().map(|arrival| arrival.at).collect();
-    ensure!(times.len() == calls, "{} calls came, and {calls} were to come", times.len());
-    ensure!(calls > 1, "between fewer than two calls there is no time");
+    ensure!(times.len() == calls, "{} calls arrived instead of {calls}", times.len());
+    ensure!(calls > 1, "at least two calls are needed");
     Ok(times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1000.0).collect())
 }
 
-/// In a file that is as long as it gets, as the store's log is: one that grows takes longer.
+/// Writes to a file of constant length, like the store's log: a growing file takes longer.
 fn sync_times(place: &Path) -> Result<Vec<f64>> {
     let path = place.join("sync");
     let file = File::create(&path).context("creating a file to sync")?;

@@ -1,4 +1,4 @@
-//! Many runs at once: so many of so many trivial steps each, from the first that is begun to the last that has ended.
+//! Many concurrent runs with many trivial steps each, from the start of the first to the end of the last.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,13 +15,12 @@ use crate::ledger::Alone;
 use crate::runs;
 use crate::serving::Serving;
 
-/// Steps of each run while everything is warmed up, with as many runs at once as when it counts.
+/// Steps of each run during the warm-up, which has the full number of runs.
 const WARM_UP_STEPS: usize = 10;
 
-/// Who executes runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Ours: intent and outcome of each step are durable.
+    /// Ours: the intent and the outcome of each step are durable.
     Saggar,
     /// `ctx.run` for each step: its outcome is durable.
     Restate,
@@ -33,7 +32,7 @@ impl Engine {
     /// In the order of the tables.
     pub const ALL: [Self; 3] = [Self::Saggar, Self::Restate, Self::Dbos];
 
-    /// As a column is headed.
+    /// The column's heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Saggar => "saggar",
@@ -43,21 +42,21 @@ impl Engine {
     }
 }
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crowd {
-    /// Runs at once, and steps of each.
+    /// Concurrent runs, and steps of each.
     pub size: [usize; 2],
-    /// Steps a second of each engine, in the order of [`Engine::ALL`], round by round. Nothing for one that took no part.
+    /// Steps per second of each engine, in the order of [`Engine::ALL`], round by round. `None` for one that took no
+    /// part.
     pub rounds: Vec<[Option<f64>; 3]>,
-    /// Who took no part, and why.
+    /// Engines that took no part, with the reason.
     pub absences: Vec<(Engine, String)>,
-    /// What the peers call themselves.
+    /// Versions of the peers.
     pub versions: Vec<String>,
 }
 
 impl Crowd {
-    /// How many times as fast as a peer we are, or why nobody knows.
+    /// Our speed relative to a peer's, or why it is unknown.
     pub fn ratio(&self, peer: Engine) -> Result<Spread, String> {
         let at = |round: &[Option<f64>; 3], engine: Engine| round[Engine::ALL.iter().position(|one| *one == engine)?];
         let ratio = |round: &[Option<f64>; 3]| Some(at(round, Engine::Saggar)? / at(round, peer)?);
@@ -69,7 +68,6 @@ impl Crowd {
     }
 }
 
-/// One that is up.
 enum Contender {
     Saggar(Ours),
     Restate(Restate),
@@ -93,7 +91,7 @@ impl Contender {
         }
     }
 
-    /// Steps a second.
+    /// Steps per second.
     fn drive(&mut self, [runs, steps]: [usize; 2]) -> Result<f64> {
         let seconds = match self {
             Self::Saggar(ours) => ours.drive(runs, steps)?,
@@ -104,7 +102,7 @@ impl Contender {
     }
 }
 
-/// Times as many rounds as asked, each engine once in each, in an order that goes round.
+/// Each engine runs once per round, in rotating order.
 pub fn measure(options: &Options, saggar: &Path, peers: &Path, place: &Path) -> Result<Crowd> {
     let size = [options.at_once, options.steps];
     let tool = Alone::start()?;
@@ -144,7 +142,6 @@ pub fn measure(options: &Options, saggar: &Path, peers: &Path, place: &Path) -> 
     Ok(crowd)
 }
 
-/// A server of ours.
 struct Ours {
     server: Serving,
     url: String,
@@ -159,7 +156,7 @@ impl Ours {
     fn drive(&self, runs: usize, steps: usize) -> Result<f64> {
         let calls = (0..steps).map(|index| runs::http_call(&self.url, index)).collect();
         let request = runs::request("crowd", &json!({ "http": {} }), vec![calls]);
-        // A new connection: one that was idle while the others had their turn is closed.
+        // A new connection: an idle one is closed while the others have their turn.
         let mut client = self.server.client();
         let begun = Instant::now();
         let ids = (0..runs).map(|_| runs::start(&mut client, &request)).collect::<Result<Vec<_>>>()?;

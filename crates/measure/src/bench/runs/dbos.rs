@@ -1,6 +1,7 @@
-//! DBOS: workflows in one Python process, on a PostgreSQL of the benchmark's own.
+//! DBOS: workflows in one Python process, on the benchmark's own PostgreSQL.
 //!
-//! The cluster is as `initdb` makes it, but for where it listens: its own socket, and no port. A step's outcome is durable before the next.
+//! The cluster is as `initdb` creates it, except that it listens only on its own socket. A step's outcome is durable
+//! before the next step.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,23 +13,23 @@ use anyhow::{Context, Result, ensure};
 
 use crate::patience::wait_until;
 
-/// Where Debian has PostgreSQL's programs, below a version.
+/// Debian's directory of PostgreSQL versions.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
-/// Who owns a cluster when we are root: it does not run as root.
+/// The owner of the cluster when we are root: PostgreSQL refuses to run as root.
 const OWNER: &str = "postgres";
-/// For the database to be up.
+/// Time limit for starting the database.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Our part of it, beside which its packages are.
+/// Our program for it; its packages are installed beside it.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/peers/dbos_steps.py");
 
-/// Workflows and their database, up.
+/// Workflows and their database, running.
 #[derive(Debug)]
 pub struct Dbos {
     version: String,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     workflows: Child,
-    // Ends after those who use it.
+    // Dropped after its users.
     _database: Database,
 }
 
@@ -61,12 +62,11 @@ impl Dbos {
         Ok(dbos)
     }
 
-    /// What it calls itself.
     pub fn version(&self) -> String {
         self.version.clone()
     }
 
-    /// Seconds that so many runs of so many steps take.
+    /// Seconds for `runs` runs of `steps` steps.
     pub fn drive(&mut self, runs: usize, steps: usize) -> Result<f64> {
         let input = self.input.as_mut().context("DBOS has no input")?;
         writeln!(input, "{runs} {steps}").and_then(|()| input.flush()).context("asking DBOS")?;
@@ -88,7 +88,7 @@ impl Drop for Dbos {
     }
 }
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Debug)]
 struct Database {
     programs: PathBuf,
@@ -128,7 +128,7 @@ impl Drop for Database {
     }
 }
 
-/// The newest that is there.
+/// The newest installed version.
 fn programs() -> Result<PathBuf> {
     let missing = "PostgreSQL is not installed (on Debian: apt-get install postgresql, or make setup-bench)";
     let versions = std::fs::read_dir(POSTGRESQL).context(missing)?.filter_map(Result::ok);
@@ -136,7 +136,7 @@ fn programs() -> Result<PathBuf> {
     places.max().context(missing)
 }
 
-/// A program as whoever may own a cluster.
+/// Runs a program as the user that owns the cluster.
 fn as_owner(program: &Path) -> Result<Command> {
     if !is_root()? {
         return Ok(Command::new(program));
@@ -151,7 +151,7 @@ fn is_root() -> Result<bool> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    // Not a pipe: what it starts would hold that open.
+    // Not a pipe: processes that it starts would keep that open.
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.with_context(|| format!("running {:?}", command.get_program()))?;
     ensure!(status.success(), "{:?} ended with {status}", command.get_program());

@@ -1,6 +1,8 @@
-//! From a kill to the next effect: of a worker, whose runs another takes over; and of the server, started again at once with many runs parked.
+//! The time from a kill to the next effect: of a worker, whose runs another takes over; and of the server, restarted
+//! at once with many parked runs.
 //!
-//! An effect counts when it reaches the tool on a connection that was made after the kill: whatever the dead one had sent came on an older.
+//! An effect counts if it reaches the tool on a connection that was made after the kill: requests of the dead process
+//! came on older ones.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,29 +19,28 @@ use crate::patience::wait_until;
 use crate::runs;
 use crate::serving::Serving;
 
-/// Runs under way when somebody is killed.
+/// Runs in progress during a kill.
 const UNDER_WAY: usize = 10;
-/// Calls of each: more than can be made while they are needed.
+/// Calls of each run: more than can be made in the measured time.
 const CALLS: usize = 2_000;
-/// What an answer takes at most, so that a kill falls into the middle of calls.
+/// Maximum response time of the tool, so that a kill hits the middle of calls.
 const SLOWNESS: Duration = Duration::from_millis(10);
-/// For the next effect to come.
+/// Time limit for the next effect.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was measured, in seconds.
+/// In seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failover {
-    /// Times that each was killed.
+    /// Kills of each kind.
     pub kills: usize,
-    /// Parked runs beside those under way.
+    /// Parked runs beside those in progress.
     pub parked: usize,
-    /// After a worker was killed.
+    /// After a kill of a worker.
     pub worker: Spread,
-    /// After the server was.
+    /// After a kill of the server.
     pub server: Spread,
 }
 
-/// Kills each as often as asked.
 pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Failover> {
     let kills = options.failovers;
     eprintln!("bench: killing workers and servers, {kills} times each");
@@ -51,7 +52,7 @@ pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Failove
 fn kill_workers(kills: usize, saggar: &Path, place: &Path) -> Result<Vec<f64>> {
     let ledger = Ledger::start(SLOWNESS)?;
     let quiet = flags(ledger.address());
-    // The server's own worker takes nothing, so that it is known who is killed in the middle of what.
+    // The server's own worker takes no runs, so that the kill hits the worker that executes them.
     let server = Serving::start(saggar, place, &[&quiet[..], &["--runs-max", "0"]].concat())?;
     let mut client = server.client();
     let worker_flags = ["--log", "warn", "--http-allowed", ledger.address()];
@@ -60,7 +61,7 @@ fn kill_workers(kills: usize, saggar: &Path, place: &Path) -> Result<Vec<f64>> {
     for _ in 0..kills {
         let ids = begin(&mut client, &ledger)?;
         let mut next = server.worker(&worker_flags)?;
-        // The next one is up when it would take a run.
+        // The next worker is ready when it would claim a run.
         wait_until("a second worker", PATIENCE, || Ok(workers_in(server.data())? == 2))?;
         let killed_at = Instant::now();
         at_work.crash()?;
@@ -89,7 +90,7 @@ fn kill_servers(kills: usize, parked: usize, saggar: &Path, place: &Path) -> Res
     Ok(times)
 }
 
-/// Has runs under way: each of them has called the tool.
+/// Starts runs and waits until each has called the tool.
 fn begin(client: &mut Client, ledger: &Ledger) -> Result<Vec<String>> {
     ledger.forget();
     let calls: Vec<_> = (0..CALLS).map(|index| runs::http_call(&ledger.url(), index)).collect();
@@ -125,7 +126,7 @@ fn cancel(client: &mut Client, ids: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs that wait for a person: each called a tool of which nobody knows whether it did anything.
+/// Runs that wait for a human: each called a tool whose outcome is unknown.
 fn park(client: &mut Client, ledger: &Ledger, count: usize) -> Result<()> {
     let call = runs::http_call(&ledger.failing_url(), 1);
     let request = runs::request("parked", &json!({ "http": { "class": "once" } }), vec![vec![call]]);
@@ -133,7 +134,7 @@ fn park(client: &mut Client, ledger: &Ledger, count: usize) -> Result<()> {
     ids.iter().try_for_each(|id| runs::wait_for(client, id, "parked"))
 }
 
-/// Workers that show themselves, the server's own not counted.
+/// Live workers, without the server's own.
 fn workers_in(data: &Path) -> Result<usize> {
     let entries = std::fs::read_dir(data.join("workers")).context("reading the workers")?;
     let is_up = |name: &str| !name.starts_with('.');

@@ -1,4 +1,4 @@
-//! A long run: whether its last steps cost what its first ones did, how fast it is derived again, and what a fork of it costs.
+//! A long run: whether its last steps cost as much as its first, the speed of its replay, and the cost of a fork.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,31 +17,30 @@ use crate::serving::Serving;
 
 /// Calls in one turn of the model.
 const TURN: usize = 100;
-/// Steps whose median stands for the beginning: after the caches are warm.
+/// Steps whose median represents the beginning, after the caches are warm.
 const FIRST: std::ops::Range<usize> = 100..600;
-/// As many at the end.
+/// Number of steps that represent the end.
 const LAST: usize = 500;
-/// Forks that are timed.
+/// Number of timed forks.
 const FORKS: usize = 20;
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Long {
-    /// Its calls of a tool.
+    /// Number of tool calls.
     pub steps: usize,
     /// Median of a step near the beginning, in ms.
     pub first: f64,
-    /// Median at the end.
+    /// Median at the end, in ms.
     pub last: f64,
     /// Entries of its journal.
     pub entries: usize,
-    /// Entries derived again, a second.
+    /// Replayed entries per second.
     pub replayed: Spread,
-    /// Forks, in ms.
+    /// Time of a fork, in ms.
     pub forks: Spread,
 }
 
-/// Drives one, replays it as often as there are rounds, forks it at steps all over it.
+/// Runs one, replays it once per round, and forks it at steps all over it.
 pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Long> {
     let steps = options.long;
     ensure!(steps > FIRST.end + LAST, "--long takes 0, or more than {}", FIRST.end + LAST);
@@ -60,7 +59,7 @@ pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Long> {
         let begun = Instant::now();
         let report = runs::replay(&mut client, &id)?;
         let seconds = begun.elapsed().as_secs_f64();
-        ensure!(report["divergence"].is_null(), "the run is derived otherwise: {report}");
+        ensure!(report["divergence"].is_null(), "the replay differs: {report}");
         entries = report["entries"].as_u64().context("a replay without entries")? as usize;
         speeds.push(entries as f64 / seconds);
     }
@@ -71,14 +70,14 @@ pub fn measure(options: &Options, saggar: &Path, place: &Path) -> Result<Long> {
     Ok(Long { steps, first, last, entries, replayed: Spread::of(&speeds), forks: Spread::of(&forks) })
 }
 
-/// Milliseconds that a fork at a step takes. It is stopped at once, and gone before the next.
+/// Milliseconds for a fork at a step. The fork is cancelled and removed before the next.
 fn time_fork(client: &mut Client, id: &str, step: usize) -> Result<f64> {
     let (path, wish) = (format!("{RUNS}/{id}/fork"), format!(r#"{{"at_step":{step}}}"#));
     let begun = Instant::now();
     let answer = client.ask(Ask::post(&path, &wish)).context("forking a run")?.expect(201)?;
     let time = begun.elapsed().as_secs_f64() * 1000.0;
     let fork = answer.json()["id"].as_str().context("a fork without an id")?.to_owned();
-    // One at the last step may be over by now.
+    // A fork at the last step may have ended by now.
     client.ask(Ask::post(&format!("{RUNS}/{fork}/cancel"), "{}")).context("stopping a fork")?;
     runs::wait_for(client, &fork, "finished")?;
     Ok(time)

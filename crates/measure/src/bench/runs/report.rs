@@ -1,4 +1,4 @@
-//! The report on durable runs: what was promised, what came out, round by round.
+//! The report on durable runs: targets and results, round by round.
 
 use super::alone::Alone;
 use super::crowd::{Crowd, Engine};
@@ -10,24 +10,23 @@ use crate::bench::table::Table;
 use crate::bench::target::{self, Bound, Target};
 use crate::machine::{Load, Machine};
 
-/// Times as many steps a second as Restate.
+/// Minimum ratio of our steps per second to Restate's.
 const OVER_RESTATE_MIN: f64 = 3.0;
 /// The same for DBOS.
 const OVER_DBOS_MIN: f64 = 15.0;
-/// What a step may take beyond two syncs, in ms.
+/// Maximum time of a step beyond two syncs, in ms.
 const BEYOND_SYNCS_MAX: f64 = 0.5;
-/// What the last steps of a long run may take, in parts of its first.
+/// Maximum ratio of a long run's last steps to its first.
 const FLAT_MAX: f64 = 1.2;
-/// Entries derived again, a second.
+/// Minimum of replayed entries per second.
 const REPLAY_MIN: f64 = 30_000.0;
-/// What a fork may take, in ms.
+/// Maximum time of a fork, in ms.
 const FORK_MAX: f64 = 20.0;
-/// From the kill of a worker to the next effect, in seconds.
+/// Maximum time from the kill of a worker to the next effect, in seconds.
 const WORKER_MAX: f64 = 1.0;
 /// The same for the server.
 const SERVER_MAX: f64 = 1.5;
 
-/// One benchmark of durable runs, done.
 #[derive(Debug)]
 pub struct Report {
     pub targets: Vec<Target>,
@@ -40,7 +39,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together. `loads` are those before and after.
+    /// `loads` are the load averages before and after.
     pub fn new(
         machine: Machine,
         crowd: Crowd,
@@ -53,7 +52,6 @@ impl Report {
         Self { targets, machine, crowd, alone, long, failover, loads }
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let mut lines = vec![circumstances(&self.machine, self.loads)];
         if !self.crowd.versions.is_empty() {

@@ -1,6 +1,7 @@
-//! Restate: its server and a service of its own SDK, each a process, as npm installs them.
+//! Restate: its server and a service written with its own SDK, each a process, as npm installs them.
 //!
-//! Everything is left at its defaults but ports and the place of its data; a step is one `ctx.run`, whose outcome is durable before the next.
+//! Everything has its default except ports and the data directory. A step is one `ctx.run`, whose outcome is durable
+//! before the next step.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,12 +16,12 @@ use serde_json::Value;
 use crate::http::{Ask, Client};
 use crate::patience::wait_until;
 
-/// For its server to be up.
+/// Time limit for starting the server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where runs are begun and waited for.
+/// The endpoint that starts a run and waits for its end.
 const DRIVE: &str = "/steps/drive";
 
-/// Its server and our service, up.
+/// Its server and our service, running.
 #[derive(Debug)]
 pub struct Restate {
     ingress: SocketAddr,
@@ -62,7 +63,7 @@ impl Restate {
             .spawn()
             .context("starting a service of Restate's SDK")?;
         let stdout = service.stdout.take().context("the service has no output")?;
-        // From here on both end with this.
+        // From here on dropping this ends both.
         let restate = Self { ingress, version: version_in(&packages), processes: [server, service] };
         let mut port = String::new();
         BufReader::new(stdout).read_line(&mut port).context("reading the service's port")?;
@@ -71,12 +72,11 @@ impl Restate {
         Ok(restate)
     }
 
-    /// What it calls itself.
     pub fn version(&self) -> String {
         self.version.clone()
     }
 
-    /// Seconds that so many runs of so many steps take.
+    /// Seconds for `runs` runs of `steps` steps.
     pub fn drive(&mut self, runs: usize, steps: usize) -> Result<f64> {
         let (ingress, wish) = (self.ingress, format!(r#"{{"count":{steps}}}"#));
         let begun = Instant::now();
@@ -99,7 +99,7 @@ impl Drop for Restate {
     }
 }
 
-/// Tells the server where the service is, and waits until its runs can be begun.
+/// Registers the service at the server, and waits until its runs can be started.
 fn register(admin: SocketAddr, port: u16) -> Result<()> {
     let wish = format!(r#"{{"uri":"http://127.0.0.1:{port}"}}"#);
     let mut last = String::new();
@@ -112,7 +112,7 @@ fn register(admin: SocketAddr, port: u16) -> Result<()> {
     registered.with_context(|| format!("registering a service: {last}"))
 }
 
-/// Ports that nobody has; held together, so that they differ.
+/// Free ports; held together, so that they differ.
 fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
     let held = std::array::from_fn::<_, N, _>(|_| TcpListener::bind("127.0.0.1:0"));
     let mut addresses = Vec::new();
@@ -123,7 +123,7 @@ fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
     Ok(addresses.try_into().expect("one for each"))
 }
 
-/// The program itself, which npm puts into a package for this kind of machine: what it calls by its name is a script around that.
+/// The server's binary, in npm's package for this platform: the command of that name is a script around it.
 fn server_in(packages: &Path) -> Result<PathBuf> {
     for entry in std::fs::read_dir(packages).context("looking for Restate's server")? {
         let program = entry.context("looking for Restate's server")?.path().join("bin/restate-server");

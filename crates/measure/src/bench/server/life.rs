@@ -1,4 +1,4 @@
-//! A sandbox's whole life over HTTP, and one command in a sandbox that runs, in turns with what they are held against.
+//! A sandbox's life cycle over HTTP, and one command in a running sandbox, in turns with what they are compared with.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,14 +13,13 @@ use crate::bench::watchdog::Watchdog;
 use crate::http::{Ask, Client};
 use crate::serving::Serving;
 
-/// Where sandboxes are made.
 pub const SANDBOXES: &str = "/api/v1/sandboxes";
-/// A sandbox without wishes, but for a life that is longer than the benchmark.
+/// A default sandbox that outlives the benchmark.
 pub const CREATE: &str = r#"{"ttl":"1h"}"#;
-/// What is kept ready: one to take while the other is being made, so that one is there each time.
+/// Size of the pool: one sandbox is claimed while the other is being created, so that one is always ready.
 const POOL: usize = 2;
 
-/// What takes turns.
+/// The contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The bare program, by `posix_spawn`.
@@ -28,11 +27,11 @@ pub enum Way {
     /// `saggar run`.
     Run,
     Bubblewrap,
-    /// Create, first command, kill, with nothing kept ready.
+    /// Create, first command, kill, without a pool.
     Cold,
-    /// The same with one kept ready.
+    /// The same with a pool.
     Warm,
-    /// A command in a sandbox that runs.
+    /// A command in a running sandbox.
     Exec,
 }
 
@@ -40,7 +39,7 @@ impl Way {
     /// In the order of the tables.
     pub const ALL: [Self; 6] = [Self::Spawn, Self::Run, Self::Bubblewrap, Self::Cold, Self::Warm, Self::Exec];
 
-    /// As a column is headed.
+    /// The column's heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Spawn => "posix_spawn",
@@ -62,18 +61,16 @@ impl Way {
     }
 }
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Life {
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<Round<Way>>,
-    /// Medians of create, first command and kill: cold, and from the pool.
+    /// Medians of create, first command and kill: without a pool, and from the pool.
     pub parts: [[f64; 3]; 2],
-    /// Runs of each in a round.
+    /// Runs of each per round.
     pub runs: usize,
 }
 
-/// Times as many rounds as asked.
 pub fn measure(saggar: &Path, options: &Options, field: &Field, workplace: &Path) -> Result<Life> {
     let quiet = ["--log", "warn"];
     let cold = Serving::start(saggar, &workplace.join("cold"), &[&quiet[..], &["--pool-max", "0"]].concat())?;
@@ -94,7 +91,7 @@ pub fn measure(saggar: &Path, options: &Options, field: &Field, workplace: &Path
         .collect();
     let mut parts: [Vec<[f64; 3]>; 2] = Default::default();
     let rounds = take_turns(&ways, options.rounds, |turn, serial| {
-        // What the pool's refill takes is its own affair: nobody is timed while it goes on, but the one who took from it.
+        // The refill of the pool must not disturb other measurements, so it is awaited here.
         warm.wait_for_sockets(POOL)?;
         match ways[turn].0 {
             way @ (Way::Spawn | Way::Run | Way::Bubblewrap) => {
@@ -112,7 +109,7 @@ pub fn measure(saggar: &Path, options: &Options, field: &Field, workplace: &Path
     Ok(Life { rounds, parts: [middle(&parts[0]), middle(&parts[1])], runs: options.runs })
 }
 
-/// One life, in ms. Its parts are added to `parts`.
+/// One life cycle, in ms. Its parts are appended to `parts`.
 fn live_once(client: &mut Client, parts: &mut Vec<[f64; 3]>) -> Result<f64> {
     let start = Instant::now();
     let (id, create_ms) = timed(|| create(client, CREATE))?;
@@ -123,16 +120,16 @@ fn live_once(client: &mut Client, parts: &mut Vec<[f64; 3]>) -> Result<f64> {
     Ok(all)
 }
 
-/// Makes a sandbox and says its id.
+/// Creates a sandbox and returns its id.
 pub fn create(client: &mut Client, wishes: &str) -> Result<String> {
     let answer = client.ask(Ask::post(SANDBOXES, wishes)).context("asking for a sandbox")?.expect(201)?;
-    // Found by hand: parsing all of the answer would be a part of what is timed.
+    // Found by hand, because parsing the whole response would be part of the measured time.
     let text = String::from_utf8_lossy(&answer.body);
     let id = text.split_once(r#""id":""#).and_then(|(_, rest)| Some(rest.split_once('"')?.0.to_owned()));
     id.filter(|id| id.starts_with("sbx_")).with_context(|| format!("a sandbox without an id: {text}"))
 }
 
-/// Runs a program there and waits for its end.
+/// Runs a program in it and waits for its end.
 pub fn exec(client: &mut Client, id: &str, command: &[&str]) -> Result<()> {
     let path = format!("{SANDBOXES}/{id}/execs");
     let command = format!(r#"{{"command":["{}"]}}"#, command.join(r#"",""#));
@@ -147,7 +144,7 @@ pub fn kill(client: &mut Client, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// What comes of it, and how many ms it took.
+/// The result, and the time in ms.
 pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let outcome = work()?;

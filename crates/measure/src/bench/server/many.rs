@@ -1,8 +1,8 @@
-//! A thousand sandboxes that do nothing on one server: what each costs all told, and what one more costs with so many there.
+//! A thousand idle sandboxes on one server: the total cost of each, and the cost of one more.
 //!
-//! The cost is the fall of MemAvailable, which counts whatever the kernel holds for a sandbox, the supervisor, PID 1 and the server's own
-//! growth; where it goes is shown beside it. With few and with many can't take turns one by one, so each round has few, many and few
-//! again, and both halves of "few" count as one sample.
+//! The cost is the drop of MemAvailable, which covers everything the kernel holds for a sandbox, its supervisor, PID
+//! 1 and the growth of the server; the breakdown is shown beside it. "Few" and "many" can't take turns one by one, so
+//! each round has few, many and few again, and both halves of "few" form one sample.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,50 +18,48 @@ use crate::patience::pause;
 use crate::processes;
 use crate::serving::Serving;
 
-/// What "few" is.
+/// The number that counts as few.
 pub const FEW: usize = 10;
-/// The kernel adds its per-CPU counts of pages up once a second; before that, a reading of MemAvailable is off.
+/// The kernel sums its per-CPU page counters once a second; before that, MemAvailable is inaccurate.
 const SETTLING: Duration = Duration::from_millis(1200);
-/// What the kernel holds beside pages of processes and of the page cache.
+/// Kernel memory other than pages of processes and the page cache.
 const KERNEL: &[&str] = &["Slab", "KernelStack", "PageTables", "Percpu", "Shmem"];
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Many {
-    /// How many at once.
+    /// Number of concurrent sandboxes.
     pub count: usize,
-    /// Creates timed with few, and as many with many.
+    /// Timed creates with few, and with many.
     pub creates: usize,
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<ManyRound>,
 }
 
-/// One round: times in ms, memory in KiB for each sandbox.
+/// Times in ms, memory in KiB per sandbox.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyRound {
     /// Median and p99 of a create with few alive.
     pub few: [f64; 2],
     /// The same with many.
     pub many: [f64; 2],
-    /// What each costs all told.
+    /// The total cost of each.
     pub fall: f64,
-    /// Of that: supervisors, what is inside, the server, the kernel.
+    /// Parts of it: supervisors, processes inside, the server, the kernel.
     pub parts: [f64; 4],
 }
 
 impl Many {
-    /// What a sandbox costs, in MiB.
+    /// The cost of a sandbox, in MiB.
     pub fn cost_mib(&self) -> Spread {
         Spread::of(&self.rounds.iter().map(|round| round.fall / 1024.0).collect::<Vec<_>>())
     }
 
-    /// How many times longer the slowest hundredth of creates takes with many.
+    /// The ratio of the p99 of creates with many to that with few.
     pub fn slowdown(&self) -> Spread {
         Spread::of(&self.rounds.iter().map(|round| round.many[1] / round.few[1]).collect::<Vec<_>>())
     }
 }
 
-/// Starts and ends them, as many rounds as asked.
 pub fn measure(saggar: &Path, options: &Options, workplace: &Path) -> Result<Many> {
     let count = options.many.max(FEW + 1);
     let mut rounds = Vec::new();
@@ -119,7 +117,7 @@ fn time_creates(client: &mut Client, count: usize) -> Result<Vec<f64>> {
 /// Memory at one moment, in KiB.
 struct Reading {
     available: f64,
-    /// Supervisors, what is inside, the server, the kernel.
+    /// Supervisors, processes inside, the server, the kernel.
     parts: [f64; 4],
 }
 

@@ -1,4 +1,4 @@
-//! The report on a server: what was promised, what came out, and where the time and the memory go.
+//! The report on a server: targets, results, and where time and memory go.
 
 use super::life::{Life, Way};
 use super::many::{FEW, Many};
@@ -10,27 +10,26 @@ use crate::bench::table::Table;
 use crate::bench::target::{self, Bound, Target};
 use crate::machine::{Load, Machine};
 
-/// Times `saggar run` that a life may take.
+/// Maximum ratio of a life cycle to `saggar run`.
 const COLD_OVER_RUN_MAX: f64 = 2.0;
-/// Times bubblewrap's one-shot that a life from the pool may take.
+/// Maximum ratio of a life cycle from the pool to bubblewrap's one-shot.
 const WARM_OVER_BUBBLEWRAP_MAX: f64 = 1.0;
-/// Times `posix_spawn` that a command may take.
+/// Maximum ratio of a command to `posix_spawn`.
 const EXEC_OVER_SPAWN_MAX: f64 = 3.0;
-/// What one of a thousand may cost, in MiB.
+/// Maximum cost of one sandbox among a thousand, in MiB.
 const EACH_MIB_MAX: f64 = 2.0;
-/// Times as long that a create may take with a thousand there.
+/// Maximum ratio of a create with a thousand alive to one with few.
 const SLOWDOWN_MAX: f64 = 3.0;
-/// The speed that a transfer must have, in parts of `cp`'s.
+/// Minimum speed of a transfer relative to `cp`.
 const SPEED_MIN: f64 = 0.3;
 
-/// Which ratios are judged, and have a column.
+/// The ratios that have a target and a column.
 const RATIOS: [(Way, Way, &str, f64); 3] = [
     (Way::Cold, Way::Run, "create + true + kill, cold, over saggar run", COLD_OVER_RUN_MAX),
     (Way::Warm, Way::Bubblewrap, "the same from the pool, over bubblewrap", WARM_OVER_BUBBLEWRAP_MAX),
     (Way::Exec, Way::Spawn, "exec of true over posix_spawn", EXEC_OVER_SPAWN_MAX),
 ];
 
-/// One benchmark of a server, done.
 #[derive(Debug)]
 pub struct Report {
     pub targets: Vec<Target>,
@@ -43,7 +42,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together. `loads` are those before and after.
+    /// `loads` are the load averages before and after.
     pub fn new(
         machine: Machine,
         field: Field,
@@ -58,7 +57,6 @@ impl Report {
         Self { targets, machine, versions, life, many, transfer, loads }
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let mut lines = vec![circumstances(&self.machine, self.loads)];
         lines.extend(self.versions.iter().map(|version| format!("- against {version}")));

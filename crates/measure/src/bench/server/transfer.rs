@@ -1,7 +1,7 @@
-//! One big file up and down, in turns with `cp` of the same file.
+//! Uploads and downloads one big file, in turns with `cp` of the same file.
 //!
-//! A sandbox's private storage is a tmpfs, so `cp` copies from one file of a tmpfs to another: against a disk it would be a race with the
-//! disk. The client reads from and writes to the same tmpfs, so that what goes down arrives as a file too.
+//! A sandbox's private storage is a tmpfs, so `cp` copies within a tmpfs too: otherwise the comparison would measure
+//! the disk. The client reads from and writes to the same tmpfs, so that a download also ends up in a file.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,23 +17,22 @@ use crate::http::{Ask, Client};
 use crate::serving::Serving;
 use crate::workplace::Workplace;
 
-/// Where Linux has a tmpfs for everybody.
+/// Linux's world-writable tmpfs.
 const TMPFS: &str = "/dev/shm";
 /// Room for the file and a second one while the first is replaced.
 const CREATE: &str = r#"{"ttl":"1h","limits":{"disk":"3G","memory":"4G"}}"#;
-/// Where the file is in the sandbox.
+/// Path of the file in the sandbox.
 const INSIDE: &str = "/home/user/big";
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// The file's size.
+    /// Size of the file.
     pub mib: usize,
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<TransferRound>,
 }
 
-/// One round, in ms: what went before is the `cp` it is held against.
+/// Times in ms, each with the `cp` before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferRound {
     /// `cp`, then the upload.
@@ -43,7 +42,7 @@ pub struct TransferRound {
 }
 
 impl Transfer {
-    /// The upload's speed in parts of `cp`'s.
+    /// The upload's speed relative to `cp`.
     pub fn up(&self) -> Spread {
         Spread::of(&self.rounds.iter().map(|round| round.up[0] / round.up[1]).collect::<Vec<_>>())
     }
@@ -52,13 +51,13 @@ impl Transfer {
         Spread::of(&self.rounds.iter().map(|round| round.down[0] / round.down[1]).collect::<Vec<_>>())
     }
 
-    /// MiB a second, of so many ms.
+    /// MiB per second, from a time in ms.
     pub fn speed(&self, time: f64) -> f64 {
         self.mib as f64 * 1000.0 / time
     }
 }
 
-/// Copies back and forth, as many rounds as asked. The inner error says why this can't be measured here.
+/// The inner error says why this can't be measured here.
 pub fn measure(saggar: &Path, options: &Options, workplace: &Path) -> Result<Result<Transfer, String>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("reading the mounts")?;
     let is_tmpfs = |line: &str| line.split(' ').skip(1).take(2).eq([TMPFS, "tmpfs"]);
@@ -120,7 +119,7 @@ fn remove(path: &PathBuf) -> Result<()> {
     }
 }
 
-/// Bytes that no filesystem can leave out: a simple generator, not zeros.
+/// Pseudo-random bytes, not zeros, so that no filesystem can leave them out.
 fn fill(path: &Path, length: u64) -> Result<()> {
     let mut file = File::create(path)?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,4 +1,4 @@
-//! The judge: what the ledger saw of one run, held against what its class promises and what the run itself believes.
+//! Compares what the ledger saw of one run with what its class promises and with the run's own journal.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use crate::ledger::{Arrival, result};
 /// Runs of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many have ended.
+    /// Number of ended runs.
     pub runs: u64,
-    /// Effects that they were to have.
+    /// Effects that they should have.
     pub effects: u64,
-    /// Of those, asked for more than once.
+    /// Number of these that were requested more than once.
     pub repeated: u64,
-    /// How often another worker took one over.
+    /// How often another worker took over a run.
     pub taken_over: u64,
 }
 
-/// What is wrong. `arrivals` are those of this run, by what it asked for.
+/// The faults of a run. `arrivals` are the requests of this run.
 pub fn judge(run: &Watched, journal: &[Value], arrivals: &[Arrival], tally: &mut Tally) -> Vec<String> {
     let claims = journal.iter().filter(|entry| entry["event"] == "claimed").count();
     tally.taken_over += claims.saturating_sub(1) as u64;
@@ -37,7 +37,7 @@ fn judge_calls(run: &Watched, believed: &[(u64, &str)], arrivals: &[Arrival], ta
     let calls = run.class.calls();
     let wanted: BTreeSet<String> = (0..calls).map(|index| format!("\"{}/{index}\"", run.tag)).collect();
     for stranger in arrivals.iter().filter(|arrival| !wanted.contains(&arrival.body)) {
-        faults.push(format!("it did what nobody asked for: {}", stranger.body));
+        faults.push(format!("it had an effect that was not requested: {}", stranger.body));
     }
     for index in 0..calls {
         let body = format!("\"{}/{index}\"", run.tag);
@@ -53,16 +53,16 @@ fn judge_calls(run: &Watched, believed: &[(u64, &str)], arrivals: &[Arrival], ta
             faults.push(format!("effect {index} was done under several keys: {keys:?}"));
         }
         if run.class == Class::Once && keys.len() > 1 {
-            faults.push(format!("effect {index} was done {} times, and nobody said so", keys.len()));
+            faults.push(format!("effect {index} was done {} times without being reported", keys.len()));
         }
         if !believed.contains(&(step, result(key).as_str())) {
-            faults.push(format!("effect {index} was done, and step {step} does not know what came of it"));
+            faults.push(format!("effect {index} was done, but step {step} has no result"));
         }
     }
     faults
 }
 
-/// The lines that the last shell found are the ledger: each effect left one, in the sandbox, outside of the journal.
+/// For shell effects the lines in the sandbox's file are the ledger: each effect left one, outside of the journal.
 fn judge_lines(run: &Watched, believed: &[(u64, &str)]) -> Vec<String> {
     let calls = run.class.calls();
     let expected: String = (0..calls).map(|index| format!("step-{}\n", step_of(index, calls))).collect();
@@ -71,7 +71,7 @@ fn judge_lines(run: &Watched, believed: &[(u64, &str)]) -> Vec<String> {
     if found == expected { Vec::new() } else { vec![format!("its shell found {found:?} and not {expected:?}")] }
 }
 
-/// What tools gave, by step.
+/// Tool results by step.
 fn results(journal: &[Value]) -> Vec<(u64, &str)> {
     let settled = journal.iter().filter(|entry| entry["event"] == "step_settled");
     let given = settled

@@ -1,6 +1,8 @@
-//! Who minds the runs while others are killed: begins them, answers, decides, and has each judged when it has ended.
+//! Takes care of the runs while processes are killed: starts them, answers, decides, and judges each when it has
+//! ended.
 //!
-//! The server may be dead at any moment, so everything is asked until it is answered, and whatever may not be done twice has a name.
+//! The server may be dead at any moment, so every request is repeated until it is answered, and requests that must
+//! not be carried out twice have an idempotency key.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -14,27 +16,27 @@ use crate::ledger::{Ledger, result};
 use crate::patience::pause;
 use crate::runs::{self, RUNS};
 
-/// Runs of each class at once.
+/// Concurrent runs of each class.
 const AT_ONCE: usize = 3;
 /// Calls of a run by HTTP, and of one that uses a shell.
 const CALLS: [usize; 2] = [24, 8];
-/// Between two looks at all of them.
+/// Interval of polling all runs.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// How long a request is asked again, and how long a run may take, before it is given up.
+/// Time limit for repeating a request, and for a run.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a step has been parked before somebody decides: what its dead worker had sent has arrived by then.
+/// How long a step is parked before it is decided: requests of its dead worker have arrived by then.
 const THOUGHT: Duration = Duration::from_millis(500);
-/// Where a shell leaves its lines.
+/// The file to which the shell appends its lines.
 const LINES: &str = "/home/user/lines";
 
-/// What a tool's effect is.
+/// The class of a tool's effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// May be done any number of times.
     Pure,
     /// Done once for each key.
     Keyed,
-    /// Somebody can be asked whether it was done.
+    /// A probe can tell whether it was done.
     Probeable,
     Once,
 }
@@ -43,7 +45,7 @@ impl Class {
     /// In the order of the table.
     pub const ALL: [Self; 4] = [Self::Pure, Self::Keyed, Self::Probeable, Self::Once];
 
-    /// As the API has it.
+    /// The API's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pure => "pure",
@@ -53,36 +55,35 @@ impl Class {
         }
     }
 
-    /// How many effects a run of this class has.
+    /// The number of effects of a run of this class.
     pub fn calls(self) -> usize {
         CALLS[usize::from(self == Self::Probeable)]
     }
 }
 
-/// A run that goes on.
+/// A run in progress.
 #[derive(Clone, Debug)]
 pub struct Watched {
     pub id: String,
-    /// What its effects are known by in the ledger.
+    /// Identifies its effects in the ledger.
     pub tag: String,
-    /// Of what kind they are.
     pub class: Class,
     begun: Instant,
     is_answered: bool,
-    /// Since when it has been seen parked, by the number of the entry that says so.
+    /// Since when it has been parked, and the number of the entry that says so.
     parked: Option<(u64, Instant)>,
 }
 
-/// What became of all runs.
+/// The results of all runs.
 #[derive(Debug, Default)]
 pub struct Minded {
     /// By class, in the order of [`Class::ALL`].
     pub tallies: [Tally; 4],
-    /// Steps that a person decided, and how many of those were done already.
+    /// Number of decided steps, and of those that had been done already.
     pub decided: [u64; 2],
-    /// Requests that got no answer.
+    /// Requests without a response.
     pub unanswered: u64,
-    /// What was lost, done twice, or came to another end.
+    /// Runs that were lost, done twice or ended differently.
     pub faults: Vec<String>,
 }
 
@@ -96,12 +97,11 @@ pub struct Minder {
 }
 
 impl Minder {
-    /// With nothing to mind yet.
     pub fn new(client: Client, ledger: Ledger) -> Self {
         Self { client, ledger, watched: Vec::new(), serial: 0, minded: Minded::default() }
     }
 
-    /// Keeps runs going until `is_over`, and then waits for those that are left.
+    /// Keeps runs going until `is_over`, and then waits for the remaining ones.
     pub fn mind(mut self, is_over: &AtomicBool) -> Result<Minded> {
         loop {
             let is_last = is_over.load(SeqCst);
@@ -133,7 +133,7 @@ impl Minder {
         Ok(())
     }
 
-    /// Does what a run needs. Says whether it goes on.
+    /// Does what a run needs. Returns whether it is still in progress.
     fn look(&mut self, run: &mut Watched) -> Result<bool> {
         let shown = self.insist(Ask::new("GET", &format!("{RUNS}/{}", run.id)))?;
         if shown.status != 200 {
@@ -147,11 +147,11 @@ impl Minder {
                 return Ok(false);
             }
             Some("asking") if !run.is_answered => {
-                // Once is enough: what was acknowledged is not said again.
+                // One acknowledged answer is enough.
                 let question = &shown["question"]["id"];
                 let answer = json!({ "name": "answer", "question": question, "body": run.tag }).to_string();
                 let told = self.insist(Ask::post(&format!("{RUNS}/{}/signal", run.id), &answer))?;
-                // A conflict: it is over by now, so an earlier try, whose answer was lost, has been heard.
+                // A conflict: the run is over, so an earlier attempt, whose response was lost, has been accepted.
                 ensure!(matches!(told.status, 202 | 409), "an answer was refused: {}", told.text());
                 run.is_answered = true;
             }
@@ -165,7 +165,7 @@ impl Minder {
         Ok(true)
     }
 
-    /// A person looks at what was done, and says so.
+    /// Decides as a human would, after checking what was done.
     fn decide(&mut self, run: &mut Watched, shown: &Value) -> Result<()> {
         let journal = self.journal(&run.id)?;
         let Some(unknown) = journal.last().filter(|entry| entry["event"] == "step_unknown") else { return Ok(()) };
@@ -190,16 +190,16 @@ impl Minder {
         };
         let decided =
             self.insist(Ask::post(&format!("{RUNS}/{}/steps/{step}/decide", run.id), &decision.to_string()))?;
-        // A conflict: an earlier try, whose answer was lost, has been taken.
+        // A conflict: an earlier attempt, whose response was lost, has been accepted.
         ensure!(matches!(decided.status, 202 | 409), "a decision was refused: {}", decided.text());
         self.minded.decided[0] += 1;
         self.minded.decided[1] += u64::from(is_done);
-        // Thought over again if it is still so.
+        // Decided again later if it is still parked.
         run.parked = Some((seq, Instant::now()));
         Ok(())
     }
 
-    /// Whether the shell of a step left its line. Steps count from 1, and the first is the model's.
+    /// Whether a step's shell left its line. Steps count from 1, and the first is the model's.
     fn has_line(&mut self, shown: &Value, step: u64) -> Result<bool> {
         // Without a sandbox nothing was done in one.
         let Some(sandbox) = shown["sandbox_id"].as_str() else { return Ok(false) };
@@ -219,7 +219,7 @@ impl Minder {
         let mut faults = Vec::new();
         faults.extend(runs::fault_in_end(shown));
         if !replayed["divergence"].is_null() || replayed["agreed"] != replayed["entries"] {
-            faults.push(format!("it is derived otherwise: {replayed}"));
+            faults.push(format!("its replay differs: {replayed}"));
         }
         if !run.is_answered {
             faults.push("it went on without an answer".to_owned());
@@ -241,7 +241,7 @@ impl Minder {
         }
     }
 
-    /// Asks until it is answered by a server that can.
+    /// Repeats a request until a server has answered it.
     fn insist(&mut self, ask: Ask<'_>) -> Result<Answer> {
         let deadline = Instant::now() + PATIENCE;
         let mut last = String::new();
@@ -260,7 +260,7 @@ impl Minder {
     }
 }
 
-/// A run with a question in its middle. What it does is told by its tag, and by nothing that the engine makes.
+/// A run with a question in its middle. Its effects are identified by its tag, not by anything from the engine.
 fn request(class: Class, tag: &str, url: &str) -> String {
     let calls = class.calls();
     let ask = json!({ "tool": "ask_human", "arguments": { "question": "Go on?" } });
@@ -282,7 +282,7 @@ fn request(class: Class, tag: &str, url: &str) -> String {
     runs::request(tag, &tools, vec![turn])
 }
 
-/// The step at which a call is made: after the model's, and after the question if that comes first.
+/// The step of a call: after the model's, and after the question if that comes first.
 pub fn step_of(index: usize, calls: usize) -> usize {
     index + 2 + usize::from(index >= calls / 2)
 }

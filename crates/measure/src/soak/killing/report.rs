@@ -1,11 +1,10 @@
-//! The report on killing, as Markdown.
+//! The report on kills, as Markdown.
 
 use super::Killing;
 use super::minder::Class;
 use crate::bench::table::Table;
 use crate::machine::{Load, Machine};
 
-/// One soak of runs, done.
 #[derive(Debug)]
 pub struct Report {
     machine: Machine,
@@ -15,17 +14,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together.
     pub fn new(machine: Machine, seed: u64, killing: Killing, loads: [Load; 2]) -> Self {
         Self { machine, seed, killing, loads }
     }
 
-    /// Everything that was lost, done twice, or came to another end.
+    /// Runs that were lost, done twice or ended differently.
     pub fn faults(&self) -> &[String] {
         &self.killing.minded.faults
     }
 
-    /// All of it.
     pub fn text(&self) -> String {
         let Killing { kills: [workers, servers], start_max, time, minded } = &self.killing;
         let [before, after] = self.loads;
