@@ -246,7 +246,7 @@ pub enum SandboxState {
     Running,
     /// It is frozen.
     Paused,
-    /// It is being ended.
+    /// The sandbox is being ended.
     Ending,
     /// It has ended; only this record is left.
     Ended,

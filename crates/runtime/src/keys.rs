@@ -7,8 +7,11 @@ use saggar_store::{ApiKey, KeyName, KeySecret, NewKey, Permissions, Project, Rev
 
 use crate::fail_point::pass;
 use crate::fault::Fault;
-use crate::permit::{Action, Permit};
+use crate::permit::{Action, Kind, Permit};
 use crate::sandboxes::{Sandboxes, now, random};
+
+/// API keys, as permits name them.
+pub const KEYS: Kind = Kind::new("keys");
 
 /// The name of the key that the first start creates.
 const FIRST: &str = "first";
@@ -21,19 +24,19 @@ impl Sandboxes {
         name: &str,
         life: Option<Duration>,
     ) -> Result<(ApiKey, KeySecret), Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         new_key(self.store(), permit.project().clone(), name, life).await
     }
 
     /// Newest first.
     pub async fn keys(&self, permit: &Permit) -> Result<Vec<ApiKey>, Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         pass("keys/list");
         Ok(self.store().keys(permit.project().clone()).await?)
     }
 
     pub async fn revoke_key(&self, permit: &Permit, key: &KeyId) -> Result<(), Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         match self.store().revoke_key(permit.project().clone(), key.clone(), now()).await? {
             Revoked::Done => Ok(()),
             Revoked::Absent => Err(Fault::NotFound { what: "key", id: key.to_string() }),

@@ -25,8 +25,8 @@ pub enum Action {
     ReadFiles(SandboxId),
     WriteFiles(SandboxId),
     UsePort(SandboxId, u16),
-    /// Create, list and revoke keys.
-    ManageKeys,
+    /// Make, list and remove the project's objects of a kind.
+    Manage(Kind),
     StartRun,
     ListRuns,
     /// Read one, its journal and what is derived from it.
@@ -39,12 +39,22 @@ pub enum Action {
     RemoveRun(RunId),
 }
 
+/// A kind of object that a project has and manages as a whole, such as its keys. Runs may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(&'static str);
+
+impl Kind {
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+}
+
 impl Action {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::CreateSandbox
             | Self::ListSandboxes
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns
             | Self::ReadRun(_)
@@ -73,7 +83,7 @@ impl Action {
             | Self::ReadFiles(_)
             | Self::WriteFiles(_)
             | Self::UsePort(_, _)
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns => None,
         }
@@ -91,7 +101,7 @@ impl Action {
             | Self::WriteFiles(_) => true,
             Self::ListSandboxes
             | Self::UsePort(_, _)
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns
             | Self::ReadRun(_)

@@ -1,4 +1,4 @@
-//! The state of the native API.
+//! What every request of the native API needs.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,17 +9,19 @@ use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
 
+use crate::settings::WebOrigin;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(pub(crate) Arc<Server>);
 
-/// The state of the native API. It gives access to the gate.
+/// What the native API goes by. All of the gate is reached through it.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,
     pub(crate) e2b: saggar_e2b::Shared,
     pub(crate) runs: Runs,
     /// Additional origins that may open a WebSocket.
-    pub(crate) origins: Vec<String>,
+    pub(crate) origins: Vec<WebOrigin>,
     /// The host's capabilities: tested once, on the first request.
     pub(crate) capabilities: OnceCell<Capabilities>,
 }

@@ -40,7 +40,7 @@ pub(crate) async fn answer_plain_http(mut stream: TcpStream) {
 pub(crate) fn refuse_tls(stream: TcpStream, peer: IpAddr) {
     tracing::info!(%peer, "refused a TLS client: this port uses plain HTTP; use http://, or set tls = true");
     let mut sent = [0; 8192];
-    // As above.
+    // A leftover is removed at the next start.
     let _ = stream.try_read(&mut sent);
     let _ = stream.try_write(ALERT); // As above.
 }

@@ -38,7 +38,7 @@ pub struct Forked {
 pub struct OpenCall {
     /// The number of the step in the original run.
     pub step: u64,
-    /// The tool, or `model`.
+    /// The tool that was called, or `model`.
     pub tool: String,
 }
 

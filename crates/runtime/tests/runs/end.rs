@@ -1,7 +1,7 @@
 //! The expected end of a run, whatever happened before.
 
 use saggar_domain::RunId;
-use saggar_runtime::runs::engine::{Body, EffectKey, Event, Outcome, Settled, replay};
+use saggar_engine::{Body, EffectKey, Event, Outcome, Settled, replay};
 
 use crate::ledger::{Ledger, result};
 use crate::place::Place;

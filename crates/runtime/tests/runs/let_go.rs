@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
-use saggar_runtime::runs::engine::{Body, Class, ModelReply, Report, Usage};
+use saggar_engine::{Body, Class, ModelReply, Report, Usage};
 use saggar_runtime::runs::{About, Effects, Hub, Session, Task, Worker, WorkerSettings};
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -5,17 +5,32 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
+use saggar_engine::Body;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
 use saggar_http::extract::{Json, JsonText, Query, path_text};
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::runs::engine::Body;
 use saggar_runtime::runs::{Instruction, NewRun};
-use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
+use saggar_store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
+use super::resource::resource;
 use super::wire_run;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "runs": "Durable executions of agents: start, follow, signal, fork, replay.";
+    bounded {
+        route::RUNS => post start, get list;
+        route::RUN => get get, delete remove;
+        route::RUN_SIGNAL => post signal;
+        route::RUN_PAUSE => post pause;
+        route::RUN_RESUME => post resume;
+        route::RUN_CANCEL => post cancel;
+        route::RUN_DECIDE => post decide;
+        route::RUN_FORK => post fork;
+    }
+}
 
 /// Start a run
 ///
@@ -149,7 +164,7 @@ pub(crate) async fn resume(allowed: OnRun<TellRun>, State(server): State<Shared>
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 202, description = "The request is stored; an effect in progress is abandoned")),
+    responses((status = 202, description = "The request is stored; what is under way is given up")),
 )]
 pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Cancel).await
@@ -165,7 +180,7 @@ pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>
         ("step" = u64, Path, description = "The step at which the run is parked"),
     ),
     request_body = DecideStep,
-    responses((status = 202, description = "The decision is stored, and the run continues")),
+    responses((status = 202, description = "The request is stored, and the run goes on")),
 )]
 pub(crate) async fn decide(
     allowed: OnRun<TellRun>,

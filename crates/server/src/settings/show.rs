@@ -4,7 +4,6 @@
 use serde::Serialize;
 
 use super::Config;
-use super::setting::SETTINGS;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
@@ -18,13 +17,12 @@ pub struct Shown {
 impl Config {
     /// In the order of the table.
     pub fn shown(&self) -> Vec<Shown> {
-        SETTINGS
-            .iter()
-            .map(|setting| Shown {
-                name: setting.name,
-                value: (setting.show)(self),
-                from: self.origin(setting.name).to_string(),
-                what: setting.what,
+        self.rows()
+            .map(|row| Shown {
+                name: row.name,
+                from: self.origin(row.name).to_string(),
+                value: row.value,
+                what: row.what,
             })
             .collect()
     }

@@ -1,0 +1,48 @@
+//! Runs: how many are driven at once, where their tools may go, how long they are remembered.
+
+use std::time::Duration;
+
+use saggar_runtime::runs::HttpAddress;
+
+use super::section::{Setting, Table, setting};
+
+/// What holds for every run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunsSettings {
+    /// How long a finished run is kept.
+    pub runs_retention: Duration,
+    /// Where the tool `http` may go.
+    pub http_allowed: Vec<HttpAddress>,
+    /// Most that one worker drives at once.
+    pub runs_max: usize,
+    /// Maximum number of concurrent runs per agent, over all workers.
+    pub runs_per_agent: usize,
+    /// Maximum number of concurrent runs per project, over all workers.
+    pub runs_per_project: usize,
+}
+
+impl Default for RunsSettings {
+    fn default() -> Self {
+        Self {
+            runs_retention: Duration::from_secs(30 * 24 * 3600),
+            http_allowed: Vec::new(),
+            runs_max: 256,
+            runs_per_agent: 128,
+            runs_per_project: 256,
+        }
+    }
+}
+
+impl Table for RunsSettings {
+    const SETTINGS: &'static [Setting<Self>] = &[
+        setting!(runs_retention, Process, "how long a finished run and its journal are kept"),
+        setting!(
+            http_allowed,
+            Shared,
+            "URL prefixes that the tool `http` of runs may access, starting with http://, comma-separated"
+        ),
+        setting!(runs_max, Process, "maximum number of concurrent runs per worker"),
+        setting!(runs_per_agent, Shared, "maximum number of concurrent runs per agent, over all workers"),
+        setting!(runs_per_project, Shared, "maximum number of concurrent runs per project, over all workers"),
+    ];
+}
