@@ -43,7 +43,8 @@ pub trait Wanted: Send + 'static {
     fn action(id: Option<SandboxId>) -> Option<Action>;
 }
 
-/// Names what handlers do, as types: on the sandbox that the path names, or on what the project has. A handler's file may name its own.
+/// Defines the actions of handlers as types: on the sandbox that the path names, or on the project's objects. A
+/// handler's file may define its own.
 #[macro_export]
 macro_rules! wanted {
     ($($(#[$doc:meta])* $name:ident on sandbox => $action:ident $(, $signed:ident)?;)+) => {$(

@@ -1,4 +1,4 @@
-//! A sandbox as it is now, and what happened in it, as the native API's types: E2B's wire is written from the same.
+//! The current state and the events of a sandbox in the native API's types, from which E2B's responses are made too.
 
 use std::collections::BTreeSet;
 
@@ -11,36 +11,36 @@ use crate::gate::Gate;
 use crate::refusal::Refusal;
 use crate::wire;
 
-/// Most objects of one page.
+/// Maximum number of objects per page.
 pub const PAGE_MAX: u32 = PageLimit::MAX.get();
 
-/// A sandbox, and when its time ends or would have ended if it were not paused.
+/// A sandbox, with its deadline, or the one it would have if it were not paused.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub sandbox: Sandbox,
     pub end: Option<Timestamp>,
 }
 
-/// Which sandboxes are asked for, newest first.
+/// A request for a list of sandboxes, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxesAsked {
     /// Empty means any state.
     pub states: BTreeSet<SandboxState>,
-    /// All of these labels.
+    /// The sandbox must have all of these labels.
     pub labels: Labels,
     pub limit: Option<u32>,
-    /// What a page before said is next.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Some of the sandboxes that were asked for.
+/// A page of sandboxes.
 #[derive(Clone, Debug)]
 pub struct SandboxPage {
     pub items: Vec<Seen>,
     pub next: Option<String>,
 }
 
-/// A number of objects for one page.
+/// A page size.
 pub fn page_limit(limit: Option<u32>) -> Result<PageLimit, Refusal> {
     match limit {
         None => Ok(PageLimit::default()),
@@ -75,7 +75,7 @@ impl Gate {
         Ok(SandboxPage { items, next: page.next.map(|cursor| cursor.to_string()) })
     }
 
-    /// The sandbox that a permit is for, as its supervisor sees it where it lives.
+    /// The permit's sandbox, in its supervisor's view if it is live.
     pub async fn look(&self, permit: &Permit) -> Result<Seen, Refusal> {
         let mut row = self.sandboxes.get(permit).await?;
         let end = row.asked.lifetime.deadline.map(wire::time);

@@ -25,7 +25,7 @@ pub enum Action {
     ReadFiles(SandboxId),
     WriteFiles(SandboxId),
     UsePort(SandboxId, u16),
-    /// Make, list and remove the project's objects of a kind.
+    /// Create, list and remove the project's objects of a kind.
     Manage(Kind),
     StartRun,
     ListRuns,
@@ -39,7 +39,7 @@ pub enum Action {
     RemoveRun(RunId),
 }
 
-/// A kind of object that a project has and manages as a whole, such as its keys. Runs may not.
+/// A kind of object that a project has and manages as a whole, such as its keys. Runs may not manage them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(&'static str);
 

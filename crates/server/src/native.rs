@@ -1,4 +1,5 @@
-//! The native API. One file per object, with a table of its routes; handlers only read requests, call the runtime once and write answers.
+//! The native API. One file per object, with a table of its routes; handlers only parse requests, call the runtime
+//! once and write responses.
 
 mod archive;
 mod attach;
@@ -49,7 +50,7 @@ fn resources() -> impl Iterator<Item = Resource> {
     .map(|resource| resource())
 }
 
-/// Every route of the native API, and the ways to ports of sandboxes.
+/// Every route of the native API, and the routes of sandboxes' ports.
 pub(crate) fn router() -> Router<Shared> {
     let router = resources().fold(Router::new(), |router, resource| router.merge(resource.router()));
     router

@@ -163,7 +163,7 @@ fn gate_settings(config: &Config) -> GateSettings {
     }
 }
 
-/// The certificate that is shown; `None` where TLS is not spoken.
+/// The server's certificate; `None` without TLS.
 fn certificate(config: &Config) -> Option<Certificate> {
     let given = config.listen.tls_certificate.clone().zip(config.listen.tls_key.clone());
     config.listen.tls.then(|| match given {

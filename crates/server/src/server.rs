@@ -1,4 +1,4 @@
-//! What every request of the native API needs.
+//! The state of the native API.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::settings::WebOrigin;
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(pub(crate) Arc<Server>);
 
-/// What the native API goes by. All of the gate is reached through it.
+/// The state of the native API. It gives access to the gate.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,

@@ -1,8 +1,8 @@
 //! The server's settings: from a file, the environment and flags; later sources take precedence.
 //!
-//! Settings come in sections, one type in one file each; a new section is its file and a line in the table below. Every value knows where
-//! it came from. A value that can't be read is refused with its name and its place, and unsafe settings stop startup. Nothing here touches
-//! a socket; a section may look at the files it names.
+//! Settings are grouped in sections, one type in one file each; a new section is its file and a line in the table
+//! below. Every value knows its source. A malformed value is rejected with its name and source, and unsafe settings
+//! stop startup. Nothing here touches a socket; a section may check the files it names.
 
 mod e2b;
 mod limits;
@@ -34,7 +34,6 @@ pub use storage::StorageSettings;
 
 macro_rules! sections {
     ($($name:ident: $section:ty,)+) => {
-        /// What an operator decided.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Config {
             $(pub $name: $section,)+
@@ -80,7 +79,7 @@ impl Config {
         self.sections_mut().into_iter().for_each(|section| section.derive(&origins));
     }
 
-    /// Refuses unsafe settings: those of a section, and those of several together.
+    /// Rejects unsafe settings, of one section or of several together.
     fn check(&self) -> Result<(), ConfigError> {
         for section in self.sections() {
             section.check(&self.origins_of_values)?;
@@ -103,7 +102,6 @@ impl Config {
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was not set.
     Default,
     /// The file's name, as given.
     File(String),

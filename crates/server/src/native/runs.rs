@@ -164,7 +164,7 @@ pub(crate) async fn resume(allowed: OnRun<TellRun>, State(server): State<Shared>
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
     params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
-    responses((status = 202, description = "The request is stored; what is under way is given up")),
+    responses((status = 202, description = "The request is stored; an effect in progress is abandoned")),
 )]
 pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Cancel).await
@@ -180,7 +180,7 @@ pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>
         ("step" = u64, Path, description = "The step at which the run is parked"),
     ),
     request_body = DecideStep,
-    responses((status = 202, description = "The request is stored, and the run goes on")),
+    responses((status = 202, description = "The decision is stored, and the run continues")),
 )]
 pub(crate) async fn decide(
     allowed: OnRun<TellRun>,

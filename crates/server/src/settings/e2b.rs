@@ -1,11 +1,10 @@
-//! What E2B's clients get.
+//! Settings for E2B's clients.
 
 use saggar_domain::NetworkMode;
 
 use super::section::{Setting, Table, setting};
 use super::value::choice;
 
-/// What E2B's clients get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct E2bSettings {
     pub e2b_network: E2bNetwork,
@@ -14,7 +13,6 @@ pub struct E2bSettings {
 choice!(
     /// Network mode of sandboxes created by E2B's clients, which expect full internet access.
     E2bNetwork {
-        /// Not at all.
         None = "none",
         /// The host's network, unmanaged.
         Host = "host",

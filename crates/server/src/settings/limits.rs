@@ -1,4 +1,4 @@
-//! How much the server takes on at once, and how long it goes on once it is told to stop.
+//! Limits of connections and requests, and the grace period of a stop.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use saggar_domain::ByteSize;
 use super::ConfigError;
 use super::section::{Origins, Setting, Table, complain, setting};
 
-/// Limits on what clients send and hold open.
+/// Limits of what clients may send and keep open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSettings {
     pub connections_max: usize,
-    /// From one address, or one network of IPv6.
+    /// From one address, or one /64 network of IPv6.
     pub connections_per_address: usize,
-    /// Requests and streams that one key has under way.
+    /// Concurrent requests and streams of one key.
     pub requests_per_key: usize,
     pub upload_max: ByteSize,
     /// How long requests may continue after a stop was requested.
@@ -49,7 +49,7 @@ impl Table for LimitSettings {
         setting!(shutdown_grace, Process, "how long requests may continue after a stop was requested"),
     ];
 
-    /// Limits that were not set are shares of `connections_max`: the rest is for others.
+    /// Limits that were not set are fractions of `connections_max`, so that some capacity is left for others.
     fn derive(&mut self, origins: &Origins) {
         if !origins.contains_key("connections_per_address") {
             self.connections_per_address = (self.connections_max * 3 / 4).max(1);

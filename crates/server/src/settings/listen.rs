@@ -1,4 +1,4 @@
-//! Where the server listens, under which names, and to whom it answers.
+//! The address that the server listens on, its TLS and names, and its authentication.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
@@ -8,20 +8,19 @@ use super::ConfigError;
 use super::section::{Origins, Setting, Table, setting};
 use super::value::{Value, choice};
 
-/// Where and to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenSettings {
     pub address: IpAddr,
-    /// 0 for any that is free.
+    /// 0 means any free port.
     pub port: u16,
     pub auth: Auth,
     pub tls: bool,
-    /// In PEM; one is made where there is none.
+    /// In PEM; without one a self-signed one is created.
     pub tls_certificate: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub plaintext: Plaintext,
     pub domain: Domain,
-    /// Pages that may open a WebSocket here, beside our own.
+    /// Additional origins that may open a WebSocket.
     pub origins: Vec<WebOrigin>,
 }
 
@@ -30,21 +29,21 @@ choice!(
     Auth {
         /// Clients with a key.
         Keys = "keys",
-        /// Anyone who reaches the server, as the default project; on a loopback address only.
+        /// Any client that reaches the server, as the default project; on a loopback address only.
         Off = "off",
     }
 );
 choice!(
     /// Where keys may be sent without TLS.
     Plaintext {
-        /// Where nothing else can listen.
+        /// On loopback addresses, which no other host can observe.
         Loopback = "loopback",
         /// Everywhere: a proxy in front of the server provides TLS.
         Anywhere = "anywhere",
     }
 );
 
-/// Below this name ports of sandboxes are found, as `{port}-{sandbox}.DOMAIN`. In lower case.
+/// Domain of the sandboxes' ports, as `{port}-{sandbox}.DOMAIN`. In lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain(String);
 
@@ -86,13 +85,15 @@ impl Table for ListenSettings {
         let is_public = !address.is_loopback();
         if is_public && self.auth == Auth::Off {
             return Err(ConfigError::new(
-                format!("auth is off and address {address} is not a loopback address: anybody could run programs here"),
+                format!(
+                    "auth is off and address {address} is not a loopback address: any client on the network could run programs"
+                ),
                 "set auth = \"keys\", or listen on 127.0.0.1",
             ));
         }
         if is_public && !self.tls && self.plaintext == Plaintext::Loopback {
             return Err(ConfigError::new(
-                format!("address {address} is not a loopback address, and keys would be sent there in the clear"),
+                format!("address {address} is not a loopback address, so keys would be sent without encryption"),
                 "set tls = true, or plaintext = \"anywhere\" if a proxy in front of the server provides TLS",
             ));
         }
@@ -192,21 +193,21 @@ mod tests {
     fn what_nobody_means_is_refused() {
         assert_eq!(check(|_| {}), None);
         let public = "0.0.0.0".parse().unwrap();
-        assert!(check(|listen| listen.address = public).unwrap().contains("in the clear"));
-        assert!(check(|listen| listen.address = "::".parse().unwrap()).unwrap().contains("in the clear"));
+        assert!(check(|listen| listen.address = public).unwrap().contains("without encryption"));
+        assert!(check(|listen| listen.address = "::".parse().unwrap()).unwrap().contains("without encryption"));
         let open = |listen: &mut ListenSettings| {
             listen.address = public;
             listen.tls = true;
             listen.auth = Auth::Off;
         };
-        assert!(check(open).unwrap().contains("anybody could"));
+        assert!(check(open).unwrap().contains("any client on the network could"));
         assert_eq!(check(|listen| listen.auth = Auth::Off), None);
         let proxied = |listen: &mut ListenSettings| {
             listen.address = public;
             listen.plaintext = Plaintext::Anywhere;
         };
         assert_eq!(check(proxied), None);
-        assert!(check(|listen| listen.tls_certificate = Some("/c".into())).unwrap().contains("go together"));
+        assert!(check(|listen| listen.tls_certificate = Some("/c".into())).unwrap().contains("set together"));
     }
 
     #[test]

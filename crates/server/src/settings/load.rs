@@ -255,7 +255,7 @@ mod tests {
             let error = Config::load(given(file, &[], &[])).unwrap_err();
             assert!(error.what.contains(name) && error.what.contains("saggar.toml"), "{file}: {error:?}");
         }
-        assert!(Config::load(given("port = ", &[], &[])).unwrap_err().what.contains("can't be read"));
+        assert!(Config::load(given("port = ", &[], &[])).unwrap_err().what.contains("is malformed"));
     }
 
     #[test]

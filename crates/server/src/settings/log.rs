@@ -1,9 +1,8 @@
-//! What is logged, and how.
+//! Log level and format.
 
 use super::section::{Setting, Table, setting};
 use super::value::choice;
 
-/// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     pub log: LogLevel,
@@ -11,7 +10,6 @@ pub struct LogSettings {
 }
 
 choice!(
-    /// What is logged.
     LogLevel {
         /// Failures.
         Error = "error",
@@ -24,7 +22,6 @@ choice!(
     }
 );
 choice!(
-    /// How it is logged.
     LogFormat {
         Text = "text",
         Json = "json",

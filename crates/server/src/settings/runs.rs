@@ -1,4 +1,4 @@
-//! Runs: how many are driven at once, where their tools may go, how long they are remembered.
+//! Settings of runs: concurrency, allowed URLs of tools, retention.
 
 use std::time::Duration;
 
@@ -6,14 +6,13 @@ use saggar_runtime::runs::HttpAddress;
 
 use super::section::{Setting, Table, setting};
 
-/// What holds for every run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunsSettings {
     /// How long a finished run is kept.
     pub runs_retention: Duration,
-    /// Where the tool `http` may go.
+    /// URL prefixes that the tool `http` may access.
     pub http_allowed: Vec<HttpAddress>,
-    /// Most that one worker drives at once.
+    /// Maximum number of concurrent runs per worker.
     pub runs_max: usize,
     /// Maximum number of concurrent runs per agent, over all workers.
     pub runs_per_agent: usize,

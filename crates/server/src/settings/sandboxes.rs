@@ -1,24 +1,23 @@
-//! Sandboxes: how many, how long they live, how long they are remembered.
+//! Settings of sandboxes: number, lifetime, retention.
 
 use std::time::Duration;
 
 use super::ConfigError;
 use super::section::{Origins, Setting, Table, complain, setting};
 
-/// What holds for every sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSettings {
-    /// Most at once.
+    /// Maximum number of sandboxes.
     pub capacity: usize,
-    /// Fewest kept ready.
+    /// Minimum size of the pool.
     pub pool_min: usize,
-    /// Most kept ready.
+    /// Maximum size of the pool.
     pub pool_max: usize,
     pub default_ttl: Duration,
     pub ttl_max: Duration,
-    /// How long a paused one is kept.
+    /// How long a paused sandbox is kept.
     pub paused_max: Duration,
-    /// How long what is known of an ended one is kept.
+    /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
     pub allow_host_network: bool,
 }
@@ -54,7 +53,7 @@ impl Table for SandboxSettings {
         complain(&[
             (self.pool_min > self.pool_max, "pool_min is above pool_max", "lower pool_min or raise pool_max"),
             (
-                // A default was not asked for, so it gives way.
+                // The default was not requested, so it gives way.
                 self.pool_max > self.capacity && origins.contains_key("pool_max"),
                 "pool_max is above capacity",
                 "lower pool_max or raise capacity",

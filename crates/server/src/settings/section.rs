@@ -1,7 +1,7 @@
-//! Sections: settings that belong together, as one type in one file, with a row for each.
+//! Sections: groups of settings, each one type in one file, with a row for each setting.
 //!
-//! A row is a key of the file, a variable of the environment (`SAGGAR_` and the name in capitals) and a flag. Names are the same
-//! whatever section they are in, and no two sections have the same one.
+//! A row is a key of the file, an environment variable (`SAGGAR_` and the name in capitals) and a flag. Names don't
+//! depend on the section, and are unique over all sections.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ pub(super) struct Setting<S> {
     pub(super) show: fn(&S) -> String,
 }
 
-/// Whom a setting is for.
+/// The processes that a setting applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// For the process that was told.
+    /// The process that it was given to.
     Process,
-    /// For the server and all workers of its data directory, which take it from the server.
+    /// The server and all workers of its data directory, which read it from the server.
     Shared,
 }
 
-/// A setting whose name is that of the field it is kept in, read and shown as all of the field's type are.
+/// A setting with the name of its field, parsed and shown like all settings of the field's type.
 macro_rules! setting {
     ($name:ident, $scope:ident, $what:literal) => {
         $crate::settings::section::Setting {
@@ -44,17 +44,17 @@ macro_rules! setting {
 
 pub(super) use setting;
 
-/// Where values came from, by name; what is not in it is a default.
+/// The sources of values, by name; a missing name means the default.
 pub(super) type Origins = BTreeMap<&'static str, Origin>;
 
-/// What a section says of itself.
+/// What a section provides.
 pub(super) trait Table: Default + 'static {
     const SETTINGS: &'static [Setting<Self>];
 
-    /// Sets what nobody set and what follows from other settings.
+    /// Sets values that were not given and depend on other settings.
     fn derive(&mut self, _origins: &Origins) {}
 
-    /// Refuses what can't be meant.
+    /// Rejects invalid values.
     fn check(&self, _origins: &Origins) -> Result<(), ConfigError> {
         Ok(())
     }
@@ -64,7 +64,7 @@ pub(super) trait Table: Default + 'static {
 pub(super) trait Section {
     fn rows(&self) -> Vec<Row>;
 
-    /// Sets a value; `None` when the section has no such setting.
+    /// Sets a value; `None` if the section has no such setting.
     fn set(&mut self, name: &str, text: &str) -> Option<Result<(), String>>;
 
     fn derive(&mut self, origins: &Origins);
@@ -72,13 +72,13 @@ pub(super) trait Section {
     fn check(&self, origins: &Origins) -> Result<(), ConfigError>;
 }
 
-/// One setting and the value that it has.
+/// A setting with its current value.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
     pub(super) scope: Scope,
-    /// As it would be on the command line.
+    /// In the form of the command line.
     pub(super) value: String,
 }
 
@@ -107,7 +107,7 @@ impl<S: Table> Section for S {
     }
 }
 
-/// Refuses with the first complaint that holds.
+/// Fails with the first complaint that applies.
 pub(super) fn complain(complaints: &[(bool, &str, &str)]) -> Result<(), ConfigError> {
     match complaints.iter().find(|(is_wrong, _, _)| *is_wrong) {
         Some((_, what, help)) => Err(ConfigError::new(*what, *help)),

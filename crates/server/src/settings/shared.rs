@@ -109,7 +109,8 @@ mod tests {
         }
     }
 
-    /// Stored settings hold these names: one more is refused by workers of an earlier version, one fewer would be each worker's own.
+    /// These names are stored: workers of an earlier version reject an additional one, and a removed one would differ
+    /// between workers.
     #[test]
     fn the_settings_that_workers_share_are_these() {
         let names: Vec<_> = config(&[]).shared_after(None).values.into_keys().collect();

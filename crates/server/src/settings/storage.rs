@@ -1,10 +1,9 @@
-//! Where everything is kept.
+//! The data directory.
 
 use std::path::PathBuf;
 
 use super::section::{Setting, Table, setting};
 
-/// The data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageSettings {
     pub data_dir: PathBuf,

@@ -1,4 +1,4 @@
-//! Values of settings: how each type is read from text and shown as text. What is shown reads back the same.
+//! Types of settings: how each is parsed and formatted. Formatting and parsing again gives the same value.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use saggar_runtime::runs::HttpAddress;
 /// Upper bound of every count, beyond any machine.
 const COUNT_MAX: usize = 1_000_000;
 
-/// Something that a setting can be.
+/// A type that a setting can have.
 pub(super) trait Value: Sized {
     fn read(text: &str) -> Result<Self, String>;
 
@@ -101,7 +101,7 @@ impl<V: Value> Value for Option<V> {
     }
 }
 
-/// Several, with commas between.
+/// Several values, separated by commas.
 impl<V: Value> Value for Vec<V> {
     fn read(text: &str) -> Result<Self, String> {
         text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(V::read).collect()
