@@ -274,7 +274,7 @@ fn settings_that_the_host_changed_meanwhile_are_not_replaced() {
     let result = run(&place, "git init -q .; git config alias.st '!x'");
     git(&place, &place.workspace(), &["remote", "add", "origin", "https://example.org/a.git"]);
     let done = changes(&place, &["apply", &id(&result), ".git/config"]);
-    assert!(done.code == 1 && done.stdout.contains("something else there by now"), "{done:?}");
+    assert!(done.code == 1 && done.stdout.contains("no longer the one the sandbox started from"), "{done:?}");
     assert_eq!(git(&place, &place.workspace(), &["remote"]), "origin\n");
 }
 
