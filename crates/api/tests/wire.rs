@@ -3,8 +3,9 @@
 
 use saggar_api::{
     Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, Exec, ExecResult, ExecState, FileChange, FileEvent,
-    Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, OnTimeout, Output, ResumeSandbox, SandboxState,
-    Secret, SetTimeout, SignFile, SignalExec, StartExec, States, TerminalSize, Timestamp, UpdateSandbox, WriteQuery,
+    Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, OnTimeout, Output, OutputStream, ResumeSandbox,
+    SandboxState,
+    Secret, SetTimeout, SignFile, SignalExec, SignalScope, StartExec, States, TerminalSize, Timestamp, UpdateSandbox, WriteQuery,
     read,
 };
 use saggar_domain::{ByteSize, ExecId, NetworkMode, SandboxId, Timeout, User};
@@ -109,6 +110,78 @@ fn a_command_is_words_or_a_line_for_a_shell() {
     }
     let many = vec!["a"; 5000];
     complaint::<StartExec>(&json!({ "command": many }).to_string());
+}
+
+#[test]
+fn a_program_to_start_on_the_wire() {
+    let whole = json!({
+        "command": ["echo", "hi"],
+        "env": {"A": "1"},
+        "cwd": "/tmp",
+        "user": "root",
+        "stdin": true,
+        "tty": {"rows": 24, "cols": 80},
+        "timeout": "5m",
+        "limits": {"memory": "512M", "pids": "64", "cpus": "0.5"},
+        "output_bytes": "1M",
+        "wait": false,
+    });
+    let start: StartExec = serde_json::from_value(whole.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&start).unwrap(), whole);
+    check_golden(
+        &StartExec::new(CommandLine::Shell("make".into())),
+        json!({"command": "make", "stdin": false, "wait": true}),
+    );
+    let limits = json!({"command": "make", "limits": {}, "stdin": false, "wait": true});
+    let start: StartExec = serde_json::from_value(limits.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&start).unwrap(), limits);
+    complaint::<StartExec>(r#"{"command": "true", "limits": ["1G"]}"#);
+    complaint::<StartExec>(r#"{"command": "true", "limits": {"ram": "1G"}}"#);
+    complaint::<StartExec>(r#"{"command": "true", "tty": {"rows": 1}}"#);
+}
+
+#[test]
+fn a_signal_goes_to_the_tree_unless_to_the_group() {
+    let signal = |body: &[u8]| serde_json::to_value(read::json::<SignalExec>(body).unwrap()).unwrap();
+    assert_eq!(signal(br#"{"signal": "SIGTERM"}"#), json!({"signal": "TERM", "scope": "tree"}));
+    assert_eq!(signal(br#"{"signal": "9", "scope": "group"}"#), json!({"signal": "KILL", "scope": "group"}));
+}
+
+#[test]
+fn choices_have_these_names() {
+    fn check<T: Serialize + DeserializeOwned>(names: &[&str]) {
+        for name in names {
+            assert_eq!(serde_json::to_value(serde_json::from_value::<T>(json!(name)).unwrap()).unwrap(), json!(name));
+        }
+        assert!(serde_json::from_value::<T>(json!("another")).is_err());
+    }
+    check::<ExecState>(&[
+        "running",
+        "exited",
+        "signaled",
+        "timed_out",
+        "cancelled",
+        "out_of_memory",
+        "refused",
+        "setup_failed",
+        "lost",
+    ]);
+    check::<SandboxState>(&["creating", "running", "paused", "ending", "ended"]);
+    check::<OnTimeout>(&["kill", "pause"]);
+    check::<OutputStream>(&["stdout", "stderr"]);
+    check::<SignalScope>(&["tree", "group"]);
+}
+
+#[test]
+fn a_template_has_a_name_of_at_most_64_characters() {
+    let create = |name: &str| json!({ "template": name }).to_string();
+    let longest = "x".repeat(64);
+    for good in ["base", "python-3.12", "a_b", "3", &longest] {
+        assert_eq!(read::json::<CreateSandbox>(create(good).as_bytes()).unwrap().template.as_str(), good);
+    }
+    for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(65)] {
+        complaint::<CreateSandbox>(&create(wrong));
+    }
 }
 
 #[test]

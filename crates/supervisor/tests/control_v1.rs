@@ -8,6 +8,8 @@ use saggar_supervisor::control::{CONTROL, EventBody, From, Op, Reply, Request, S
 use serde_json::Value;
 
 const GOLDEN: &str = include_str!("golden/control-v1.jsonl");
+/// Requests as version 1 writes them, every field of them.
+const REQUESTS: &str = include_str!("golden/control-v1-requests.jsonl");
 
 fn lines(kind: &str) -> Vec<Value> {
     let all = GOLDEN.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -92,6 +94,42 @@ fn what_is_asked_is_what_version_1_was_asked() {
     assert!(matches!(ops[4], Op::Open { target: Target::Port(80), .. }));
     assert!(matches!(ops[5], Op::Resume { terms: None }));
     assert!(matches!(ops[6], Op::Kill));
+}
+
+#[test]
+fn every_field_of_a_request_is_written_as_version_1_writes_it() {
+    for line in REQUESTS.lines() {
+        let request: Request = serde_json::from_str(line).unwrap();
+        assert_eq!(serde_json::to_value(&request).unwrap(), serde_json::from_str::<Value>(line).unwrap());
+    }
+}
+
+#[test]
+fn a_field_that_a_request_has_too_many_is_passed_over() {
+    let known: Value = serde_json::from_str(REQUESTS.lines().nth(1).unwrap()).unwrap();
+    let mut newer = known.clone();
+    newer["colour"] = "blue".into();
+    newer["tty"]["depth"] = 24.into();
+    newer["limits"]["gpus"] = 1.into();
+    let read: Request = serde_json::from_value(newer).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), known);
+}
+
+#[test]
+fn an_answer_says_its_state_and_its_stream_as_in_version_1() {
+    for stream in [1, 2] {
+        let line = serde_json::json!({"gap": {"stream": stream, "bytes": 5}});
+        let reply: Reply = serde_json::from_value(line.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&reply).unwrap(), line);
+    }
+    let described = lines("reply").remove(0);
+    for state in ["running", "paused", "ending"] {
+        let mut line = described.clone();
+        line["described"]["state"] = state.into();
+        let reply: Reply = serde_json::from_value(line).unwrap();
+        let again = serde_json::to_value(&reply).unwrap();
+        assert_eq!((&again["described"]["state"], &again["described"]["then"]), (&state.into(), &"pause".into()));
+    }
 }
 
 #[test]
