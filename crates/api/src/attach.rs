@@ -6,18 +6,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use saggar_domain::ExecId;
+use saggar_domain::{Beginning, ExecId, OutputStream, Signal, SignalScope};
 
-use crate::exec::{Exec, SignalScope};
+use crate::exec::Exec;
 use crate::problem::Problem;
 use crate::schema;
-use crate::signal::Signal;
-use crate::stream::{Beginning, OutputStream};
+use crate::stream::beginning;
 
 /// Largest message either side takes.
 pub const ATTACH_MESSAGE_BYTES_MAX: usize = 1 << 20;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
 
 /// Which part of the output to attach to, and whether to send stdin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -26,6 +23,7 @@ const STDERR: u8 = 2;
 pub struct AttachQuery {
     /// `start` (what is kept of before, too), `now`, or offsets in stdout and stderr such as `12-0`.
     #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
+    #[serde(with = "beginning")]
     pub from: Beginning,
 }
 
@@ -47,6 +45,7 @@ pub enum AttachRequest {
         signal: Signal,
         /// To whom.
         #[serde(default)]
+        #[schema(value_type = schema::SignalScope, default = "tree")]
         scope: SignalScope,
     },
     /// There is no more stdin.
@@ -68,6 +67,7 @@ pub enum AttachReply {
     /// Output that is no longer kept was passed over.
     Gap {
         /// Of which stream.
+        #[schema(value_type = schema::OutputStream)]
         stream: OutputStream,
         /// How much.
         bytes: u64,
@@ -87,21 +87,10 @@ pub enum AttachReply {
     Other,
 }
 
-/// The first byte of an output message.
-pub fn output_prefix(stream: OutputStream) -> u8 {
-    match stream {
-        OutputStream::Stdout => STDOUT,
-        OutputStream::Stderr => STDERR,
-    }
-}
-
 /// Takes an output message apart; `None` when its first byte is no stream.
 pub fn split_output(message: &[u8]) -> Option<(OutputStream, &[u8])> {
-    match message.split_first()? {
-        (&STDOUT, bytes) => Some((OutputStream::Stdout, bytes)),
-        (&STDERR, bytes) => Some((OutputStream::Stderr, bytes)),
-        _ => None,
-    }
+    let (first, bytes) = message.split_first()?;
+    Some((OutputStream::from_number(*first)?, bytes))
 }
 
 #[cfg(test)]

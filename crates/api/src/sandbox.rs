@@ -1,14 +1,14 @@
 //! Sandboxes: what is asked for, what there is, and how it ended.
 
 use saggar_domain::{
-    ByteSize, Count, Cpus, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId, SandboxId, Tier,
-    Timeout, User,
+    ByteSize, Count, Cpus, DeadlineAction, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId,
+    SandboxId, SandboxState, TemplateName, Tier, Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::environment::Environment;
-use crate::name::{Label, Labels, TemplateName};
+use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
 use crate::schema;
 use crate::secret::Secret;
@@ -19,6 +19,7 @@ use crate::time::Timestamp;
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct CreateSandbox {
     /// What its filesystem starts from.
+    #[schema(value_type = schema::TemplateName)]
     pub template: TemplateName,
     /// For finding it again.
     #[serde(skip_serializing_if = "Labels::is_empty")]
@@ -35,7 +36,8 @@ pub struct CreateSandbox {
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub ttl: Option<Timeout>,
     /// What happens when its time is up.
-    pub on_timeout: OnTimeout,
+    #[schema(value_type = schema::OnTimeout)]
+    pub on_timeout: DeadlineAction,
     /// How long it may be left alone before the same happens; without it, for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
@@ -156,17 +158,6 @@ pub struct EffectivePorts {
     pub every: bool,
 }
 
-/// What happens when a sandbox's time is up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnTimeout {
-    /// It ends, with everything in it.
-    #[default]
-    Kill,
-    /// It is frozen where it is, and can be resumed.
-    Pause,
-}
-
 /// A sandbox, alive or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
@@ -177,8 +168,10 @@ pub struct Sandbox {
     #[schema(value_type = schema::ProjectId)]
     pub project_id: ProjectId,
     /// What it does now.
+    #[schema(value_type = schema::SandboxState)]
     pub state: SandboxState,
     /// What its filesystem started from.
+    #[schema(value_type = schema::TemplateName)]
     pub template: TemplateName,
     /// For finding it again.
     #[schema(value_type = schema::TextMap)]
@@ -211,7 +204,8 @@ pub struct Sandbox {
     #[schema(value_type = Option<schema::Instant>)]
     pub deadline: Option<Timestamp>,
     /// What happens then.
-    pub on_timeout: OnTimeout,
+    #[schema(value_type = schema::OnTimeout)]
+    pub on_timeout: DeadlineAction,
     /// How long it may be left alone before the same happens.
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub idle_timeout: Option<Timeout>,
@@ -233,43 +227,6 @@ pub struct CreatedSandbox {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub access_token: Option<Secret>,
-}
-
-/// What a sandbox does now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SandboxState {
-    /// It is being made.
-    Creating,
-    /// It takes execs, files and connections.
-    Running,
-    /// It is frozen.
-    Paused,
-    /// It is being ended.
-    Ending,
-    /// It is gone; what is left is this record.
-    Ended,
-}
-
-impl SandboxState {
-    /// Every state, in the order of a life.
-    pub const ALL: &[Self] = &[Self::Creating, Self::Running, Self::Paused, Self::Ending, Self::Ended];
-
-    /// The name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Ending => "ending",
-            Self::Ended => "ended",
-        }
-    }
-
-    /// Reads a name back.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == text)
-    }
 }
 
 /// How a sandbox ended.

@@ -2,13 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api::{
-    Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, Exec, ExecResult, ExecState, FileChange, FileEvent,
-    Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, OnTimeout, Output, OutputStream, ResumeSandbox,
-    SandboxState,
-    Secret, SetTimeout, SignFile, SignalExec, SignalScope, StartExec, States, TerminalSize, Timestamp, UpdateSandbox, WriteQuery,
-    read,
+    Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, DeadlineAction, Exec, ExecResult, ExecState,
+    FileChange, FileEvent, Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, Output, OutputStream,
+    ResizeExec, ResumeSandbox, SandboxState, Secret, SetTimeout, SignFile, SignalExec, SignalScope, StartExec, States,
+    TerminalSize, Timestamp, UpdateSandbox, WriteQuery, read,
 };
-use saggar_domain::{ByteSize, ExecId, NetworkMode, SandboxId, Timeout, User};
+use saggar_domain::{ByteSize, ExecId, ExecStatus, NetworkMode, SandboxId, Timeout, User};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ fn a_sandbox_to_be_made_needs_nothing_said() {
     let default = read::json::<CreateSandbox>(b"").unwrap();
     assert_eq!(default, CreateSandbox::default());
     assert_eq!(default.network, Network(NetworkMode::None));
-    assert_eq!(default.on_timeout, OnTimeout::Kill);
+    assert_eq!(default.on_timeout, DeadlineAction::Kill);
     check_golden(
         &default,
         json!({"template": "base", "limits": {}, "on_timeout": "kill", "network": "none", "auto_resume": false, "ports": {"public": []}}),
@@ -167,7 +166,7 @@ fn choices_have_these_names() {
         "lost",
     ]);
     check::<SandboxState>(&["creating", "running", "paused", "ending", "ended"]);
-    check::<OnTimeout>(&["kill", "pause"]);
+    check::<DeadlineAction>(&["kill", "pause"]);
     check::<OutputStream>(&["stdout", "stderr"]);
     check::<SignalScope>(&["tree", "group"]);
 }
@@ -192,7 +191,7 @@ fn an_exec_on_the_wire() {
         command: vec!["true".into()],
         user: Some(User::User),
         tty: false,
-        status: ExecState::Exited,
+        status: ExecState::Ended(ExecStatus::Exited),
         pid: None,
         exit_code: Some(0),
         signal: None,
@@ -319,5 +318,8 @@ fn file_events_on_the_wire() {
 #[test]
 fn a_terminal_has_a_size() {
     check_golden(&TerminalSize { rows: 24, cols: 80 }, json!({"rows": 24, "cols": 80}));
-    assert!(serde_json::from_value::<TerminalSize>(json!({"rows": 65536, "cols": 80})).is_err());
+    check_golden(&ResizeExec(TerminalSize { rows: 24, cols: 80 }), json!({"rows": 24, "cols": 80}));
+    for wrong in [r#"{"rows": 65536, "cols": 80}"#, r#"{"rows": 1, "cols": 1, "depth": 1}"#, "[24, 80]"] {
+        complaint::<ResizeExec>(wrong);
+    }
 }

@@ -1,11 +1,11 @@
-//! The result of an exec, as programs read it.
+//! The life of an exec and its result, as programs read it.
 
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeMap};
 
 use crate::canonical::PolicyHash;
 use crate::denial::Denial;
 use crate::id::{ExecId, SandboxId};
-use crate::mode::{FsMode, NetworkMode, Tier};
+use crate::mode::{FsMode, NetworkMode, Tier, choice};
 use crate::problem::Problem;
 
 /// The schema of [`ExecResult`].
@@ -51,53 +51,81 @@ pub struct ExecResult {
     pub error: Option<Problem>,
 }
 
-/// How an exec ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExecStatus {
-    /// By itself, with an exit code.
-    Exited,
-    /// By a signal.
-    Signaled,
-    /// By us, when its time was up.
-    TimedOut,
-    /// By us, when the user asked.
-    Cancelled,
-    /// By the kernel, when its memory was used up.
-    OutOfMemory,
-    /// Not started: the spec asks for what can't or may not be.
-    Refused,
-    /// Not started: making the sandbox failed.
-    SetupFailed,
+choice!(
+    /// How an exec ended.
+    ExecStatus {
+        /// By itself, with an exit code.
+        Exited = "exited",
+        /// By a signal.
+        Signaled = "signaled",
+        /// By us, when its time was up.
+        TimedOut = "timed_out",
+        /// By us, when the user asked.
+        Cancelled = "cancelled",
+        /// By the kernel, when its memory was used up.
+        OutOfMemory = "out_of_memory",
+        /// Not started: the spec asks for what can't or may not be.
+        Refused = "refused",
+        /// Not started: making the sandbox failed.
+        SetupFailed = "setup_failed",
+    }
+);
+
+/// Where in its life an exec is. As text it is one word: `running`, `lost`, or how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecState {
+    Running,
+    Ended(ExecStatus),
+    /// It was lost with its sandbox, and how it ended is not known.
+    Lost,
 }
 
-impl ExecStatus {
-    /// Every way to end.
-    pub const ALL: &[Self] = &[
-        Self::Exited,
-        Self::Signaled,
-        Self::TimedOut,
-        Self::Cancelled,
-        Self::OutOfMemory,
-        Self::Refused,
-        Self::SetupFailed,
-    ];
+impl ExecState {
+    /// Every state, in the order people are shown them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let ended = ExecStatus::ALL.iter().copied().map(Self::Ended);
+        std::iter::once(Self::Running).chain(ended).chain(std::iter::once(Self::Lost))
+    }
 
-    /// Reads a name back.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|status| status.as_str() == text)
+    /// Whether there is nothing more to come.
+    pub fn is_ended(self) -> bool {
+        match self {
+            Self::Running => false,
+            Self::Ended(_) | Self::Lost => true,
+        }
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Exited => "exited",
-            Self::Signaled => "signaled",
-            Self::TimedOut => "timed_out",
-            Self::Cancelled => "cancelled",
-            Self::OutOfMemory => "out_of_memory",
-            Self::Refused => "refused",
-            Self::SetupFailed => "setup_failed",
+            Self::Running => "running",
+            Self::Ended(status) => status.as_str(),
+            Self::Lost => "lost",
         }
+    }
+
+    /// Reads a name back.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::all().find(|state| state.as_str() == text)
+    }
+}
+
+/// `None` is what a supervisor says of an exec that has not ended.
+impl From<Option<ExecStatus>> for ExecState {
+    fn from(status: Option<ExecStatus>) -> Self {
+        status.map_or(Self::Running, Self::Ended)
+    }
+}
+
+impl Serialize for ExecState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("{text:?} is not a state of an exec")))
     }
 }
 

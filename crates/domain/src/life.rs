@@ -1,10 +1,12 @@
-//! The life of a sandbox, as everybody but its supervisor sees it.
+//! The life of a sandbox and of a run: the states they go through.
 //!
 //! ```text
 //!   creating ──▶ running ◀──▶ paused
 //!      │            │           │
-//!      └────────────┴───────────┴──▶ ended   (by an EndReason; nothing comes after)
+//!      └────────────┴───────────┴──▶ ending ──▶ ended   (by an EndReason; nothing comes after)
 //! ```
+//! A row is never `ending`: until a sandbox has ended, its row says what it was before. A supervisor is never asked while its sandbox is
+//! `creating`, and is gone when it has `ended`.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,8 @@ choice!(
         Running = "running",
         /// Frozen: it has its memory and no CPU, and no deadline counts.
         Paused = "paused",
+        /// It is being ended.
+        Ending = "ending",
         /// Over, with everything it had removed.
         Ended = "ended",
     }
@@ -27,7 +31,7 @@ impl SandboxState {
     /// Whether something of it exists on a host, or may.
     pub fn is_live(self) -> bool {
         match self {
-            Self::Creating | Self::Running | Self::Paused => true,
+            Self::Creating | Self::Running | Self::Paused | Self::Ending => true,
             Self::Ended => false,
         }
     }
@@ -41,6 +45,12 @@ choice!(
         Pause = "pause",
     }
 );
+
+impl Default for DeadlineAction {
+    fn default() -> Self {
+        Self::Kill
+    }
+}
 
 choice!(
     /// What a run does.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 /// Longest name of a project, in characters.
 const PROJECT_NAME_LEN_MAX: usize = 64;
 /// Longest name of a template, in bytes.
-const TEMPLATE_NAME_LEN_MAX: usize = 63;
+const TEMPLATE_NAME_LEN_MAX: usize = 64;
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $check:expr, $form:literal) => {
@@ -50,12 +50,19 @@ name!(
 );
 name!(
     /// What a template is asked for by.
-    TemplateName, is_slug, "a name of 1 to 63 lower-case letters, digits, '.', '_' and '-'"
+    TemplateName, is_slug, "a name of 1 to 64 lower-case letters, digits, '.', '_' and '-'"
 );
 name!(
     /// Which boot of the host it was, by the kernel's `boot_id`: nothing of a sandbox outlives one.
     BootId, is_uuid, "a boot id"
 );
+
+/// The built-in one.
+impl Default for TemplateName {
+    fn default() -> Self {
+        Self("base".to_owned())
+    }
+}
 
 fn is_line(text: &str) -> bool {
     let length = text.chars().count();
@@ -89,10 +96,10 @@ mod tests {
         for wrong in ["", " a", "a\n", "a\u{7}b", &"x".repeat(65)] {
             assert!(ProjectName::parse(wrong).is_none(), "{wrong:?}");
         }
-        for good in ["base", "python-3.12", "a_b"] {
+        for good in ["base", "python-3.12", "a_b", &"x".repeat(64)] {
             assert!(TemplateName::parse(good).is_some(), "{good}");
         }
-        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(64)] {
+        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(65)] {
             assert!(TemplateName::parse(wrong).is_none(), "{wrong:?}");
         }
         assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").is_some());

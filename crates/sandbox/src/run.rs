@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec};
-use saggar_guest::{TerminalSize, ToGuest};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec, TerminalSize};
+use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Rule, Signals};
 use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams, Unreached};

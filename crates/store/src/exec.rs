@@ -18,9 +18,9 @@ pub const OUTPUTS_PER_SANDBOX_MAX: u32 = 64;
 /// Most bytes kept of each stream.
 const TAIL_BYTES_MAX: usize = 256 << 10;
 
-/// An exec that starts.
+/// An exec as it started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewExec {
+pub struct StartedExec {
     pub id: ExecId,
     /// Where it runs.
     pub sandbox: SandboxId,
@@ -38,7 +38,7 @@ pub struct NewExec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
     /// What was started.
-    pub asked: NewExec,
+    pub asked: StartedExec,
     /// How far it is.
     pub progress: ExecProgress,
 }

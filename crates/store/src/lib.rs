@@ -38,7 +38,8 @@ pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
 pub use error::Error;
 pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
 pub use exec::{
-    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, NewExec, OUTPUTS_PER_SANDBOX_MAX, Tail,
+    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, OUTPUTS_PER_SANDBOX_MAX, StartedExec,
+    Tail,
 };
 pub use hash::{RequestHash, TokenHash};
 pub use json_text::JsonText;

@@ -10,6 +10,7 @@ pub mod control;
 mod deadline;
 mod ending;
 mod escape;
+mod guest_wire;
 mod hold;
 mod program;
 mod sink;

@@ -3,8 +3,10 @@
 //! `golden/control-v1.jsonl` is what a supervisor of version 1 said, and was asked, one frame a line. It stays as it is for ever.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
-use saggar_domain::{Code, EndReason, ExecStatus};
-use saggar_supervisor::control::{CONTROL, EventBody, From, Op, Reply, Request, Scope, State, Target, Then};
+use saggar_domain::{
+    Beginning, Code, DeadlineAction, EndReason, ExecStatus, Offsets, OutputStream, SandboxState, Signal, SignalScope,
+};
+use saggar_supervisor::control::{CONTROL, EventBody, Op, Reply, Request, Target};
 use serde_json::Value;
 
 const GOLDEN: &str = include_str!("golden/control-v1.jsonl");
@@ -25,7 +27,7 @@ fn what_version_1_answers_is_understood() {
             Reply::Ready(description) | Reply::Described(description) => {
                 assert_eq!(
                     (description.protocol, description.state, description.then),
-                    (1, State::Paused, Then::Pause)
+                    (1, SandboxState::Paused, DeadlineAction::Pause)
                 );
                 assert_eq!((description.execs.len(), description.last_event), (1, 7));
                 assert_eq!(description.guest_protocol, 2);
@@ -38,7 +40,7 @@ fn what_version_1_answers_is_understood() {
                 "started"
             }
             Reply::Gap { stream, bytes } => {
-                assert_eq!((stream, bytes), (2, 4096));
+                assert_eq!((stream, bytes), (OutputStream::Stderr, 4096));
                 "gap"
             }
             Reply::Exited(state) => {
@@ -88,9 +90,11 @@ fn what_is_asked_is_what_version_1_was_asked() {
     }
     let ops: Vec<&Op> = requests.iter().map(|request| &request.op).collect();
     assert!(matches!(ops[0], Op::Describe));
-    assert!(matches!(ops[1], Op::Exec(start) if start.argv == ["true"] && start.follow));
-    assert!(matches!(ops[2], Op::Attach(attach) if attach.from == From::Offsets { stdout: 5, stderr: 0 }));
-    assert!(matches!(ops[3], Op::Signal { signal: 15, scope: Scope::Tree, .. }));
+    assert!(matches!(ops[1], Op::Exec(start) if start.spec.argv == ["true"] && start.follow));
+    assert!(
+        matches!(ops[2], Op::Attach(attach) if attach.from == Beginning::Offsets(Offsets { stdout: 5, stderr: 0 }))
+    );
+    assert!(matches!(ops[3], Op::Signal { signal: Signal::TERM, scope: SignalScope::Tree, .. }));
     assert!(matches!(ops[4], Op::Open { target: Target::Port(80), .. }));
     assert!(matches!(ops[5], Op::Resume { terms: None }));
     assert!(matches!(ops[6], Op::Kill));

@@ -7,7 +7,8 @@ use std::io::IsTerminal;
 
 use saggar_api::client::{Client, ExecHandle, ExecStream, SandboxHandle};
 use saggar_api::{
-    Code, Environment, Exec, ExecEvent, ExecLimits, ExecState, Problem, Signal, SignalExec, SignalScope, StartExec,
+    Code, Environment, Exec, ExecEvent, ExecLimits, ExecState, ExecStatus, Problem, Signal, SignalExec, SignalScope,
+    StartExec,
 };
 use saggar_supervisor::EscapeFilter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -258,9 +259,9 @@ fn refused_status(problem: &Problem) -> u8 {
 pub(crate) fn tell_end(exec: &Exec) {
     if let Some(error) = &exec.error {
         note(&line(&error.detail));
-    } else if exec.status == ExecState::TimedOut {
+    } else if exec.status == ExecState::Ended(ExecStatus::TimedOut) {
         note("the program was ended when its time was up; raise it with --timeout");
-    } else if exec.status == ExecState::OutOfMemory {
+    } else if exec.status == ExecState::Ended(ExecStatus::OutOfMemory) {
         note(
             "the kernel killed the program for want of memory; raise the limit of the sandbox, or of this program, with --memory",
         );
@@ -273,15 +274,19 @@ pub(crate) fn tell_end(exec: &Exec) {
 /// The exit status for an exec, as `saggar run` has it.
 pub(crate) fn exit_status(exec: &Exec) -> u8 {
     match exec.status {
-        ExecState::Exited => exec.exit_code.unwrap_or(OUR_FAILURE),
-        ExecState::Signaled => exec.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal)),
-        ExecState::TimedOut => TIMED_OUT,
-        ExecState::Cancelled => CANCELLED,
-        ExecState::OutOfMemory => OUT_OF_MEMORY,
-        ExecState::Refused => REFUSED,
-        ExecState::SetupFailed if exec.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => {
+        ExecState::Ended(ExecStatus::Exited) => exec.exit_code.unwrap_or(OUR_FAILURE),
+        ExecState::Ended(ExecStatus::Signaled) => {
+            exec.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal))
+        }
+        ExecState::Ended(ExecStatus::TimedOut) => TIMED_OUT,
+        ExecState::Ended(ExecStatus::Cancelled) => CANCELLED,
+        ExecState::Ended(ExecStatus::OutOfMemory) => OUT_OF_MEMORY,
+        ExecState::Ended(ExecStatus::Refused) => REFUSED,
+        ExecState::Ended(ExecStatus::SetupFailed)
+            if exec.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) =>
+        {
             NO_SUCH_PROGRAM
         }
-        ExecState::Running | ExecState::SetupFailed | ExecState::Lost => OUR_FAILURE,
+        ExecState::Running | ExecState::Ended(ExecStatus::SetupFailed) | ExecState::Lost => OUR_FAILURE,
     }
 }

@@ -181,8 +181,8 @@ fn facts(sandbox: &Sandbox) -> String {
     facts.extend(sandbox.started_at.map(|started| ("started", time(started))));
     facts.extend(sandbox.deadline.map(|deadline| {
         let then = match sandbox.on_timeout {
-            saggar_api::OnTimeout::Kill => "killed",
-            saggar_api::OnTimeout::Pause => "paused",
+            saggar_api::DeadlineAction::Kill => "killed",
+            saggar_api::DeadlineAction::Pause => "paused",
         };
         ("deadline", format!("{deadline} (in {}), then {then}", span(now, deadline)))
     }));

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 
 use saggar_api::client::{Client, SandboxHandle};
 use saggar_api::{
-    EventsQuery, ExecState, FileChange, FileEvent, FilePath, PauseReason, SandboxEvent, SandboxEventBody, StreamQuery,
-    WatchQuery,
+    EventsQuery, ExecState, ExecStatus, FileChange, FileEvent, FilePath, PauseReason, SandboxEvent, SandboxEventBody,
+    StreamQuery, WatchQuery,
 };
 use saggar_domain::{ExecId, SandboxId};
 use saggar_supervisor::EscapeFilter;
@@ -137,8 +137,8 @@ fn event_line(event: &SandboxEvent) -> String {
         SandboxEventBody::Paused { reason: PauseReason::TimeUp } => "its time was up".to_owned(),
         SandboxEventBody::ExecStarted { exec_id, program } => format!("{exec_id} {program}"),
         SandboxEventBody::ExecEnded { exec_id, status, exit_code, signal } => match (status, exit_code, signal) {
-            (ExecState::Exited, Some(code), _) => format!("{exec_id} exited {code}"),
-            (ExecState::Signaled, _, Some(signal)) => format!("{exec_id} signal {signal}"),
+            (ExecState::Ended(ExecStatus::Exited), Some(code), _) => format!("{exec_id} exited {code}"),
+            (ExecState::Ended(ExecStatus::Signaled), _, Some(signal)) => format!("{exec_id} signal {signal}"),
             (status, _, _) => format!("{exec_id} {}", status.as_str()),
         },
         SandboxEventBody::Denied { denial } | SandboxEventBody::LimitReached { denial } => {

@@ -52,7 +52,7 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
 pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, terminal: Terminal) -> Outcome {
     let mut env = request.env.into_map();
     env.entry("TERM".to_owned()).or_insert_with(terminal::name);
-    (request.env, request.stdin, request.tty) = (Environment::of(env)?, true, Some(size()));
+    (request.env, request.stdin, request.tty) = (Environment::of(env)?, true, Some(terminal::size()));
     let exec = sandbox.start(&request).await.map_err(refused)?;
     let attached = sandbox.exec(exec.id.clone()).attach(AttachQuery::default()).await.map_err(refused)?;
     let raw = HandedOver::begin(terminal);
@@ -118,7 +118,7 @@ async fn send(mut writer: AttachWriter) -> Failure {
                 Err(error) => return error.into(),
             },
             _ = resized.recv() => {
-                let TerminalSize { rows, cols } = size();
+                let TerminalSize { rows, cols } = terminal::size();
                 writer.send(&AttachRequest::Resize { rows, cols }).await
             }
         };
@@ -138,9 +138,4 @@ async fn told_to_end() {
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-}
-
-fn size() -> TerminalSize {
-    let size = terminal::size();
-    TerminalSize { rows: size.rows, cols: size.cols }
 }

@@ -13,8 +13,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
+use saggar_domain::{Signal, SignalScope, TerminalSize};
 use saggar_runtime::Action;
-use saggar_runtime::control::{ExecState, Scope, WindowSize};
+use saggar_runtime::control::ExecDescription;
 use serde_json::{Value, json};
 
 use super::connect;
@@ -26,7 +27,6 @@ use message::{SignalRequest, UpdateRequest};
 
 pub(crate) use input::Inputs;
 
-const SIGTERM: u8 = 15;
 /// How long the processes of a killed program may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
 }
 
 /// A process as it is listed. Its environment is not told: it may hold secrets.
-fn shown(exec: &ExecState) -> Value {
+fn shown(exec: &ExecDescription) -> Value {
     let mut argv = exec.argv.iter();
     let cmd = argv.next().cloned().unwrap_or_default();
     let mut process = json!({
@@ -93,7 +93,7 @@ async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
         let killed = server.sandboxes.kill_exec(&permit, &exec.exec_id);
         tokio::time::timeout(KILL_PATIENCE, killed).await.map_err(|_| unkillable(&request.process))??;
     } else {
-        server.sandboxes.signal(&permit, &exec.exec_id, SIGTERM, Scope::Group).await?;
+        server.sandboxes.signal(&permit, &exec.exec_id, Signal::TERM, SignalScope::Group).await?;
     }
     Ok(json!({}))
 }
@@ -109,10 +109,10 @@ fn no_process(selector: &message::Selector) -> Failure {
 }
 
 impl message::Size {
-    fn window(&self) -> Result<WindowSize, Failure> {
+    fn window(&self) -> Result<TerminalSize, Failure> {
         let number = |value: u32| {
             u16::try_from(value).map_err(|_| Failure::invalid("a terminal has at most 65535 rows and columns"))
         };
-        Ok(WindowSize { rows: number(self.rows)?, cols: number(self.cols)? })
+        Ok(TerminalSize { rows: number(self.rows)?, cols: number(self.cols)? })
     }
 }

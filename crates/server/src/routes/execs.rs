@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize,
+    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, ResizeExec, SignalExec, StartExec, StdinQuery,
+    TerminalSizeShape,
 };
-use saggar_domain::{ByteSize, ExecId};
-use saggar_runtime::control::{From, Op};
+use saggar_domain::{Beginning, ByteSize, ExecId, ExecSpec};
 use saggar_runtime::{Fault, Followed, Permit};
 
 use super::events::{sandbox_of, wants_stream};
@@ -54,19 +54,19 @@ pub(crate) async fn start(
     let user = Some(start.user.unwrap_or_else(|| server.sandboxes.default_user(&allowed.permit)));
     let most = start.output_bytes.map_or(OUTPUT_DEFAULT, ByteSize::bytes).min(OUTPUT_MAX) as usize;
     let wait = start.wait;
-    let new = wire::new_exec(start);
+    let spec = ExecSpec::from(start);
     if wants_stream(&headers) {
-        let followed = server.sandboxes.follow_exec(&allowed.permit, new).await?;
-        return Ok(exec_stream::answer(server, id, followed, user, saggar_api::Offsets::default()));
+        let followed = server.sandboxes.follow_exec(&allowed.permit, spec).await?;
+        return Ok(exec_stream::answer(server, id, followed, user));
     }
     if !wait {
-        let state = server.sandboxes.start_exec(&allowed.permit, new).await?;
+        let state = server.sandboxes.start_exec(&allowed.permit, spec).await?;
         return Ok((StatusCode::CREATED, axum::Json(wire::exec(&id, &state, user))).into_response());
     }
-    let followed = server.sandboxes.follow_exec(&allowed.permit, new).await?;
-    let exec_id = followed.state.exec_id.clone();
+    let followed = server.sandboxes.follow_exec(&allowed.permit, spec).await?;
+    let exec_id = followed.exec.exec_id.clone();
     tokio::select! {
-        finished = followed.finish(&id, most) => {
+        finished = followed.finish(most) => {
             Ok(axum::Json(wire::exec_result(&id, finished?, user)).into_response())
         }
         () = server.stops() => Err(Refusal::new(
@@ -128,20 +128,20 @@ pub(crate) async fn stdin(
     Query(query): Query<StdinQuery>,
     mut body: Pieces,
 ) -> Result<StatusCode, Refusal> {
-    let mut followed = server.feed(&allowed.permit, &exec, From::Now).await?;
+    let mut followed = server.feed(&allowed.permit, &exec, Beginning::Now).await?;
     let gone = |_| Refusal::new(Code::ExecEnded, format!("exec {exec} no longer reads"), "look how it ended");
     while let Some(piece) = body.next().await? {
         followed.feeding.stdin(&piece).await.map_err(gone)?;
     }
     if query.end {
-        followed.feeding.say(Op::StdinEnd { exec_id: None }).await.map_err(gone)?;
+        followed.feeding.end().await.map_err(gone)?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
 impl Server {
     /// Attaches to feed a program. Whoever fed it last may have left a moment ago, so that is waited for.
-    pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
+    pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: Beginning) -> Result<Followed, Refusal> {
         self.inputs.yield_way(exec);
         let mut tries = FEED_TRIES;
         loop {
@@ -179,7 +179,7 @@ pub(crate) async fn signal(
     PathExec(exec): PathExec,
     Json(signal): Json<SignalExec>,
 ) -> Result<StatusCode, Refusal> {
-    server.sandboxes.signal(&allowed.permit, &exec, signal.signal.number(), wire::scope(signal.scope)).await?;
+    server.sandboxes.signal(&allowed.permit, &exec, signal.signal, signal.scope).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -190,15 +190,15 @@ pub(crate) async fn signal(
         ("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"),
         ("exec" = saggar_api::schema::ExecId, Path, description = "The exec"),
     ),
-    request_body = TerminalSize,
+    request_body = TerminalSizeShape,
     responses((status = 204, description = "It has that size")),
 )]
 pub(crate) async fn resize(
     allowed: Allowed<Exec>,
     State(server): State<Shared>,
     PathExec(exec): PathExec,
-    Json(size): Json<TerminalSize>,
+    Json(ResizeExec(size)): Json<ResizeExec>,
 ) -> Result<StatusCode, Refusal> {
-    server.sandboxes.resize(&allowed.permit, &exec, wire::window(size)).await?;
+    server.sandboxes.resize(&allowed.permit, &exec, size).await?;
     Ok(StatusCode::NO_CONTENT)
 }

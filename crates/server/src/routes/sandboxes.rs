@@ -6,7 +6,6 @@ use http::{HeaderMap, StatusCode};
 use saggar_api::{
     Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox, route,
 };
-use saggar_domain::SandboxState;
 use saggar_runtime::store::{
     self, Idempotency, IdempotencyKey, PageLimit, RequestHash, SandboxCursor, SandboxQuery, Scope,
 };
@@ -77,11 +76,7 @@ pub(crate) async fn list(
     match &list.state {
         None => query = query.live(),
         Some(states) => {
-            let stored = states.0.iter().flat_map(|state| wire::stored_states(*state));
-            query.states = stored.copied().collect::<std::collections::BTreeSet<SandboxState>>();
-            if query.states.is_empty() {
-                return Ok(axum::Json(SandboxList { items: Vec::new(), next_cursor: None }));
-            }
+            query.states = states.0.iter().copied().collect();
         }
     }
     let page = server.sandboxes.list(&allowed.permit, query).await?;
@@ -147,7 +142,7 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
     }
     Ok(Some(NewTerms {
         ttl: ttl.unwrap_or_else(|| lifetime.deadline.map_or(std::time::Duration::ZERO, |at| left(at.as_millis()))),
-        then: update.on_timeout.map_or(lifetime.on_deadline, wire::deadline_action),
+        then: update.on_timeout.unwrap_or(lifetime.on_deadline),
         idle_timeout: match update.idle_timeout {
             Field::Keep => lifetime.idle_timeout,
             Field::Clear => None,

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use saggar_domain::{ExecId, SandboxId, Timestamp};
 
-use super::{EXECS_PER_SANDBOX_MAX, ExecEnd, ExecOutput, NewExec, OUTPUTS_PER_SANDBOX_MAX};
+use super::{EXECS_PER_SANDBOX_MAX, ExecEnd, ExecOutput, OUTPUTS_PER_SANDBOX_MAX, StartedExec};
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
@@ -32,7 +32,7 @@ const DROP_EXECS: &str = "
 
 impl Store {
     /// Writes down that an exec started. [`Error::Missing`] when there is no such sandbox.
-    pub async fn record_exec_started(&self, exec: NewExec) -> Result<(), Error> {
+    pub async fn record_exec_started(&self, exec: StartedExec) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| record_start(connection, &exec)).await
     }
 
@@ -52,7 +52,7 @@ impl Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRecord {
     /// What was run.
-    pub exec: NewExec,
+    pub exec: StartedExec,
     /// How it ended and what it wrote.
     pub end: Option<(ExecEnd, ExecOutput)>,
 }
@@ -67,7 +67,7 @@ pub(crate) fn record(connection: &Connection, record: &ExecRecord) -> Result<(),
     end.as_ref().map_or(Ok(()), |(end, output)| record_end(connection, &exec.sandbox, &exec.id, end, output))
 }
 
-fn record_start(connection: &Connection, exec: &NewExec) -> Result<(), Error> {
+fn record_start(connection: &Connection, exec: &StartedExec) -> Result<(), Error> {
     let params = (
         exec.id.as_str(),
         exec.sandbox.as_str(),

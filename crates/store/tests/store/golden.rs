@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
     Append, BlobHash, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion, JsonText, Lease,
-    Life, NewExec, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, Store, Summary, Tail, Taking,
+    Life, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, StartedExec, Store, Summary, Tail, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, sandbox_with};
@@ -60,7 +60,7 @@ async fn what_version_1_wrote_reads_back_whole() {
     let expected = Sandbox { asked: asked.clone(), life, supervisor_pid: Some(42) };
     assert_eq!(store.sandbox(project.clone(), asked.id.clone()).await, Ok(Some(expected)));
 
-    let run = NewExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
+    let run = StartedExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
     let ended = Exec { asked: run.clone(), progress: ExecProgress::Ended(exec_end(ended_at)) };
     assert_eq!(store.exec(asked.id.clone(), run.id.clone()).await, Ok(Some(ended)));
     let output = ExecOutput { stdout: Tail::new(b"out\xff".to_vec(), 5), stderr: Tail::new(b"err".to_vec(), 0) };
@@ -118,7 +118,7 @@ async fn write(store: &Store) {
     let ended_at = NOW.after(Duration::from_secs(4));
     let started = Change::Started { at: started_at, supervisor_pid: 42 };
     store.change_sandbox(asked.id.clone(), started).await.unwrap();
-    let run = NewExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
+    let run = StartedExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
     store.record_exec_started(run.clone()).await.unwrap();
     let output = ExecOutput { stdout: Tail::new(b"out\xff".to_vec(), 5), stderr: Tail::new(b"err".to_vec(), 0) };
     store.record_exec_ended(asked.id.clone(), run.id, exec_end(ended_at), output).await.unwrap();

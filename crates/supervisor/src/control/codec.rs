@@ -4,6 +4,7 @@
 //!
 //! INVARIANT: what the other side sends costs at most [`JSON_MAX`] in memory, and is a frame or an error.
 
+use saggar_domain::OutputStream;
 use serde::Serialize;
 
 /// The longest payload. A description with 512 execs of long command lines is the largest there is.
@@ -22,8 +23,7 @@ pub enum Frame {
     Json(Vec<u8>),
     /// Bytes a program wrote.
     Output {
-        /// 1 or 2.
-        stream: u8,
+        stream: OutputStream,
         /// How many bytes of that stream came before.
         offset: u64,
         bytes: Vec<u8>,
@@ -41,6 +41,9 @@ pub enum FrameError {
     /// Longer than its kind may be.
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
+    /// A stream that there isn't.
+    #[error("output of unknown stream {0}")]
+    Stream(u8),
     /// Shorter than its kind must be.
     #[error("a frame is cut short")]
     TooShort,
@@ -97,6 +100,7 @@ impl Decoder {
             _ => {
                 let (head, bytes) = payload.split_first_chunk::<9>().ok_or(FrameError::TooShort)?;
                 let [stream, offset @ ..] = *head;
+                let stream = OutputStream::from_number(stream).ok_or(FrameError::Stream(stream))?;
                 Frame::Output { stream, offset: u64::from_le_bytes(offset), bytes: bytes.to_vec() }
             }
         };
@@ -114,9 +118,9 @@ pub fn encode_json<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), Fra
 }
 
 /// Appends bytes that a program wrote; at most 256 KiB at once.
-pub fn encode_output(out: &mut Vec<u8>, stream: u8, offset: u64, bytes: &[u8]) -> Result<(), FrameError> {
+pub fn encode_output(out: &mut Vec<u8>, stream: OutputStream, offset: u64, bytes: &[u8]) -> Result<(), FrameError> {
     let start = header(out, OUTPUT);
-    out.push(stream);
+    out.push(stream.number());
     out.extend_from_slice(&offset.to_le_bytes());
     out.extend_from_slice(bytes);
     finish(out, start, DATA_MAX + 9)
@@ -154,7 +158,7 @@ mod tests {
     fn frames_read_back_however_they_are_cut() {
         let mut wire = Vec::new();
         encode_json(&mut wire, &serde_json::json!({"v": 1})).unwrap();
-        encode_output(&mut wire, 2, 7, b"bytes").unwrap();
+        encode_output(&mut wire, OutputStream::Stderr, 7, b"bytes").unwrap();
         encode_stdin(&mut wire, b"").unwrap();
         for size in 1..wire.len() {
             let mut decoder = Decoder::new();
@@ -169,7 +173,7 @@ mod tests {
                 frames,
                 [
                     Frame::Json(br#"{"v":1}"#.to_vec()),
-                    Frame::Output { stream: 2, offset: 7, bytes: b"bytes".to_vec() },
+                    Frame::Output { stream: OutputStream::Stderr, offset: 7, bytes: b"bytes".to_vec() },
                     Frame::Stdin(Vec::new())
                 ]
             );
@@ -187,5 +191,8 @@ mod tests {
         let mut decoder = Decoder::new();
         decoder.push(&[1, 0, 0, 0, OUTPUT, 1]);
         assert_eq!(decoder.next_frame(), Err(FrameError::TooShort));
+        let mut decoder = Decoder::new();
+        decoder.push(&[9, 0, 0, 0, OUTPUT, 3, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decoder.next_frame(), Err(FrameError::Stream(3)));
     }
 }

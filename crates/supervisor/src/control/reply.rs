@@ -1,9 +1,9 @@
 //! What the process that holds a sandbox answers.
 
-use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId, Usage};
+use saggar_domain::{
+    DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState, Usage,
+};
 use serde::{Deserialize, Serialize};
-
-use super::request::Then;
 
 /// An answer, or one piece of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,15 +14,16 @@ pub enum Reply {
     /// What the sandbox is now.
     Described(Box<Description>),
     /// The program runs.
-    Started(Box<ExecState>),
+    Started(Box<ExecDescription>),
     /// Output that is no longer kept was passed over.
     Gap {
-        /// 1 or 2.
-        stream: u8,
+        /// On the wire its number, 1 or 2.
+        #[serde(with = "stream_number")]
+        stream: OutputStream,
         bytes: u64,
     },
     /// The program has ended, and all of its output has been sent.
-    Exited(Box<ExecState>),
+    Exited(Box<ExecDescription>),
     /// The stream's descriptor comes with this.
     Opened,
     /// Done, and there is nothing to say.
@@ -52,12 +53,12 @@ pub struct Description {
     /// The supervisor's process.
     pub pid: u32,
     /// What it does.
-    pub state: State,
+    pub state: SandboxState,
     /// Whether it has an owner.
     pub is_claimed: bool,
     /// Milliseconds until its time is up; `None` for never.
     pub ttl_left_ms: Option<u64>,
-    pub then: Then,
+    pub then: DeadlineAction,
     /// How long it may be idle.
     pub idle_ms: Option<u64>,
     /// How long it has been.
@@ -67,7 +68,7 @@ pub struct Description {
     /// Default limits that this host doesn't enforce.
     pub unenforced: Vec<String>,
     /// The execs that are remembered, oldest first.
-    pub execs: Vec<ExecState>,
+    pub execs: Vec<ExecDescription>,
     /// The number of the newest event.
     pub last_event: u64,
     /// What its agent speaks, which streams into the sandbox have to know.
@@ -80,20 +81,9 @@ fn first_guest_protocol() -> u32 {
     2
 }
 
-/// What a sandbox does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    Running,
-    /// It is frozen.
-    Paused,
-    /// It is being ended.
-    Ending,
-}
-
 /// An exec, running or finished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecState {
+pub struct ExecDescription {
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
@@ -194,7 +184,7 @@ pub enum EventBody {
         program: String,
     },
     /// A program ended.
-    ExecEnded(Box<ExecState>),
+    ExecEnded(Box<ExecDescription>),
     /// Something was refused.
     Denial { denial: Denial },
     /// A limit was hit.
@@ -238,9 +228,23 @@ pub struct Final {
 /// An exec with the end of its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishedExec {
-    pub state: ExecState,
+    pub state: ExecDescription,
     /// The end of its stdout, in base64.
     pub stdout: String,
     /// The end of its stderr, in base64.
     pub stderr: String,
+}
+
+mod stream_number {
+    use saggar_domain::OutputStream;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(stream: &OutputStream, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(stream.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputStream, D::Error> {
+        let number = u8::deserialize(deserializer)?;
+        OutputStream::from_number(number).ok_or_else(|| de::Error::custom(format!("there is no stream {number}")))
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use saggar_domain::{ExecId, SandboxId, User};
+use saggar_domain::{Beginning, DeadlineAction, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User};
 use serde::{Deserialize, Serialize};
 
 /// How a supervisor is told what to hold: the first thing it reads, on its standard input.
@@ -63,16 +63,17 @@ pub enum Op {
     /// Signal a program: `done`.
     Signal {
         exec_id: ExecId,
-        /// The number on Linux.
-        signal: u8,
-        scope: Scope,
+        /// On the wire its number on Linux.
+        #[serde(with = "signal_number")]
+        signal: Signal,
+        scope: SignalScope,
         /// Whether `done` comes only when there is no process of the exec any more, however long that takes. A supervisor that doesn't know
         /// this answers at once.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         wait: bool,
     },
     /// A program's terminal has a new size: `done`.
-    Resize { exec_id: ExecId, size: WindowSize },
+    Resize { exec_id: ExecId, size: TerminalSize },
     /// A byte stream into the sandbox: `opened`, with its descriptor attached.
     Open { target: Target, user: User },
     /// New terms from now on: `described`.
@@ -103,19 +104,11 @@ pub enum Op {
 pub struct Terms {
     /// Milliseconds until it ends; `None` for no end.
     pub ttl_ms: Option<u64>,
-    pub then: Then,
+    /// What happens then.
+    pub then: DeadlineAction,
     /// Milliseconds that it may be without use; `None` for any number.
     #[serde(default)]
     pub idle_ms: Option<u64>,
-}
-
-/// What happens when time is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    Kill,
-    /// It is paused.
-    Pause,
 }
 
 /// A program to start.
@@ -123,35 +116,9 @@ pub enum Then {
 pub struct StartExec {
     /// Its id, which the server chose.
     pub exec_id: ExecId,
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// Its environment, above the sandbox's.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// Working directory; `None` for the sandbox's.
-    #[serde(default)]
-    pub cwd: Option<String>,
-    /// As whom; `None` for the sandbox's user.
-    #[serde(default)]
-    pub user: Option<User>,
-    /// Whether it gets a stdin; without, it reads an end of file.
-    #[serde(default)]
-    pub stdin: bool,
-    /// A terminal of this size.
-    #[serde(default)]
-    pub tty: Option<WindowSize>,
-    /// Milliseconds until its whole tree is ended.
-    #[serde(default)]
-    pub timeout_ms: Option<u64>,
-    /// Limits of its own, within the sandbox's.
-    #[serde(default)]
-    pub limits: Option<PerExec>,
-    /// How much of its output is kept; `None` for the default.
-    #[serde(default)]
-    pub output_bytes: Option<u64>,
-    /// What whoever started it calls it, for whoever looks later.
-    #[serde(default)]
-    pub tag: Option<String>,
+    /// What to start.
+    #[serde(flatten)]
+    pub spec: ExecSpec,
     /// Whether this connection goes on to follow it.
     #[serde(default)]
     pub follow: bool,
@@ -160,57 +127,14 @@ pub struct StartExec {
     pub is_fed_apart: bool,
 }
 
-/// Limits of one exec, within the sandbox's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PerExec {
-    #[serde(default)]
-    pub memory: Option<u64>,
-    /// Processes and threads.
-    #[serde(default)]
-    pub pids: Option<u64>,
-    /// Thousandths of a CPU.
-    #[serde(default)]
-    pub cpu_millis: Option<u32>,
-}
-
-/// The size of a terminal, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WindowSize {
-    pub rows: u16,
-    /// Characters in a line.
-    pub cols: u16,
-}
-
 /// Whom to follow, and from where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attach {
     pub exec_id: ExecId,
-    pub from: From,
+    pub from: Beginning,
     /// Whether this connection feeds its stdin. One at a time does.
     #[serde(default)]
     pub stdin: bool,
-}
-
-/// Where in a program's output to begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum From {
-    /// With the oldest that is kept.
-    Start,
-    /// With what comes next.
-    Now,
-    /// After so many bytes of each stream.
-    Offsets { stdout: u64, stderr: u64 },
-}
-
-/// Whom a signal is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// The program's process group.
-    Group,
-    /// Everything the program has started, daemonised processes too.
-    Tree,
 }
 
 /// What a byte stream leads to.
@@ -221,4 +145,19 @@ pub enum Target {
     Files,
     /// What listens on this port of the sandbox's loopback.
     Port(u16),
+}
+
+mod signal_number {
+    use saggar_domain::Signal;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(signal: &Signal, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(signal.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Signal, D::Error> {
+        let number = u8::deserialize(deserializer)?;
+        Signal::from_number(number)
+            .ok_or_else(|| de::Error::custom(format!("there is no signal {number}: give a number from 1 to 64")))
+    }
 }

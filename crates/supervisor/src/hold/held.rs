@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
-use saggar_domain::{Code, EndReason, ExecStatus, Problem, base64};
-use saggar_guest::Stream;
+use saggar_domain::{Code, EndReason, ExecStatus, OutputStream, Problem, base64};
 use saggar_jail::Reaped;
 use saggar_jail::cgroup::Group;
 
@@ -176,7 +175,11 @@ fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Proble
 
 fn finished(exec: &Exec) -> FinishedExec {
     let tail = |stream| base64(&exec.ring.tail(stream, TAIL_MAX));
-    FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
+    FinishedExec {
+        state: exec.state(Moment::now()),
+        stdout: tail(OutputStream::Stdout),
+        stderr: tail(OutputStream::Stderr),
+    }
 }
 
 /// As many as fit of those given newest first, oldest first.

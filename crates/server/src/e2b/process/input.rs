@@ -12,9 +12,9 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
-use saggar_domain::ExecId;
-use saggar_runtime::control::{ExecState, From, Op, Reply};
-use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message};
+use saggar_domain::{Beginning, ExecId};
+use saggar_runtime::control::ExecDescription;
+use saggar_runtime::{Action, Fault, Feeding, Followed, Following};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -114,7 +114,7 @@ impl Way {
         let Some(feeding) = &mut using.feeding else { return Passed::Closed };
         let passed = match bytes {
             Some(bytes) => feeding.stdin(bytes).await,
-            None => feeding.say(Op::StdinEnd { exec_id: None }).await,
+            None => feeding.end().await,
         };
         if passed.is_err() {
             return Passed::Refused;
@@ -144,10 +144,7 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
     let mut unused = 0;
     while unused < LINGER_TICKS {
         tokio::select! {
-            message = following.next() => match message {
-                Ok(Some(Message::Reply(Reply::Exited(_) | Reply::Error(_))) | None) | Err(_) => return,
-                Ok(Some(_)) => {}
-            },
+            event = following.next() => if event.is_none() { return },
             () = way.closing.notified() => return,
             // Beside this task and the list, somebody who uses it has it.
             _ = ticks.tick() => unused = if Arc::strong_count(way) > 2 { 0 } else { unused + 1 },
@@ -178,7 +175,7 @@ pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, bod
 /// Many pieces by one call.
 pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
     let mut envelopes = Envelopes::over(parts, body)?;
-    let mut to: Option<(ExecState, Selector)> = None;
+    let mut to: Option<(ExecDescription, Selector)> = None;
     while let Some(StreamedInput { start, data }) = envelopes.read().await? {
         if let Some(Object(Selected { process })) = start {
             to = Some((select::running(server, insider, &process).await?, process.0));
@@ -193,7 +190,7 @@ pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, bo
     Ok(connect::single(&json!({})))
 }
 
-fn bytes(input: &Input, exec: &ExecState) -> Result<Vec<u8>, Failure> {
+fn bytes(input: &Input, exec: &ExecDescription) -> Result<Vec<u8>, Failure> {
     let text = match (&input.stdin, &input.pty, exec.has_terminal) {
         (Some(text), None, false) | (None, Some(text), true) => text,
         (None, Some(_), false) => return Err(Failure::invalid("tty not assigned to process")),
@@ -207,7 +204,7 @@ fn bytes(input: &Input, exec: &ExecState) -> Result<Vec<u8>, Failure> {
 async fn pass(
     server: &Shared,
     insider: &Insider,
-    exec: &ExecState,
+    exec: &ExecDescription,
     selector: &Selector,
     bytes: Option<&[u8]>,
 ) -> Result<(), Failure> {
@@ -225,7 +222,12 @@ async fn pass(
     })
 }
 
-async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Selector) -> Result<Arc<Way>, Failure> {
+async fn way(
+    server: &Shared,
+    insider: &Insider,
+    exec: &ExecDescription,
+    selector: &Selector,
+) -> Result<Arc<Way>, Failure> {
     let permit = insider.may(Action::Exec)?;
     let until = Instant::now() + TURN_PATIENCE;
     loop {
@@ -235,7 +237,7 @@ async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Se
             }
             return Ok(way);
         }
-        match server.sandboxes.attach(&permit, &exec.exec_id, From::Now, true).await {
+        match server.sandboxes.attach(&permit, &exec.exec_id, Beginning::Now, true).await {
             Ok(Followed { feeding, following, .. }) => {
                 return Ok(Way::open(server, exec.exec_id.clone(), feeding, following));
             }

@@ -1,7 +1,7 @@
 //! Finding the exec that a client means by a number or a name.
 
 use saggar_runtime::Action;
-use saggar_runtime::control::ExecState;
+use saggar_runtime::control::ExecDescription;
 
 use super::message::Selector;
 use super::no_process;
@@ -10,29 +10,33 @@ use crate::permitted::Insider;
 use crate::server::Shared;
 
 /// The execs that the supervisor remembers, oldest first.
-pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecState>, Failure> {
+pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecDescription>, Failure> {
     let permit = insider.may(Action::ReadSandbox)?;
     Ok(server.sandboxes.describe(&permit).await?.execs)
 }
 
 /// The one that is meant, running or not.
-pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
+pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecDescription, Failure> {
     pick(execs(server, insider).await?, selector).ok_or_else(|| no_process(selector))
 }
 
 /// The one that is meant, if it runs.
-pub(super) async fn running(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
+pub(super) async fn running(
+    server: &Shared,
+    insider: &Insider,
+    selector: &Selector,
+) -> Result<ExecDescription, Failure> {
     let exec = any(server, insider, selector).await?;
     if runs(&exec) { Ok(exec) } else { Err(no_process(selector)) }
 }
 
 /// Whether there is anything of it. Its end may still wait behind output that nobody takes.
-pub(super) fn runs(exec: &ExecState) -> bool {
+pub(super) fn runs(exec: &ExecDescription) -> bool {
     exec.status.is_none() && !exec.is_deserted
 }
 
-fn pick(execs: Vec<ExecState>, selector: &Selector) -> Option<ExecState> {
-    let is_meant = |exec: &ExecState| match (selector.pid, &selector.tag) {
+fn pick(execs: Vec<ExecDescription>, selector: &Selector) -> Option<ExecDescription> {
+    let is_meant = |exec: &ExecDescription| match (selector.pid, &selector.tag) {
         // Nothing has the number 0: it is what one has that never started.
         (Some(pid), _) => pid > 0 && exec.pid == pid,
         (None, Some(tag)) => exec.tag.as_ref() == Some(tag),
@@ -49,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    fn exec(bits: u8, pid: u32, tag: Option<&str>, is_running: bool) -> ExecState {
+    fn exec(bits: u8, pid: u32, tag: Option<&str>, is_running: bool) -> ExecDescription {
         serde_json::from_value(json!({
             "exec_id": ExecId::from_random([bits; 16]), "argv": [], "pid": pid, "tag": tag, "has_terminal": false, "started_ms": 0,
             "status": if is_running { json!(null) } else { json!("exited") },

@@ -9,9 +9,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::request::Parts;
-use saggar_domain::{ExecStatus, SandboxId};
-use saggar_runtime::control::{ExecState, From, Reply};
-use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewExec};
+use saggar_domain::{Beginning, ExecSpec, ExecStatus, OutputStream, SandboxId, Timeout};
+use saggar_runtime::control::ExecDescription;
+use saggar_runtime::{Action, ExecEvent, Fault, Followed, Following};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -46,28 +46,26 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
             Some(crate::e2b::filesystem::place(&cwd, user)?.to_string())
         }
     };
-    let new = NewExec {
+    let spec = ExecSpec {
         argv: std::iter::once(process.cmd).chain(process.args).collect(),
         env: environment(insider.id(), process.envs),
         cwd: cwd.clone(),
         user,
         stdin: has_stdin,
         tty,
-        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        timeout: timeout.map(Timeout::from),
         limits: None,
         output_bytes: None,
         tag: request.tag,
     };
-    let followed = match server.sandboxes.follow_exec(&permit, new).await {
+    let followed = match server.sandboxes.follow_exec(&permit, spec).await {
         Ok(followed) => followed,
         Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidCwd => {
             return Err(Failure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
         }
         Err(fault) => return Err(fault.into()),
     };
-    let Followed { state, following, feeding } = followed;
-    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
-    Ok(connect::answer(server, &parts.headers, events))
+    Ok(connect::answer(server, &parts.headers, Events::of(insider, followed, timeout)))
 }
 
 /// What E2B's sandboxes tell their programs, below what this one is told.
@@ -84,21 +82,24 @@ pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, bo
     let timeout = connect::timeout(&parts.headers)?;
     let exec = select::any(&server, insider, &process).await?;
     let permit = insider.may(Action::Exec)?;
-    let followed = server.sandboxes.attach(&permit, &exec.exec_id, From::Now, false).await;
-    let Followed { state, following, feeding } = match followed {
+    let followed = match server.sandboxes.attach(&permit, &exec.exec_id, Beginning::Now, false).await {
         Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(&process)),
         other => other?,
     };
-    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
-    Ok(connect::answer(server, &parts.headers, events))
+    Ok(connect::answer(server, &parts.headers, Events::of(insider, followed, timeout)))
 }
 
 /// What a program does, as it does it.
 struct Events {
     following: Following,
-    // Half of the connection: dropped, the other half would end.
-    _feeding: Feeding,
     facts: Facts,
+}
+
+impl Events {
+    fn of(insider: &Insider, followed: Followed, timeout: Option<Duration>) -> Self {
+        let facts = Facts::of(insider, &followed.exec, timeout);
+        Self { following: followed.into_following(), facts }
+    }
 }
 
 struct Facts {
@@ -111,7 +112,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(insider: &Insider, state: &ExecState, timeout: Option<Duration>) -> Self {
+    fn of(insider: &Insider, state: &ExecDescription, timeout: Option<Duration>) -> Self {
         Self {
             id: id::short(insider.id()).to_owned(),
             has_terminal: state.has_terminal,
@@ -138,41 +139,36 @@ impl Source for Events {
         if let Some(started) = self.facts.started.take() {
             return Some(connect::envelope(&started));
         }
-        loop {
-            let message = match self.facts.deadline {
-                None => self.following.next().await,
-                Some(deadline) => match tokio::time::timeout_at(deadline, self.following.next()).await {
-                    Ok(message) => message,
-                    Err(_) => return self.facts.last(&too_long()),
-                },
-            };
-            match message {
-                Ok(Some(Message::Output { stream, bytes, .. })) => {
-                    let name = match (self.facts.has_terminal, stream) {
-                        (true, _) => "pty",
-                        (false, 2) => "stderr",
-                        (false, _) => "stdout",
-                    };
-                    return Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })));
-                }
-                Ok(Some(Message::Reply(Reply::Gap { bytes, .. }))) => {
-                    let message =
-                        format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
-                    return self.facts.last(&Failure::new(Code::DataLoss, message));
-                }
-                Ok(Some(Message::Reply(Reply::Exited(state)))) => {
-                    self.facts.is_over = true;
-                    return Some(match ended(&state, &self.facts.id) {
-                        Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
-                        Err(failure) => failure.end(),
-                    });
-                }
-                Ok(Some(Message::Reply(Reply::Error(problem)))) => {
-                    return self.facts.last(&Failure::from(Fault::Refused(problem)));
-                }
-                Ok(Some(Message::Reply(_))) => {}
-                Ok(None) | Err(_) => return self.facts.last(&broken_off(&self.facts.id)),
+        let event = match self.facts.deadline {
+            None => self.following.next().await?,
+            Some(deadline) => match tokio::time::timeout_at(deadline, self.following.next()).await {
+                Ok(event) => event?,
+                Err(_) => return self.facts.last(&too_long()),
+            },
+        };
+        match event {
+            ExecEvent::Output { stream, bytes } => {
+                let name = match (self.facts.has_terminal, stream) {
+                    (true, _) => "pty",
+                    (false, OutputStream::Stderr) => "stderr",
+                    (false, OutputStream::Stdout) => "stdout",
+                };
+                Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })))
             }
+            ExecEvent::Gap { bytes, .. } => {
+                let message =
+                    format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
+                self.facts.last(&Failure::new(Code::DataLoss, message))
+            }
+            ExecEvent::Exited(exec) => {
+                self.facts.is_over = true;
+                Some(match ended(&exec, &self.facts.id) {
+                    Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
+                    Err(failure) => failure.end(),
+                })
+            }
+            ExecEvent::Failed(Fault::Refused(problem)) => self.facts.last(&Failure::from(Fault::Refused(problem))),
+            ExecEvent::Failed(_) => self.facts.last(&broken_off(&self.facts.id)),
         }
     }
 }
@@ -188,7 +184,7 @@ fn broken_off(sandbox: &str) -> Failure {
 }
 
 /// How a program ended, as Go would say it. One that went with its sandbox has no end of its own.
-fn ended(state: &ExecState, sandbox: &str) -> Result<Value, Failure> {
+fn ended(state: &ExecDescription, sandbox: &str) -> Result<Value, Failure> {
     let message =
         |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
     let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {

@@ -1,8 +1,10 @@
-//! Signals by name, as on any shell's command line.
+//! Signals by name, as on any shell's command line, and who gets one.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::mode::choice;
 
 /// Linux's numbers; the same on every architecture this runs on.
 const NAMES: &[(&str, u8)] = &[
@@ -53,19 +55,20 @@ impl Signal {
     /// What Ctrl-C sends.
     pub const INT: Self = Self(2);
 
-    /// Its number.
     pub const fn number(self) -> u8 {
         self.0
+    }
+
+    pub fn from_number(number: u8) -> Option<Self> {
+        (1..=NUMBER_MAX).contains(&number).then_some(Self(number))
     }
 
     /// Reads `TERM`, `SIGTERM` or `15`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix("SIG").unwrap_or(text);
-        let by_name = NAMES.iter().find(|(name, _)| *name == bare).map(|(_, number)| *number);
-        let by_number = || text.parse().ok().filter(|number| (1..=NUMBER_MAX).contains(number));
+        let by_name = NAMES.iter().find(|(name, _)| *name == bare).map(|(_, number)| Self(*number));
         by_name
-            .or_else(by_number)
-            .map(Self)
+            .or_else(|| text.parse().ok().and_then(Self::from_number))
             .ok_or_else(|| format!("{text:?} is not a signal: write a name such as TERM or KILL, or a number up to 64"))
     }
 }
@@ -89,6 +92,22 @@ impl<'de> Deserialize<'de> for Signal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(de::Error::custom)
+    }
+}
+
+choice!(
+    /// Who gets a signal.
+    SignalScope {
+        /// Every process that descends from the exec, daemonised ones too.
+        Tree = "tree",
+        /// The program's own process group.
+        Group = "group",
+    }
+);
+
+impl Default for SignalScope {
+    fn default() -> Self {
+        Self::Tree
     }
 }
 
