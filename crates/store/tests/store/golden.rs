@@ -1,8 +1,9 @@
-//! Stores of older versions: each opens, reads back whole, and has the schema of a new one.
+//! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
-//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, a row of each kind. They are never edited. A new
-//! version of the schema adds a dump of its own: run `part_that_writes_the_golden_store` with SAGGAR_STORE_GOLDEN set to a new directory,
-//! dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas that a dump leaves out.
+//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. They
+//! are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
+//! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
+//! that a dump leaves out.
 
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     let store = scratch.open();
     let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
     assert_eq!((row.state, row.head, row.epoch, row.block), (RunState::Waiting, 3, 1, None));
-    // Its lease was by another clock.
+    // Its lease was given by another clock.
     assert_eq!(row.holder, None);
     let entries = store.journal_after(parent_run(), 0).await.unwrap();
     assert_eq!(entries.iter().map(|entry| entry.entry.as_str()).collect::<Vec<_>>(), ["first", "second", "third"]);
@@ -89,10 +90,10 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     assert_eq!((child.state, child.child_of), (RunState::Queued, Some((parent_run(), 2))));
     assert_eq!(store.letters(parent_run()).await.unwrap().len(), 1);
     assert_eq!(store.blob(BlobHash::of(b"a blob")).await, Ok(Some(b"a blob".to_vec())));
-    assert_eq!(claim(&store, "w2", NOW).await, 2, "whoever comes first takes it");
+    assert_eq!(claim(&store, "w2", NOW).await, 2, "any worker may claim it");
 }
 
-/// Writes the store that the dump of the present version is made of, where the environment says so; nothing by itself.
+/// Writes the store for the dump of the current version, if the environment variable is set; does nothing by itself.
 #[tokio::test]
 async fn part_that_writes_the_golden_store() {
     let Some(directory) = std::env::var_os("SAGGAR_STORE_GOLDEN") else { return };
@@ -136,7 +137,7 @@ fn child_run() -> RunId {
     RunId::from_random([7; 16])
 }
 
-/// A run that is held and has started a child, and that somebody has written to; and a blob.
+/// A held run with a child and an unread letter; and a blob.
 async fn write_runs(store: &Store) {
     let project = ProjectId::from_random([1; 16]);
     let new = |id, agent: &str, first: &str, child_of| NewRun {

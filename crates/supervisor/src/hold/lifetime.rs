@@ -1,9 +1,10 @@
-//! Lifetimes: how long a sandbox may live, and how long it may be without use.
+//! Lifetimes: how long a sandbox may live, and how long it may be idle.
 //!
 //! ```text
 //!  unowned ──claim──▶ running ──pause──▶ paused ──resume──▶ running
 //! ```
-//! Without an owner only the time to live counts, so that one that nobody ever comes for ends by itself; while it is paused nothing counts. Reads no clock: `now` is an argument.
+//! Without an owner only the time to live counts, so that a sandbox that is never claimed ends by itself. While it is
+//! paused nothing counts. Reads no clock: `now` is an argument.
 
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use crate::control::Terms;
 
 use super::moment::Moment;
 
-/// The times of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     terms: Terms,
@@ -24,20 +24,19 @@ pub(crate) struct Lifetime {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has it yet, and it waits until then, if not for ever.
+    /// It has no owner yet, and waits until then; `None` means forever.
     Unowned { until: Option<Moment> },
-    /// It ends then, if ever.
+    /// It ends then; `None` means never.
     Running { until: Option<Moment> },
-    /// It has so much left, if it ever ends.
+    /// It has this much time left; `None` means no end.
     Paused { left: Option<Duration> },
 }
 
-/// What time has come for.
+/// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Its time is up.
+    /// Its deadline passed.
     Expired,
-    /// It has been idle for too long.
     Idle,
 }
 
@@ -51,7 +50,7 @@ impl Lifetime {
         lifetime
     }
 
-    /// New terms from now on; with them it has an owner.
+    /// Applies new terms from now on; it then has an owner.
     pub(crate) fn set(&mut self, terms: Terms, now: Moment) {
         self.terms = terms;
         let span = terms.ttl_ms.map(Duration::from_millis);
@@ -62,7 +61,7 @@ impl Lifetime {
         self.used = now;
     }
 
-    /// Somebody uses it.
+    /// Records that it is in use.
     pub(crate) fn touch(&mut self, now: Moment) {
         self.used = now;
     }
@@ -72,7 +71,7 @@ impl Lifetime {
         self.phase = Phase::Paused { left };
     }
 
-    /// Goes on with what was left; with the whole time again where none was.
+    /// Continues with the remaining time, or with the whole time again if none was left.
     pub(crate) fn resume(&mut self, now: Moment) {
         if let Phase::Paused { left } = self.phase {
             let again = self.terms.ttl_ms.map(Duration::from_millis);
@@ -82,7 +81,7 @@ impl Lifetime {
         }
     }
 
-    /// What time has come for. While it is in use (`is_busy`) it is not idle, and was not since that was last said.
+    /// What is due now. While it is in use (`is_busy`) it is not idle, nor was it since the last call.
     pub(crate) fn due(&mut self, now: Moment, is_busy: bool) -> Option<(Due, DeadlineAction)> {
         if is_busy || self.was_busy {
             self.used = now;
@@ -102,7 +101,7 @@ impl Lifetime {
         (now >= self.used + idle).then_some((Due::Idle, self.terms.then))
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(crate) fn next(&self, is_busy: bool) -> Option<Moment> {
         let until = match self.phase {
             Phase::Running { until } => until,
@@ -121,7 +120,6 @@ impl Lifetime {
         self.terms
     }
 
-    /// How long it has left.
     pub(crate) fn left(&self, now: Moment) -> Option<Duration> {
         match self.phase {
             Phase::Unowned { until } | Phase::Running { until } => until.map(|until| until.since(now)),
@@ -129,7 +127,6 @@ impl Lifetime {
         }
     }
 
-    /// How long nobody has used it.
     pub(crate) fn idle_for(&self, now: Moment) -> Duration {
         now.since(self.used)
     }
