@@ -8,6 +8,7 @@ pub mod access;
 pub mod download;
 mod gate;
 mod given_file;
+mod keeping;
 pub mod listen;
 mod live;
 pub mod ports;

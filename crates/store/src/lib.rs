@@ -23,6 +23,8 @@ mod migrate;
 mod open;
 mod page;
 mod project;
+#[cfg(test)]
+mod query_plan;
 mod readers;
 mod restored;
 mod run;

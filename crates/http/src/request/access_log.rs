@@ -2,18 +2,15 @@
 //!
 //! It names the route and not the path or the query: those hold file names, signatures and tokens. Health checks are logged at `debug`.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use http::{Method, StatusCode};
-use http_body::{Frame, SizeHint};
 use saggar_api::route;
 
+use crate::keeping::keeping;
 use crate::request::context::Context;
 
 /// What a request is called that is for what is in a sandbox: its path is not ours.
@@ -37,7 +34,7 @@ impl Line {
     /// Writes the line when the answer has been sent. Until then the request counts as under way.
     pub(crate) fn end_with(self, response: Response, context: Arc<Context>) -> Response {
         let finish = Finish { line: self, status: response.status(), context };
-        response.map(|body| Body::new(Finishing { body, _finish: finish }))
+        response.map(|body| keeping(body, finish))
     }
 }
 
@@ -70,30 +67,4 @@ impl Drop for Finish {
 
 fn text(id: Option<&impl ToString>) -> Option<String> {
     id.map(ToString::to_string)
-}
-
-/// The body of an answer.
-struct Finishing {
-    body: Body,
-    _finish: Finish,
-}
-
-impl http_body::Body for Finishing {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -101,7 +101,7 @@ fn mark(connection: &Connection, id: &RunId, now: Timestamp) -> Result<Removal, 
 /// Deletes expired idempotency keys of runs. Returns their number.
 pub(crate) fn forget_requests(connection: &Connection, now: Timestamp, rows_max: u32) -> Result<u32, Error> {
     let oldest = column::millis(now.before(IDEMPOTENCY_RETENTION));
-    Ok(rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
+    Ok(column::rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
 }
 
 /// Marks runs that ended before that time and deletes rows of marked ones, up to a number of rows. Returns how many
@@ -124,21 +124,17 @@ pub(crate) fn forget(
             return Ok((runs, rows_max - room));
         }
         for id in leaves {
-            room -= rows(column::execute(connection, FORGET_JOURNAL, (id.as_str(), room))?);
+            room -= column::rows(column::execute(connection, FORGET_JOURNAL, (id.as_str(), room))?);
             if room == 0 {
                 break;
             }
             blob::let_go(connection, &id, now)?;
             column::execute(connection, FORGET_LETTERS, [id.as_str()])?;
-            room -= rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
+            room -= column::rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
             runs += 1;
             if room == 0 {
                 break;
             }
         }
     }
-}
-
-fn rows(touched: usize) -> u32 {
-    u32::try_from(touched).expect("each statement has a limit that is a u32")
 }
