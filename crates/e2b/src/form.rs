@@ -12,7 +12,7 @@ use http::header::CONTENT_DISPOSITION;
 use multer::{Field, Multipart};
 use saggar_http::extract::Pieces;
 
-use super::failure::Failure;
+use super::failure::CallFailure;
 
 /// Most bytes before the content of a part begins: its boundary and its headers, and whatever is before the first.
 const HEADERS_MAX: usize = 16 * 1024;
@@ -43,7 +43,7 @@ struct HeadersLeft(Arc<AtomicUsize>);
 
 impl<'a> Form<'a> {
     /// A form of this content type.
-    pub(super) fn of(content_type: &str, pieces: &'a mut Pieces) -> Result<Self, Failure> {
+    pub(super) fn of(content_type: &str, pieces: &'a mut Pieces) -> Result<Self, CallFailure> {
         let boundary = multer::parse_boundary(content_type).map_err(|_| unreadable("no boundary is given"))?;
         if boundary.is_empty() || boundary.len() > BOUNDARY_MAX {
             return Err(unreadable("the boundary is too long or too short"));
@@ -54,7 +54,7 @@ impl<'a> Form<'a> {
     }
 
     /// The next part; `None` at the end of the form. The one before must have been read to its end.
-    pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, CallFailure> {
         self.headers_left.0.store(HEADERS_MAX, Ordering::Relaxed);
         let Some(field) = self.parts.next_field().await.map_err(explained)? else { return Ok(None) };
         let disposition = field.headers().get_all(CONTENT_DISPOSITION).iter().next_back();
@@ -73,7 +73,7 @@ impl<'a> Form<'a> {
 
 impl Part<'_> {
     /// More of its content; `None` when it is whole.
-    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, CallFailure> {
         self.headers_left.0.store(usize::MAX, Ordering::Relaxed);
         self.field.chunk().await.map_err(explained)
     }
@@ -114,9 +114,9 @@ impl Feed<'_> {
 /// Why the body could not be read on, on its way through the parser.
 #[derive(Debug, thiserror::Error)]
 #[error("the body can't be read on")]
-struct FeedError(Failure);
+struct FeedError(CallFailure);
 
-fn explained(error: multer::Error) -> Failure {
+fn explained(error: multer::Error) -> CallFailure {
     match error {
         multer::Error::StreamReadFailed(cause) => match cause.downcast::<FeedError>() {
             Ok(cause) => cause.0,
@@ -131,8 +131,8 @@ fn explained(error: multer::Error) -> Failure {
     }
 }
 
-fn unreadable(why: &str) -> Failure {
-    Failure::invalid(format!("the form can't be read: {why}"))
+fn unreadable(why: &str) -> CallFailure {
+    CallFailure::invalid(format!("the form can't be read: {why}"))
 }
 
 /// What browsers escape in a name, and nothing else: a percent sign of its own stays one.
@@ -187,7 +187,7 @@ mod tests {
 
     type Parts = Vec<(Option<String>, Vec<u8>)>;
 
-    async fn read(body: &[u8], piece: usize) -> Result<Parts, Failure> {
+    async fn read(body: &[u8], piece: usize) -> Result<Parts, CallFailure> {
         let pieces: Vec<_> =
             body.chunks(piece).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
         let mut pieces = Pieces::of(&HeaderMap::new(), Body::from_stream(stream::iter(pieces)));

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 pub(crate) use input::Inputs;
@@ -45,7 +45,7 @@ pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: B
     }
 }
 
-async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let _says_nothing: message::Nothing = connect::unary(parts, body).await?;
     let execs = select::execs(server, insider).await?;
     let processes: Vec<Value> = execs.iter().filter(|exec| select::runs(exec)).map(shown).collect();
@@ -66,7 +66,7 @@ fn shown(exec: &ExecDescription) -> Value {
     process
 }
 
-async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: UpdateRequest = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &request.process).await?;
     if let Some(size) = request.pty.and_then(|pty| pty.size) {
@@ -76,14 +76,14 @@ async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     Ok(json!({}))
 }
 
-async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: SignalRequest = connect::unary(parts, body).await?;
     let is_kill = match request.signal.as_str() {
         "SIGNAL_SIGTERM" => false,
         "SIGNAL_SIGKILL" => true,
         other => {
             let other: String = other.chars().take(64).collect();
-            return Err(Failure::invalid(format!("invalid signal: {other}")));
+            return Err(CallFailure::invalid(format!("invalid signal: {other}")));
         }
     };
     let exec = select::running(server, insider, &request.process).await?;
@@ -98,20 +98,20 @@ async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     Ok(json!({}))
 }
 
-fn unkillable(selector: &message::Selector) -> Failure {
+fn unkillable(selector: &message::Selector) -> CallFailure {
     let message = format!("process with {selector} was sent SIGKILL and has not ended yet; ask again");
-    Failure::new(Code::DeadlineExceeded, message)
+    CallFailure::new(Code::DeadlineExceeded, message)
 }
 
 /// How a stream says that the process is not there.
-fn no_process(selector: &message::Selector) -> Failure {
-    Failure::new(Code::NotFound, format!("process with {selector} not found"))
+fn no_process(selector: &message::Selector) -> CallFailure {
+    CallFailure::new(Code::NotFound, format!("process with {selector} not found"))
 }
 
 impl message::Size {
-    fn window(&self) -> Result<TerminalSize, Failure> {
+    fn window(&self) -> Result<TerminalSize, CallFailure> {
         let number = |value: u32| {
-            u16::try_from(value).map_err(|_| Failure::invalid("a terminal has at most 65535 rows and columns"))
+            u16::try_from(value).map_err(|_| CallFailure::invalid("a terminal has at most 65535 rows and columns"))
         };
         Ok(TerminalSize { rows: number(self.rows)?, cols: number(self.cols)? })
     }

@@ -18,7 +18,7 @@ mod sink;
 mod unreached;
 mod watch;
 
-pub use attend::{Attendance, Ending, Outcome, Streams};
+pub use attend::{Attendance, Ending, ExecOutcome, Streams};
 pub use channel::Channel;
 pub use ending::describe_ending;
 pub use escape::EscapeFilter;

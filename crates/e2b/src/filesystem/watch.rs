@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{acting, directory, entry, place, to_read};
 use crate::connect::{self, Source};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 /// Most events that wait for a client to take them. More wait in the sandbox, where there is a bound too.
@@ -50,7 +50,7 @@ impl Watched {
         insider: &Insider,
         parts: &Parts,
         request: &WatchRequest,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallFailure> {
         let user = acting(server, insider, parts)?;
         let path = place(&request.path, user)?;
         let mut files = to_read(server, insider, user).await?;
@@ -62,17 +62,17 @@ impl Watched {
     }
 
     /// The next event; `None` when the sandbox is gone. May be cancelled while it waits for one.
-    pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, CallFailure> {
         Ok(self.watching.next().await?)
     }
 
     /// The next event, or that everything has been told. As [`Watched::next`].
-    pub(super) async fn hear(&mut self) -> Result<Option<Heard>, Failure> {
+    pub(super) async fn hear(&mut self) -> Result<Option<Heard>, CallFailure> {
         Ok(self.watching.hear().await?)
     }
 
     /// Asks to be told when everything has been told that happened until now; false where that can't be asked.
-    pub(super) async fn settle(&mut self) -> Result<bool, Failure> {
+    pub(super) async fn settle(&mut self) -> Result<bool, CallFailure> {
         if self.is_current {
             self.watching.settle().await?;
         }
@@ -80,7 +80,7 @@ impl Watched {
     }
 
     /// Events as they are told: none, one or two.
-    pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, CallFailure> {
         let name = String::from_utf8_lossy(&event.path).into_owned();
         let mut told = Vec::new();
         for kind in kinds(&event, self.is_current)? {
@@ -100,7 +100,7 @@ impl Watched {
 
 /// What an event is called. With an agent that doesn't tell of it, a file that appears has its content, whole, by then: clients that wait for it
 /// to be written hear that too.
-fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], Failure> {
+fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], CallFailure> {
     Ok(match event.kind {
         FileEventKind::Created if event.is_directory || is_current => &["EVENT_TYPE_CREATE"],
         FileEventKind::Created => &["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"],
@@ -109,13 +109,21 @@ fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str],
         FileEventKind::Moved => &["EVENT_TYPE_RENAME"],
         FileEventKind::Attributes => &["EVENT_TYPE_CHMOD"],
         FileEventKind::Overflow => {
-            return Err(Failure::new(Code::DataLoss, "more happened than could be told: look again, then watch again"));
+            return Err(CallFailure::new(
+                Code::DataLoss,
+                "more happened than could be told: look again, then watch again",
+            ));
         }
     })
 }
 
 /// Watches until the client goes away.
-pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn watch(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let request: WatchRequest = connect::asked(parts, body).await?;
     let timeout = connect::timeout(&parts.headers)?;
     let watched = Watched::begin(&server, insider, parts, &request).await?;
@@ -130,11 +138,11 @@ pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body
 }
 
 /// Looks at entries and tells of them. A task of its own, as a look must not be broken off.
-async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Failure>>) {
+async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, CallFailure>>) {
     loop {
         let told = match watched.next().await {
             Ok(Some(event)) => watched.told(event).await,
-            Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
+            Ok(None) => Err(CallFailure::new(Code::Unavailable, "the connection to the sandbox ended")),
             Err(failure) => Err(failure),
         };
         let is_last = told.is_err();
@@ -146,7 +154,7 @@ async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Fail
 }
 
 struct Changes {
-    told: mpsc::Receiver<Result<Vec<Value>, Failure>>,
+    told: mpsc::Receiver<Result<Vec<Value>, CallFailure>>,
     task: AbortHandle,
     deadline: Option<Instant>,
     state: Progress,
@@ -181,7 +189,9 @@ impl Source for Changes {
             None => self.told.recv().await,
             Some(deadline) => match tokio::time::timeout_at(deadline, self.told.recv()).await {
                 Ok(told) => told,
-                Err(_) => Some(Err(Failure::new(Code::DeadlineExceeded, "the watch lasted as long as its timeout"))),
+                Err(_) => {
+                    Some(Err(CallFailure::new(Code::DeadlineExceeded, "the watch lasted as long as its timeout")))
+                }
             },
         };
         match told {
@@ -195,7 +205,7 @@ impl Source for Changes {
             }
             None => {
                 self.state = Progress::Over;
-                Some(Failure::new(Code::Internal, "the watch broke off").end())
+                Some(CallFailure::new(Code::Internal, "the watch broke off").end())
             }
         }
     }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::message::{Input, InputRequest, Selected, Selector, StreamedInput};
 use super::{no_process, select};
 use crate::connect::{self, Envelopes};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::object::Object;
 use crate::state::Shared;
 
@@ -152,7 +152,7 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
     }
 }
 
-pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let InputRequest { process, input } = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &process).await?;
     let bytes = bytes(&input, &exec)?;
@@ -162,18 +162,23 @@ pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body
     Ok(json!({}))
 }
 
-pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let Selected { process } = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &process).await?;
     if exec.has_terminal {
-        return Err(Failure::invalid("a terminal has no input to be closed; send it the character for the end, 4"));
+        return Err(CallFailure::invalid("a terminal has no input to be closed; send it the character for the end, 4"));
     }
     pass(server, insider, &exec, &process, None).await?;
     Ok(json!({}))
 }
 
 /// Many pieces by one call.
-pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn stream(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let mut envelopes = Envelopes::over(parts, body)?;
     let mut to: Option<(ExecDescription, Selector)> = None;
     while let Some(StreamedInput { start, data }) = envelopes.read().await? {
@@ -182,7 +187,7 @@ pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, bo
         }
         if let Some(data) = data {
             let Some((exec, selector)) = &to else {
-                return Err(Failure::invalid("the stream must begin by saying which process it is for"));
+                return Err(CallFailure::invalid("the stream must begin by saying which process it is for"));
             };
             pass(server, insider, exec, selector, Some(&bytes(&data.input, exec)?)).await?;
         }
@@ -190,14 +195,16 @@ pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, bo
     Ok(connect::single(&json!({})))
 }
 
-fn bytes(input: &Input, exec: &ExecDescription) -> Result<Vec<u8>, Failure> {
+fn bytes(input: &Input, exec: &ExecDescription) -> Result<Vec<u8>, CallFailure> {
     let text = match (&input.stdin, &input.pty, exec.has_terminal) {
         (Some(text), None, false) | (None, Some(text), true) => text,
-        (None, Some(_), false) => return Err(Failure::invalid("tty not assigned to process")),
-        (Some(_), None, true) => return Err(Failure::invalid("the process has a terminal: send input to its pty")),
-        (Some(_), Some(_), _) | (None, None, _) => return Err(Failure::invalid("send input to either stdin or pty")),
+        (None, Some(_), false) => return Err(CallFailure::invalid("tty not assigned to process")),
+        (Some(_), None, true) => return Err(CallFailure::invalid("the process has a terminal: send input to its pty")),
+        (Some(_), Some(_), _) | (None, None, _) => {
+            return Err(CallFailure::invalid("send input to either stdin or pty"));
+        }
     };
-    STANDARD.decode(text).map_err(|_| Failure::invalid("the input is not base64"))
+    STANDARD.decode(text).map_err(|_| CallFailure::invalid("the input is not base64"))
 }
 
 /// Passes bytes on to a program, or that there are no more.
@@ -207,7 +214,7 @@ async fn pass(
     exec: &ExecDescription,
     selector: &Selector,
     bytes: Option<&[u8]>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let passing = async {
         loop {
             match way(server, insider, exec, selector).await?.pass(bytes).await {
@@ -218,7 +225,7 @@ async fn pass(
         }
     };
     tokio::time::timeout(READ_PATIENCE, passing).await.unwrap_or_else(|_| {
-        Err(Failure::new(Code::DeadlineExceeded, "the process has not read what it was sent before; it goes on"))
+        Err(CallFailure::new(Code::DeadlineExceeded, "the process has not read what it was sent before; it goes on"))
     })
 }
 
@@ -227,13 +234,13 @@ async fn way(
     insider: &Insider,
     exec: &ExecDescription,
     selector: &Selector,
-) -> Result<Arc<Way>, Failure> {
+) -> Result<Arc<Way>, CallFailure> {
     let permit = insider.may(Action::Exec)?;
     let until = Instant::now() + TURN_PATIENCE;
     loop {
         if let Some(way) = server.inputs.get(&exec.exec_id) {
             if Arc::strong_count(&way) > WAITING_MAX {
-                return Err(Failure::new(Code::ResourceExhausted, "too many calls wait to feed this process"));
+                return Err(CallFailure::new(Code::ResourceExhausted, "too many calls wait to feed this process"));
             }
             return Ok(way);
         }
@@ -245,7 +252,7 @@ async fn way(
             Err(Fault::Capacity { .. }) if Instant::now() < until => tokio::time::sleep(TURN_POLL).await,
             Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(selector)),
             Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidStdin => {
-                return Err(Failure::invalid("stdin not enabled or closed"));
+                return Err(CallFailure::invalid("stdin not enabled or closed"));
             }
             Err(fault) => return Err(fault.into()),
         }

@@ -6,17 +6,21 @@ use saggar_runtime::control::ExecDescription;
 
 use super::message::Selector;
 use super::no_process;
-use crate::failure::Failure;
+use crate::failure::CallFailure;
 use crate::state::Shared;
 
 /// The execs that the supervisor remembers, oldest first.
-pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecDescription>, Failure> {
+pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecDescription>, CallFailure> {
     let permit = insider.may(Action::ReadSandbox)?;
     Ok(server.sandboxes.describe(&permit).await?.execs)
 }
 
 /// The one that is meant, running or not.
-pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecDescription, Failure> {
+pub(super) async fn any(
+    server: &Shared,
+    insider: &Insider,
+    selector: &Selector,
+) -> Result<ExecDescription, CallFailure> {
     pick(execs(server, insider).await?, selector).ok_or_else(|| no_process(selector))
 }
 
@@ -25,7 +29,7 @@ pub(super) async fn running(
     server: &Shared,
     insider: &Insider,
     selector: &Selector,
-) -> Result<ExecDescription, Failure> {
+) -> Result<ExecDescription, CallFailure> {
     let exec = any(server, insider, selector).await?;
     if runs(&exec) { Ok(exec) } else { Err(no_process(selector)) }
 }

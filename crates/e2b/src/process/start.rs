@@ -19,22 +19,27 @@ use tokio::time::Instant;
 use super::message::{Selected, StartRequest};
 use super::{no_process, select};
 use crate::connect::{self, Source};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::id;
 use crate::state::Shared;
 
 /// Starts a program.
-pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn start(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let request: StartRequest = connect::asked(parts, body).await?;
     let user = connect::user(&parts.headers)?;
     let timeout = connect::timeout(&parts.headers)?;
     let process = request.process.0;
     if process.cmd.is_empty() {
-        return Err(Failure::invalid("the request names no command"));
+        return Err(CallFailure::invalid("the request names no command"));
     }
     let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
     if !process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
-        return Err(Failure::invalid("a variable of the environment has a name or a value that can't be one"));
+        return Err(CallFailure::invalid("a variable of the environment has a name or a value that can't be one"));
     }
     let permit = insider.may(Action::Exec)?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
@@ -61,7 +66,7 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
     let followed = match server.sandboxes.follow_exec(&permit, spec).await {
         Ok(followed) => followed,
         Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidCwd => {
-            return Err(Failure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
+            return Err(CallFailure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
         }
         Err(fault) => return Err(fault.into()),
     };
@@ -77,7 +82,12 @@ fn environment(sandbox: &SandboxId, asked: BTreeMap<String, String>) -> BTreeMap
 }
 
 /// Follows a program from now on.
-pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn connect(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let Selected { process } = connect::asked(parts, body).await?;
     let timeout = connect::timeout(&parts.headers)?;
     let exec = select::any(&server, insider, &process).await?;
@@ -123,7 +133,7 @@ impl Facts {
     }
 
     /// The last word, and nothing after it.
-    fn last(&mut self, failure: &Failure) -> Option<Bytes> {
+    fn last(&mut self, failure: &CallFailure) -> Option<Bytes> {
         self.is_over = true;
         Some(failure.end())
     }
@@ -158,7 +168,7 @@ impl Source for Events {
             ExecEvent::Gap { bytes, .. } => {
                 let message =
                     format!("{bytes} bytes of output were not read in time, and are lost; the process goes on");
-                self.facts.last(&Failure::new(Code::DataLoss, message))
+                self.facts.last(&CallFailure::new(Code::DataLoss, message))
             }
             ExecEvent::Exited(exec) => {
                 self.facts.is_over = true;
@@ -167,24 +177,24 @@ impl Source for Events {
                     Err(failure) => failure.end(),
                 })
             }
-            ExecEvent::Failed(Fault::Refused(problem)) => self.facts.last(&Failure::from(Fault::Refused(problem))),
+            ExecEvent::Failed(Fault::Refused(problem)) => self.facts.last(&CallFailure::from(Fault::Refused(problem))),
             ExecEvent::Failed(_) => self.facts.last(&broken_off(&self.facts.id)),
         }
     }
 }
 
-fn too_long() -> Failure {
-    Failure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
+fn too_long() -> CallFailure {
+    CallFailure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
 }
 
 /// Clients that hear this ask whether the sandbox still runs, and say what became of it by the answer.
-fn broken_off(sandbox: &str) -> Failure {
+fn broken_off(sandbox: &str) -> CallFailure {
     let message = format!("the connection to sandbox {sandbox} ended before the stream completed");
-    Failure::new(Code::Unavailable, message)
+    CallFailure::new(Code::Unavailable, message)
 }
 
 /// How a program ended, as Go would say it. One that went with its sandbox has no end of its own.
-fn ended(state: &ExecDescription, sandbox: &str) -> Result<Value, Failure> {
+fn ended(state: &ExecDescription, sandbox: &str) -> Result<Value, CallFailure> {
     let message =
         |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
     let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {

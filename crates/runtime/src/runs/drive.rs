@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
+use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, RunStatus};
 use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
@@ -327,13 +327,13 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let now = self.effects.now();
         let run = &driven.run;
         let state = match run.status() {
-            Status::Unborn | Status::Queued => RunState::Queued,
-            Status::Running => RunState::Running,
-            Status::Waiting { .. } | Status::Delegating { .. } => RunState::Waiting,
-            Status::Asking => RunState::Asking,
-            Status::Parked { .. } => RunState::Parked,
-            Status::Paused => RunState::Paused,
-            Status::Finished => RunState::Finished,
+            RunStatus::Unborn | RunStatus::Queued => RunState::Queued,
+            RunStatus::Running => RunState::Running,
+            RunStatus::Waiting { .. } | RunStatus::Delegating { .. } => RunState::Waiting,
+            RunStatus::Asking => RunState::Asking,
+            RunStatus::Parked { .. } => RunState::Parked,
+            RunStatus::Paused => RunState::Paused,
+            RunStatus::Finished => RunState::Finished,
         };
         let wake_at = match state {
             // Whoever finds it without a holder goes on at once.
@@ -410,24 +410,24 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     /// Whether a run with nothing under way is kept: it goes on in a moment.
     fn sits_out(&self, run: &Run) -> bool {
         match run.status() {
-            Status::Waiting { until } => until < self.effects.now().after(SAT_OUT),
-            Status::Unborn
-            | Status::Queued
-            | Status::Running
-            | Status::Delegating { .. }
-            | Status::Asking
-            | Status::Parked { .. }
-            | Status::Paused
-            | Status::Finished => false,
+            RunStatus::Waiting { until } => until < self.effects.now().after(SAT_OUT),
+            RunStatus::Unborn
+            | RunStatus::Queued
+            | RunStatus::Running
+            | RunStatus::Delegating { .. }
+            | RunStatus::Asking
+            | RunStatus::Parked { .. }
+            | RunStatus::Paused
+            | RunStatus::Finished => false,
         }
     }
 
     /// Gives the run back. A letter that comes meanwhile has made it due.
     async fn rest(&self, driven: &Driven<E::Session>) -> Result<Stopped, Stopped> {
         let is_long = match driven.run.status() {
-            Status::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
-            Status::Delegating { .. } | Status::Asking | Status::Parked { .. } | Status::Paused => true,
-            Status::Unborn | Status::Queued | Status::Running | Status::Finished => false,
+            RunStatus::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
+            RunStatus::Delegating { .. } | RunStatus::Asking | RunStatus::Parked { .. } | RunStatus::Paused => true,
+            RunStatus::Unborn | RunStatus::Queued | RunStatus::Running | RunStatus::Finished => false,
         };
         if is_long {
             driven.session.rest().await;

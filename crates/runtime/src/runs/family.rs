@@ -10,7 +10,7 @@
 //! waiting, one that is cancelled is a failed call to it.
 
 use saggar_domain::{Labels, ProjectId, RunId};
-use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
+use saggar_engine::{ChildEnd, EffectFailure, Entry, Event, Run, RunOutcome};
 use saggar_store::{NewLetter, NewRun};
 
 use super::instruction::Instruction;
@@ -86,7 +86,7 @@ fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<(NewRun, Optio
 /// An end that fits a letter: only a failure's message has no bound of its own.
 fn short(mut end: ChildEnd) -> ChildEnd {
     const MESSAGE_MAX: usize = 4096;
-    if let Outcome::Failed { failure: Failure { message, .. } } = &mut end.outcome
+    if let RunOutcome::Failed { failure: EffectFailure { message, .. } } = &mut end.outcome
         && message.len() > MESSAGE_MAX
     {
         message.truncate((0..=MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0));

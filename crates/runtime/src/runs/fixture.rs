@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use saggar_engine::{
-    Body, BuiltIn, ChildEnd, Divergence, Effect, Entry, EntryError, Event, Outcome, Settled, ToolCall, replay,
+    Body, BuiltIn, ChildEnd, Divergence, Effect, Entry, EntryError, Event, RunOutcome, Settled, ToolCall, replay,
 };
 use serde::{Deserialize, Serialize};
 
@@ -150,7 +150,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepSettled { result, .. } => match result {
             Settled::Replied(reply) => reply.calls.iter().flat_map(of_call).chain([&reply.text]).collect(),
             Settled::Returned(result) => vec![&result.content],
-            Settled::Ended(ChildEnd { outcome: Outcome::Completed { answer }, .. }) => vec![answer],
+            Settled::Ended(ChildEnd { outcome: RunOutcome::Completed { answer }, .. }) => vec![answer],
             Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
         },
         Event::SignalReceived { body, .. } => vec![body],

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use saggar_domain::RunState;
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
+use saggar_runtime::runs::engine::{AgentSpec, Body, Class, Event, RunOutcome, Settled, replay};
 use saggar_runtime::store::{PageLimit, RunQuery, RunRow};
 
 use crate::ledger::Ledger;
@@ -58,7 +58,7 @@ async fn heavy_workers_killed_while_children_are_under_way_start_none_twice() {
     let events = place.events(&run).await;
     assert_eq!(replay(&events).divergence, None);
     let completed = Event::RunFinished {
-        outcome: Outcome::Completed { answer: Body::text("All is done.") },
+        outcome: RunOutcome::Completed { answer: Body::text("All is done.") },
         at: events.last().unwrap().at(),
     };
     assert_eq!(events.last(), Some(&completed));
