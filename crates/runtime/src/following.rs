@@ -119,6 +119,27 @@ impl Followed {
             }
         }
     }
+
+    /// Reads what the exec had printed when the connection was made, and keeps as much of its end as fits. Doesn't wait for later output.
+    pub(crate) async fn read_up_to_now(self, most: usize) -> Result<Finished, Fault> {
+        let Self { exec, mut following, feeding: _feeding } = self;
+        let mut tails = Tails::new(most);
+        loop {
+            let Offsets { stdout, stderr } = following.place();
+            if stdout >= exec.stdout_bytes && stderr >= exec.stderr_bytes {
+                break;
+            }
+            match following.next().await {
+                Some(ExecEvent::Output { stream, bytes }) => tails.push(stream, &bytes),
+                Some(ExecEvent::Gap { .. }) => {}
+                Some(ExecEvent::Failed(fault @ Fault::Internal { .. })) => return Err(fault),
+                // What was read until then is still true.
+                Some(ExecEvent::Exited(_) | ExecEvent::Failed(_)) | None => break,
+            }
+        }
+        let (stdout, stderr) = tails.cut();
+        Ok(Finished { exec, stdout, stderr })
+    }
 }
 
 /// A finished exec with what was kept of its output.
@@ -254,6 +275,26 @@ mod tests {
         assert_eq!((stdout.as_slice(), stderr.as_slice()), (&b"bc"[..], &b"rr"[..]));
         assert_eq!((exec.status, exec.stdout_dropped, exec.stderr_dropped), (Some(ExecStatus::Exited), 6, 1));
         assert!(followed(&[], Offsets::default()).await.finish(2).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_printed_up_to_now_is_read_and_nothing_later_is_waited_for() {
+        // A gap counts as read, and of what comes the end is kept. The other side stays open, and says nothing more.
+        for missed in [0, 2] {
+            let mut wire = Vec::new();
+            if missed > 0 {
+                say(&mut wire, &Reply::Gap { stream: OutputStream::Stdout, bytes: missed });
+            }
+            encode_output(&mut wire, OutputStream::Stdout, 5 + missed, &b"abc"[missed as usize..]).unwrap();
+            encode_output(&mut wire, OutputStream::Stderr, 0, b"err").unwrap();
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(&wire).await.unwrap();
+            let (incoming, feeding) = Connection::over(ours).split();
+            let place = first_place(Beginning::Start, &exec());
+            let following = Following::new(SandboxId::from_random([2; 16]), incoming, place);
+            let read = Followed { exec: exec(), following, feeding }.read_up_to_now(2).await.unwrap();
+            assert_eq!((read.stdout, read.stderr), (b"abc"[1.max(missed as usize)..].to_vec(), b"rr".to_vec()));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use saggar_supervisor::control::{Attach, EventBody, ExecDescription, Op, Reply, 
 
 use super::Sandboxes;
 use crate::fault::Fault;
-use crate::following::{ExecEvent, Finished, Following, Tails, first_place};
+use crate::following::{Finished, Followed, Following, first_place};
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError, started};
 
@@ -187,23 +187,9 @@ impl Sandboxes {
         let mut connection = Connection::ask(&live.socket, attach).await.map_err(fault)?;
         // As it is at this moment: what it prints later is not waited for.
         let exec = connection.answer().await.and_then(started).map_err(fault)?;
-        let (incoming, _feeding) = connection.split();
-        let mut following = Following::new(id.clone(), incoming, first_place(Beginning::Start, &exec));
-        let mut tails = Tails::new(OUTPUT_MAX);
-        loop {
-            let place = following.place();
-            if place.stdout >= exec.stdout_bytes && place.stderr >= exec.stderr_bytes {
-                break;
-            }
-            match following.next().await {
-                Some(ExecEvent::Output { stream, bytes }) => tails.push(stream, &bytes),
-                Some(ExecEvent::Gap { .. }) => {}
-                Some(ExecEvent::Failed(fault @ Fault::Internal { .. })) => return Err(fault),
-                Some(ExecEvent::Exited(_) | ExecEvent::Failed(_)) | None => break,
-            }
-        }
-        let (stdout, stderr) = tails.cut();
-        Ok(Finished { exec, stdout, stderr })
+        let (incoming, feeding) = connection.split();
+        let following = Following::new(id.clone(), incoming, first_place(Beginning::Start, &exec));
+        Followed { exec, following, feeding }.read_up_to_now(OUTPUT_MAX).await
     }
 }
 
