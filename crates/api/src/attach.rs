@@ -45,7 +45,7 @@ pub enum AttachRequest {
         signal: Signal,
         /// To whom.
         #[serde(default)]
-        #[schema(value_type = schema::SignalScope, default = "tree")]
+        #[schema(value_type = schema::SignalScope)]
         scope: SignalScope,
     },
     /// There is no more stdin.

@@ -202,7 +202,7 @@ pub struct SignalExec {
     pub signal: Signal,
     /// To whom.
     #[serde(default)]
-    #[schema(value_type = schema::SignalScope, default = "tree")]
+    #[schema(value_type = schema::SignalScope)]
     pub scope: SignalScope,
 }
 
