@@ -144,6 +144,9 @@ fn check_run(
     judge: &mut impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<Option<String>, Error> {
     let id = RunId::parse(text).ok_or_else(|| column::damaged("id"))?;
+    // A server may append or remove meanwhile: the row, the entries and the blobs are those of one moment. It only reads, and ends with the
+    // run, so that the log is not kept from being folded back.
+    let _moment = connection.unchecked_transaction()?;
     let Some(row) = run::any(connection, &id)? else { return Ok(None) };
     let mut entries = Vec::new();
     loop {

@@ -14,7 +14,7 @@ use crate::marker::{self, Marker};
 use crate::migrate::{self, MigrateError};
 use crate::readers::READERS;
 use crate::restored;
-use crate::stuck::{Turn, wait_for_turn};
+use crate::stuck::{Turn, is_any_worker_alive, wait_for_turn};
 use crate::wal::{self, Left, Verdict};
 use crate::writer::Durability;
 
@@ -78,6 +78,11 @@ pub enum OpenError {
     /// Not brought to our version by its server.
     #[error("the store has schema version {found}, and this program needs {known}")]
     Older { found: u32, known: u32 },
+    /// To be brought to our version, while a process of another version works in it.
+    #[error(
+        "the store has schema version {found}, and a worker that knows no other has it open: it was not brought to version {known}"
+    )]
+    OldWorker { found: u32, known: u32 },
     /// The directory or the file can't be used.
     #[error("the store can't be opened: {0}")]
     Storage(#[from] Error),
@@ -102,6 +107,9 @@ impl OpenError {
             ),
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
             Self::Older { .. } => "start the server of this version first: it brings the store to its own".into(),
+            Self::OldWorker { .. } => {
+                "nothing was changed: stop every `saggar worker` of this data directory, start the server, then start workers of its version".into()
+            }
             Self::Storage(error) => error.help().into(),
             Self::Io(_) => "name a directory that is yours alone (mode 0700) on a disk that takes writes".into(),
         }
@@ -166,7 +174,10 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     make_private(&path).and_then(|()| sync_directory(directory)).map_err(OpenError::at_file)?;
     let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     // Before anything is changed: the mode of the journal is written into the file.
-    check_before(&writer, &path)?;
+    let found = check_before(&writer, &path)?;
+    if found != 0 && found != migrate::known() && is_any_worker_alive(directory).map_err(OpenError::at_file)? {
+        return Err(OpenError::OldWorker { found, known: migrate::known() });
+    }
     settle(&writer).map_err(OpenError::from_storage)?;
     migrate::migrate(&mut writer)?;
     if marker.is_none() && !restored::is_counted(&writer).map_err(OpenError::from_storage)? {
@@ -267,16 +278,16 @@ pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn check_before(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    migrate::check_version(connection)?;
+fn check_before(connection: &Connection, path: &Path) -> Result<u32, OpenError> {
+    let version = migrate::check_version(connection)?;
     let size = std::fs::metadata(path).map_err(OpenError::at_file)?.len();
     if size > CHECKED_BYTES_MAX {
-        return Ok(());
+        return Ok(version);
     }
     let found: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(|error| OpenError::from_storage(error.into()))?;
-    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { what: format!("is damaged: {found}") }) }
+    if found == "ok" { Ok(version) } else { Err(OpenError::Damaged { what: format!("is damaged: {found}") }) }
 }
 
 fn settle(connection: &Connection) -> Result<(), Error> {

@@ -1,7 +1,8 @@
 //! Blobs: what is too long for a journal, named by its hash. The same bytes are there once.
 //!
-//! A blob is put before the entry that names it, and goes some time after its last user. In between it may be *loose*: nothing is
-//! known to name it since a moment. Putting the same bytes again starts that time anew, so a blob can't go between being put and being named.
+//! A blob is put before the entry or the letter that names it, and goes some time after its last user. A run uses what its entries name, and
+//! what the letters to it name, read or not. In between a blob may be *loose*: nothing is known to name it since a moment. Putting the same
+//! bytes again starts that time anew, so a blob can't go between being put and being named.
 
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ use crate::writer::Durability;
 /// The longest blob.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// How long a blob that nothing names is kept. Between putting a blob and naming it are moments, and letters that wait are looked at.
+/// How long a blob that nothing names is kept. Between putting a blob and naming it are moments.
 const LOOSE_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 64;
+/// What comes before the hash in a reference, as it is written without spaces.
+const REFERENCE: &[u8] = b"\"hash\":\"";
 
 const INSERT: &str = "INSERT INTO blob (hash, bytes) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING";
 const EXISTS: &str = "SELECT 1 AS is_there FROM blob WHERE hash = ?1";
@@ -33,10 +36,8 @@ const LET_GO: &str = "
     ON CONFLICT (hash) DO UPDATE SET since = excluded.since";
 const FORGET_USES: &str = "DELETE FROM blob_use WHERE run_id = ?1";
 const OLDEST_LOOSE: &str = "SELECT hash FROM loose_blob WHERE since <= ?1 ORDER BY since LIMIT ?2";
-/// A letter that waits may name a blob that no entry names yet.
-const FORGET: &str = "
-    DELETE FROM blob WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_use WHERE hash = ?1)
-        AND NOT EXISTS (SELECT 1 FROM inbox WHERE instr(body_json, ?2) > 0)";
+const FORGET: &str = "DELETE FROM blob WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_use WHERE hash = ?1)";
+/// One that is used is not loose. It is again when its last user lets go of it.
 const FORGET_LOOSE: &str = "DELETE FROM loose_blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
@@ -110,10 +111,14 @@ impl Store {
     }
 }
 
-/// Writes down which blobs an entry names: every text in it that is the hash of one. What it means is not looked at.
+/// Writes down which blobs an entry or a letter names: every text in it that is the hash of one. What it means is not looked at, but for
+/// one thing: what is written as a reference to a blob that isn't there is refused, because whoever reads it could not go on.
 pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
-    for hash in named(entry) {
-        column::execute(connection, USE, (hash.0, run.as_str()))?;
+    for (hash, written_as) in named(entry) {
+        let is_noted = column::execute(connection, USE, (hash.0, run.as_str()))? > 0;
+        if !is_noted && written_as == WrittenAs::Reference && !Blobs(connection).has(hash) {
+            return Err(Error::Missing { what: "a blob that is named" });
+        }
     }
     Ok(())
 }
@@ -121,7 +126,7 @@ pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Re
 /// The same for a run's first entry. It may name its agent, and what that names is used with it.
 pub(super) fn note_uses_of_first(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
     note_uses(connection, run, entry)?;
-    for hash in named(entry) {
+    for (hash, _) in named(entry) {
         let bytes = column::one(connection, GET, [hash.0], |row| column::plain::<Vec<u8>>(row, "bytes"))?;
         if let Some(text) = bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
             note_uses(connection, run, &text)?;
@@ -145,19 +150,30 @@ pub(crate) fn forget_loose(connection: &Connection, now: Timestamp, rows_max: u3
     let loose =
         column::all(connection, OLDEST_LOOSE, (oldest, rows_max / 2), |row| column::plain::<[u8; 32]>(row, "hash"))?;
     for hash in loose.into_iter().map(BlobHash) {
-        gone += column::execute(connection, FORGET, (hash.0, hash.to_hex()))?;
+        gone += column::execute(connection, FORGET, [hash.0])?;
         gone += column::execute(connection, FORGET_LOOSE, [hash.0])?;
     }
     Ok(u32::try_from(gone).unwrap_or(rows_max))
 }
 
+/// How a hash is written in an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrittenAs {
+    /// The value of `hash`, which only a blob's name is: what people and models say is inside of texts.
+    Reference,
+    /// A text that may be anything.
+    Text,
+}
+
 /// Texts of an entry that look like a hash: 64 digits between quotes.
-fn named(entry: &str) -> impl Iterator<Item = BlobHash> + '_ {
+fn named(entry: &str) -> impl Iterator<Item = (BlobHash, WrittenAs)> + '_ {
     let bytes = entry.as_bytes();
     let quotes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at + 1);
-    quotes
-        .filter(|from| bytes.get(from + DIGITS) == Some(&b'"'))
-        .filter_map(|from| entry.get(from..from + DIGITS).and_then(BlobHash::parse))
+    quotes.filter(|from| bytes.get(from + DIGITS) == Some(&b'"')).filter_map(|from| {
+        let is_reference = bytes[..from].ends_with(REFERENCE);
+        let written_as = if is_reference { WrittenAs::Reference } else { WrittenAs::Text };
+        entry.get(from..from + DIGITS).and_then(BlobHash::parse).map(|hash| (hash, written_as))
+    })
 }
 
 #[cfg(test)]
@@ -169,7 +185,10 @@ mod tests {
         let hash = BlobHash::of(b"x");
         let hex = hash.to_hex();
         let found = |entry: &str| named(entry).collect::<Vec<_>>();
-        assert_eq!(found(&format!(r#"{{"a":{{"blob":{{"hash":"{hex}","length":1}}}},"b":["{hex}"]}}"#)), [hash, hash]);
+        assert_eq!(
+            found(&format!(r#"{{"a":{{"blob":{{"hash":"{hex}","length":1}}}},"b":["{hex}"]}}"#)),
+            [(hash, WrittenAs::Reference), (hash, WrittenAs::Text)]
+        );
         // Part of a longer text, or text about a blob, names none.
         let about = serde_json::to_string(&format!(r#"{{"hash":"{hex}"}}"#)).unwrap();
         for other in [about, format!(r#"{{"a":"{hex}0"}}"#), format!(r#"{{"a":"{}"}}"#, hex.to_uppercase()), hex] {

@@ -257,3 +257,20 @@ async fn a_check_finds_what_is_damaged_and_changes_nothing() {
         check(scratch.path(), |row, entries, _| Some(format!("{} entries of {}", entries.len(), row.id))).unwrap();
     assert!(judged.findings.iter().any(|finding| finding.what == format!("1 entries of {other}")));
 }
+
+#[tokio::test]
+async fn a_check_sees_each_run_at_one_moment_beside_a_server_that_writes() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let hash = store.put_blob(b"a blob".to_vec(), NOW).await.unwrap();
+    run(&store, &project, "first", None).await;
+    let mut seen = Vec::new();
+    check(scratch.path(), |_, _, blobs| {
+        // What the row and the entries were read with is still there for whoever judges them.
+        edit(&scratch, "DELETE FROM blob");
+        seen.push(blobs.has(hash));
+        None
+    })
+    .unwrap();
+    assert_eq!(seen, [true]);
+}
