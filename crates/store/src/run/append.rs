@@ -15,11 +15,11 @@ use crate::store::Store;
 use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
-/// Moves the run on if it is the writer's and where they left it. What follows from the letters comes after.
+/// Moves the run on if it is the writer's, where they left it, and not over. What follows from the letters comes after.
 const MOVE: &str = "
     UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
         room_since = ?10
-    WHERE id = ?1 AND epoch = ?8 AND head = ?9";
+    WHERE id = ?1 AND epoch = ?8 AND head = ?9 AND state <> 'finished'";
 /// The same for a run that goes on as it did, which is what nearly every append is: nothing that an index holds is touched.
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
@@ -87,6 +87,8 @@ pub enum Appended {
         /// Where it is.
         head: u64,
     },
+    /// The run is over: nothing was written.
+    Finished,
     /// There is no such run.
     Absent,
 }
@@ -172,6 +174,8 @@ fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> 
     Ok(match found {
         None => Appended::Absent,
         Some((epoch, _)) if epoch != append.epoch => Appended::Fenced { epoch },
-        Some((_, head)) => Appended::Moved { head },
+        Some((_, head)) if head != append.head => Appended::Moved { head },
+        // Nothing else keeps a run from being moved.
+        Some(_) => Appended::Finished,
     })
 }
