@@ -32,12 +32,27 @@ pub struct Refused {
     pub syscall: &'static str,
     /// The rule that refused it.
     pub rule: &'static str,
+    pub answered: Answered,
+}
+
+/// How a call was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    AtOnce,
+    /// So many came that the next one waits for its turn. A program that doesn't know of this looks as if it hung.
+    Slowly,
 }
 
 impl Refused {
     /// What is said of it.
     pub fn to_denial(self) -> Denial {
-        let message = if self.rule == Group::Listeners.rule() {
+        let message = if self.answered == Answered::Slowly {
+            format!(
+                "a program called {} so often that calls which the host answers now wait: after {BURST} at once, one is answered in each {} ms of this sandbox",
+                self.syscall,
+                INTERVAL.as_millis()
+            )
+        } else if self.rule == Group::Listeners.rule() {
             format!(
                 "a program called {}, and the {} rule lets no more connections wait in this sandbox: close listeners that are not needed, or give it more memory",
                 self.syscall, self.rule
@@ -77,7 +92,7 @@ impl Watch {
         self.listener.as_ref().and(self.pace.next(now))
     }
 
-    /// Answers the call that waits, and says what was refused. A hang-up without a question means that nobody is left to ask. `look` is
+    /// Answers the call that waits, and says what was refused or has to wait from now on. A hang-up without a question means that nobody is left to ask. `look` is
     /// given the thread that asks, which waits until it has been looked at.
     pub(crate) fn answer<T>(&mut self, now: Instant, look: impl FnOnce(u32) -> T) -> Option<(Refused, T)> {
         let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
@@ -95,12 +110,12 @@ impl Watch {
                 return None;
             }
         };
-        let (answer, refusal) = match verdict(&notification) {
-            Verdict::Refuse(refusal) => (Err(refusal.errno), Some(refusal)),
+        let (answer, refusal, is_refused) = match verdict(&notification) {
+            Verdict::Refuse(refusal) => (Err(refusal.errno), refusal, true),
             Verdict::Bound(refusal) => {
                 let made = self.waiting.listen(listener, &notification);
                 // Any other error is the kernel's answer to what the program asked, such as a port that is taken.
-                (made, (made == Err(refusal.errno)).then_some(refusal))
+                (made, refusal, made == Err(refusal.errno))
             }
         };
         let seen = look(notification.pid);
@@ -108,7 +123,9 @@ impl Watch {
             self.listener = None;
         }
         self.pace.spend(now);
-        refusal.map(|refusal| (Refused { syscall: refusal.syscall, rule: refusal.rule }, seen))
+        let answered = if self.pace.next(now).is_some() { Answered::Slowly } else { Answered::AtOnce };
+        let refused = Refused { syscall: refusal.syscall, rule: refusal.rule, answered };
+        (is_refused || answered == Answered::Slowly).then_some((refused, seen))
     }
 }
 

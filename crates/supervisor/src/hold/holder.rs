@@ -4,8 +4,8 @@
 //! The ways it ends: somebody asks, its time is up, nobody uses it, or the agent dies or says what can't be. All go through
 //! [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and hands back what there is to clean up.
 //!
-//! INVARIANT: nothing here blocks but the one poll (and the freezing of a sandbox, which has a bound), and everything that a
-//! connection or the agent can make grow has a named bound.
+//! INVARIANT: nothing here waits but the one poll, and two things that have a bound: the freezing of a sandbox, and a `listen` that is made for a
+//! program (a moment; seconds at most, and after that no more are made). Everything that a connection or the agent can make grow has a named bound.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
