@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use saggar_domain::{Code, Problem};
 
 use crate::error::Error;
+use crate::fold::{fold_when_long, is_all_folded};
 use crate::lock::{Lock, LockError};
 use crate::marker::{self, Marker};
 use crate::migrate::{self, MigrateError};
@@ -30,9 +31,6 @@ const LOG_HEADER_BYTES: u64 = 32;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements kept ready on each connection: about as many as there are.
 const STATEMENTS_MAX: usize = 64;
-/// Pages of log (16 MiB) after which it is folded back into the file. That waits for the disk twice and writes each page that
-/// changed once, so a longer log spares the pages that change all the time; a shorter one is read faster after a crash.
-const LOG_PAGES: u32 = 4_000;
 /// The log is cut back to this when it has been folded into the file.
 const LOG_BYTES_MAX: i64 = 64 << 20;
 /// Up to this size the whole file is looked through at each start (a fraction of a second); above, damage is met where it is read.
@@ -100,7 +98,7 @@ impl OpenError {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
             Self::LogDamaged { .. } => format!(
-                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss (if another SQLite program opened the store after a crash, it moved the log into it: then nothing is lost, and open runs wait for your word)"
+                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss"
             ),
             Self::Gone { .. } => format!(
                 "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to begin anew, name an empty data directory"
@@ -180,7 +178,7 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     }
     settle(&writer).map_err(OpenError::from_storage)?;
     migrate::migrate(&mut writer)?;
-    if marker.is_none() && !restored::is_counted(&writer).map_err(OpenError::from_storage)? {
+    if marker.is_none() && restored::counted(&writer).map_err(OpenError::from_storage)?.is_none() {
         // From here on the marker is there before the store counts: a kill in between is not taken for a copy.
         Marker::opened(0).write(directory).map_err(OpenError::at_file)?;
     }
@@ -266,10 +264,13 @@ pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
     }
     let damaged = |what: String| Err(OpenError::LogDamaged { what });
     // Asked before the log is looked for: whoever closes the store removes the log last.
-    if marker::is_log_expected(directory) && !wal::is_there(&path).map_err(OpenError::at_file)? {
-        return damaged("is missing".into());
-    }
+    let is_expected = marker::is_log_expected(directory);
     let marker = Marker::read(directory).map_err(OpenError::at_file)?;
+    if is_expected && !wal::is_there(&path).map_err(OpenError::at_file)? {
+        // Another SQLite program that folds the log takes the index away, too.
+        let is_folded = !wal::beside(&path, "-shm").exists() && is_all_folded(&path, marker.as_ref());
+        return if is_folded { Ok(()) } else { damaged("is missing".into()) };
+    }
     let left = if marker.is_some_and(|marker| marker.is_of_this_boot()) { Left::SameBoot } else { Left::Unknown };
     match wal::look(&path, left).map_err(OpenError::at_file)? {
         Verdict::Whole => Ok(()),
@@ -296,7 +297,7 @@ fn settle(connection: &Connection) -> Result<(), Error> {
         return Err(Error::Failed { message: format!("the file system only allows journal mode {mode}") });
     }
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
+    fold_when_long(connection);
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;

@@ -12,7 +12,7 @@ use crate::marker::Marker;
 use crate::run::block_all;
 use crate::stuck::Turn;
 
-/// How often the store was opened.
+/// How often the store was opened, or its log folded by one of our own processes.
 const OPENS: &str = "opens";
 /// Says that this file is a copy, and when it was made: in every backup, until it is first opened.
 const COPIED_AT: &str = "copied_at";
@@ -42,30 +42,45 @@ pub(crate) fn mark_loss(connection: &Connection) -> Result<(), Error> {
     column::execute(connection, SET, (LOST, "1")).map(|_| ())
 }
 
-/// Whether the store has ever counted its openings.
-pub(crate) fn is_counted(connection: &Connection) -> Result<bool, Error> {
-    Ok(get(connection, OPENS)?.is_some())
+/// How often the store was opened or folded, where it has ever counted that.
+pub(crate) fn counted(connection: &Connection) -> Result<Option<u64>, Error> {
+    let count = get(connection, OPENS)?;
+    count.map(|text| text.parse().map_err(|_| column::damaged("value"))).transpose()
+}
+
+/// Counts one more. One transaction. Returns the count.
+pub(crate) fn count_on(connection: &Connection, turn: &Turn) -> Result<u64, Error> {
+    in_transaction(connection, turn, || {
+        let next = counted(connection)?.unwrap_or(0) + 1;
+        column::execute(connection, SET, (OPENS, next.to_string()))?;
+        Ok(next)
+    })
 }
 
 /// Counts this opening, and blocks every open run where the store is a copy of an earlier state. One transaction. Returns the count.
 pub(crate) fn settle(connection: &Connection, turn: &Turn, marker: Option<&Marker>) -> Result<u64, Error> {
+    in_transaction(connection, turn, || count(connection, marker))
+}
+
+fn in_transaction(
+    connection: &Connection,
+    turn: &Turn,
+    work: impl FnOnce() -> Result<u64, Error>,
+) -> Result<u64, Error> {
     turn.begin(connection)?;
-    let opens = count(connection, marker).and_then(|opens| {
+    let done = work().and_then(|done| {
         connection.execute_batch("COMMIT")?;
-        Ok(opens)
+        Ok(done)
     });
-    if opens.is_err() && !connection.is_autocommit() {
-        // The error that is on its way says more, and the connection goes with it.
+    if done.is_err() && !connection.is_autocommit() {
+        // The error that is on its way says more.
         let _ = connection.execute_batch("ROLLBACK");
     }
-    opens
+    done
 }
 
 fn count(connection: &Connection, marker: Option<&Marker>) -> Result<u64, Error> {
-    let opens = match get(connection, OPENS)? {
-        Some(text) => Some(text.parse::<u64>().map_err(|_| column::damaged("value"))?),
-        None => None,
-    };
+    let opens = counted(connection)?;
     if let Some(reason) = reason(connection, opens, marker)? {
         let runs = block_all(connection, &reason)?;
         tracing::warn!(runs, reason, "open runs are blocked until a person has decided");

@@ -39,6 +39,11 @@ impl Turn {
         Self { directory: directory.to_owned() }
     }
 
+    /// The data directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Waits for the write lock.
     pub(crate) fn begin(&self, connection: &Connection) -> Result<(), Error> {
         let begun = Instant::now();
