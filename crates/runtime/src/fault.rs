@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saggar_domain::{Code, EndReason, ExecId, Problem, SandboxId};
+use saggar_domain::{Code, EndReason, ExecId, Problem, RunId, SandboxId};
 
 use crate::supervisor::ControlError;
 
@@ -66,6 +66,13 @@ pub enum Fault {
         /// What to do next.
         help: String,
     },
+    /// What is stored of the run is not what was written.
+    #[error("run {run} is damaged: {what}")]
+    RunDamaged {
+        run: RunId,
+        /// What can't be read.
+        what: String,
+    },
     /// The permit is for something else: a mistake of ours.
     #[error("a permit for something else was shown")]
     WrongPermit,
@@ -101,6 +108,14 @@ impl Fault {
     /// There is no such run.
     pub fn no_run(id: impl ToString) -> Self {
         Self::NotFound { what: "run", id: id.to_string() }
+    }
+
+    /// What of a run can't be read, and whether that is damage.
+    pub(crate) fn of_run(run: &RunId, error: saggar_store::Error) -> Self {
+        match error {
+            saggar_store::Error::Corrupt { what } => Self::RunDamaged { run: run.clone(), what },
+            other => other.into(),
+        }
     }
 
     /// There is no such exec.

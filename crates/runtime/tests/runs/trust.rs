@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use saggar_domain::{RunId, RunState, Timestamp};
-use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
 use saggar_runtime::runs::engine::{Body, Class, ModelReply, Report, ToolCall, Usage};
 use saggar_runtime::store::{Append, BlobHash, BlockKind, Holder, Lease, Store, Summary, Taking, backup, restore};
+use saggar_runtime::{Action, Fault};
 
 use crate::children::{children, parent};
 use crate::ledger::Ledger;
@@ -116,6 +116,17 @@ async fn a_run_whose_journal_cannot_be_read_says_so_and_can_be_ended() {
     assert_eq!(block.reason, "entry 2 can't be read");
     let found = saggar_runtime::runs::check_data_directory(&place.directory).unwrap();
     assert!(found.findings.iter().any(|finding| finding.about == run.as_str()), "{found:?}");
+    let permit = place.permit(Action::ReadRun(run.clone()));
+    let expected = format!("run {run} is damaged: entry 2 can't be read");
+    for fault in [
+        place.runs.journal(&permit, 0).await.map(drop),
+        place.runs.replay(&permit).await.map(drop),
+        place.runs.export(&permit).await.map(drop),
+    ] {
+        let fault = fault.unwrap_err();
+        assert!(matches!(fault, Fault::RunDamaged { .. }), "{fault:?}");
+        assert_eq!(fault.to_string(), expected);
+    }
     tell(&place, &run, Instruction::Cancel).await;
     let row = place.row(&run).await;
     assert_eq!((row.state, row.block), (RunState::Finished, None));
