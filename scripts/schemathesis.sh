@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Schemathesis over the API of a server of its own: requests made from the OpenAPI document, well-formed and not. No answer may be a
-# 5xx, and every answer must be what the document says. Bounded in time and in examples; ends in about two minutes.
+# Runs Schemathesis against its own server: valid and invalid requests generated from the OpenAPI document. No response may be a
+# 5xx, and every response must match the document. Bounded in time and examples; takes about two minutes.
 #
 # usage: schemathesis.sh PATH_OF_SAGGAR [SEED]
 set -euo pipefail
@@ -25,12 +25,12 @@ if [[ ! -x $venv/bin/st ]]; then
     echo "==> installing schemathesis $VERSION from PyPI, once"
     rm -rf -- "$venv" "$venv.new"
     python3 -c 'import ensurepip, venv' 2>/dev/null ||
-        fail "python3 has no venv here, and Schemathesis is not run without one" "install it with: scripts/setup.sh test"
-    # Under another name until it is whole: an installation that was broken off is not taken for one.
+        fail "python3 has no venv module, which Schemathesis needs" "install it with: scripts/setup.sh test"
+    # Under a temporary name until it is complete, so that an interrupted installation isn't used.
     python3 -m venv "$venv.new"
     "$venv.new/bin/pip" install --quiet --disable-pip-version-check "schemathesis==$VERSION" ||
-        fail "schemathesis $VERSION can't be installed from PyPI" "look at the network, then run this again"
-    # The scripts in bin/ name the directory they were made in, so it is entered through python instead of moved and mended.
+        fail "schemathesis $VERSION can't be installed from PyPI" "check the network, then run this again"
+    # The scripts in bin/ contain the directory they were created in, so python is called directly.
     mv "$venv.new" "$venv"
     printf '#!/bin/sh\nexec "%s/bin/python3" -m schemathesis.cli "$@"\n' "$venv" >"$venv/bin/st.new"
     chmod +x "$venv/bin/st.new"
@@ -39,7 +39,7 @@ fi
 
 work=$(mktemp -d)
 server=
-# Ends what the requests have made, then the server.
+# Ends the sandboxes that the requests have created, then the server.
 cleanup() {
     if [[ -n $server ]]; then
         local left
@@ -60,7 +60,7 @@ ids_of() { python3 -c 'import json, sys; print(" ".join(item["id"] for item in j
 server=$!
 for _ in {1..200}; do
     grep -q '^listening on ' "$work/printed" && break
-    kill -0 "$server" 2>/dev/null || fail "the server did not start: $(cat "$work/log")" "look at the lines above"
+    kill -0 "$server" 2>/dev/null || fail "the server did not start: $(cat "$work/log")" "see the lines above"
     sleep 0.1
 done
 SAGGAR_URL=$(sed -n 's/^listening on //p' "$work/printed")
@@ -78,7 +78,7 @@ export SANDBOX SPARE_SANDBOX EXEC SPARE_KEY FIRST_KEY SCHEMATHESIS_DIRECTORY
 status=0
 for ids in any real; do
     echo "==> schemathesis, $ids ids (seed $seed)"
-    # From a directory of ours, because it leaves files where it is.
+    # In a temporary directory, because it leaves files in the current one.
     (cd "$work" && exec "$venv/bin/st" --config-file "$SCHEMATHESIS_DIRECTORY/$ids.toml" run "$SAGGAR_URL/api/v1/openapi.json" \
         --checks "$CHECKS" --max-examples "$EXAMPLES_MAX" --max-time "$SECONDS_MAX" --request-timeout 30 --seed "$seed" \
         --suppress-health-check all --continue-on-failure --warnings off --no-color) >"$work/$ids" 2>&1 || status=$?
@@ -87,12 +87,12 @@ for ids in any real; do
         break
     fi
     sed -n '/^Test cases:/,/passed/{/passed/p}' "$work/$ids"
-    # Without them most of what was asked would have been refused at the door.
-    "$saggar" key list >/dev/null || fail "the key works no more" "see which request revoked it, and keep it from that in hooks.py"
-    "$saggar" sandbox exec "$SANDBOX" -- true || fail "the sandbox is gone" "see what ended it, and keep it from that in hooks.py"
+    # Without them most requests would have been rejected early.
+    "$saggar" key list >/dev/null || fail "the key no longer works" "find the request that revoked it, and exclude it in hooks.py"
+    "$saggar" sandbox exec "$SANDBOX" -- true || fail "the sandbox is gone" "find the request that ended it, and exclude it in hooks.py"
 done
 kill -0 "$server" 2>/dev/null || fail "the server is gone" "$(tail -n 5 "$work/log")"
 if grep -E ' ERROR |panicked' "$work/log"; then
-    fail "the server logged errors" "look at the lines above"
+    fail "the server logged errors" "see the lines above"
 fi
-((status == 0)) || fail "Schemathesis found something" "repeat it with: scripts/schemathesis.sh $saggar $seed"
+((status == 0)) || fail "Schemathesis found failures" "repeat it with: scripts/schemathesis.sh $saggar $seed"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install what is missing, and say nothing if nothing is. Called by the Makefile: setup.sh build|test|bench|compare|vm.
+# Installs missing tools; silent if there are none. Called by the Makefile: setup.sh build|test|bench|compare|vm.
 #
-# A tool that is already there is used as it is, wherever it came from. System packages come from apt; Rust from rustup, and
+# An installed tool is used as it is, wherever it came from. System packages come from apt; Rust comes from rustup, and
 # rustup from its official installer, because the distribution's Rust is too old.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,15 +9,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly TRIPLE=x86_64-unknown-linux-musl
 readonly PURPOSE=${1:?usage: setup.sh build|test|bench|compare|vm}
 
-# runc lives in sbin, which is not on an ordinary user's PATH.
+# runc is in sbin, which is not on an ordinary user's PATH.
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 main() {
     case $PURPOSE in
     build) install_packages ;;
-    # The venv of Debian's python3 is a package of its own.
+    # On Debian the venv module of python3 is a separate package.
     test) install_packages "$(venv_of_python)" ;;
-    # Debian has its own clusters of PostgreSQL; the benchmark makes one for itself.
+    # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
         install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" "$(venv_of_python)"
         bench/peers/install.sh
@@ -39,7 +39,7 @@ main() {
     fi
 }
 
-# install_packages COMMAND:PACKAGE…: the packages of the commands (or files) that are absent, on top of what every purpose needs.
+# install_packages COMMAND:PACKAGE…: installs the packages of missing commands (or files), plus those that every purpose needs.
 install_packages() {
     local pair missing=()
     for pair in cc:build-essential make:build-essential musl-gcc:musl-tools curl:curl git:git python3:python3 "$@"; do
@@ -65,12 +65,12 @@ install_packages() {
         fail "apt-get could not install $packages" "as root: apt-get update && apt-get install $packages"
 }
 
-# COMMAND:PACKAGE of what is missing for `python3 -m venv`; something that is there if nothing is.
+# COMMAND:PACKAGE that `python3 -m venv` needs; an installed one if nothing is missing.
 venv_of_python() {
     if has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3:python3; else echo python3-venv:python3-venv; fi
 }
 
-# Docker's default profile is compiled into its daemon; Debian's package of its source has it as a file, and needs not be installed for that.
+# Docker's default profile is compiled into its daemon; Debian's source package has it as a file, and need not be installed.
 fetch_seccomp_profile() {
     local package=golang-github-docker-docker-dev file=target/compare/docker-seccomp.json work
     [[ -s $file ]] && return 0
@@ -98,7 +98,7 @@ install_rust() {
     rustup default >/dev/null 2>&1 || rustup default stable
     found=$(rust_version)
     is_at_least "$found" "$needed" ||
-        fail "Rust $needed or newer is needed, and ${found:-none} is what runs here" \
+        fail "Rust $needed or newer is needed; found ${found:-none}" \
             "make it the default with: rustup default stable; and see that ~/.cargo/bin comes first in PATH"
 }
 
@@ -131,13 +131,13 @@ install_nextest() {
 }
 
 rust_version() {
-    # Empty if there is none, and also if rustup's stand-in has no toolchain behind it.
+    # Empty if there is none, or if rustup's proxy has no toolchain.
     has cargo && { rustc --version 2>/dev/null || true; } | awk '{ print $2 }' | cut -d- -f1 || true
 }
 
 is_at_least() { [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n1) == "$2" ]]; }
 
-# A command, or a file by its absolute pattern.
+# A command, or a file given as an absolute pattern.
 has() { if [[ $1 == /* ]]; then compgen -G "$1" >/dev/null; else command -v "$1" >/dev/null 2>&1; fi; }
 
 say() { echo "==> $*"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Another kernel and other cgroups than this host's: boots Debian's cloud kernel in QEMU (software emulation will do), with
-# all controllers in cgroup v2, and runs saggar in there as root and as an ordinary user (scripts/vm/init.sh). What would harm a host
-# is done there too: the clock is set, a disk hangs. Called by `make test-vm`.
+# Tests another kernel and other cgroups than this host's: boots Debian's cloud kernel in QEMU (software emulation is enough), with
+# all controllers in cgroup v2, and runs saggar in it as root and as an ordinary user (scripts/vm/init.sh). Tests that would harm a
+# host run there too: setting the clock, a hanging disk. Called by `make test-vm`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ readonly DEADLINE=1200 # seconds; emulation on a busy machine is slow
 main() {
     local kernel release
     kernel=$(find /boot -name 'vmlinuz-*-cloud-amd64' | sort -V | tail -n1)
-    [[ -n $kernel ]] || fail "there is no Debian cloud kernel in /boot" "apt-get install linux-image-cloud-amd64"
+    [[ -n $kernel ]] || fail "no Debian cloud kernel in /boot" "apt-get install linux-image-cloud-amd64"
     release=${kernel#/boot/vmlinuz-}
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -25,16 +25,16 @@ main() {
 
 make_module() {
     local headers=/usr/src/linux-headers-$2
-    [[ -d $headers ]] || fail "there are no headers of the kernel $2" "apt-get install linux-headers-$2"
+    [[ -d $headers ]] || fail "the headers of kernel $2 are missing" "apt-get install linux-headers-$2"
     mkdir "$1/module"
     cp scripts/vm/procfiles.c "$1/module/"
     echo 'obj-m := procfiles.o' >"$1/module/Makefile"
-    # Not as a part of the make that called us.
+    # Don't inherit the settings of the calling make.
     env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s -C "$headers" M="$1/module" modules >"$1/module/log" 2>&1 ||
-        fail "the module with files of /proc can't be built" "$(tail -n 20 "$1/module/log")"
+        fail "the test module for /proc can't be built" "$(tail -n 20 "$1/module/log")"
 }
 
-# Just enough to load the disk's driver and go to the real root.
+# Just enough to load the disk's driver and switch to the real root.
 make_initramfs() {
     local top=$1/initramfs module
     mkdir -p "$top"/{bin,proc,dev,newroot,modules}
@@ -49,7 +49,7 @@ make_initramfs() {
 for module in virtio virtio_ring virtio_mmio virtio_blk overlay; do
     [ ! -e /modules/$module.ko ] || /bin/busybox insmod /modules/$module.ko
 done
-# Which disk is found first is not said: the real root is the one with an init.
+# The order of the disks is undefined: the real root is the one with an init.
 for disk in vda vdb; do
     /bin/busybox mount -t ext4 /dev/$disk /newroot
     [ ! -e /newroot/init ] || break
@@ -70,7 +70,7 @@ make_disks() {
     cp "$MUTATED" "$top/mutation/saggar"
     cp "$CHECK" "$top/mutation/check"
     cp "$1/module/procfiles.ko" "$top/"
-    # What is in them for a debugger doesn't run.
+    # Debug information isn't needed at run time.
     strip "$top/mutation/"*
     for applet in sh cat chown cut date find fsfreeze grep head id insmod kill ls mkdir mount poweroff rm setpriv sleep su tail test touch \
         true umount unshare wc; do
@@ -88,7 +88,7 @@ make_disks() {
 
 boot() {
     local khz
-    # Without it the machine, which has no early timer, may never find out how fast it is.
+    # Without this the machine, which has no early timer, may never finish calibrating its clock.
     khz=$(awk -F': ' '/cpu MHz/ { printf "%d", $2 * 1000; exit }' /proc/cpuinfo)
     timeout -s KILL "$DEADLINE" qemu-system-x86_64 -M microvm,accel=tcg -cpu max -m 1024 -smp 2 -no-reboot \
         -kernel "$2" -initrd "$1/initramfs.gz" -append "console=ttyS0 panic=-1 quiet tsc_early_khz=$khz" \
@@ -102,7 +102,7 @@ check() {
     tr -d '\r' <"$1" | sed -n 's/^RESULT //p'
     right=$(grep -c '^RESULT ok' "$1" || true)
     wrong=$(grep -c '^RESULT WRONG' "$1" || true)
-    grep -q '^RESULT done' "$1" || fail "the machine did not get to the end" "$(tail -n 20 "$1")"
+    grep -q '^RESULT done' "$1" || fail "the machine did not finish" "$(tail -n 20 "$1")"
     echo "$right passed, $wrong failed"
     ((wrong == 0))
 }

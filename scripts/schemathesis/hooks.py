@@ -33,7 +33,7 @@ def as_it_is(_context, response):
 
 @schemathesis.hook
 def map_body(context, body):
-    """A program that is waited for gets a second or less, where the request leaves it more."""
+    """Limits programs that a request waits for to less than a second, if the request allows more."""
     operation = context.operation
     if operation is None or operation.method != "post" or not operation.path.endswith("/execs") or not isinstance(body, dict):
         return body
@@ -43,13 +43,13 @@ def map_body(context, body):
     return body
 
 
-# What would take away the ground that the other requests stand on, and which parameter says from whom.
+# Requests that would destroy the objects of the other requests, with the parameter that names the object.
 SPARED = {"revokeKey": "key"} | dict.fromkeys(["endSandbox", "updateSandbox", "setTimeout", "pauseSandbox", "resumeSandbox"], "id")
 
 
 @schemathesis.hook
 def before_call(_context, case, _kwargs):
-    """The key that asks is not revoked, and the sandbox that the rest works in not ended: each has a spare one for that."""
+    """Redirects requests that would revoke the key or end the sandbox in use to spare ones."""
     name = SPARED.get(case.operation.definition.raw.get("operationId"))
     given = case.path_parameters.get(name)
     if given == os.environ["FIRST_KEY"]:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first process of the machine that `make test-vm` boots: tries saggar as root and as an ordinary user, and says what came of it
+# The first process of the machine that `make test-vm` boots: tests saggar as root and as an ordinary user, and prints the results
 # in lines that begin with RESULT.
 export PATH=/usr/bin
 
@@ -22,7 +22,7 @@ is() { if [ "$2" = "$3" ]; then say "ok $1"; else say "WRONG $1: $2, not $3"; fi
 # between NAME VALUE LEAST MOST
 between() { if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then say "ok $1"; else say "WRONG $1: $2, not $3 to $4"; fi; }
 uptime_s() { cut -d. -f1 /proc/uptime; }
-# Waits for a file, and not for ever.
+# Waits for a file, with a time limit.
 await() { turns=0; while [ ! -e "$1" ] && [ $turns -lt 60 ]; do sleep 1; turns=$((turns + 1)); done; }
 
 as_root() {
@@ -33,7 +33,7 @@ as_root() {
     for mode in read-only workspace-write; do
         grep -q "\"name\":\"$mode\",\"status\":\"supported\"" /tmp/doctor; is "$mode" $? 0
     done
-    # Kernels before 6.6 can't keep the marks it needs: then it must be refused, and never half-work.
+    # Kernels before 6.6 can't store the attributes it needs: then it must be refused, and never work partially.
     cd /workspace; saggar run --workspace . --fs scratch -- true 2> /dev/null; run=$?
     if grep -q '"name":"scratch","status":"supported"' /tmp/doctor; then is "scratch works" $run 0; else is "scratch is refused" $run 125; fi
     saggar run -- sh -c 'test "$(id -u)" = 1000 && test "$(cat /proc/self/cgroup)" = 0::/'
@@ -50,11 +50,11 @@ nothing_left() {
     is "no record is left" "$(ls /var/lib/saggar/sandboxes)" ""
 }
 
-# G09. Elsewhere this would harm the host.
+# G09. Outside of this machine it would harm the host.
 clock_jumps() {
     for jump in 86400 -86400; do
         begin=$(uptime_s); day=$(date +%j)
-        # One that keeps the supervisor awake, so that it looks at its clock after the jump.
+        # A program that keeps the supervisor awake, so that it reads its clock after the jump.
         saggar run --events /tmp/events$jump --timeout 8s -- sh -c 'while :; do echo; sleep 1; done' > /dev/null 2>&1 & pid=$!
         await /tmp/events$jump
         date -s "@$(($(date +%s) + jump))" > /dev/null
@@ -85,7 +85,7 @@ hung_disk() {
     umount /hung; is "G05 nothing holds the disk" $? 0
 }
 
-# Rules of enforcement that only this machine can show: see conformance/rules.toml.
+# Enforcement rules that only this machine can check: see conformance/rules.toml.
 switched_off() {
     insmod /procfiles.ko; is "files of /proc that other kernels have" $? 0
     SAGGAR_MUTATION_PROGRAM=/mutation/saggar SAGGAR_MUTATION_IN_MACHINE=1 /mutation/check --nocapture > /tmp/mutation 2>&1

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The unmodified clients of E2B against a real server: run.sh SAGGAR [new|old|node|bench]…; the first three unless some are named.
+# Runs E2B's unmodified clients against a real server: run.sh SAGGAR [new|old|node|bench]…; default: the first three.
 #
-# Each client has an environment of its own below the build directory, made once from pinned versions. Nothing is skipped because a tool
-# is missing: that is a failure.
+# Each client has its own environment below the build directory, created once from pinned versions. A missing tool is a failure, never
+# a reason to skip.
 set -euo pipefail
 readonly HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly ROOT=$HERE/../..
 readonly PLACE=$(realpath -m "${CARGO_TARGET_DIR:-$ROOT/target}/e2b")
 source "$ROOT/scripts/environments.sh"
-# The oldest Node that the client takes.
+# The oldest Node that the client supports.
 readonly NODE_NEEDED=20.18.0
 readonly PATIENCE=900
 
@@ -51,13 +51,13 @@ node_client() {
     node_on_path "$PLACE/node-wheel" "$NODE_NEEDED"
     local place=$PLACE/node
     node_packages "$place" "$HERE" "e2b for Node"
-    # Where its packages are found.
+    # The directory of its packages.
     cp "$HERE/surface.test.mjs" "$place/"
     echo "==> e2b 2.51 (Node $(node --version))"
     (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 surface.test.mjs)
 }
 
-# Does and times what it is told on its standard input; `cargo xtask bench --only e2b` does that.
+# Executes and times commands from its standard input, for `cargo measure bench --only e2b`.
 bench() {
     environment 2.63 >&2
     (cd "$HERE" && timeout "$PATIENCE" "$PLACE/2.63/bin/python" bench.py)

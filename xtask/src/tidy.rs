@@ -1,7 +1,7 @@
-//! Tidy: the house rules that neither rustc nor clippy can check, held against every file of the repository.
+//! Tidy: checks the project's rules that neither rustc nor clippy can check, on every file of the repository.
 //!
-//! `workspace` reads the world once; the rules are pure functions from what was read to findings, so each is tested on a
-//! few lines in memory. A rule is worth having here only if it is cheap, has no false alarms, and says what to do instead.
+//! `workspace` reads everything once; the rules are pure functions from that to findings, so each is tested on a few
+//! lines in memory. A rule belongs here only if it is cheap, has no false alarms, and says what to do instead.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ mod source;
 mod tests;
 mod workspace;
 
-/// Checks the repository this program was built from, and prints what it found.
+/// Checks the repository that this program was built from, and prints the findings.
 pub fn run() -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
     let workspace = Workspace::read(root).context("reading the workspace")?;
@@ -34,11 +34,11 @@ pub fn run() -> Result<ExitCode> {
     if errors == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("tidy: {errors} to mend in {} files", workspace.files.len());
+    eprintln!("tidy: {errors} errors in {} files", workspace.files.len());
     Ok(ExitCode::FAILURE)
 }
 
-/// Every rule over every file, sorted by place.
+/// Applies every rule to every file. Sorted by path and line.
 fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = layers::check(workspace);
     for file in &workspace.files {

@@ -1,6 +1,7 @@
 //! Bytes in JSON: `text` where they are UTF-8, `base64` where they aren't, never a lossy conversion.
 
-use data_encoding::BASE64;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::ToSchema;
 
@@ -24,7 +25,7 @@ impl Written {
     pub(crate) fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.to_owned()),
-            Err(_) => Self::Base64(BASE64.encode(bytes)),
+            Err(_) => Self::Base64(STANDARD.encode(bytes)),
         }
     }
 
@@ -38,12 +39,12 @@ impl Written {
 
 /// Reads RFC 4648 with padding.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
-    BASE64.decode(text.as_bytes()).map_err(|error| format!("not base64: {error}"))
+    STANDARD.decode(text).map_err(|error| format!("not base64: {error}"))
 }
 
 /// RFC 4648 with padding.
 pub(crate) fn encode(bytes: &[u8]) -> String {
-    BASE64.encode(bytes)
+    STANDARD.encode(bytes)
 }
 
 impl Serialize for Bytes {

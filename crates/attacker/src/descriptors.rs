@@ -1,4 +1,4 @@
-//! Attempts on what was left open or lying about: descriptors, environment, arguments, memory of others.
+//! Attempts on leaks: open descriptors, environment, arguments, memory of other processes.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("read-arguments", read_arguments),
 ];
 
-/// The descriptors that are open, the one used for looking apart.
+/// All open descriptors except the one used for listing them.
 fn descriptors() -> Vec<i32> {
     let Ok(directory) = open("/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY, 0) else { return Vec::new() };
     let looking = directory.as_raw_fd();
@@ -63,7 +63,7 @@ fn climb_descriptors(out: &Out, _: &[String]) {
     out.examined("fchdir to every descriptor", entered.is_empty(), &format!("{entered:?}"));
 }
 
-/// A program started by this one sees no more than this one.
+/// A child program must not see more than this one.
 fn list_of_child(out: &Out, _: &[String]) {
     let listed = std::process::Command::new("/proc/self/exe").arg("list-descriptors").output();
     let is_clean = listed.is_ok_and(|output| !String::from_utf8_lossy(&output.stdout).contains("broken"));
@@ -86,7 +86,7 @@ fn examine_streams(out: &Out, _: &[String]) {
     out.examined("a session of its own", call(libc::SYS_getsid, &[0]).is_ok_and(|session| session != 0), "");
 }
 
-/// Names that may be there come as arguments.
+/// The arguments are the allowed names.
 fn examine_environment(out: &Out, arguments: &[String]) {
     let extra: Vec<String> = std::env::vars_os()
         .map(|(name, _)| name.to_string_lossy().into_owned())
@@ -119,11 +119,11 @@ fn examine_environment(out: &Out, arguments: &[String]) {
     }
 }
 
-/// Files looked at in one hunt, and bytes of each.
+/// Maximum number of files in one search, and bytes of each.
 const FILES_MAX: usize = 2000;
 const BYTES_MAX: usize = 1 << 20;
 
-/// Looks for a secret that comes backwards, so that looking doesn't find itself.
+/// Searches for a secret that is passed in reverse, so that the search doesn't find its own argument.
 fn hunt_secret(out: &Out, arguments: &[String]) {
     let reversed = arguments.first().map(String::as_bytes).unwrap_or_default();
     out.examined(
@@ -131,7 +131,7 @@ fn hunt_secret(out: &Out, arguments: &[String]) {
         !fs::read("/proc/self/environ").is_ok_and(|bytes| contains_reversed(&bytes, reversed)),
         "",
     );
-    // Before the rest: what is read below is in our memory from then on.
+    // Comes first: everything read below is in our memory from then on.
     out.examined("own memory", !memory_contains(reversed), "");
     for name in ["auxv", "cmdline", "environ"] {
         let found = fs::read_dir("/proc").is_ok_and(|entries| {
@@ -166,7 +166,7 @@ fn hunt(directory: &Path, reversed: &[u8], left: &mut usize, depth: usize) -> bo
     })
 }
 
-/// Every writable mapping there was at the start: stack, data, and what the C library keeps.
+/// Every writable mapping present at the start: stack, data, and the C library's own.
 fn memory_contains(reversed: &[u8]) -> bool {
     use std::os::unix::fs::FileExt;
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();

@@ -40,7 +40,7 @@ fn make_devices(out: &Out, _: &[String]) {
                 .tried(&format!("{name} in {directory}"), mknod(&node, kind | 0o600, libc::makedev(major, minor)))
                 .is_some()
             {
-                // Never opened.
+                // It was never opened.
                 unheeded(fs::remove_file(&node));
             }
         }
@@ -134,7 +134,7 @@ fn type_into_terminals(out: &Out, _: &[String]) {
     };
     let (unlocked, mut number) = (0i32, 0i32);
     let fd = master.as_raw_fd() as usize;
-    // A terminal that can't be unlocked shows below: it can't be opened.
+    // A terminal that can't be unlocked can't be opened, which shows below.
     unheeded(call(libc::SYS_ioctl, &[fd, TIOCSPTLCK, &raw const unlocked as usize]));
     unheeded(call(libc::SYS_ioctl, &[fd, TIOCGPTN, &raw mut number as usize]));
     let terminal = match open(&format!("/dev/pts/{number}"), libc::O_RDWR | libc::O_NOCTTY, 0) {
@@ -147,7 +147,7 @@ fn type_into_terminals(out: &Out, _: &[String]) {
     let fd = terminal.as_raw_fd() as usize;
     let (byte, console, discipline) = (b'x', 6u8, 0i32);
     out.tried("TIOCSTI", call(libc::SYS_ioctl, &[fd, 0x5412, &raw const byte as usize]));
-    // The kernel looks at the lower half of a command only.
+    // The kernel looks only at the lower half of a command.
     out.tried("TIOCSTI with high bits", call(libc::SYS_ioctl, &[fd, 0x1_0000_5412, &raw const byte as usize]));
     out.tried("TIOCLINUX", call(libc::SYS_ioctl, &[fd, 0x541C, &raw const console as usize]));
     out.tried("TIOCCONS", call(libc::SYS_ioctl, &[fd, 0x541D, 0]));
@@ -177,8 +177,8 @@ fn other_terminals(out: &Out, _: &[String]) {
     out.tried("/dev/console", open("/dev/console", libc::O_RDWR | libc::O_NOCTTY, 0));
 }
 
-/// Many ioctls with nothing behind them, on every device there is. None may succeed in anything that takes privilege, and none
-/// may end the process. A null argument makes every honest one fail.
+/// Many unusual ioctls on every device present. None may succeed at anything that needs privileges, and none may end
+/// the process. The null argument makes every well-behaved one fail.
 fn odd_ioctls(out: &Out, _: &[String]) {
     for name in ["null", "zero", "full", "random", "urandom"] {
         let end = in_child(|| {
@@ -188,7 +188,7 @@ fn odd_ioctls(out: &Out, _: &[String]) {
             for _ in 0..2000 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let command = (state >> 33) as usize & 0xFFFF_FFFF;
-                // Errors are what is hoped for.
+                // Errors are the expected result.
                 unheeded(call(libc::SYS_ioctl, &[fd, command, 0]));
             }
             0
@@ -208,7 +208,8 @@ fn odd_ioctls(out: &Out, _: &[String]) {
     }
 }
 
-/// What would act on a terminal that shows it. Only bytes: whoever shows them decides.
+/// Prints sequences that would act on a terminal. They are only bytes: the program that displays them decides what to
+/// do with them.
 fn print_escapes(out: &Out, _: &[String]) {
     eprint!(
         "\x1b]52;c;b3duZWQ=\x07\x1b]8;;http://evil.invalid\x1b\\link\x1b]8;;\x1b\\\x1bP$q\"p\x1b\\\x1b]0;title\x07\x1b[21t\x1b[6n\x1b[c\u{9b}6n\

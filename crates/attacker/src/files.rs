@@ -1,4 +1,4 @@
-//! Attempts on files: where they may be made, under which names, and with which attributes.
+//! Attempts on files: where they can be created, under which names, and with which attributes.
 
 use std::ffi::{CString, OsStr};
 use std::fs;
@@ -28,7 +28,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("make-setid-files", make_setid_files),
 ];
 
-/// Ordinary work, which must go on working.
+/// Ordinary work, which must succeed.
 fn write_workspace(out: &Out, _: &[String]) {
     out.tried("create", fs::write("/workspace/a", "written inside\n"));
     out.tried("mode", fs::set_permissions("/workspace/a", fs::Permissions::from_mode(0o640)));
@@ -42,7 +42,7 @@ fn write_workspace(out: &Out, _: &[String]) {
     out.tried("remove", fs::remove_file("/workspace/d"));
 }
 
-/// With the argument `keep` what could be written stays, so that it can be looked for elsewhere.
+/// With the argument `keep`, files that could be written stay, so that a check can look for them elsewhere.
 fn write_system(out: &Out, arguments: &[String]) {
     let keeps = arguments.iter().any(|argument| argument == "keep");
     for directory in [
@@ -69,7 +69,7 @@ fn write_system(out: &Out, arguments: &[String]) {
     ] {
         let file = format!("{}/saggar-probe", directory.trim_end_matches('/'));
         if out.tried(directory, fs::write(&file, "saggar-probe\n")).is_some() && !keeps {
-            // What could be made is removed again.
+            // Remove the file if it could be created.
             unheeded(fs::remove_file(&file));
         }
     }
@@ -81,11 +81,11 @@ fn write_system(out: &Out, arguments: &[String]) {
     }
 }
 
-/// Levels made at once.
+/// Directory levels created at once.
 const PIECE: usize = 500;
 
-/// A tree too deep for one who recurses. Made in pieces that are hung below one another: to make a directory takes longer the
-/// deeper it is, where the kernel looks at everything above it.
+/// A tree too deep for recursion. It is built in pieces that are moved below one another, because creating a directory
+/// takes longer the deeper it is on kernels that check all its parents.
 fn deep_paths(out: &Out, arguments: &[String]) {
     let depth: usize = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(1000);
     out.tried("path of 5000 bytes", open(&format!("/workspace/{}", "a/".repeat(2500)), libc::O_RDONLY, 0));
@@ -114,14 +114,14 @@ fn deepen(top: &str, depth: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory and opens it.
+/// Creates a directory and opens it.
 fn below(directory: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
     let directory = directory.as_raw_fd() as usize;
     call(libc::SYS_mkdirat, &[directory, at(name), 0o755])?;
     call(libc::SYS_openat, &[directory, at(name), (libc::O_PATH | libc::O_DIRECTORY) as usize, 0]).map(own)
 }
 
-/// Names that are legal and awkward: each must come back as it was given.
+/// Legal but awkward names: each must be preserved.
 fn odd_names(out: &Out, _: &[String]) {
     let names: &[(&str, &[u8])] = &[
         ("newline", b"new\nline"),
@@ -154,7 +154,7 @@ fn name_collisions(out: &Out, _: &[String]) {
     }
 }
 
-/// Every way to change a file or directory that this program knows.
+/// Every known way to change a file or directory.
 fn change_read_only(out: &Out, _: &[String]) {
     let file = "/workspace/file.txt";
     let name = path(file);
@@ -206,11 +206,11 @@ fn set_xattr(file: &str, name: &str, value: &[u8]) -> io::Result<usize> {
 }
 
 fn set_xattrs(out: &Out, _: &[String]) {
-    // A capability in version 2 and in version 3, which names the user namespace's root.
+    // A capability in version 2, and one in version 3, which names the root of a user namespace.
     let version_2: &[u8] = &[0, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let version_3: &[u8] = &[1, 0, 0, 3, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (place, file) in [("workspace", "/workspace/x"), ("private", "/tmp/x")] {
-        // If the file can't be made, every member says so.
+        // If the file can't be created, every member reports that.
         unheeded(fs::write(file, "x"));
         out.tried(&format!("{place} security.capability v2"), set_xattr(file, "security.capability", version_2));
         out.tried(&format!("{place} security.capability v3"), set_xattr(file, "security.capability", version_3));
@@ -222,7 +222,7 @@ fn set_xattrs(out: &Out, _: &[String]) {
 
 /// Labels that the kernel may leave to a file's owner, and files of others, which it must not.
 fn set_label(out: &Out, _: &[String]) {
-    // If the file can't be made, the member says so.
+    // If the file can't be created, the member reports that.
     unheeded(fs::write("/workspace/x", "x"));
     out.tried("an attribute that no module knows", set_xattr("/workspace/x", "security.probe", b"x"));
     out.tried("a file of its own", set_xattr("/workspace/x", "security.selinux", b"unconfined\0"));
@@ -245,16 +245,16 @@ fn make_special_files(out: &Out, _: &[String]) {
     out.tried("block device", mknod("/workspace/disk", libc::S_IFBLK | 0o666, libc::makedev(8, 0)));
 }
 
-/// Writes wherever it was started.
+/// Writes in the directory it was started in.
 fn write_here(out: &Out, _: &[String]) {
     if out.tried("write in the working directory", fs::write("saggar-probe", "x")).is_some() {
-        // What could be made is removed again.
+        // Remove the file if it could be created.
         unheeded(fs::remove_file("saggar-probe"));
     }
     out.tried("write above it", fs::write("../saggar-probe", "x"));
 }
 
-/// Tricks with what an overlay keeps its books in.
+/// Tampers with the metadata of an overlay.
 fn change_layers(out: &Out, _: &[String]) {
     let file = "/workspace/file.txt";
     out.tried("remove", fs::remove_file(file));
@@ -316,7 +316,7 @@ fn make_setid_files(out: &Out, _: &[String]) {
             &format!("openat2 {member}"),
             call(libc::SYS_openat2, &[CWD, at(&new), how.as_ptr() as usize, 24]).map(own),
         );
-        // The kernel takes no set-id bit from mkdir: what counts is what comes of it.
+        // The kernel ignores set-id bits passed to mkdir, so the resulting mode counts.
         let directory = format!("/workspace/directory{member}");
         unheeded(fs::DirBuilder::new().create(&directory));
         unheeded(fs::set_permissions(&directory, fs::Permissions::from_mode(mode as u32)));

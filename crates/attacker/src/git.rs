@@ -1,5 +1,5 @@
-//! Attempts to lead the host's git astray without touching its configuration: by another repository in the same place, by links among
-//! its own files, by work that was never begun.
+//! Attempts to mislead the host's git without touching its configuration: with another repository in the same place,
+//! with links among its own files, with a forged operation in progress.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ pub const ATTEMPTS: &[Attempt] = &[
 const TOP: &str = "/workspace";
 const HEAD: &str = "ref: refs/heads/main\n";
 
-/// Without a HEAD `.git` is no repository to git, and the directory it is in is tried as a bare one.
+/// If `.git` has no HEAD, git doesn't accept it as a repository and tries the directory that contains it as a bare one.
 fn bare_at_top(out: &Out, _: &[String]) {
     let at = |name: &str| format!("{TOP}/{name}");
     out.tried("take HEAD away", fs::rename(at(".git/HEAD"), at(".git/was-HEAD")));
@@ -41,8 +41,8 @@ fn bare_at_top(out: &Out, _: &[String]) {
     unheeded(fs::remove_dir(at("made")));
 }
 
-/// Repositories that were not there, with a hook and settings that name programs: at the top, below it, without the name `.git`, and
-/// behind a file that leads to one.
+/// New repositories with a hook and settings that name programs: at the top, below it, without the name `.git`, and
+/// behind a `.git` file.
 fn make_repositories(out: &Out, _: &[String]) {
     for name in [".git", "nested/.git", "bare.git", "elsewhere"] {
         let at = |file: &str| format!("{TOP}/{name}/{file}");
@@ -63,7 +63,7 @@ fn make_repositories(out: &Out, _: &[String]) {
 
 fn plant_git_links(out: &Out, _: &[String]) {
     let at = |name: &str| format!("{TOP}/.git/{name}");
-    // There may be no log yet.
+    // The log directory may not exist yet.
     unheeded(fs::create_dir(at("logs")));
     unheeded(fs::remove_file(at("logs/HEAD")));
     for name in ["logs/HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "refs/heads/evil", "objects/aa"] {

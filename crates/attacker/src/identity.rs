@@ -1,4 +1,4 @@
-//! Attempts to become someone else, or to have more rights.
+//! Attempts to change identity or gain privileges.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -23,10 +23,11 @@ fn status(field: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
 }
 
-/// Whether this is root of the host in the host's own mounts: where nothing confines, an attempt would only do damage.
+/// Whether this is the host's root in the host's own mount namespace. Without a boundary, an attempt would only do
+/// damage.
 pub fn is_unconfined() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
-    /// In a process table of its own an attacker is among the first.
+    /// In a private pid namespace the attacker's pid is small.
     const EARLY_PID: u32 = 64;
     let capabilities = u64::from_str_radix(&status("CapEff"), 16).unwrap_or(0);
     let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
@@ -48,7 +49,7 @@ fn examine_credentials(out: &Out, _: &[String]) {
     out.examined("no group of the host", groups.split_whitespace().all(|id| id == "65534" || id == "1000"), &groups);
 }
 
-/// Each namespace against the runtime's own, which it told us.
+/// Compares each namespace with the runtime's own, which are passed as arguments.
 fn compare_namespaces(out: &Out, arguments: &[String]) {
     for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
         match fs::read_link(format!("/proc/self/ns/{kind}")) {
@@ -63,7 +64,7 @@ fn compare_namespaces(out: &Out, arguments: &[String]) {
     }
 }
 
-/// A set-id copy of this very program says who it is when it runs.
+/// A set-id copy of this program reports its identity when it runs.
 fn run_setid_programs(out: &Out, _: &[String]) {
     let before = status("Uid");
     for name in ["/probe/setuid-attacker", "/probe/setgid-attacker"] {
@@ -81,7 +82,7 @@ fn run_setid_programs(out: &Out, _: &[String]) {
             }
         }
     }
-    // A program that would ask for a password has nobody to ask: what matters is that the kernel gives it nothing.
+    // A program that would ask for a password gets no input. What matters is that the kernel grants it nothing.
     for name in ["su", "mount", "umount", "passwd", "newgrp", "chsh", "sudo", "pkexec", "newuidmap", "ping"] {
         let mut command = Command::new(format!("/usr/bin/{name}"));
         // SAFETY: between fork and exec only an alarm is set, which is safe there.
@@ -127,7 +128,7 @@ fn change_identity(out: &Out, _: &[String]) {
     out.tried("setresgid 0", call(libc::SYS_setresgid, &[0, 0, 0]));
     let groups = [0u32, 27];
     out.tried("setgroups", call(libc::SYS_setgroups, &[2, groups.as_ptr() as usize]));
-    // These two answer with the id before, whatever happened: asking again tells.
+    // These two always return the previous id, so a second call shows the effect.
     unheeded(call(libc::SYS_setfsuid, &[0]));
     out.examined("setfsuid 0", call(libc::SYS_setfsuid, &[none]).is_ok_and(|id| id != 0), "");
     unheeded(call(libc::SYS_setfsgid, &[0]));
@@ -153,7 +154,7 @@ fn change_label(out: &Out, _: &[String]) {
     out.tried("lsm_set_self_attr", call(460, &[100, context.as_ptr() as usize, 64, 0]));
 }
 
-/// Tries to set another limit in every way, and says whether it is what it was.
+/// Tries every way to change the limit, and reports whether it is unchanged.
 fn change_core_limit(out: &Out, before: [u64; 2]) {
     let core = libc::RLIMIT_CORE as usize;
     let (none, more) = ([0u64; 2], [1u64 << 20; 2]);
@@ -184,7 +185,7 @@ fn change_core_limit(out: &Out, before: [u64; 2]) {
 fn dump_core(out: &Out, _: &[String]) {
     let mut limit = [1u64; 2];
     let asked = call(libc::SYS_prlimit64, &[0, libc::RLIMIT_CORE as usize, 0, limit.as_mut_ptr() as usize]);
-    // With none at all a handler that the kernel pipes cores to is started all the same; with one byte it isn't.
+    // With a limit of zero the kernel still starts a handler that it pipes cores to; with one byte it doesn't.
     let is_piped = fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|text| text.starts_with('|'));
     let is_low = asked.is_ok() && (limit == [1, 1] || limit == [0, 0] && !is_piped);
     out.examined("RLIMIT_CORE is one byte", is_low, &limit[0].to_string());
@@ -192,7 +193,7 @@ fn dump_core(out: &Out, _: &[String]) {
     for (member, signal) in [("SIGABRT", libc::SIGABRT), ("SIGSEGV", libc::SIGSEGV), ("SIGQUIT", libc::SIGQUIT)] {
         let end = in_child(|| {
             let own = std::process::id() as usize;
-            // The standard library handles SIGSEGV for its own ends.
+            // The standard library installs its own SIGSEGV handler.
             // SAFETY: the default disposition runs no code.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             unheeded(call(libc::SYS_kill, &[own, signal as usize]));

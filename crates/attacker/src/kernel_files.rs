@@ -1,4 +1,4 @@
-//! Attempts on /proc and /sys: what they tell of the host, and what writing to them would do.
+//! Attempts on /proc and /sys: what they reveal about the host, and what writing to them would do.
 
 use std::fs;
 use std::io::Read;
@@ -22,7 +22,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("learn-of-machine", learn_of_machine),
 ];
 
-/// Opens for writing without making or changing anything; `absent` where there is nothing.
+/// Opens for writing without creating or changing anything; reports `absent` if the file doesn't exist.
 fn open_for_writing(out: &Out, file: &str) {
     out.tried(file, open(file, libc::O_WRONLY, 0));
 }
@@ -81,7 +81,7 @@ fn write_kernel_settings(out: &Out, _: &[String]) {
         "/proc/scsi/scsi",
     ] {
         match fs::metadata(file) {
-            // A mask is the null device: it takes what is written and does nothing.
+            // A mask is the null device: it accepts writes and ignores them.
             Ok(metadata) if std::os::unix::fs::FileTypeExt::is_char_device(&metadata.file_type()) => {
                 out.say(file, Outcome::Absent, "masked")
             }
@@ -94,7 +94,7 @@ fn overwrite_running_program(out: &Out, _: &[String]) {
     open_for_writing(out, "/proc/self/exe");
     out.tried("/proc/self/exe truncated", open("/proc/self/exe", libc::O_WRONLY | libc::O_TRUNC, 0));
     out.tried_on_first("/proc/1/exe", open("/proc/1/exe", libc::O_RDONLY, 0));
-    // Who can look at it can see whether it could ever be written.
+    // If it can be opened, its seals show whether it could ever be written.
     match open("/proc/1/exe", libc::O_RDONLY, 0) {
         Ok(agent) if std::process::id() != 1 => {
             let seals = call(libc::SYS_fcntl, &[agent.as_raw_fd() as usize, libc::F_GET_SEALS as usize]).unwrap_or(0);
@@ -109,7 +109,7 @@ fn overwrite_running_program(out: &Out, _: &[String]) {
     out.tried_on_first("run /proc/1/exe", std::process::Command::new("/proc/1/exe").spawn());
 }
 
-/// Says whether reading gives anything, without saying what.
+/// Reports whether reading returns any data, but not the data.
 fn read_some(out: &Out, file: &str) {
     let mut bytes = [0u8; 256];
     match open(file, libc::O_RDONLY | libc::O_NONBLOCK, 0)
@@ -181,7 +181,7 @@ fn read_kernel_secrets(out: &Out, _: &[String]) {
     out.tried("syslog size", call(libc::SYS_syslog, &[10, 0, 0]));
 }
 
-/// Looks for texts that stand for places of the host. They come as arguments, and are not said again.
+/// Looks for paths of the host. They are passed as arguments and not printed.
 fn find_host_paths(out: &Out, arguments: &[String]) {
     for file in [
         "/proc/self/mountinfo",
@@ -200,7 +200,8 @@ fn find_host_paths(out: &Out, arguments: &[String]) {
             .any(|needle| !needle.is_empty() && text.windows(needle.len()).any(|window| window == needle.as_bytes()));
         out.examined(file, !is_found, if is_found { "names a directory of the host" } else { "" });
     }
-    // The kernel shows where a mount's root is. Of no mount may that be a directory of the runtime's but of what was brought in.
+    // The kernel shows the root of each mount. Only the mounts that were requested may show a directory of the runtime
+    // there.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_brought = |line: &str| {
         let place = line.split(' ').nth(4).unwrap_or_default();
@@ -290,7 +291,7 @@ fn control_cgroups(out: &Out, _: &[String]) {
         open_for_writing(out, &format!("/sys/fs/cgroup/{name}"));
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // The fourth word is what part of its filesystem a mount shows, the sixth how.
+    // The fourth field is the part of its filesystem that a mount shows, the sixth its options.
     let is_own = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         words.get(3) == Some(&"/")
@@ -351,7 +352,7 @@ fn learn_of_host(out: &Out, _: &[String]) {
     }
 }
 
-/// What /proc tells anyone of the machine as a whole.
+/// What /proc tells any user about the whole machine.
 fn learn_of_machine(out: &Out, _: &[String]) {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     let is_zero = |line: &str| line.split(' ').nth(5).is_none_or(|address| address == "0x0000000000000000");

@@ -1,4 +1,4 @@
-//! Attempts that go by links: magic ones of procfs, hard ones across mounts, and handles that name inodes.
+//! Attempts through links: magic links of procfs, hard links across mounts, and file handles that name inodes.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -45,7 +45,7 @@ fn hard_links(out: &Out, _: &[String]) {
         for to in ["/workspace/linked", "/tmp/linked"] {
             let linked = fs::hard_link(from, to);
             if linked.is_ok() {
-                // Only the new name goes.
+                // Only the new name is removed.
                 unheeded(fs::remove_file(to));
             }
             out.tried(&format!("{member} to {to}"), linked);
@@ -79,7 +79,7 @@ fn file_handles(out: &Out, _: &[String]) {
                 &[CWD, at(&text), handle.as_mut_ptr() as usize, &raw mut mount as usize, 0],
             ),
         );
-        // What shocker did: inode 2, the root of most filesystems.
+        // As the "shocker" exploit did: inode 2, the root of most filesystems.
         let guess: [u32; 34] = std::array::from_fn(|index| match index {
             0 => 8,
             1 => 1,
@@ -95,7 +95,7 @@ fn file_handles(out: &Out, _: &[String]) {
     }
 }
 
-/// Each mask must be the mount it should be: not a link that was followed, not a file of the host's.
+/// Each mask must be a mount of the right kind: not a link that was followed, not a file of the host.
 fn masks(out: &Out, _: &[String]) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for name in [

@@ -1,11 +1,11 @@
-//! The attacker: one static program that tries to get out of a sandbox, by one named attempt at a time.
+//! The attacker: one static program that tries to escape from a sandbox, one named attempt at a time.
 //!
-//! `saggar-attacker ATTEMPT [ARGUMENTS]` prints one JSON line for each member of the attempt and `{"done":true}` last. It knows no
-//! expectation: what an outcome is worth is for the conformance data to say, so that the same program judges every runtime.
+//! `saggar-attacker ATTEMPT [ARGUMENTS]` prints one JSON line for each member of the attempt and `{"done":true}` last.
+//! It knows no expectations: the conformance data judges the outcomes, so that the same program can test every runtime.
 //!
-//! It may meet a boundary that doesn't hold, so nothing it tries does harm: clocks are set to what they are, mounts go on
-//! directories of its own, signals are 0 or go to its own children, and floods are bounded. It ends by itself: an alarm sees to it.
-//! As the host's root, in the host's own mount namespace, it attempts nothing: there is no boundary there to try.
+//! The boundary may not hold, so no attempt does harm: clocks are set to their current value, mounts go on directories
+//! of its own, signals are 0 or go to its own children, and floods are bounded. An alarm makes it end by itself. As the
+//! host's root, in the host's own mount namespace, it attempts nothing: there is no boundary to test.
 
 mod descriptors;
 mod devices;
@@ -31,10 +31,9 @@ use std::process::ExitCode;
 
 use out::Out;
 
-/// One attempt: reports its members, given its arguments.
+/// One attempt: gets its arguments and reports its members.
 type Attempt = (&'static str, fn(&Out, &[String]));
 
-/// Every list of attempts.
 const FAMILIES: &[&[Attempt]] = &[
     files::ATTEMPTS,
     protected::ATTEMPTS,
@@ -55,7 +54,7 @@ const FAMILIES: &[&[Attempt]] = &[
     uncharged::ATTEMPTS,
 ];
 
-/// Seconds after which an attempt ends itself, whatever it waits for.
+/// Seconds after which an attempt ends itself.
 const PATIENCE_S: u32 = 30;
 
 fn main() -> ExitCode {
@@ -67,11 +66,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some((_, attempt)) = FAMILIES.iter().flat_map(|family| family.iter()).find(|(known, _)| *known == name) else {
-        eprintln!("error: no attempt {name:?}\n  help: saggar-attacker --list names them");
+        eprintln!("error: there is no attempt {name:?}\n  help: saggar-attacker --list shows all attempts");
         return ExitCode::from(2);
     };
     if identity::is_unconfined() {
-        eprintln!("error: this is the host's root and no sandbox\n  help: run the attacker through `saggar probe`");
+        eprintln!(
+            "error: this process is the host's root outside any sandbox\n  help: run the attacker through `saggar probe`"
+        );
         return ExitCode::from(3);
     }
     sys::set_alarm(PATIENCE_S);

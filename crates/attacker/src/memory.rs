@@ -1,5 +1,5 @@
-//! Attempts to take memory, in every way there is. Every loop has a bound well above the limits the cases set, so that a limit that
-//! doesn't hold shows, and harms no one.
+//! Attempts to allocate memory of every kind. Every loop has a bound well above the limits of the cases, so that a
+//! limit that doesn't hold shows without doing harm.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,11 +13,12 @@ use crate::sys::{ChildEnd, at, call, errno_name, in_child, own, path, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[("eat-memory", eat_memory), ("lock-memory", lock_memory)];
 
-/// Takes so many bytes.
+/// Allocates this many bytes.
 type Eat = fn(usize) -> io::Result<()>;
 
-/// Takes memory in one way after the other, each in a child and each up to a bound: so many MiB, where the limit is so many. Being killed is
-/// what should happen. An error holds only if it came after some of it, and before much more than the limit: what fails at once shows nothing.
+/// Allocates memory in one way after the other, each in a child and each up to a bound in MiB, given the limit in MiB.
+/// Being killed is the expected result. An error counts as `held` only if it came after some allocations and before
+/// much more than the limit: an immediate error shows nothing.
 fn eat_memory(out: &Out, arguments: &[String]) {
     let (most, limit) = (number(arguments, 0) << 20, number(arguments, 1) << 20);
     let Ok(counter) = map(4096, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1) else {
@@ -39,7 +40,8 @@ fn eat_memory(out: &Out, arguments: &[String]) {
     for (member, way) in ways.iter().filter(|(name, _)| arguments.iter().skip(2).any(|asked| asked == name)) {
         took_anew();
         let end = in_child(|| {
-            // The largest process is killed first, and that should be the one who eats: files and buffers count as nobody's.
+            // The kernel kills the largest process first, and that should be this one: files and buffers count for no
+            // process.
             let ballast = eat_anonymous(BALLAST);
             took_anew();
             ballast.and_then(|()| way(most)).map_or_else(|error| error.raw_os_error().unwrap_or(255), |()| 0)
@@ -62,10 +64,10 @@ fn eat_memory(out: &Out, arguments: &[String]) {
     }
 }
 
-/// Less than this shows nothing of a limit.
+/// Less than this says nothing about a limit.
 const LITTLE: usize = 1 << 20;
 
-/// The address of a page that children share: how much was taken, also by one that was killed.
+/// The address of a page shared with children: it counts what was allocated, even by a child that was killed.
 static COUNTER: AtomicUsize = AtomicUsize::new(0);
 
 fn counter() -> Option<&'static AtomicUsize> {
@@ -75,7 +77,7 @@ fn counter() -> Option<&'static AtomicUsize> {
 }
 
 fn took(bytes: usize) {
-    // Nobody counts for other attempts.
+    // Other attempts have no counter.
     counter().into_iter().for_each(|counter| {
         counter.fetch_add(bytes, Ordering::Relaxed);
     });
@@ -89,7 +91,7 @@ fn taken() -> usize {
     counter().map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
 
-/// Bytes that make a process the largest of its sandbox.
+/// Enough bytes to make a process the largest of its sandbox.
 const BALLAST: usize = 16 << 20;
 
 fn map(length: usize, flags: i32, fd: i32) -> io::Result<usize> {
@@ -120,7 +122,7 @@ fn eat_memfd(most: usize) -> io::Result<()> {
     fill(&mut File::from(file), most)
 }
 
-/// Fills a file with so many bytes, or until there is no more room.
+/// Writes this many bytes to a file, or until it is full.
 pub fn eat_file(name: &str, most: usize) -> io::Result<()> {
     fill(&mut File::create(name)?, most)
 }
@@ -134,7 +136,7 @@ fn fill(file: &mut File, most: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// One page in every two megabytes: as much again goes into the tables.
+/// One page in every two megabytes: the page tables take as much again.
 fn eat_page_tables(most: usize) -> io::Result<()> {
     let length = most / 8192 * (2 << 20);
     touch(map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?, length, 2 << 20);
@@ -149,7 +151,7 @@ fn eat_pipes(most: usize) -> io::Result<()> {
         let mut ends = [0i32; 2];
         call(libc::SYS_pipe2, &[ends.as_mut_ptr() as usize, libc::O_NONBLOCK as usize])?;
         let [reader, writer] = ends.map(|end| own(end as usize));
-        // A larger buffer may be refused; the plain one is filled then.
+        // A larger buffer may be refused; then the default one is filled.
         unheeded(call(libc::SYS_fcntl, &[writer.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 20]));
         while let Ok(count) =
             call(libc::SYS_write, &[writer.as_raw_fd() as usize, piece.as_ptr() as usize, piece.len()])
@@ -200,7 +202,8 @@ fn eat_connections(most: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills the queues of as many sockets as would hold half of it, and counts what arrived: sending a datagram never fails for want of room.
+/// Fills the queues of enough sockets for half of it, and counts what arrived: sending a datagram never fails for lack
+/// of room.
 fn eat_datagrams(most: usize) -> io::Result<()> {
     let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let mut piece = vec![1u8; 60_000];
@@ -220,13 +223,13 @@ fn eat_datagrams(most: usize) -> io::Result<()> {
         let (place, length) = (&raw mut size as usize, &raw mut length as usize);
         call(libc::SYS_getsockopt, &[fd, level, option, place, length])?;
         for _ in 0..size as usize / piece.len() + 1 {
-            // A full queue drops it in silence, and a full sandbox may say so.
+            // A full queue drops it silently, and a full sandbox may return an error.
             unheeded(sender.send_to(&piece, receiver.local_addr()?));
         }
         room += (size as usize).max(1 << 16);
         receiver.set_nonblocking(true)?;
         if receiver.peek(&mut piece).is_err() {
-            // Not one arrived: there is no more, and asking again only takes time.
+            // None arrived: the memory is used up, and trying again only takes time.
             break;
         }
         kept.push(receiver);
@@ -240,7 +243,7 @@ fn eat_datagrams(most: usize) -> io::Result<()> {
 }
 
 fn lock_memory(out: &Out, _: &[String]) {
-    // More than a sandbox may lock; the second is also more than a kernel gives by default.
+    // Both exceed the sandbox's limit; the second also exceeds the kernel's default.
     for (member, length) in [("mlock of 2 MiB", 2 << 20), ("mlock of 64 MiB", 64 << 20)] {
         let locked = map(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
             .and_then(|start| call(libc::SYS_mlock, &[start, length]));

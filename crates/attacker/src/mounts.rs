@@ -1,4 +1,4 @@
-//! Attempts on the mount table, by the old calls and the new ones.
+//! Attempts on the mount table, with the old and the new system calls.
 
 use std::fs;
 use std::io;
@@ -19,11 +19,11 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("nested-procfs", nested_procfs),
 ];
 
-/// What every mount of ours is called, so that one that gets out can be told from the host's own.
+/// The source of all our mounts, so that one that escapes can be told from the host's own.
 const SOURCE: &str = "saggar-probe-mount";
 
 fn target() -> &'static str {
-    // If it is there already, the better.
+    // It may exist already.
     unheeded(fs::create_dir("/tmp/mnt"));
     "/tmp/mnt"
 }
@@ -61,7 +61,7 @@ fn mount_filesystems(out: &Out, _: &[String]) {
         ("devtmpfs", ""),
     ] {
         if out.tried(kind, mount(SOURCE, target(), kind, 0, data)).is_some() {
-            // It goes with the namespace otherwise.
+            // Otherwise it ends with the namespace.
             unheeded(umount(target(), libc::MNT_DETACH));
         }
     }
@@ -76,10 +76,10 @@ fn remount(out: &Out, _: &[String]) {
     for (member, flag) in [("shared", libc::MS_SHARED), ("slave", libc::MS_SLAVE), ("private", libc::MS_PRIVATE)] {
         out.tried(&format!("propagation {member}"), mount("", "/", "", libc::MS_REC | flag, ""));
     }
-    // A peer group shows in the optional fields, and would carry mounts to the host.
+    // A peer group shows in the optional fields, and would propagate mounts to the host.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     out.examined("no mount is shared with the host", !mounts.contains(" shared:"), "");
-    // A device node on its own holds no program.
+    // A mounted device node contains no program.
     let is_device = |line: &str| {
         line.split(' ').nth(4).is_some_and(|on| {
             on.starts_with("/dev/")
@@ -98,7 +98,7 @@ fn remount(out: &Out, _: &[String]) {
         .filter(|line| !line.split(' ').nth(5).is_some_and(|options| options.contains("nosuid")) && !is_device(line))
         .count();
     out.examined("every mount of files is nosuid", without_nosuid == 0, &format!("{without_nosuid} without"));
-    // Terminals are devices, and the kernel makes no other in there.
+    // Terminals are devices, and the kernel creates no other kind there.
     let without_nodev = mounts
         .lines()
         .filter(|line| !line.split(' ').nth(5).is_some_and(|options| options.contains("nodev")) && !is_device(line))
@@ -119,7 +119,7 @@ fn unmount(out: &Out, _: &[String]) {
         "/workspace",
         "/",
     ] {
-        // Asks for the same right, and at the first time only marks what isn't used.
+        // Needs the same privilege, and the first call only marks an unused mount.
         out.tried(on, umount(on, libc::MNT_EXPIRE));
     }
 }
@@ -128,7 +128,7 @@ fn change_root(out: &Out, _: &[String]) {
     let here = path(target());
     out.tried("chroot", call(libc::SYS_chroot, &[at(&here)]));
     out.tried("pivot_root", call(libc::SYS_pivot_root, &[at(&here), at(&here)]));
-    // The classical way out: a root below where one stands, and upwards from there.
+    // The classic escape: a new root below the working directory, then upwards.
     let stood = (|| {
         call(libc::SYS_chroot, &[at(&here)])?;
         let up = path(&"../".repeat(64));
@@ -161,7 +161,7 @@ fn mount_block_device(out: &Out, _: &[String]) {
         let node = format!("/tmp/{name}");
         out.tried(&format!("mknod {name}"), mknod(&node, libc::S_IFBLK | 0o600, libc::makedev(major, minor)));
         out.tried(&format!("open /dev/{name}"), fs::File::open(format!("/dev/{name}")));
-        // Read-only, should it come to that.
+        // Read-only, in case it succeeds.
         out.tried(&format!("mount {name}"), mount(&node, target(), "ext4", libc::MS_RDONLY, ""));
     }
 }

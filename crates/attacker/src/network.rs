@@ -1,5 +1,5 @@
-//! Attempts to reach a network where there should be none. Addresses are of the ranges kept for documentation, or of the
-//! host itself; nothing waits, so that a refusal that takes its time shows as one.
+//! Attempts to reach a network where there should be none. Addresses come from the ranges reserved for documentation,
+//! or belong to the host itself. Nothing waits, so that a slow refusal shows.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 
 pub const ATTEMPTS: &[Attempt] = &[("dial-out", dial_out), ("dial-host", dial_host), ("odd-protocols", odd_protocols)];
 
-/// Starts to connect and doesn't wait: that it may begin at all means there is a way out.
+/// Starts to connect and doesn't wait: if the connection can begin, there is a way out.
 fn dial(address: &str) -> io::Result<()> {
     let address: SocketAddr = address.parse().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -24,7 +24,7 @@ fn dial(address: &str) -> io::Result<()> {
     match call(libc::SYS_connect, &[socket.as_raw_fd() as usize, bytes.as_ptr() as usize, length]) {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
-            // On a loopback the answer is immediate, but arrives by itself.
+            // On a loopback the answer is immediate, but arrives asynchronously.
             let mut poll = [u64::from(socket.as_raw_fd() as u32) | (libc::POLLOUT as u64) << 32];
             let ready = call(libc::SYS_poll, &[poll.as_mut_ptr() as usize, 1, 50])?;
             let (mut pending, mut size) = (0i32, 4u32);
@@ -90,7 +90,7 @@ fn dial_out(out: &Out, _: &[String]) {
     for (member, family) in [("raw", libc::AF_INET), ("raw v6", libc::AF_INET6)] {
         out.tried(member, call(libc::SYS_socket, &[family as usize, libc::SOCK_RAW as usize, 255]).map(own));
     }
-    // A resolver, if one is named: one question by hand.
+    // If a resolver is configured: one query by hand.
     let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let servers: Vec<&str> = resolvers.lines().filter_map(|line| line.strip_prefix("nameserver ")).collect();
     out.examined("no resolver is named", servers.is_empty(), &servers.join(" "));
@@ -102,7 +102,7 @@ fn dial_out(out: &Out, _: &[String]) {
     out.examined("no route", routes.lines().count() <= 1, "");
 }
 
-/// The host's own addresses and listeners come as arguments, `address:port` each.
+/// The arguments are the host's own addresses and listeners, as `address:port`.
 fn dial_host(out: &Out, arguments: &[String]) {
     for (index, address) in arguments.iter().enumerate() {
         out.tried(&format!("listener {index} of the host"), dial(address));

@@ -1,22 +1,22 @@
-//! What the attacker says: one JSON object a line, in a small closed language.
+//! The attacker's output: one JSON object per line, in a small closed format.
 
 use std::io::{self, Write};
 
 use crate::sys::{ChildEnd, errno_name, in_child};
 
-/// What became of one member of an attempt.
+/// The outcome of one member of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was tried and answered with an error.
+    /// It failed with an error.
     Refused,
     Allowed,
-    /// There is nothing to try it on.
+    /// The target doesn't exist.
     Absent,
-    /// A promise was examined and is kept.
+    /// A property was checked and holds.
     Held,
-    /// A promise was examined and is not kept.
+    /// A property was checked and doesn't hold.
     Broken,
-    /// Whoever tried it was killed.
+    /// The process that tried it was killed.
     Killed,
 }
 
@@ -33,7 +33,6 @@ impl Outcome {
     }
 }
 
-/// Where lines go.
 pub struct Out(());
 
 impl Out {
@@ -41,7 +40,6 @@ impl Out {
         Self(())
     }
 
-    /// Says one member's outcome.
     pub fn say(&self, member: &str, outcome: Outcome, detail: &str) {
         let line = format!(
             "{{\"member\":\"{}\",\"outcome\":\"{}\",\"detail\":\"{}\"}}\n",
@@ -52,7 +50,7 @@ impl Out {
         write_line(&line);
     }
 
-    /// Says what a try gave: an error's name, or that it worked.
+    /// Reports the result of a try: the name of the error, or success.
     pub fn tried<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
         match result {
             Ok(value) => {
@@ -71,8 +69,8 @@ impl Out {
         }
     }
 
-    /// Says what a try on the first process gave. Where that is this very program, as in runtimes without a process of their own
-    /// inside, there is nobody to reach.
+    /// Reports the result of a try on PID 1. In runtimes without a process of their own inside, PID 1 is this program,
+    /// and there is no target.
     pub fn tried_on_first<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
         if std::process::id() == 1 {
             self.say(member, Outcome::Absent, "we are the first process");
@@ -81,18 +79,18 @@ impl Out {
         self.tried(member, result)
     }
 
-    /// Says whether a promise is kept.
+    /// Reports whether a property holds.
     pub fn examined(&self, member: &str, is_kept: bool, detail: &str) {
         self.say(member, if is_kept { Outcome::Held } else { Outcome::Broken }, detail);
     }
 
-    /// Says that nothing was left out.
+    /// Reports that nothing was left out.
     pub fn done(&self) {
         write_line("{\"done\":true}\n");
     }
 }
 
-/// Tries in a child, and says what the child said.
+/// Tries in a child, and reports the child's result.
 pub fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Result<usize>) {
     let end = in_child(|| attempt().map_or_else(|error| error.raw_os_error().unwrap_or(255), |_| 0));
     match end {
@@ -104,7 +102,7 @@ pub fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Resul
     }
 }
 
-/// Says that everything is in place, and waits for the end of the input.
+/// Reports that it is ready, and waits for the end of the input.
 pub fn until_told(out: &Out) {
     out.examined("ready", true, "");
     // An input that fails has ended too.
@@ -113,7 +111,7 @@ pub fn until_told(out: &Out) {
 
 fn write_line(line: &str) {
     let mut stdout = io::stdout().lock();
-    // Without a reader there is no one to tell, and a missing last line tells it.
+    // Without a reader the result can't be delivered, and the missing last line shows that.
     let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
 }
 

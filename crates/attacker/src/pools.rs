@@ -1,4 +1,4 @@
-//! Attempts on pools of the kernel's that are one for the whole host, and on memory that it counts for nobody.
+//! Attempts on kernel pools that the whole host shares, and on memory that the kernel charges to no cgroup.
 
 use std::io;
 use std::net::UdpSocket;
@@ -21,7 +21,8 @@ fn set(socket: i32, level: usize, option: usize, value: usize, length: usize) ->
     call(libc::SYS_setsockopt, &[socket as usize, level, option, value, length])
 }
 
-/// What every filter compiles to comes out of one pool, without which no process of the host's can confine itself. One each, that passes all.
+/// All compiled filters come out of one pool, without which no process on the host can confine itself. Each filter here
+/// passes everything.
 fn filter_sockets(out: &Out, _: &[String]) {
     let pass = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
     let program = libc::sock_fprog { len: 1, filter: (&raw const pass).cast_mut() };
@@ -45,12 +46,12 @@ fn filter_sockets(out: &Out, _: &[String]) {
     }
 }
 
-/// Says so only if there is no socket.
+/// Reports an outcome only if there is no socket.
 fn out_of<T>(out: &Out, kind: &str, made: io::Result<T>) -> Option<T> {
     made.map_err(|error| out.tried::<()>(kind, Err(error))).ok()
 }
 
-/// Memberships are memory that counts for nobody, and each is searched for in the list of all.
+/// Memberships take memory that is charged to no cgroup, and each lookup searches the whole list.
 fn join_groups(out: &Out, _: &[String]) {
     const LOOPBACK: u32 = 1;
     let group = u32::from_ne_bytes([239, 1, 2, 3]);
@@ -73,7 +74,8 @@ fn join_groups(out: &Out, _: &[String]) {
     }
 }
 
-/// Pages of a reserve that an administrator set aside. A descriptor of such a file takes none yet, and shows where the reserve is empty too.
+/// Huge pages come from a reserve that an administrator set aside. A descriptor of such a file takes none yet, and
+/// works even if the reserve is empty.
 fn huge_pages(out: &Out, _: &[String]) {
     const LENGTH: usize = 2 << 20;
     let name = path("huge");
@@ -96,10 +98,10 @@ fn huge_pages(out: &Out, _: &[String]) {
     out.tried("shared memory", shared);
 }
 
-/// Whoever opens a leased file has to wait for its holder. Given back at once, where it is given at all.
+/// Opening a leased file blocks until its holder reacts. A lease is released at once if it is granted at all.
 fn take_leases(out: &Out, _: &[String]) {
     for (member, file) in [("a new file", "/workspace/leased"), ("git's configuration", "/workspace/.git/config")] {
-        // One that is held can't be created, nor has to be.
+        // An existing file need not be created, and a protected one can't be.
         let file = open(file, libc::O_RDONLY, 0).or_else(|_| open(file, libc::O_RDWR | libc::O_CREAT, 0o644));
         let Some(file) = out_of(out, member, file) else { continue };
         for (kind, lease) in [("read", libc::F_RDLCK), ("write", libc::F_WRLCK)] {
@@ -110,7 +112,7 @@ fn take_leases(out: &Out, _: &[String]) {
     }
 }
 
-/// More than any program has use for, and few of the host's.
+/// More than any program needs, and few compared to the host's.
 fn open_terminals(out: &Out, _: &[String]) {
     const MOST: usize = 80;
     let mut kept = Vec::new();
@@ -121,10 +123,11 @@ fn open_terminals(out: &Out, _: &[String]) {
     out.examined("there are some", kept.len() > 8, "");
 }
 
-/// Every second byte of a file: no two locks can be merged. A few thousand show that nobody counts; each takes some 200 bytes.
+/// Locks every second byte of a file, so that no two locks can be merged. A few thousand show that nothing counts them;
+/// each takes about 200 bytes.
 fn lock_ranges(out: &Out, _: &[String]) {
     const COUNT: i64 = 4000;
-    // F_OFD_SETLK: of the open file, and gone with it.
+    // F_OFD_SETLK: the lock belongs to the open file and ends with it.
     const SET_LOCK: usize = 37;
     let Some(file) = out_of(out, "file", open("/tmp/locked", libc::O_RDWR | libc::O_CREAT, 0o600)) else { return };
     let locked = (0..COUNT).try_for_each(|place| {

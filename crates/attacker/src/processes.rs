@@ -38,7 +38,8 @@ fn trace_others(out: &Out, _: &[String]) {
             continue;
         }
         for (how, request) in [("attach to", libc::PTRACE_ATTACH), ("seize", libc::PTRACE_SEIZE)] {
-            // In a child, whose end lets go again: a first process that stays stopped would end with nobody.
+            // In a child, whose end detaches it again: a PID 1 that stays stopped could not be ended by anything
+            // inside.
             let trace = || call(libc::SYS_ptrace, &[request as usize, pid as usize, 0, 0]);
             out_of_child(out, &format!("{how} {who}"), trace);
             unheeded(kill(pid, libc::SIGCONT));
@@ -46,7 +47,7 @@ fn trace_others(out: &Out, _: &[String]) {
     }
     let end = in_child(|| i32::from(call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME as usize, 0, 0, 0]).is_ok()));
     out.examined("traceme is refused", end == ChildEnd::Code(0), "");
-    // A child of ours, in every runtime.
+    // Our own child, in every runtime.
     unheeded(kill(sibling, libc::SIGKILL));
     wait(sibling);
 }
@@ -88,16 +89,16 @@ fn reach_into_others(out: &Out, _: &[String]) {
     let asked = call(libc::SYS_prlimit64, &[1, limit, 0, before.as_mut_ptr() as usize]);
     out.tried_on_first("limits of the agent", asked);
     if std::process::id() != 1 {
-        // Enough for an agent to go on with.
+        // Enough for the agent to keep working.
         let lower = [64, before[1].max(64)];
         let set = call(libc::SYS_prlimit64, &[1, limit, lower.as_ptr() as usize, 0]);
         if out.tried("lower limits of the agent", set).is_some() {
-            // As it was; where that fails the sandbox is at its end.
+            // Restores the limit; if that fails, the sandbox is unusable anyway.
             unheeded(call(libc::SYS_prlimit64, &[1, limit, before.as_ptr() as usize, 0]));
         }
     }
     out.tried_on_first("/proc/1/mem", open("/proc/1/mem", libc::O_RDONLY, 0));
-    // A child of ours, in every runtime.
+    // Our own child, in every runtime.
     unheeded(kill(sibling, libc::SIGKILL));
     wait(sibling);
 }
@@ -105,7 +106,7 @@ fn reach_into_others(out: &Out, _: &[String]) {
 const MARKS: &[&str] = &["/tmp/saggar-mark", "/home/user/saggar-mark", "/dev/shm/saggar-mark", "/var/tmp/saggar-mark2"];
 const ABSTRACT: &str = "saggar-probe-mark";
 
-/// Leaves something wherever one can, for [`find_marks`] of another sandbox to look for.
+/// Leaves a mark wherever possible, for [`find_marks`] in another sandbox to look for.
 fn leave_marks(out: &Out, _: &[String]) {
     for mark in MARKS {
         out.tried(mark, fs::write(mark, "x"));
@@ -144,7 +145,7 @@ fn replace_programs(out: &Out, _: &[String]) {
     for directory in search.split(':') {
         let name = format!("{directory}/saggar-probe");
         if out.tried(&format!("in {directory}"), fs::write(&name, "x")).is_some() {
-            // What could be made is removed again.
+            // Remove the file if it could be created.
             unheeded(fs::remove_file(&name));
         }
     }
@@ -152,7 +153,7 @@ fn replace_programs(out: &Out, _: &[String]) {
 }
 
 fn signal_others(out: &Out, _: &[String]) {
-    // Signal 0: asks whether one could, and sends nothing.
+    // Signal 0 checks for permission and sends nothing.
     let own_pid = std::process::id() as i32;
     let reached = (2..70_000).filter(|pid| *pid != own_pid && kill(*pid, 0).is_ok()).count();
     out.examined("no process but ours can be signalled", reached == 0, &reached.to_string());
@@ -161,7 +162,7 @@ fn signal_others(out: &Out, _: &[String]) {
         .filter(|pid| *pid != own_pid && call(libc::SYS_tgkill, &[*pid as usize, *pid as usize, 0]).is_ok())
         .count();
     out.examined("nor by thread", reached == 0, &reached.to_string());
-    // Only where PID 1 can't be the host's: as its child, with a small pid of our own.
+    // Only if PID 1 can't be the host's: we are its child, and our own pid is small.
     let parent = call(libc::SYS_getppid, &[]).unwrap_or(0);
     if parent == 1 && own_pid < 50 {
         for (member, signal) in [
@@ -169,7 +170,7 @@ fn signal_others(out: &Out, _: &[String]) {
             ("SIGSTOP to the agent", libc::SIGSTOP),
             ("SIGTERM to the agent", libc::SIGTERM),
         ] {
-            // Refused or ignored: what counts is that it is still our parent.
+            // Refused or ignored: what counts is that our parent is still the same.
             unheeded(kill(1, signal));
             pause_ms(20);
             out.examined(member, call(libc::SYS_getppid, &[]).is_ok_and(|parent| parent == 1), "");
@@ -186,7 +187,8 @@ fn ignore(signals: &[i32]) {
     }
 }
 
-/// Waits for what will not come, deaf to every signal that can be ignored. The alarm of this program ends it at the latest.
+/// Waits for something that never happens, ignoring every signal that can be ignored. This program's alarm ends it at
+/// the latest.
 fn ignore_signals(out: &Out, _: &[String]) {
     ignore(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE]);
     out.say("ignoring", Outcome::Allowed, "");
@@ -195,11 +197,11 @@ fn ignore_signals(out: &Out, _: &[String]) {
     }
 }
 
-/// A process that has cut every tie, and writes to the workspace as long as it lives.
+/// A fully detached process that writes to the workspace for as long as it lives.
 fn daemonize(out: &Out, _: &[String]) {
     let end = in_child(|| {
         unheeded(call(libc::SYS_setsid, &[]));
-        // Not by `start`: it must not die with its parent. It ends by itself after ten seconds.
+        // Doesn't use `start`, because it must not die with its parent. It ends by itself after ten seconds.
         // SAFETY: one thread; the child only writes a file and exits.
         match unsafe { libc::fork() } {
             0 => {
@@ -220,7 +222,7 @@ fn daemonize(out: &Out, _: &[String]) {
 
 fn orphan_zombies(out: &Out, _: &[String]) {
     for _ in 0..300 {
-        // Each leaves a child that nobody waits for.
+        // Each leaves a child that is never waited for.
         in_child(|| {
             unheeded(start(|| 0));
             0
@@ -253,7 +255,7 @@ fn hang(out: &Out, arguments: &[String]) {
             wait(child.unwrap_or(-1));
         }
         "vfork" => {
-            // The parent is held by the kernel until the child, which stops, is gone.
+            // The kernel blocks the parent until the child, which stops itself, is gone.
             if let Ok(0) = call(libc::SYS_vfork, &[]) {
                 loop {
                     pause_ms(900);
@@ -272,7 +274,7 @@ fn hang(out: &Out, arguments: &[String]) {
     }
 }
 
-/// Ends in the way asked for: `code N`, `signal N`, or by a call in another convention.
+/// Ends as requested: `code N`, `signal N`, or by a call through another ABI.
 fn end(_: &Out, arguments: &[String]) {
     let number = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(0);
     match arguments.first().map(String::as_str) {
@@ -290,14 +292,14 @@ fn end(_: &Out, arguments: &[String]) {
     }
 }
 
-/// Sets the agent's priority in every way, each to what it is: who may do that may lower it too.
+/// Sets each of the agent's priorities to its current value: if that is permitted, lowering it is too.
 fn slow_down_agent(out: &Out, _: &[String]) {
     let priority = 0i32;
     let at_priority = &raw const priority as usize;
     let usual: [u64; 6] = [48, 0, 0, 0, 0, 0];
     let mut processors = [0u64; 128];
     unheeded(call(libc::SYS_sched_getaffinity, &[1, 1024, processors.as_mut_ptr() as usize]));
-    // The kernel answers 20 for a nice value of 0.
+    // The kernel returns 20 for a nice value of 0.
     let nice = 20 - call(libc::SYS_getpriority, &[0, 1]).unwrap_or(20) as isize;
     for (member, number, arguments) in [
         ("sched_setscheduler", libc::SYS_sched_setscheduler, &[1, 0, at_priority][..]),

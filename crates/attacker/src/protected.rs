@@ -1,5 +1,5 @@
-//! Attempts on paths of a workspace that must stay as they are, present or absent. The paths are arguments; a trailing
-//! slash says that a path is a directory.
+//! Attempts on protected paths of a workspace, whether they exist or not. The paths are arguments; a trailing slash
+//! marks a directory.
 
 use std::fs;
 use std::io::{self, Write};
@@ -59,7 +59,7 @@ fn change_protected(out: &Out, arguments: &[String]) {
     }
 }
 
-/// The same, once whoever started this closes its input: by then something else may have let go of what was held.
+/// The same, once the parent closes our input: by then another sandbox's end may have released the protection.
 fn change_when_told(out: &Out, arguments: &[String]) {
     until_told(out);
     change_protected(out, arguments);
@@ -98,7 +98,7 @@ fn exchange_protected(out: &Out, arguments: &[String]) {
     for asked in arguments {
         let name = asked.trim_end_matches('/');
         let (spare, full) = (path(&format!("{TOP}/spare")), path(&format!("{TOP}/{name}")));
-        // Left from the last one or not, it is there afterwards.
+        // It exists afterwards, whether or not it was left by the previous one.
         unheeded(if asked.ends_with('/') {
             fs::create_dir(format!("{TOP}/spare"))
         } else {
@@ -106,7 +106,7 @@ fn exchange_protected(out: &Out, arguments: &[String]) {
         });
         let exchange = || call(libc::SYS_renameat2, &[CWD, at(&spare), CWD, at(&full), libc::RENAME_EXCHANGE as usize]);
         if out.tried(&format!("exchange {name}"), exchange()).is_some() {
-            // Back again; if that fails the workspace is a temporary one.
+            // Swap back; if that fails, it is only a temporary workspace.
             unheeded(exchange());
         }
         unheeded(fs::remove_file(format!("{TOP}/spare")));
@@ -114,7 +114,7 @@ fn exchange_protected(out: &Out, arguments: &[String]) {
     }
 }
 
-/// The places from which git takes programs to run.
+/// The places where git looks for programs to run.
 fn configure_git(out: &Out, _: &[String]) {
     let append = |file: &str, text: &str| {
         fs::OpenOptions::new()
@@ -136,7 +136,7 @@ fn configure_git(out: &Out, _: &[String]) {
         append(".git/config.lock", "[core]\n")
             .and_then(|()| fs::rename(format!("{TOP}/.git/config.lock"), format!("{TOP}/.git/config"))),
     );
-    // Told above; what is left of it is no file of git's.
+    // Reported above; what is left of it is not one of git's files.
     unheeded(fs::remove_file(format!("{TOP}/.git/config.lock")));
 }
 

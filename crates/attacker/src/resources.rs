@@ -1,5 +1,5 @@
-//! Attempts to use up what is shared. Every loop has a bound well above the limits the cases set, so that a limit that
-//! doesn't hold shows, and harms no one.
+//! Attempts to exhaust shared resources. Every loop has a bound well above the limits of the cases, so that a limit
+//! that doesn't hold shows without doing harm.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -29,12 +29,11 @@ pub const ATTEMPTS: &[Attempt] = &[
 /// Opens one more.
 type Open = fn() -> io::Result<Vec<OwnedFd>>;
 
-/// An argument that is a number.
 pub fn number(arguments: &[String], index: usize) -> usize {
     arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
-/// Holds when the kernel says no before `most`.
+/// `held` if the kernel refused before `most` was reached.
 fn ran_into(out: &Out, member: &str, most: usize, reached: usize, error: Option<io::Error>) {
     let name = error.as_ref().and_then(io::Error::raw_os_error).map_or("", errno_name);
     out.examined(member, reached < most, &format!("{name} after {reached}"));
@@ -58,7 +57,7 @@ fn fork_many(out: &Out, arguments: &[String]) {
     }
     let reached = children.len();
     for pid in &children {
-        // Children of ours.
+        // Our own children.
         unheeded(kill(*pid, libc::SIGKILL));
     }
     children.into_iter().for_each(|pid| {
@@ -70,7 +69,7 @@ fn fork_many(out: &Out, arguments: &[String]) {
 
 fn thread_many(out: &Out, arguments: &[String]) {
     let most = number(arguments, 0);
-    // In a child: its end is the threads' end.
+    // In a child, whose end also ends the threads.
     let end = in_child(|| {
         for _ in 0..most {
             let made = std::thread::Builder::new().stack_size(32 << 10).spawn(|| pause_ms(999));
@@ -83,7 +82,8 @@ fn thread_many(out: &Out, arguments: &[String]) {
     out.examined("threads", end == ChildEnd::Code(1), "refused before the bound");
 }
 
-/// Takes as much as there is of what the kernel counts per user, and keeps it until told: others may find less.
+/// Takes as much as possible of what the kernel counts per user, and keeps it until told to end: other users may then
+/// find less.
 fn hold_counters(out: &Out, _: &[String]) {
     const INSTANCES: usize = 4000;
     const SIGNALS: usize = 3000;
@@ -106,15 +106,15 @@ fn hold_counters(out: &Out, _: &[String]) {
     until_told(out);
 }
 
-/// Signals that wait for nobody, and queues that nobody reads.
+/// Signals that are never delivered, and queues that are never read.
 fn exhaust_queues(out: &Out, _: &[String]) {
     const SIGNALS: usize = 6000;
-    // More than a sandbox may have, and no more than a kernel gives by default: nine of the usual size.
+    // More than a sandbox's limit, and within the kernel's default: nine of the usual size.
     const QUEUES: usize = 8;
     let end = in_child(|| {
         let own = std::process::id() as usize;
         let waiting = 1u64 << 35;
-        // Blocked, so that each is kept: signals above 32 are never merged.
+        // Blocked, so that each stays queued: signals above 32 are never merged.
         unheeded(call(libc::SYS_rt_sigprocmask, &[0, &raw const waiting as usize, 0, 8]));
         let mut about = [0u32; 32];
         about[0] = 36;
@@ -136,8 +136,8 @@ fn exhaust_queues(out: &Out, _: &[String]) {
     }
 }
 
-/// Children that do nothing but work, enough of them to get their share on a host that others use too. What they got is compared with
-/// the time it took, which is longer the busier the host is: so many thousandths of one processor are too many.
+/// Starts enough busy children to get their share even on a busy host. Their CPU time is compared with the elapsed
+/// time, which is longer the busier the host is. The argument is the number of thousandths of one CPU that is too much.
 fn burn_cpu(out: &Out, arguments: &[String]) {
     let most_thousandths = number(arguments, 0) as u128;
     let begin = Instant::now();
@@ -185,14 +185,14 @@ fn fill_disk(out: &Out, arguments: &[String]) {
         out.examined(directory, end.is_err(), end.err().and_then(|error| error.raw_os_error()).map_or("", errno_name));
         out.examined(&format!("{directory} took less than the bound"), (length as usize) < most, "");
         if directory != "/dev/shm" {
-            // The last one stays, so that the runtime finds the storage full.
+            // The last file stays, so that the runtime finds the storage full.
             unheeded(fs::remove_file(&name));
         }
     }
     let end = open("/dev/shm/allocated", libc::O_RDWR | libc::O_CREAT, 0o600)
         .and_then(|file| call(libc::SYS_fallocate, &[file.as_raw_fd() as usize, 0, 0, most]));
     out.tried("fallocate", end);
-    // The agent looks at /tmp when all is over.
+    // The agent uses /tmp at the end.
     unheeded(eat_file("/tmp/last", most));
 }
 
@@ -281,7 +281,7 @@ fn exhaust_descriptors(out: &Out, arguments: &[String]) {
     out.tried("asynchronous requests", made);
 }
 
-/// Bytes on stderr: long lines, NULs, and what is no text, so many MiB of them.
+/// Writes this many MiB to stderr: long lines, NULs and bytes that aren't text.
 fn flood_output(out: &Out, arguments: &[String]) {
     let most = number(arguments, 0);
     let piece: Vec<u8> = (0..1usize << 20).map(|index| [b'x', 0, 0xff, 0xfe, 0x1b][index % 5]).collect();

@@ -1,4 +1,4 @@
-//! Attempts by sockets that need no network: unix, abstract, and families that are doors into the kernel.
+//! Attempts with sockets that need no network: unix, abstract, and families that expose rarely used kernel code.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     ("spoof-peer", spoof_peer),
 ];
 
-/// The name of a socket that listens on the host comes as an argument.
+/// The argument is the name of a socket that listens on the host.
 fn abstract_sockets(out: &Out, arguments: &[String]) {
     let names = arguments.iter().map(|name| ("a listener of the host", name.as_str()));
     let known = [
@@ -61,7 +61,7 @@ fn host_sockets(out: &Out, _: &[String]) {
     ] {
         out.tried(name, fs::symlink_metadata(name));
     }
-    // By other names than their own: a sandbox that says where the runtime keeps its data fails the case.
+    // Reported under other names than their own: output that names the runtime's data directory fails the case.
     for (name, path) in
         [("its own control sockets", "/var/lib/saggar/control"), ("its own store", "/var/lib/saggar/saggar.db")]
     {
@@ -70,7 +70,7 @@ fn host_sockets(out: &Out, _: &[String]) {
     out.examined("/run is empty", fs::read_dir("/run").is_ok_and(|mut entries| entries.next().is_none()), "");
 }
 
-/// A message with a descriptor in it, to whatever the streams are.
+/// Sends a message with a descriptor in it to each stream.
 fn pass_descriptors(out: &Out, _: &[String]) {
     for fd in 0..8i32 {
         let passed = send_descriptor(fd, 1);
@@ -162,7 +162,7 @@ fn socket_families(out: &Out, _: &[String]) {
     );
 }
 
-/// Says to be someone else in the credentials of a message.
+/// Claims another identity in the credentials of a message.
 fn spoof_peer(out: &Out, _: &[String]) {
     let Ok((here, _there)) = UnixStream::pair() else { return };
     for (member, pid, uid) in

@@ -1,4 +1,4 @@
-//! The few ways this program talks to the kernel past the standard library.
+//! The few system calls that this program makes without the standard library.
 
 use std::ffi::CString;
 use std::io;
@@ -15,38 +15,34 @@ pub fn call(number: libc::c_long, arguments: &[usize]) -> io::Result<usize> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as usize) }
 }
 
-/// A path as the kernel takes it.
 pub fn path(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// The address of a path, for [`call`].
 pub fn at(text: &CString) -> usize {
     text.as_ptr() as usize
 }
 
-/// `AT_FDCWD`, for [`call`].
 pub const CWD: usize = libc::AT_FDCWD as usize;
 
-/// Opens by the plain system call, with any flags and mode.
+/// The plain system call, with any flags and mode.
 pub fn open(name: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
     let name = path(name);
     call(libc::SYS_openat, &[CWD, at(&name), flags as usize, mode as usize]).map(own)
 }
 
-/// Takes over a descriptor that a call just gave.
+/// Takes ownership of a descriptor that a call has just returned.
 pub fn own(fd: usize) -> OwnedFd {
-    // SAFETY: the number comes from a system call that succeeded in making it, and nobody else has it.
+    // SAFETY: a successful system call has just created this descriptor, and nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 
-/// Ends this process, by a signal, after so many seconds.
+/// Ends this process by a signal after this many seconds.
 pub fn set_alarm(seconds: u32) {
     // SAFETY: takes an integer and sets a timer.
     unsafe { libc::alarm(seconds) };
 }
 
-/// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEnd {
     Code(i32),
@@ -54,7 +50,7 @@ pub enum ChildEnd {
     Unborn(i32),
 }
 
-/// Starts a child that does `work` and exits with its answer. It dies with its parent, and has an alarm of its own.
+/// Starts a child that runs `work` and exits with its result. It dies with its parent, and has its own alarm.
 pub fn start(work: impl FnOnce() -> i32) -> io::Result<libc::pid_t> {
     // SAFETY: this program has one thread whenever it comes here, so the child may do anything.
     match unsafe { libc::fork() } {
@@ -64,14 +60,13 @@ pub fn start(work: impl FnOnce() -> i32) -> io::Result<libc::pid_t> {
             // It can't fail with a valid signal, and an alarm ends the child anyway.
             unheeded(call(libc::SYS_prctl, &[libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize]));
             let code = work();
-            // SAFETY: ends the process without running what belongs to the parent.
+            // SAFETY: ends the process without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         pid => Ok(pid),
     }
 }
 
-/// Waits for a child.
 pub fn wait(pid: libc::pid_t) -> ChildEnd {
     let mut status = 0;
     // SAFETY: the pointer is to a live integer.
@@ -85,7 +80,7 @@ pub fn wait(pid: libc::pid_t) -> ChildEnd {
     }
 }
 
-/// Does something in a child and says how that ended.
+/// Runs `work` in a child and returns how that ended.
 pub fn in_child(work: impl FnOnce() -> i32) -> ChildEnd {
     match start(work) {
         Ok(pid) => wait(pid),
@@ -93,22 +88,21 @@ pub fn in_child(work: impl FnOnce() -> i32) -> ChildEnd {
     }
 }
 
-/// Sends a signal to a child of this program, or 0 to anyone.
+/// Sends a signal to a child of this program, or signal 0 to any process.
 pub fn kill(pid: libc::pid_t, signal: i32) -> io::Result<usize> {
     call(libc::SYS_kill, &[pid as usize, signal as usize])
 }
 
-/// For tries whose outcome shows in what follows, or matters to nobody.
+/// For results that show in what follows, or don't matter.
 pub fn unheeded<T>(_: io::Result<T>) {}
 
-/// Waits a little. Only between looks at something that another process does.
+/// Waits briefly. Used only between polls of another process's progress.
 pub fn pause_ms(milliseconds: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: (milliseconds * 1_000_000) as _ };
-    // Being woken early only means to look sooner.
+    // Waking early only means polling sooner.
     unheeded(call(libc::SYS_nanosleep, &[&raw const time as usize, 0]));
 }
 
-/// The symbolic name of an error number.
 pub fn errno_name(number: i32) -> &'static str {
     const NAMES: &[(i32, &str)] = &[
         (libc::EPERM, "EPERM"),

@@ -1,4 +1,4 @@
-//! Attempts by system call alone: namespaces, keys, what loads code into the kernel, clocks, other conventions.
+//! Attempts by system call alone: namespaces, keys, loading code into the kernel, clocks, other ABIs.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ const CLONE_NEWTIME: usize = 0x80;
 
 fn make_namespaces(out: &Out, _: &[String]) {
     for (name, flag) in NAMESPACES {
-        // In a child, so that one that works changes nothing for the next.
+        // In a child, so that a success changes nothing for the next one.
         out_of_child(out, &format!("unshare {name}"), || call(libc::SYS_unshare, &[*flag as usize]));
         out.tried(&format!("clone {name}"), clone((*flag | libc::SIGCHLD) as usize));
         out.tried(&format!("clone3 {name}"), clone3(*flag as u64));
@@ -50,7 +50,7 @@ fn make_namespaces(out: &Out, _: &[String]) {
 
 fn ended(child: usize) {
     if child == 0 {
-        // SAFETY: ends the new process at once; nothing of the parent runs in it.
+        // SAFETY: ends the new process at once; no code of the parent runs in it.
         unsafe { libc::_exit(0) }
     }
     wait(child as libc::pid_t);
@@ -89,11 +89,12 @@ fn join_namespaces(out: &Out, _: &[String]) {
 fn use_keyrings(out: &Out, _: &[String]) {
     let (kind, name) = (path("user"), path("saggar-probe"));
     let session = -3isize as usize;
-    // First, before a way to have another is tried.
+    // Comes first, before an attempt to get another keyring.
     let mut text = [0u8; 256];
     match call(libc::SYS_keyctl, &[6, session, text.as_mut_ptr() as usize, text.len(), 0]) {
         Ok(_) => {
-            // Type, user, group, permissions, name. Another's user has no number here, and without a session there is one for each user.
+            // Type, user, group, permissions, name. Another user's id has no number in here; without a session keyring
+            // the kernel uses the user's own.
             let text = String::from_utf8_lossy(&text);
             let fields: Vec<&str> = text.trim_end_matches('\0').split(';').collect();
             let is_own = fields.get(1).is_some_and(|user| *user != "65534") && fields.last() == Some(&"_ses");
@@ -115,7 +116,7 @@ fn use_keyrings(out: &Out, _: &[String]) {
     ] {
         out.tried(&format!("keyctl {member}"), call(libc::SYS_keyctl, &[operation, key, 0, 0, 0]));
     }
-    // Of filesystems that encrypt. Without an argument none of them does anything.
+    // For filesystems that encrypt. Without an argument none of these does anything.
     for (member, command) in [
         ("set a policy of encryption", 0x800C_6613usize),
         ("add a key to the filesystem", 0xC050_6617),
@@ -129,10 +130,11 @@ fn use_keyrings(out: &Out, _: &[String]) {
     }
 }
 
-/// Harmless, and a call that filters of allowed calls don't name: `lsm_list_modules`.
+/// `lsm_list_modules`: harmless, and not on any allowlist.
 const SYS_LSM_LIST_MODULES: libc::c_long = 461;
 
-/// Calls that no program of a sandbox has business with. The arguments make each of them fail or do nothing if it got through.
+/// Privileged calls that sandboxed programs never need. The arguments make each of them fail or do nothing if it gets
+/// through.
 fn privileged_calls(out: &Out, _: &[String]) {
     let zeroes = [0u64; 32];
     let buffer = zeroes.as_ptr() as usize;
@@ -158,7 +160,7 @@ fn privileged_calls(out: &Out, _: &[String]) {
         ("ioperm", libc::SYS_ioperm, &[0x3ff, 1, 1]),
         ("swapon", libc::SYS_swapon, &[at(&nowhere), 0]),
         ("swapoff", libc::SYS_swapoff, &[at(&nowhere)]),
-        // Without the two magic numbers this does nothing anywhere.
+        // Without the two magic numbers this does nothing.
         ("reboot", libc::SYS_reboot, &[0, 0, 0, 0]),
         ("acct", libc::SYS_acct, &[at(&nowhere)]),
         ("quotactl", libc::SYS_quotactl, &[0x80_0001, at(&nowhere), 0, buffer]),
@@ -190,7 +192,7 @@ fn privileged_calls(out: &Out, _: &[String]) {
         ("number 511", 511, &[]),
     ];
     for (name, number, arguments) in calls {
-        // vhangup and a personality would change this very process.
+        // vhangup and personality would change this process.
         out_of_child(out, name, || call(*number, arguments));
     }
 }
@@ -202,7 +204,7 @@ fn use_io_uring(out: &Out, _: &[String]) {
     out.tried("io_uring_register", call(libc::SYS_io_uring_register, &[usize::MAX, 0, 0, 0]));
 }
 
-/// The same calls by other doors: 32-bit, x32, numbers past the end.
+/// The same calls through other ABIs: 32-bit, x32, numbers past the end.
 fn foreign_conventions(out: &Out, _: &[String]) {
     let end = in_child(|| {
         let answer: i64;
@@ -237,7 +239,7 @@ fn spoof_supervisor(out: &Out, _: &[String]) {
     {
         out_of_child(out, member, || call(libc::SYS_seccomp, &[1, flags, at_program]));
     }
-    // A process may add filters to itself: the strictest answer wins, so this softens nothing.
+    // A process may add filters to itself: the strictest answer wins, so this relaxes nothing.
     let end = in_child(|| {
         unheeded(call(libc::SYS_seccomp, &[1, 0, at_program]));
         call(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize])
@@ -260,7 +262,7 @@ fn spoof_supervisor(out: &Out, _: &[String]) {
 }
 
 fn set_names_and_clocks(out: &Out, _: &[String]) {
-    // Everything is set to what it is: harmless where it works.
+    // Each is set to its current value, which is harmless if it works.
     for (member, number) in [("sethostname", libc::SYS_sethostname), ("setdomainname", libc::SYS_setdomainname)] {
         let name = fs::read_to_string(format!("/proc/sys/kernel/{}", &member[3..])).unwrap_or_default();
         let name = path(name.trim());
@@ -274,7 +276,7 @@ fn set_names_and_clocks(out: &Out, _: &[String]) {
     unheeded(call(libc::SYS_clock_gettime, &[0, now.as_mut_ptr() as usize]));
     out.tried("clock_settime", call(libc::SYS_clock_settime, &[0, now.as_ptr() as usize]));
     let mut adjustment = [0u64; 32];
-    // ADJ_OFFSET_SINGLESHOT of nothing.
+    // ADJ_OFFSET_SINGLESHOT with an offset of zero.
     adjustment[0] = 0x8001;
     out.tried("adjtimex", call(libc::SYS_adjtimex, &[adjustment.as_mut_ptr() as usize]));
     out.tried("clock_adjtime", call(libc::SYS_clock_adjtime, &[0, adjustment.as_mut_ptr() as usize]));
@@ -294,7 +296,7 @@ fn see_host_ipc(out: &Out, _: &[String]) {
     out.examined("/dev/shm is empty", fs::read_dir("/dev/shm").is_ok_and(|mut entries| entries.next().is_none()), "");
     out.tried("/dev/mqueue", fs::read_dir("/dev/mqueue"));
     let shared = call(libc::SYS_shmget, &[0x5A66_A700, 4096, (libc::IPC_CREAT | libc::IPC_EXCL) as usize | 0o600]);
-    // Where these are the host's after all, nothing is left there.
+    // If these turn out to be the host's, nothing is left there.
     if let Ok(id) = &shared {
         unheeded(call(libc::SYS_shmctl, &[*id, libc::IPC_RMID as usize, 0]));
     }
@@ -308,13 +310,13 @@ fn see_host_ipc(out: &Out, _: &[String]) {
     unheeded(call(libc::SYS_mq_unlink, &[at(&name)]));
 }
 
-/// More refused calls than anyone wants to hear of.
+/// Makes more refused calls than are reported.
 fn flood_denials(out: &Out, arguments: &[String]) {
     let count: usize = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(3000);
     let start = std::time::Instant::now();
     let refused = (0..count).filter(|_| call(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize]).is_err()).count();
     out.examined("every call is refused", refused == count, &refused.to_string());
-    // Told at length they would keep the host busy: past the first hundred or so each has to wait.
+    // Reporting each would keep the host busy, so past about the first hundred each call has to wait.
     let paced = std::time::Duration::from_millis((count as u64).saturating_sub(250));
     out.examined("calls are paced", start.elapsed() >= paced, "");
 }

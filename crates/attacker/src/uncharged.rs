@@ -1,5 +1,6 @@
-//! Attempts to hold memory of the kernel's that is charged to no cgroup, and labels of which the host has one pool. One try of each kind
-//! shows whether it can be repeated; where only the number of tries is bounded, as many as that takes.
+//! Attempts to hold kernel memory that is charged to no cgroup, and to take flow labels, of which the host has one
+//! pool. One try of each kind shows whether it can be repeated; if only the number of tries is bounded, as many as that
+//! takes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,7 +24,7 @@ const SOL_TCP: usize = 6;
 const SOL_UDP: usize = 17;
 const SOL_IPV6: usize = 41;
 
-/// Memory that would stay with a socket or a file, in each way we know of.
+/// Memory that would stay with a socket or a file, in each known way.
 fn hold_uncharged(out: &Out, _: &[String]) {
     cork(out);
     sign_segments(out);
@@ -49,7 +50,7 @@ fn socket(family: i32, kind: i32) -> io::Result<OwnedFd> {
     call(libc::SYS_socket, &[family as usize, kind as usize, 0]).map(own)
 }
 
-/// A message of these bytes, for the calls that take one.
+/// A message with these bytes, for the calls that take one.
 struct Message {
     _part: Box<libc::iovec>,
     header: libc::msghdr,
@@ -70,7 +71,7 @@ impl Message {
     }
 }
 
-/// A datagram that is begun and never sent waits in its socket.
+/// A datagram that is begun and never sent stays in its socket.
 fn cork(out: &Out) {
     const MORE: usize = libc::MSG_MORE as usize;
     let mut bytes = [0u8; 1000];
@@ -97,7 +98,7 @@ fn cork(out: &Out) {
     }
 }
 
-/// A key for a peer's address, for as many addresses as there are.
+/// A key per peer address, for as many addresses as there are.
 fn sign_segments(out: &Out) {
     let Some(socket) = out_of(out, "TCP", socket(libc::AF_INET, libc::SOCK_STREAM)) else { return };
     // A socket address of 128 bytes, flags, a prefix, the length of the key at 130, an interface, and the key at 136.
@@ -112,7 +113,7 @@ fn sign_segments(out: &Out) {
     out.tried("TCP_CORK", set(&socket, SOL_TCP, 3, &0i32.to_ne_bytes()));
 }
 
-/// Options as control messages: the kernel keeps all of their text.
+/// Options as control messages: the kernel keeps their whole text.
 fn keep_options(out: &Out) {
     let Some(socket) = out_of(out, "UDP over IPv6", socket(libc::AF_INET6, libc::SOCK_DGRAM)) else { return };
     // A header of 16 bytes (length, level, IPV6_HOPLIMIT), and a number.
@@ -121,7 +122,7 @@ fn keep_options(out: &Out) {
     out.tried("IPV6_2292PKTOPTIONS", set(&socket, SOL_IPV6, 6, &text));
 }
 
-/// What comes back about something that was sent waits in a queue of its own.
+/// Errors about sent packets are kept in a queue of their own.
 fn queue_errors(out: &Out) {
     for (member, address, level, options) in
         [("errors over IPv4", "127.0.0.1", 0, [11usize, 26]), ("errors over IPv6", "[::1]", SOL_IPV6, [25, 31])]
@@ -155,7 +156,7 @@ fn has_waiting_error(socket: &UdpSocket) -> bool {
     call(libc::SYS_recvmsg, &[socket.as_raw_fd() as usize, &raw mut message.header as usize, flags]).is_ok()
 }
 
-/// A timestamp that is asked for with the message itself: no filter can see that.
+/// A timestamp requested in the message itself, which no filter can see.
 fn stamp_messages(out: &Out, _: &[String]) {
     let Some(socket) = out_of(out, "UDP", UdpSocket::bind("127.0.0.1:0")) else { return };
     let connected = socket.local_addr().and_then(|address| socket.connect(address));
@@ -184,7 +185,7 @@ fn enlarge_buffers(out: &Out) {
     }
 }
 
-/// An access control list of so many entries for one user, besides the four that it must have.
+/// An access control list with this many entries for one user, in addition to the four required ones.
 fn list(entries: usize) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let id = call(libc::SYS_getuid, &[]).unwrap_or(0) as u32;
@@ -198,7 +199,7 @@ fn list(entries: usize) -> Vec<u8> {
     2u32.to_ne_bytes().into_iter().chain(entries).collect()
 }
 
-/// Lists of permissions on files of memory.
+/// Access control lists on files in memory.
 fn keep_lists(out: &Out) {
     let directory = path("/tmp/listed");
     unheeded(fs::create_dir("/tmp/listed"));
@@ -226,7 +227,7 @@ fn keep_lists(out: &Out) {
     out.tried("attribute of 2048 bytes", by_name(libc::SYS_setxattr, &other, &[b'x'; 2048]));
 }
 
-/// A connection that was closed is remembered for a minute.
+/// The kernel remembers a closed connection for a minute.
 fn close_connections(out: &Out) {
     const COUNT: usize = 5000;
     const MOST: u64 = 4200;
@@ -249,7 +250,7 @@ fn close_connections(out: &Out) {
     out.examined("closed connections are forgotten", remembered <= MOST, &remembered.to_string());
 }
 
-/// Many listeners, whose connections nobody accepts, with as much in them as they take. The argument is a bound, in MiB.
+/// Opens many listeners whose connections are never accepted, and fills these. The argument is a bound in MiB.
 fn never_accept(out: &Out, arguments: &[String]) {
     const LISTENERS: usize = 100;
     const CONNECTIONS: usize = 40;
@@ -267,7 +268,7 @@ fn never_accept(out: &Out, arguments: &[String]) {
         let Ok(address) = listener.local_addr() else { break };
         listeners.push(listener);
         for _ in 0..CONNECTIONS {
-            // Without waiting: a queue that is full answers nothing.
+            // Non-blocking: a full queue doesn't answer.
             let Ok(client) = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK) else { break 'all };
             let local = [u16::from_ne_bytes([127, 0]), u16::from_ne_bytes([0, 1])];
             let place = [libc::AF_INET as u16, address.port().to_be(), local[0], local[1], 0, 0, 0, 0];
@@ -277,7 +278,7 @@ fn never_accept(out: &Out, arguments: &[String]) {
             while let Ok(count) = client.write(&piece) {
                 written += count;
             }
-            // What it sent stays with the other end.
+            // The data it sent stays with the other end.
             drop(client);
             if written == before || written > 4 * most {
                 break;
@@ -306,7 +307,7 @@ fn never_accept(out: &Out, arguments: &[String]) {
     out.tried("listen on nothing", call(libc::SYS_listen, &[9999, 1]));
 }
 
-/// There are 4096 for the whole host. One is taken where that works, and given back at the end.
+/// There are 4096 for the whole host. Takes one if that works, and releases it at the end.
 fn take_flow_labels(out: &Out, _: &[String]) {
     const IPV6_FLOWLABEL_MGR: usize = 32;
     let Some(socket) = out_of(out, "UDP over IPv6", socket(libc::AF_INET6, libc::SOCK_DGRAM)) else { return };
@@ -320,7 +321,7 @@ fn take_flow_labels(out: &Out, _: &[String]) {
     out.tried("any flow label", set(&socket, SOL_IPV6, IPV6_FLOWLABEL_MGR, &request));
 }
 
-/// Says so only if there is none.
+/// Reports an outcome only if there is none.
 fn out_of<T>(out: &Out, kind: &str, made: io::Result<T>) -> Option<T> {
     made.map_err(|error| out.tried::<()>(kind, Err(error))).ok()
 }

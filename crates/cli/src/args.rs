@@ -1,4 +1,4 @@
-//! The command line, from raw text to typed values. What can be refused by looking at one argument is refused here.
+//! The command line, parsed into typed values. An argument that is invalid by itself is rejected here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 
-/// The runtime layer for AI agents: a boundary that it can prove, limits that it enforces, a record of what happened.
+/// The runtime layer for AI agents: provable isolation, enforced limits, and a record of what happened.
 #[derive(Parser, Debug)]
 #[command(name = "saggar", version, max_term_width = 110)]
 struct CommandLine {
@@ -26,206 +26,209 @@ struct CommandLine {
     command: Command,
 }
 
-/// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run one program in a fresh sandbox, and remove it
     Run(Box<RunArguments>),
-    /// Say what this host can really guarantee, by trying it
+    /// Test which guarantees this host can provide
     Doctor(Later<DoctorArguments>),
-    /// Attack sandboxes made here, and say which attempts held
+    /// Attack sandboxes on this host and report which attempts were blocked
     Probe(Later<ProbeArguments>),
-    /// Show, apply or drop what a scratch sandbox changed
+    /// Show, apply or drop the changes of a scratch sandbox
     Changes(Later<ChangesArguments>),
-    /// Give sandboxes to many, over the network
+    /// Run the server: sandboxes and runs over HTTP
     Serve(Later<ServeArguments>),
     /// Show the server's settings
     Config(Later<ConfigArguments>),
-    /// Copy a server's store to a file, while it runs or not
+    /// Back up a server's store to a file; the server may keep running
     Backup(Later<CopyArguments>),
-    /// Make a backup the store of a data directory that has none
+    /// Restore a backup into a data directory that has no store
     Restore(Later<CopyArguments>),
-    /// Verify a server's data directory, while it runs or not
+    /// Verify a server's data directory; the server may keep running
     Check(Later<CheckArguments>),
-    /// Make, use and end sandboxes of a server
+    /// Create, use and end sandboxes on a server
     Sandbox(Later<SandboxArguments>),
-    /// Begin, follow, steer and fork runs of agents on a server
+    /// Start, follow, steer and fork agent runs on a server
     Runs(Later<RunsArguments>),
-    /// Derive fixtures of runs again, and say which have changed
+    /// Replay run fixtures and report which have changed
     Test(Later<TestArguments>),
-    /// Drive runs beside a server, as another process
+    /// Run a worker process that executes runs beside a server
     Worker(Later<ServeArguments>),
-    /// Make, list and revoke API keys of a server
+    /// Create, list and revoke a server's API keys
     Key(Later<KeyArguments>),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(Later<CompletionArguments>),
     /// Write manual pages to a directory
     Man(Later<ManArguments>),
 }
 
-/// `saggar run`. Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
+/// `saggar run`. Limits accept values that begin with a hyphen, so that `--memory -1` is reported as an invalid size,
+/// not as an unknown flag.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A pipe or a file on stdin is passed to the program. On a terminal the program gets one of its own, which shows everything but clipboard, title and report sequences. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 our failure; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
+    after_help = "A pipe or a file on stdin is passed to the program. On a terminal the program gets its own terminal; sequences that touch the clipboard or the title, or request reports, are filtered out. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 saggar failed; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
 )]
 pub(crate) struct RunArguments {
     /// Directory mounted at /workspace, the working directory
     #[arg(short = 'w', long, value_name = "DIR", value_parser = HostPath::parse)]
     pub(crate) workspace: Option<HostPath>,
-    /// What may be written of the workspace: read-only, workspace-write, scratch (copy-on-write)
+    /// Write access to the workspace: read-only, workspace-write, or scratch (copy-on-write)
     #[arg(long, value_name = "MODE", value_parser = fs_mode)]
     pub(crate) fs: Option<FsMode>,
-    /// A path in the workspace that stays as it is, present or absent (repeatable; a trailing / says directory)
+    /// Keep this workspace path unchanged, whether it exists or not (repeatable; a trailing / marks a directory)
     #[arg(long, value_name = "PATH", value_parser = ProtectedPath::parse)]
     pub(crate) protect: Vec<ProtectedPath>,
-    /// A file or directory of the host, read-only unless :rw (repeatable)
+    /// Mount a host file or directory, read-only unless :rw (repeatable)
     #[arg(short = 'v', long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
     pub(crate) mounts: Vec<Mount>,
-    /// A variable of the program's environment (repeatable); nothing is inherited
+    /// Set an environment variable for the program (repeatable); nothing is inherited
     #[arg(short = 'e', long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory inside
+    /// Working directory inside the sandbox
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
-    /// Who the program runs as: user (uid 1000, no capabilities) or root (of the sandbox only)
+    /// User the program runs as: user (uid 1000, no capabilities) or root (of the sandbox only)
     #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
-    /// Network: none, or host (unmanaged: the host's own, its loopback included)
+    /// Network: none, or host (unmanaged: shares the host's network, including loopback)
     #[arg(long, value_name = "MODE", value_parser = network_mode)]
     pub(crate) net: Option<NetworkMode>,
-    /// Isolation primitive
+    /// Isolation tier
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
-    /// Wall-clock time [default: 1h]
+    /// Wall-clock time limit [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Timeout>,
-    /// Memory of the whole tree, private storage included [default: 2G]
+    /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) memory: Option<ByteSize>,
-    /// CPUs [default: 2]
+    /// CPU limit, in CPUs [default: 2]
     #[arg(long, value_name = "N", value_parser = Cpus::parse, allow_hyphen_values = true)]
     pub(crate) cpus: Option<Cpus>,
-    /// Processes and threads at once [default: 512]
+    /// Maximum number of processes and threads [default: 512]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub(crate) pids: Option<Count>,
-    /// Storage the sandbox owns (/tmp, home, scratch layer); a workspace-write workspace is not covered [default: 1G]
+    /// Storage limit of the sandbox (/tmp, home, scratch layer); a workspace-write workspace is not covered [default:
+    /// 1G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) disk: Option<ByteSize>,
-    /// Open files of a process [default: 4096]
+    /// Maximum number of open files per process [default: 4096]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub(crate) files: Option<Count>,
-    /// Bytes kept of stdout and of stderr [default: 8M with --json; everything when live]
+    /// Bytes kept of stdout and of stderr [default: 8M with --json; unlimited when passed through]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub(crate) output: Option<ByteSize>,
-    /// Refuse to start when a default limit can't be enforced here
+    /// Refuse to start if a default limit can't be enforced on this host
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Read the spec from a TOML or JSON file; flags may add to it, not contradict it
+    /// Read the spec from a TOML or JSON file; flags may add to it but not contradict it
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Where stdin comes from: none, a file, or - for ours without a terminal [default: ours; on a terminal, a terminal of its own]
+    /// Where stdin comes from: none, a file, or - for our stdin without a terminal [default: our stdin; on a
+    /// terminal, a terminal of the program's own]
     #[arg(long, value_name = "none|FILE|-")]
     pub(crate) stdin: Option<OsString>,
-    /// Give the program a terminal of its own that may do anything to ours: clipboard, title and reports too
+    /// Give the program its own terminal and pass all escape sequences through, including clipboard, title and
+    /// reports
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) tty: bool,
     /// Print one JSON object at the end instead of passing streams through
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write events as they happen, one JSON object a line; - is stdout and goes with --json
+    /// Write events as they happen, one JSON object per line; - is stdout and requires --json
     #[arg(long, value_name = "FILE|-")]
     pub(crate) events: Option<OsString>,
-    /// Where records of live sandboxes are kept
+    /// Data directory: where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The program, and everything after it is its arguments; write -- before one whose name begins with a hyphen
+    /// The program and its arguments; write -- before a program whose name begins with a hyphen
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
 }
 
-/// `saggar doctor`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 when the default tier is ready, 1 when it isn't.")]
+#[command(after_help = "Exit status: 0 if the default tier is ready, 1 if not.")]
 pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Where records of live sandboxes are kept
+    /// Data directory: where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// `saggar changes`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 done; 1 some paths were refused, and are still kept; 125 our failure.")]
+#[command(
+    after_help = "Exit status: 0 done; 1 some paths were refused (their changes are still kept); 125 saggar failed."
+)]
 pub(crate) struct ChangesArguments {
     #[command(subcommand)]
     pub(crate) command: ChangesCommand,
     /// Print one JSON object
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Where records and changes are kept
+    /// Data directory: where records and changes are kept
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// What to do with them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ChangesCommand {
-    /// What changed in one sandbox, or which sandboxes have changes
+    /// List the changes of one sandbox, or the sandboxes that have changes
     List {
         /// The sandbox's id
         sandbox: Option<String>,
     },
-    /// Text differences
+    /// Show changes as a text diff
     Diff {
         /// The sandbox's id
         sandbox: String,
-        /// Only these paths, and what is in them
+        /// Only these paths and everything under them
         paths: Vec<OsString>,
     },
-    /// Bring them into the workspace; a path that the host changed meanwhile is refused
+    /// Apply changes to the workspace; paths that also changed on the host are refused
     Apply {
         /// The sandbox's id
         sandbox: String,
-        /// Only these paths, and what is in them; what was held back has to be named itself
+        /// Only these paths and everything under them; held-back paths must be named explicitly
         paths: Vec<OsString>,
     },
-    /// Forget them
+    /// Discard changes
     Drop {
         /// The sandbox's id
         sandbox: String,
     },
 }
 
-/// `saggar probe`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 when nothing failed, 1 when a case did, 125 our failure.")]
+#[command(after_help = "Exit status: 0 if no case failed, 1 if a case failed, 125 saggar failed.")]
 pub(crate) struct ProbeArguments {
-    /// Isolation primitive to probe [default: namespace]
+    /// Isolation tier to probe [default: namespace]
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
-    /// Only this case (repeatable); F12 means F12 and its variants F12b …
+    /// Run only this case (repeatable); F12 includes its variants F12b …
     #[arg(long = "case", value_name = "ID")]
     pub(crate) cases: Vec<String>,
-    /// Print one JSON object a line for each case, as it ends
+    /// Print one JSON object per line for each case as it ends
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write everything to a file, by its name Markdown (.md) or JSON (.json)
+    /// Write the full report to a file: Markdown (.md) or JSON (.json)
     #[arg(long, value_name = "FILE", conflicts_with = "via")]
     pub(crate) report: Option<PathBuf>,
-    /// Make the attempts through another runtime: words with {} for the attempt, {workspace} and {probe} for directories
+    /// Run the attempts through another runtime: a command line in which {} is the attempt, and {workspace} and
+    /// {probe} are directories
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["tier", "data_dir"])]
     pub(crate) via: Option<String>,
-    /// Make them as root even so: what the other runtime doesn't hold back is done to this host
+    /// Run the attempts as root with --via: attempts that the other runtime doesn't block will affect this host
     #[arg(long, requires = "via")]
     pub(crate) as_root: bool,
-    /// Where records of live sandboxes are kept
+    /// Data directory: where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// Arguments that are described to clap only when their command is the one: there are many, and `saggar run` would pay for them at every start.
+/// Arguments that are described to clap only when their command is used. There are many, and `saggar run` would pay
+/// for them at every start.
 #[derive(Debug)]
 pub(crate) struct Later<T>(pub(crate) Box<T>);
 
@@ -239,7 +242,7 @@ impl<T: Args> Args for Later<T> {
     }
 }
 
-/// Adds arguments and keeps the command's own title: several commands can share one set of arguments.
+/// Adds arguments but keeps the command's own title, because several commands share one set of arguments.
 fn titled(command: clap::Command, augment: fn(clap::Command) -> clap::Command) -> clap::Command {
     let title = command.get_about().cloned().unwrap_or_default();
     augment(command).about(title)
@@ -262,7 +265,8 @@ pub(crate) fn described() -> clap::Command {
     command
 }
 
-/// Reads the command line. A mistake in it exits with our own failure status, never with one a program could have.
+/// Parses the command line. An invalid one exits with saggar's own failure status, never with one that a program
+/// could have returned.
 pub(crate) fn parse() -> Result<Command, ExitCode> {
     match CommandLine::try_parse() {
         Ok(line) => Ok(line.command),
@@ -278,14 +282,14 @@ pub(crate) fn parse() -> Result<Command, ExitCode> {
                 eprintln!("{complaint}\n\nFor more information, try '--help'.");
                 return Err(ExitCode::from(OUR_FAILURE));
             }
-            // Nothing is left to do if even the message can't be printed.
+            // If even the message can't be printed, there is nothing left to do.
             let _ = error.print();
             Err(if error.use_stderr() { ExitCode::from(OUR_FAILURE) } else { ExitCode::SUCCESS })
         }
     }
 }
 
-/// Names the argument that is not UTF-8, which clap doesn't, with what is strange in it made visible.
+/// Names the argument that is not UTF-8, with the invalid bytes escaped. Clap doesn't name it.
 fn not_text() -> String {
     let mut flag = OsString::new();
     for argument in std::env::args_os().take_while(|argument| argument != "--") {
@@ -299,7 +303,7 @@ fn not_text() -> String {
     "error: an argument is not valid UTF-8".to_owned()
 }
 
-/// Whether a program reads what we print, as far as a broken command line tells.
+/// Whether the output is meant for a program, as far as an invalid command line shows.
 fn wants_json() -> bool {
     let ours: Vec<OsString> = std::env::args_os().take_while(|argument| argument != "--").collect();
     ours.iter().any(|argument| argument == "run") && ours.iter().any(|argument| argument == "--json")
@@ -318,7 +322,7 @@ fn fs_mode(text: &str) -> Result<FsMode, String> {
 }
 
 pub(crate) fn network_mode(text: &str) -> Result<NetworkMode, String> {
-    // `proxied` is understood, so that it is refused as not built instead of as unknown; it is not offered.
+    // `proxied` parses, so that it is refused as not yet available instead of as unknown; the help doesn't offer it.
     let offered = NetworkMode::ALL.iter().filter(|mode| **mode != NetworkMode::Proxied);
     choice(text, NetworkMode::parse, offered.map(|mode| mode.as_str()))
 }
@@ -361,7 +365,7 @@ mod tests {
         (command.get_name().to_owned(), command.get_about().map(ToString::to_string).unwrap_or_default())
     }
 
-    /// A title is a sentence about what the command does, not its name.
+    /// Each command's title is a sentence that describes it, not its name.
     fn check_titles(command: &clap::Command) {
         let (name, about) = title(command);
         assert!(about.contains(' ') && !about.starts_with('`'), "{name}: {about:?}");

@@ -1,4 +1,4 @@
-//! `saggar changes`: what a scratch sandbox changed; shown, applied or dropped.
+//! `saggar changes`: shows, applies or drops the changes of a scratch sandbox.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,14 +14,13 @@ use similar::TextDiff;
 use crate::args::{ChangesArguments, ChangesCommand};
 use crate::outcome::{OUR_FAILURE, problem_text};
 
-/// How long a command compares files closely.
+/// Time limit for computing a minimal diff; after it, diffs are coarse.
 const DIFF_PATIENCE: Duration = Duration::from_secs(5);
-/// Most lines, between the first and the last difference, of files that are compared closely.
+/// Maximum number of lines between the first and the last difference for a minimal diff.
 const CLOSE_MAX: usize = 10_000;
-/// Something was refused; the rest was done.
+/// Some paths were refused; the others were done.
 const NOT_ALL: u8 = 1;
 
-/// Does what was asked and prints it.
 pub(crate) fn main(arguments: ChangesArguments) -> ExitCode {
     let outcome = DataDirectory::open(arguments.data_dir.as_deref()).and_then(|data| {
         reap(&data);
@@ -66,7 +65,7 @@ fn execute(data: &DataDirectory, command: ChangesCommand, is_json: bool) -> Resu
     }
 }
 
-/// Which paths of the workspace are meant: all, or those named and what is in them.
+/// The selected workspace paths: all, or the named ones with everything under them.
 struct Picked(Vec<Vec<u8>>);
 
 impl Picked {
@@ -80,7 +79,7 @@ impl Picked {
         Self(paths.into_iter().map(trimmed).collect())
     }
 
-    /// How an entry is meant. What is in a directory that was held back as a whole is named with it.
+    /// How an entry is selected. Naming a directory that was held back as a whole also selects its contents.
     fn wants(&self, entry: &Entry, changes: &[(Vec<u8>, Kind)]) -> Wanted {
         let is_named = |path: &Vec<u8>| {
             entry.path.as_bytes() == path.as_slice()
@@ -98,7 +97,7 @@ impl Picked {
         self.0.is_empty() || self.0.iter().any(|path| entry.path.is_within(path))
     }
 
-    /// A path that nothing matches is a mistake, not an empty answer.
+    /// A path that matches no change is an error, not an empty result.
     fn check(&self, changes: &Changes) -> Result<(), Problem> {
         let lost = self.0.iter().find(|path| !changes.entries().iter().any(|entry| entry.path.is_within(path)));
         match lost {
@@ -106,14 +105,14 @@ impl Picked {
             Some(path) => Err(Problem::new(
                 Code::InvalidValue,
                 format!("{:?} is not among the changes", String::from_utf8_lossy(path)),
-                "`saggar changes list SANDBOX` names them, relative to the workspace",
+                "list them with `saggar changes list SANDBOX`; paths are relative to the workspace",
             )),
         }
     }
 }
 
 fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem> {
-    // Where the workspace is gone there is nothing to compare with, and nothing to apply to.
+    // If the workspace is gone, there is nothing to compare with or apply to.
     let hidden = changes.workspace().map(|workspace| changes.hidden(&workspace)).unwrap_or_default();
     if is_json {
         let text = json!({
@@ -130,10 +129,7 @@ fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem>
         text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why));
     }
     for hidden in hidden {
-        text.push_str(&format!(
-            "hidden    {}: {} says that git is to show no edits of it\n",
-            hidden.path, hidden.index
-        ));
+        text.push_str(&format!("hidden    {}: {} tells git not to show edits of it\n", hidden.path, hidden.index));
     }
     Ok((text, ExitCode::SUCCESS))
 }
@@ -178,8 +174,9 @@ fn diff(changes: &Changes, picked: &Picked) -> Result<(String, ExitCode), Proble
     Ok((plain(&text), ExitCode::SUCCESS))
 }
 
-/// A unified diff. Comparing closely takes the product of what differs, so a program could make it take for ever: when it is too much,
-/// or took too long already, everything between the first and the last difference is one block. Nothing is left out either way.
+/// A unified diff. A minimal diff takes quadratic time, so a program could make it take forever. If the files are too
+/// large, or time has run out, everything between the first and the last difference becomes one block. Nothing is
+/// left out either way.
 fn difference(old: &str, new: &str, before: &str, after: &str, is_close: bool) -> String {
     let (a, b): (Vec<&str>, Vec<&str>) =
         (before.split_inclusive('\n').collect(), after.split_inclusive('\n').collect());
@@ -203,8 +200,8 @@ fn difference(old: &str, new: &str, before: &str, after: &str, is_close: bool) -
     text
 }
 
-/// Contents came out of a sandbox: on a terminal they must not act on it, nor hide anything of themselves. So what isn't plain text is
-/// shown as its bytes, and nothing is left out. Elsewhere a diff is what it is.
+/// Contents come from a sandbox: on a terminal they must not act on it or hide parts of themselves. So anything that
+/// isn't plain text is shown as escaped bytes. Where output is not a terminal, the diff is printed unchanged.
 fn plain(text: &str) -> String {
     use std::io::IsTerminal;
     if std::io::stdout().is_terminal() { shown(text) } else { text.to_owned() }
@@ -214,7 +211,7 @@ fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
-        // A line end of the other kind is no reason to mark every line.
+        // CRLF line ends are common and harmless, so they are not escaped.
         let is_line_end = character == '\n' || (character == '\r' && characters.peek() == Some(&'\n'));
         if is_line_end || character == '\t' || is_plain(character) {
             shown.push(character);
@@ -269,7 +266,7 @@ fn unfinished(what: &str, error: &std::io::Error) -> Problem {
     Problem::new(
         Code::DataDirectory,
         format!("{what} the changes failed: {}", error.kind()),
-        "run it again; what was done is done",
+        "run the command again; completed changes stay in place",
     )
 }
 

@@ -1,4 +1,4 @@
-//! `saggar check`: is everything in a data directory what was once written?
+//! `saggar check`: verifies that everything in a data directory is intact.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,12 @@ use serde::Serialize;
 use crate::outcome::{OUR_FAILURE, problem_text};
 use crate::settings::{DataFlags, refused};
 
-/// What is printed with `--json`.
+/// Schema name in the `--json` output.
 const SCHEMA: &str = "saggar.check/v1";
 
-/// `saggar check`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit status: 0 when nothing is wrong, 1 when something is, 125 when the data directory could not be looked at."
+    after_help = "Exit status: 0 if no problems were found, 1 if there are findings, 125 if the data directory could not be read."
 )]
 pub(crate) struct CheckArguments {
     #[command(flatten)]
@@ -24,7 +23,7 @@ pub(crate) struct CheckArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Go on without the writes that a damaged log has lost; open runs then wait for a person
+    /// Continue without the writes that a damaged log has lost; open runs then pause for a human
     #[arg(long, conflicts_with = "json")]
     accept_loss: bool,
 }
@@ -82,11 +81,13 @@ fn show(checked: &Checked, is_json: bool) {
 fn accept_loss(config: &Config) -> ExitCode {
     match saggar_server::accept_loss(&config.data_directory) {
         Ok(true) => {
-            println!("the lost writes are given up; open runs wait until somebody resumes or cancels them");
+            println!(
+                "accepted the loss of the damaged writes; open runs stay paused until they are resumed or cancelled"
+            );
             ExitCode::SUCCESS
         }
         Ok(false) => {
-            println!("no writes are lost; nothing was changed");
+            println!("no writes were lost; nothing was changed");
             ExitCode::SUCCESS
         }
         Err(error) => failed(error.to_string(), error.help()),

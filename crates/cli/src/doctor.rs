@@ -1,4 +1,4 @@
-//! `saggar doctor`: what this host gives, as a table for people or an object for programs.
+//! `saggar doctor`: reports this host's capabilities, as a table or as JSON.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::outcome::{OUR_FAILURE, problem_text};
 
 const NOT_READY: u8 = 1;
 
-/// Examines, prints, and says whether the default tier is ready.
+/// Examines the host, prints the report, and returns whether the default tier is ready.
 pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
     let data = match DataDirectory::open(arguments.data_dir.as_deref()) {
         Ok(data) => data,
@@ -50,7 +50,7 @@ fn table(capabilities: &Capabilities) -> String {
         text.push_str(&format!("\n{title}\n"));
         rows.iter().for_each(|row| text.push_str(&line(row)));
     }
-    text.push_str("\nleft behind by a killed predecessor\n");
+    text.push_str("\nleft behind by a process that was killed\n");
     match capabilities.reaped.as_slice() {
         [] => text.push_str("  nothing\n"),
         reaped => reaped.iter().for_each(|entry| text.push_str(&format!("  {entry}\n"))),

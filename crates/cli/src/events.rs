@@ -1,4 +1,4 @@
-//! The event stream: one JSON object a line, as things happen, in a file no sandbox can write.
+//! The event stream: one JSON object per line, as events happen, in a file that no sandbox can write.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,6 @@ use saggar_sandbox::{HostTree, Ids};
 
 use crate::streams::{copy, write_all};
 
-/// Where events go, and the order they are in.
 pub(crate) struct EventLog {
     out: Option<OwnedFd>,
     ids: Ids,
@@ -26,7 +25,8 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// Opens the stream. `-` is stdout, which the program's own output must not share: it could forge events.
+    /// Opens the stream. `-` is stdout, which must not carry the program's output too: the program could forge
+    /// events.
     pub(crate) fn open(target: Option<&OsStr>, has_json: bool, ids: Ids, start: Instant) -> Result<Self, Problem> {
         let out = match target {
             None => None,
@@ -40,14 +40,15 @@ impl EventLog {
             }
             Some(target) => {
                 let fail = |errno: Errno| {
-                    let why = if errno == Errno::NXIO { "nobody reads it".to_owned() } else { errno.to_string() };
+                    let why = if errno == Errno::NXIO { "it has no reader".to_owned() } else { errno.to_string() };
                     Problem::new(
                         Code::Stream,
                         format!("the events file {target:?} can't be opened: {why}"),
                         "name a file in a directory that exists, not a link, or a pipe that has a reader",
                     )
                 };
-                // Opening a pipe would wait for a reader, and no signal could end that: they are blocked by now.
+                // Opening a pipe would wait for a reader, and no signal could interrupt that because signals are
+                // already blocked.
                 let flags = OFlags::WRONLY
                     | OFlags::CREATE
                     | OFlags::APPEND
@@ -62,12 +63,11 @@ impl EventLog {
         Ok(Self { out, ids, policy_hash: None, start, seq: 0, failure: None })
     }
 
-    /// From now on events carry the hash of the boundary.
+    /// Later events carry this policy hash.
     pub(crate) fn set_policy(&mut self, hash: PolicyHash) {
         self.policy_hash = Some(hash);
     }
 
-    /// Writes one event.
     pub(crate) fn write(&mut self, body: EventBody) {
         let Some(out) = self.out.as_mut().filter(|_| self.failure.is_none()) else { return };
         let event = Event {
@@ -88,34 +88,34 @@ impl EventLog {
         self.failure = written.err();
     }
 
-    /// Why the stream is incomplete, if it is.
+    /// Why the stream is incomplete; `None` if it is complete.
     pub(crate) fn failure(&self) -> Option<Problem> {
         let error = self.failure.as_ref()?;
         Some(Problem::new(
             Code::Stream,
             format!("writing events failed: {}", error.kind()),
-            "the record of this exec is incomplete; check the disk the events file is on, or whoever reads the pipe",
+            "the record of this exec is incomplete; check the disk that holds the events file, or the reader of the pipe",
         ))
     }
 }
 
-/// A reader that stalls must not stop the clock of the program that is written about: after this the stream is given up, and the
-/// result says that it is incomplete.
+/// How long to wait for a reader. A stalled reader must not stop the program's clock, so after this time the stream
+/// is abandoned and the result says that it is incomplete.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A program must not be able to write its own record.
+/// Refuses an events file that the program could write: it could forge its own record.
 pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<(), Problem> {
     let Some(target) = target.filter(|target| *target != "-") else { return Ok(()) };
     let parent = Path::new(target).parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A directory that isn't there is told of when the file is opened.
+    // A missing directory is reported when the file is opened.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
     let workspace = spec.workspace.iter().filter(|_| spec.fs == FsMode::WorkspaceWrite);
     let writable =
         workspace.chain(spec.mounts.iter().filter(|mount| mount.access == Access::ReadWrite).map(|mount| &mount.host));
-    // The file itself may be mounted, and the directory it is in.
+    // The file itself may be mounted, or the directory that holds it.
     let places = [Some(parent), Path::new(target).canonicalize().ok()];
     for path in writable {
-        // One that can't be opened is told of when the sandbox is made.
+        // A mount that can't be opened is reported when the sandbox is created.
         let Ok(tree) = HostTree::open(path, Code::InvalidWorkspace, "workspace") else { continue };
         if places.iter().flatten().any(|place| tree.holds(place)) {
             return Err(Problem::new(

@@ -1,4 +1,4 @@
-//! `saggar test`: fixtures of runs, derived again. Nothing is executed, and no server is asked.
+//! `saggar test`: replays run fixtures. Nothing is executed, and no server is contacted.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,19 +7,19 @@ use clap::Args;
 
 use crate::outcome::OUR_FAILURE;
 
-/// No fixture is longer: a run's journal with every body in it.
+/// Maximum size of a fixture in bytes. It holds a run's journal with every body.
 const FIXTURE_LEN_MAX: u64 = 1 << 30;
 
-/// `saggar test`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 when nothing has changed; 1 when behaviour has; 125 when a file can't be read.")]
+#[command(
+    after_help = "Exit status: 0 if nothing has changed; 1 if behaviour has changed; 125 if a file can't be read."
+)]
 pub(crate) struct TestArguments {
-    /// Fixtures, as `saggar runs export` prints them
+    /// Fixture files, as printed by `saggar runs export`
     #[arg(value_name = "FIXTURE", required = true)]
     fixtures: Vec<PathBuf>,
 }
 
-/// Checks each, and says which have changed.
 pub(crate) fn main(arguments: &TestArguments) -> ExitCode {
     let mut worst = 0;
     for path in &arguments.fixtures {

@@ -1,14 +1,16 @@
-//! How a program's streams are joined to ours: one rule, for `saggar run` and `saggar sandbox exec`.
+//! How a program's streams are connected to ours. `saggar run` and `saggar sandbox exec` use the same rule.
 //!
 //! | our stdin | the program's |
 //! |---|---|
 //! | a pipe, a file, a socket | ours, passed through |
 //! | `/dev/null` | empty |
-//! | a terminal, and stdout and stderr are ones too | a terminal of its own; what acts on more than its screen is filtered |
-//! | a terminal, and output goes elsewhere | what is typed, line by line |
-//! | a terminal that is another job's now | empty |
+//! | a terminal, and so are stdout and stderr | its own terminal; sequences that act on more than the screen are
+//! filtered |
+//! | a terminal, but output goes elsewhere | typed lines |
+//! | a terminal whose foreground job is another | empty |
 //!
-//! `--tty` always makes a terminal, and passes everything. `--stdin` says where stdin comes from instead, and then no terminal is made by itself.
+//! `--tty` always creates a terminal and passes everything. `--stdin` sets the source of stdin; then a terminal is
+//! created only with `--tty`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -16,26 +18,24 @@ use std::io::IsTerminal;
 use rustix::fs::{FileType, major, minor};
 use rustix::termios::tcgetpgrp;
 
-/// What was asked for.
+/// The requested connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wish<'a> {
     /// `--stdin`.
     pub(crate) stdin: Option<&'a OsStr>,
     /// `--tty`.
     pub(crate) tty: bool,
-    /// Whether stdout is for a report, and not for what the program prints.
+    /// Whether stdout carries a report instead of the program's output.
     pub(crate) is_json: bool,
 }
 
-/// How they are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joint {
     pub(crate) stdin: Stdin,
-    /// A terminal of the program's own.
+    /// Set if the program gets its own terminal.
     pub(crate) terminal: Option<Terminal>,
 }
 
-/// Where stdin comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stdin {
     Empty,
@@ -46,18 +46,18 @@ pub(crate) enum Stdin {
 /// What a program may do to our terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terminal {
-    /// Use the screen: what a terminal gets by itself.
+    /// Use the screen. This is the default on a terminal.
     Screen,
-    /// Anything: asked for by name.
+    /// Anything. Only with `--tty`.
     Whole,
 }
 
 impl Joint {
-    /// Decides by the streams that this process has.
+    /// Decides from the streams of this process.
     pub(crate) fn of(wish: Wish<'_>) -> Self {
         let stdin = std::io::stdin();
         let has_terminal = stdin.is_terminal();
-        // A terminal that isn't our session's has no jobs.
+        // A terminal that doesn't control our session has no job control.
         let is_ours = tcgetpgrp(&stdin).map_or(true, |group| group == rustix::process::getpgrp());
         let outputs = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let ours = Ours {
@@ -75,7 +75,7 @@ impl Joint {
             Some(word) if word == "none" => Stdin::Empty,
             Some(word) if word == "-" => Stdin::Ours,
             Some(path) => Stdin::File(path.to_owned()),
-            // To read there would stop us, and nobody would watch the clock.
+            // Reading there would stop this process, and then nothing would enforce the deadline.
             None if is_waiting || ours.stdin_is_null => Stdin::Empty,
             None => Stdin::Ours,
         };
@@ -89,13 +89,13 @@ impl Joint {
     }
 }
 
-/// What our own streams are.
+/// The state of our own streams.
 #[derive(Clone, Copy, Debug)]
 struct Ours {
     stdin_is_terminal: bool,
-    /// Nothing comes from there, which is as good as an empty one and costs less.
+    /// `/dev/null` never yields input, so it is treated as empty, which is cheaper.
     stdin_is_null: bool,
-    /// Whether what is typed there is for us.
+    /// Whether our process group is in the foreground, so that typed input is for us.
     is_foreground: bool,
     outputs_are_terminals: bool,
 }

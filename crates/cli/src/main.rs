@@ -1,4 +1,4 @@
-//! The one binary: `saggar`.
+//! The `saggar` binary.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -26,7 +26,7 @@ static ALLOCATOR: saggar_sandbox::Allocator = saggar_sandbox::Allocator;
 
 fn main() -> ExitCode {
     end_with_a_panic();
-    // Helper modes come before anything else is set up.
+    // Helper modes run before anything else is set up.
     if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::KVM_TRIAL) {
         saggar_sandbox::measure_kvm();
         return ExitCode::SUCCESS;
@@ -64,8 +64,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A panic ends the process where it happens: nothing is unwound, no lock let go of, and nothing cleaned up that isn't what it is taken for.
-/// What is left is found by its record. The server alone lets some pass.
+/// A panic ends the process where it happens. Nothing is unwound, no lock is released, and no cleanup runs on state
+/// that may be inconsistent. The reaper finds leftovers by their records. Only the server recovers from some panics.
 fn end_with_a_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,5 @@
-//! Shell completions and manual pages, both made from the command line's own description, so that they can't disagree with it.
+//! Shell completions and manual pages, both generated from the command line's own description, so that they can't
+//! disagree with it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use crate::outcome::{OUR_FAILURE, problem_text};
     after_help = "Examples:\n  saggar completions bash > /etc/bash_completion.d/saggar\n  saggar completions zsh > ~/.zfunc/_saggar\n  saggar completions fish > ~/.config/fish/completions/saggar.fish"
 )]
 pub(crate) struct CompletionArguments {
-    /// The shell
+    /// Shell to generate for
     #[arg(value_name = "SHELL")]
     shell: clap_complete::Shell,
 }
@@ -23,7 +24,7 @@ pub(crate) struct CompletionArguments {
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  saggar man /usr/local/share/man/man1")]
 pub(crate) struct ManArguments {
-    /// An existing directory; one page per command is written to it
+    /// Existing directory; one page per command is written to it
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! What is said at the end: an exit status, a JSON object, or a few lines for people.
+//! What `saggar run` reports at the end: an exit status, a JSON object, or a few lines of text.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -8,9 +8,9 @@ use saggar_domain::{Code, Denial, DenialCode, ExecResult, ExecStatus, Problem};
 
 use crate::streams::{copy, write_all};
 
-/// Our own failure: bad arguments, or a sandbox that could not be made.
+/// Exit status of saggar's own failures: invalid arguments, or a sandbox that could not be created.
 pub(crate) const OUR_FAILURE: u8 = 125;
-/// How long a reader of our notes may stall, a terminal that is stopped for example.
+/// How long to wait for a stalled reader of the notes, such as a stopped terminal.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(crate) const TIMED_OUT: u8 = 124;
 pub(crate) const REFUSED: u8 = 126;
@@ -19,7 +19,6 @@ pub(crate) const CANCELLED: u8 = 130;
 pub(crate) const OUT_OF_MEMORY: u8 = 137;
 pub(crate) const SIGNAL_BASE: u8 = 128;
 
-/// The exit status for a result.
 pub(crate) fn exit_status(result: &ExecResult) -> u8 {
     let is_lost = result.error.as_ref().is_some_and(|error| error.code == Code::ChangesLost);
     match result.status {
@@ -37,26 +36,25 @@ pub(crate) fn exit_status(result: &ExecResult) -> u8 {
     }
 }
 
-/// Whether a program was there to do anything.
+/// Whether the program was started.
 pub(crate) fn has_run(status: ExecStatus) -> bool {
     !matches!(status, ExecStatus::Refused | ExecStatus::SetupFailed)
 }
 
-/// One object on one line.
 pub(crate) fn print_json(result: &ExecResult) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(result)?;
     line.push(b'\n');
     write_all(std::io::stdout().as_fd(), &line, None)
 }
 
-/// What a person has to know besides the program's own output. Silent when all went well. What this host doesn't enforce is told where it is
-/// news; it is always in the result, in the events and in `doctor`.
+/// Prints notes beside the program's own output; silent if all went well. Limits that this host doesn't enforce are
+/// mentioned only when `is_news`; the result, the events and `doctor` always list them.
 pub(crate) fn print_notes(result: &ExecResult, is_news: impl FnOnce(&str) -> bool) {
     let mut notes = String::new();
     if let Some(error) = &result.error {
         notes.push_str(&problem_text(error));
     }
-    // A program that did what it was to do needed no network: many only look for one.
+    // A program that succeeded needed no network; many programs only look for one.
     let has_succeeded = result.exit_code == Some(0);
     let is_told = |denial: &&Denial| denial.code != DenialCode::NetworkRefused || !has_succeeded;
     for denial in result.denials.iter().filter(|_| result.error.is_none()).filter(is_told) {
@@ -71,30 +69,29 @@ pub(crate) fn print_notes(result: &ExecResult, is_news: impl FnOnce(&str) -> boo
     if !result.unenforced.is_empty() {
         let names: Vec<&str> = result.unenforced.iter().map(|text| text.split(':').next().unwrap_or(text)).collect();
         let note = format!(
-            "saggar: default limits not enforced here: {} (said once; `saggar doctor` tells why, --strict refuses to start)\n",
+            "saggar: default limits not enforced here: {} (shown once; `saggar doctor` explains why, --strict refuses to start)\n",
             names.join(", ")
         );
         if is_news(&note) {
             notes.push_str(&note);
         }
     }
-    // Colours that a program left on must not hide what is said about it.
+    // Colours that a program left switched on must not hide the notes.
     let reset =
         if has_run(result.status) && !notes.is_empty() && std::io::stderr().is_terminal() { "\x1b[0m" } else { "" };
     let text = format!("{reset}{}", visible(&notes));
     if let Ok(stderr) = copy(std::io::stderr().as_fd()) {
-        // Nothing is left to do if even this can't be printed, or nobody reads it; the exit status tells too.
+        // If this can't be printed or read, there is nothing left to do; the exit status reports the result too.
         let _ = write_all(stderr.as_fd(), text.as_bytes(), Some(PATIENCE));
     }
 }
 
-/// A problem as people read it.
 pub(crate) fn problem_text(problem: &Problem) -> String {
     let help = if problem.help.is_empty() { String::new() } else { format!("  help: {}\n", problem.help) };
     visible(&format!("error: {} ({})\n{help}", problem.message, problem.code.as_str()))
 }
 
-/// Messages quote what others wrote: what would act on a terminal, or make text read as what it isn't, is shown instead of sent.
+/// Messages quote untrusted text. Characters that would act on a terminal or disguise text are escaped.
 pub(crate) fn visible(text: &str) -> String {
     let is_hazard = |character: char| {
         (character.is_control() && character != '\n')

@@ -1,4 +1,4 @@
-//! `saggar probe`: the conformance suite, run here and now, for people, for programs or as a page to keep.
+//! `saggar probe`: runs the conformance suite on this host and reports as text, JSON lines or a page.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::args::ProbeArguments;
 use crate::outcome::{OUR_FAILURE, problem_text};
 
 const SOMETHING_FAILED: u8 = 1;
-/// Reasons shown of one failing case; `--json` and `--report` have all of them.
+/// Number of reasons shown for a failing case; `--json` and `--report` have all of them.
 const REASONS_SHOWN: usize = 8;
 
-/// Probes, tells, and says whether everything held.
+/// Runs the probe, prints the results, and returns whether every case held.
 pub(crate) fn main(arguments: &ProbeArguments) -> ExitCode {
     match run(arguments) {
         Ok(true) => ExitCode::SUCCESS,
@@ -39,8 +39,8 @@ fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
         if rustix::process::geteuid().is_root() && !arguments.as_root {
             return Err(Problem::new(
                 Code::InvalidValue,
-                "through another runtime as root, whatever that doesn't hold back is done to this host by root",
-                "run it as an ordinary user; or, on a host that may be harmed, add --as-root",
+                "with --via as root, attempts that the other runtime doesn't block run as root on this host",
+                "run it as an ordinary user; or, on a disposable host, add --as-root",
             ));
         }
         let via = Via { command: command.clone(), cases: arguments.cases.clone() };
@@ -87,15 +87,16 @@ fn heading(summary: &Summary) -> String {
     )
 }
 
-/// Whom a probe is about.
+/// The runtime that is probed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Saggar,
-    /// Another runtime: what gets through is for its makers' claims to judge, and half of the cases say nothing about it.
+    /// Another runtime. Its makers' claims decide whether an escape matters, and half of the cases say nothing about
+    /// it.
     Another,
 }
 
-/// Failures first, with what they would mean; then what doesn't apply; then what is known not to hold; then the count.
+/// Failures first, with their consequences; then cases that don't apply; then documented gaps; then the counts.
 fn told(results: &[CaseResult], heading: &str, subject: Subject) -> String {
     let mut text = heading.to_owned();
     let of = |verdict: Verdict| results.iter().filter(move |result| result.verdict == verdict);
@@ -118,7 +119,7 @@ fn told(results: &[CaseResult], heading: &str, subject: Subject) -> String {
     }
     for result in of(Verdict::Documented) {
         let page = result.documented.as_deref().unwrap_or("THREAT_MODEL.md");
-        text.push_str(&format!("\ndocumented {} {}\n  not stopped, as {page} says\n", result.id, result.title));
+        text.push_str(&format!("\ndocumented {} {}\n  not stopped; documented in {page}\n", result.id, result.title));
     }
     let count = |verdict| of(verdict).count();
     let (pass, fail, not) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotApplicable));
@@ -128,12 +129,12 @@ fn told(results: &[CaseResult], heading: &str, subject: Subject) -> String {
     };
     text.push_str(&format!("\n{pass} passed, {documented}{fail} failed, {not} not applicable\n"));
     if subject == Subject::Another && not > 0 {
-        text.push_str("  help: --json says why a case does not apply to another runtime; conformance/peers.toml says what some of them claim\n");
+        text.push_str("  help: --json shows why a case does not apply to another runtime; conformance/peers.toml lists what some runtimes claim\n");
     }
     text
 }
 
-/// A page or an object, by the file's name.
+/// Writes Markdown or JSON, depending on the file's extension.
 fn write_report(path: &Path, summary: &Summary) -> Result<(), Problem> {
     let fail = |why: String, help: &str| {
         Problem::new(Code::Stream, format!("the report {path:?} can't be written: {why}"), help)
@@ -141,7 +142,12 @@ fn write_report(path: &Path, summary: &Summary) -> Result<(), Problem> {
     let bytes = match path.extension().and_then(|extension| extension.to_str()) {
         Some("md") => markdown(summary).into_bytes(),
         Some("json") => serde_json::to_vec_pretty(summary).map_err(|error| fail(error.to_string(), "report this"))?,
-        _ => return Err(fail("its name says no format".to_owned(), "name it .md or .json")),
+        _ => {
+            return Err(fail(
+                "its extension is neither .md nor .json".to_owned(),
+                "give the file the extension .md or .json",
+            ));
+        }
     };
     std::fs::write(path, bytes)
         .map_err(|error| fail(error.kind().to_string(), "name a file in a directory that exists"))

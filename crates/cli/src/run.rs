@@ -16,11 +16,11 @@ use crate::outcome::{OUR_FAILURE, exit_status, has_run, print_json, print_notes,
 use crate::terminal::{self, HandedOver};
 use crate::{spec_file, streams};
 
-/// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH tells of a new size. While SIGTTIN and SIGTTOU are blocked, a terminal that is another
-/// job's refuses us instead of stopping us: someone has to watch the clock.
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH reports a new terminal size. While SIGTTIN and SIGTTOU are
+/// blocked, a terminal that belongs to another job returns an error instead of stopping us, so the deadline stays
+/// enforced.
 const SIGNALS: &[i32] = &[1, 2, 3, 15, 21, 22, 28];
 
-/// Runs it, prints, and says how it ended.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     let start = Instant::now();
     let ids = match Ids::generate() {
@@ -32,16 +32,17 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     };
     let is_json = arguments.json;
     let data_dir = arguments.data_dir.clone();
-    // Before anything else: until everything is cleaned up a signal cancels, and never leaves anything half-made.
+    // Block signals first: until cleanup is complete, a signal only cancels, and never leaves anything half-made.
     let signals = Signals::block(SIGNALS);
     let result = execute(arguments, ids, start, signals.as_ref().map_err(std::io::Error::to_string));
     if let Ok(signals) = signals {
-        // One that came after the end has nothing left to cancel. From here on they end us as usual, should printing hang.
+        // A signal that arrived after the end has nothing left to cancel. From here on signals have their default
+        // action, in case printing hangs.
         while let Ok(Some(_)) = signals.next() {}
     }
     let printed = if is_json { print_json(&result) } else { Ok(()) };
     if !is_json {
-        // Without a data directory nothing is remembered, and all of it is news.
+        // Without a data directory nothing is remembered, so every note counts as new.
         print_notes(&result, |note| DataDirectory::open(data_dir.as_deref()).map_or(true, |data| data.is_news(note)));
     }
     match printed {
@@ -50,14 +51,14 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     }
 }
 
-/// A command line that can't be read, told to a program.
+/// Reports an invalid command line as JSON.
 pub(crate) fn misused(complaint: &str) -> ExitCode {
     let first = complaint.split("\n\n").next().unwrap_or(complaint).trim_start_matches("error: ").trim_end();
     let problem = Problem::new(Code::InvalidValue, first.replace('\n', " "), "see `saggar run --help`");
     let shape = Shape { tier: Tier::Namespace, fs: FsMode::ReadOnly, network: NetworkMode::None, policy_hash: None };
     if let Ok(ids) = Ids::generate() {
         let report = Report::not_started(ExecStatus::SetupFailed, problem);
-        // The exit status says the same if this can't be printed.
+        // If this can't be printed, the exit status reports the same.
         let _ = print_json(&shape.result(&ids, report, Instant::now()));
     }
     ExitCode::from(OUR_FAILURE)
@@ -66,7 +67,7 @@ pub(crate) fn misused(complaint: &str) -> ExitCode {
 fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&Signals, String>) -> ExecResult {
     let spec = spec_file::resolve(&arguments);
     let shape = Shape::of(spec.as_ref().ok(), &arguments);
-    // Looked at before it is opened: opening makes the file.
+    // Check before opening, because opening creates the file.
     let is_out_of_reach = spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach(arguments.events.as_deref(), spec));
     let log =
         is_out_of_reach.and_then(|()| EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start));
@@ -125,7 +126,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
     result
 }
 
-/// What a result says of the boundary, also when there never was one.
+/// What a result says about the boundary, even if no sandbox was created.
 struct Shape {
     tier: Tier,
     fs: FsMode,

@@ -1,4 +1,4 @@
-//! `saggar serve`, and the commands that care for its data: `saggar backup` and `saggar restore`.
+//! `saggar serve` and `saggar worker`, and the commands for the server's data: `saggar backup` and `saggar restore`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,27 +10,25 @@ use saggar_server::{BackupError, Config, ServeError};
 use crate::outcome::{OUR_FAILURE, problem_text};
 use crate::settings::{DataFlags, SettingFlags, refused};
 
-/// Stacks of worker threads: handlers are flat, and what is deep is on the heap.
+/// Stack size of worker threads, in bytes. Handlers nest little, and large values are on the heap.
 const STACK_BYTES: usize = 1 << 20;
 
-/// `saggar serve`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 when it was told to stop, 125 when it could not start.")]
+#[command(after_help = "Exit status: 0 after a requested stop, 125 if it could not start.")]
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     settings: SettingFlags,
 }
 
-/// `saggar backup` and `saggar restore`.
 #[derive(Args, Debug)]
 pub(crate) struct CopyArguments {
-    /// The backup
+    /// Path of the backup file
     file: PathBuf,
     #[command(flatten)]
     data: DataFlags,
 }
 
-/// Serves until told to stop.
+/// Serves until a signal stops it.
 pub(crate) fn main(arguments: &ServeArguments) -> ExitCode {
     let config = match arguments.settings.load() {
         Ok(config) => config,
@@ -44,7 +42,7 @@ pub(crate) fn main(arguments: &ServeArguments) -> ExitCode {
     }
 }
 
-/// Drives runs beside a server until told to stop.
+/// Runs a worker until a signal stops it.
 pub(crate) fn worker(arguments: &ServeArguments) -> ExitCode {
     let config = match arguments.settings.load() {
         Ok(config) => config,
@@ -65,7 +63,7 @@ fn run<F: Future<Output = Result<(), ServeError>>>(
         Problem::new(
             Code::SetupFailed,
             format!("the server can't start: {error}"),
-            "look at the limits of this process",
+            "check the resource limits of this process",
         )
     };
     raise_descriptors();
@@ -77,28 +75,28 @@ fn run<F: Future<Output = Result<(), ServeError>>>(
         .build()
         .map_err(system)?;
     let outcome = runtime.block_on(main(config, program));
-    // Every sandbox and everything acknowledged is safe by now; what still runs here is not waited for.
+    // All sandboxes and acknowledged writes are safe by now, so remaining tasks are not awaited.
     runtime.shutdown_background();
     outcome.map_err(|error| Problem::new(Code::SetupFailed, error.to_string(), error.help()))
 }
 
-/// As many open files as we may have: each sandbox and each connection takes some.
+/// Raises the limit of open files to the maximum: each sandbox and each connection uses some.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // With fewer it works too, for fewer.
+    // With a lower limit the server still works, for fewer clients.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Copies the store of a data directory to a file, whether or not a server runs.
+/// Backs up the store of a data directory to a file, whether or not a server runs.
 pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
     copy(arguments, |config, file| {
         saggar_server::backup(&config.data_directory, file, std::time::SystemTime::now().into())?;
         let beside = saggar_server::files_beside_the_store(&config.data_directory);
         if !beside.is_empty() {
             eprintln!(
-                "saggar: the backup does not hold {}: copy them beside it with mode 0600, or signed addresses, access tokens and the pinned certificate are worth nothing after a restore",
+                "saggar: the backup does not hold {}: copy them separately with mode 0600; without them, signed URLs, access tokens and the pinned certificate become invalid after a restore",
                 beside.join(", ")
             );
         }
@@ -106,7 +104,7 @@ pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
     })
 }
 
-/// Makes a backup the store of a data directory that has none.
+/// Restores a backup into a data directory that has no store.
 pub(crate) fn restore(arguments: &CopyArguments) -> ExitCode {
     copy(arguments, |config, file| saggar_server::restore(file, &config.data_directory))
 }

@@ -1,6 +1,7 @@
-//! Settings of the server on the command line, and `saggar config show`.
+//! The server's settings on the command line, and `saggar config show`.
 //!
-//! Flags come from the server's own table of settings, so that a setting has the same name and the same words everywhere.
+//! Flags are generated from the server's table of settings, so that a setting has the same name and description
+//! everywhere.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,14 +14,14 @@ use saggar_server::{Config, ConfigError, Given, Shown};
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
 use crate::remote::{aligned, terminal_width};
 
-/// The variable that names the file, beside `--config`.
+/// Environment variable for the path of the settings file, in addition to `--config`.
 const FILE_VARIABLE: &str = "SAGGAR_CONFIG";
-/// No file of settings is longer.
+/// Maximum size of a settings file, in bytes.
 const CONFIG_LEN_MAX: u64 = 1 << 20;
-/// Settings that are paths, which are meant from where the command is given.
+/// Settings that are paths. Relative ones are resolved against the current directory.
 const PATHS: &[&str] = &["data_dir", "tls_certificate", "tls_key"];
 
-/// Settings that were given as flags.
+/// Settings given as flags.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingFlags {
     file: Option<PathBuf>,
@@ -31,7 +32,7 @@ impl Args for SettingFlags {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config").long("config").value_name("FILE").value_parser(clap::value_parser!(PathBuf));
         let mut command =
-            command.arg(file.help("Read settings from a TOML file; the environment and flags come before it"));
+            command.arg(file.help("Read settings from a TOML file; the environment and flags take precedence"));
         for (name, what) in saggar_server::names() {
             let flag = name.replace('_', "-");
             let what = sentence(what);
@@ -64,7 +65,7 @@ impl FromArgMatches for SettingFlags {
 }
 
 impl SettingFlags {
-    /// Everything that was given, read.
+    /// Loads the settings from all sources.
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         let wrong = |problem: Problem| ConfigError { what: problem.message, help: problem.help };
         let variable = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
@@ -94,42 +95,40 @@ impl SettingFlags {
     }
 }
 
-/// As help has it: with a capital.
+/// Capitalised, as help text is.
 fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
-/// Where a server's data is, for commands that touch nothing else of it.
+/// The server's data directory, for commands that need no other setting.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DataFlags {
-    /// Read settings from a TOML file; the environment and flags come before it
+    /// Read settings from a TOML file; the environment and flags take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The data directory of the server
+    /// The server's data directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
 }
 
 impl DataFlags {
-    /// Everything that was given, read.
+    /// Loads the settings from all sources.
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         let values = self.data_dir.iter().map(|path| ("data_dir".to_owned(), path.clone())).collect();
         SettingFlags { file: self.config.clone(), values }.load()
     }
 }
 
-/// `saggar config show`.
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArguments {
     #[command(subcommand)]
     pub(crate) command: ConfigCommand,
 }
 
-/// What to do with settings.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
-    /// Say every value that holds, and where it came from
+    /// Show every effective setting and its source
     Show {
         /// Print one JSON object
         #[arg(long)]
@@ -139,7 +138,6 @@ pub(crate) enum ConfigCommand {
     },
 }
 
-/// Shows what holds.
 pub(crate) fn main(arguments: ConfigArguments) -> ExitCode {
     let ConfigCommand::Show { json, settings } = arguments.command;
     let config = match settings.load() {
@@ -161,7 +159,7 @@ pub(crate) fn main(arguments: ConfigArguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says why settings can't be used.
+/// Prints why the settings can't be used.
 pub(crate) fn refused(error: &ConfigError) -> ExitCode {
     let problem = Problem::new(saggar_domain::Code::InvalidValue, error.what.clone(), error.help.clone());
     eprint!("{}", problem_text(&problem));

@@ -1,4 +1,4 @@
-//! Reading a spec from a file, and joining it with the command line.
+//! Reads a spec from a file and merges it with the command line.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use saggar_sandbox::{HostTree, held_for};
 
 use crate::args::RunArguments;
 
-/// No spec is longer.
+/// Maximum size of a spec file, in bytes.
 const SPEC_LEN_MAX: u64 = 1 << 20;
 
 /// The effective spec of a command line.
@@ -19,17 +19,17 @@ pub(crate) fn resolve(arguments: &RunArguments) -> Result<Spec, Problem> {
     Spec::resolve(draft)
 }
 
-/// Who can write the spec file decides what the next sandbox may do: what it describes must not be able to.
+/// Write access to the spec file decides what the next sandbox may do, so the sandbox it describes must not have it.
 fn protect(path: &Path, draft: &mut Draft) -> Result<(), Problem> {
     for mount in draft.mounts.iter().filter(|mount| mount.access == Access::ReadWrite) {
-        // One that can't be opened is told of when the sandbox is made.
+        // A mount that can't be opened is reported when the sandbox is created.
         let Ok(tree) = HostTree::open(&mount.host, Code::InvalidMount, "mount source") else { continue };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if [path, parent].iter().filter_map(|place| place.canonicalize().ok()).any(|place| tree.holds(&place)) {
             return Err(Problem::new(
                 Code::Contradiction,
                 format!("the spec file {:?} is in a mount that the sandbox can write", path.display().to_string()),
-                "keep it outside of writable mounts",
+                "move it outside of writable mounts",
             ));
         }
     }
@@ -78,11 +78,11 @@ fn read(path: &Path) -> Result<Draft, Problem> {
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
     let text =
         saggar_server::read_given_text(path, SPEC_LEN_MAX).map_err(|error| fail(error.to_string(), error.help()))?;
-    const HELP: &str = "see README.md for the fields; unknown ones are errors";
+    const HELP: &str = "see docs/spec.md for the fields; unknown ones are errors";
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(&text)
             .map_err(|error| fail(format!("is not a spec: {}", error.to_string().trim_end()), HELP)),
         Some("json") => serde_json::from_str(&text).map_err(|error| fail(format!("is not a spec: {error}"), HELP)),
-        _ => Err(fail("is neither .toml nor .json".to_owned(), "name it for the format it is in")),
+        _ => Err(fail("is neither .toml nor .json".to_owned(), "use the extension .toml or .json")),
     }
 }

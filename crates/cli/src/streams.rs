@@ -38,7 +38,7 @@ pub(crate) fn open(is_json: bool, joint: &Joint, spec: &Spec) -> Result<Streams,
     })
 }
 
-/// What is taken out of output for a terminal of ours.
+/// The filter for output to our terminal; `None` if everything passes.
 pub(crate) fn filter(terminal: Option<Terminal>) -> Option<EscapeFilter> {
     match terminal {
         None => Some(EscapeFilter::default()),
@@ -55,8 +55,8 @@ fn stdin(stdin: &Stdin, spec: &Spec) -> Result<Option<OwnedFd>, Problem> {
     }
 }
 
-/// A pipe on stdin, opened anew so that it can be non-blocking for us alone: another reader of the same pipe may take what was there for us, and
-/// a read that waits for more would be deaf to deadlines and signals.
+/// Reopens a pipe on stdin, so that it can be non-blocking for us alone. Another reader of the same pipe may take the
+/// data first, and then a blocking read would delay deadlines and signals.
 fn own_pipe() -> Option<OwnedFd> {
     let stdin = std::io::stdin();
     let is_pipe = fstat(&stdin).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
@@ -64,8 +64,8 @@ fn own_pipe() -> Option<OwnedFd> {
     is_pipe.then(|| rustix::fs::open("/proc/self/fd/0", flags, Mode::empty()).ok()).flatten()
 }
 
-/// A stdin file must be a regular one, in the working directory, the workspace or a mount: somewhere the user has pointed at
-/// already. Whatever else is to be read can be piped in, by a shell that has the right to.
+/// A stdin file must be a regular file in the working directory, the workspace or a mount: a place that the user has
+/// already named. Anything else can be piped in by a shell that may read it.
 fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
     let fail = |why: &str| {
         Problem::new(
@@ -83,21 +83,22 @@ fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
             .into_iter()
             .any(|path| HostTree::open(path, Code::InvalidStdin, "directory").is_ok_and(|tree| tree.holds(&resolved)));
     if !is_allowed {
-        return Err(fail("is outside of what was allowed"));
+        return Err(fail("is outside of the allowed directories"));
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let fd = openat2(CWD, &resolved, flags, Mode::empty(), resolve)
         .map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
-    let stat = fstat(&fd).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
+    let stat = fstat(&fd).map_err(|errno| fail(&format!("can't be examined: {errno}")))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(fd),
         _ => Err(fail("is not a regular file")),
     }
 }
 
-/// A descriptor of our own for one of the three streams. A terminal is opened anew, so that it can be non-blocking for us alone: it polls
-/// writable when it has room for a single byte, and a longer write would then sleep, deaf to deadlines and signals.
+/// Our own descriptor for one of the three streams. A terminal is reopened, so that it can be non-blocking for us
+/// alone: it polls writable as soon as it has room for one byte, and a longer blocking write would delay deadlines
+/// and signals.
 pub(crate) fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
     if rustix::termios::isatty(fd) {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -115,9 +116,9 @@ pub(crate) fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
     })
 }
 
-/// Writes everything, waiting for the reader as long as `patience` says each time, or without end.
+/// Writes everything. Each wait for the reader lasts at most `patience`; without one, it waits forever.
 pub(crate) fn write_all(out: BorrowedFd<'_>, bytes: &[u8], patience: Option<Timespec>) -> std::io::Result<()> {
-    // A pipe that polls writable takes this much without blocking.
+    // A pipe that polls writable accepts this much without blocking.
     const PIECE: usize = 4096;
     let mut rest = bytes;
     while !rest.is_empty() {

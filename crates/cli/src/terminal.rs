@@ -1,8 +1,8 @@
-//! The operator's terminal, in raw mode while a program has it, and put back afterwards.
+//! The operator's terminal: in raw mode while a program uses it, and restored afterwards.
 //!
-//! A program that has the screen may switch on the mouse or hide the cursor; with `--tty` it speaks to the terminal itself, and may also ask a
-//! question that the terminal answers by typing. Afterwards the modes are put back, as far as that can be said in general, and what was
-//! typed and not read is dropped.
+//! A program that uses the screen may enable mouse reports or hide the cursor. With `--tty` it talks to the terminal
+//! directly and may also send queries, which the terminal answers as typed input. Afterwards the modes are reset as
+//! far as that is possible in general, and unread input is dropped.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,38 +14,37 @@ use saggar_sandbox::TerminalSize;
 use crate::joint::Terminal;
 use crate::streams;
 
-/// What a program gets when we have no terminal ourselves.
+/// Size of the program's terminal when we have none ourselves.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
-/// Names of terminals are short.
+/// Maximum length of `TERM`.
 const NAME_LEN_MAX: usize = 64;
 
-/// Ends whatever string was begun; leaves the other screen, without moving the cursor as 1049 would; margins, character sets, keys, cursor
-/// and text as usual; no reports of mouse and focus, no pasting in brackets, no other keyboard; the usual colours. All of it is nothing to a
-/// terminal that is as usual already.
+/// Ends an unfinished control string. Leaves the alternate screen, without moving the cursor as 1049 would. Resets
+/// margins, character sets, key modes, cursor and text attributes, mouse and focus reports, bracketed paste, keyboard
+/// protocols and the palette. On a terminal in its default state all of this has no effect.
 const RESET: &[u8] = b"\x1b\\\x1b[?1047l\x1b[!p\x1b[?9;1000;1001;1002;1003;1004;1005;1006;1015;1016l\x1b[?2004;2026l\x1b[?1;5l\x1b[?7;25h\x1b[>4m\x1b[=0u\x1b>\x1b(B\x0f\x1b[0m\x1b]104\x07\x1b]110\x07\x1b]111\x07\x1b]112\x07";
-/// The same for a terminal whose program could only use the screen: no colours of the palette to put back, and no keyboard.
+/// The same for a program that could only use the screen: it can't have changed the palette or the keyboard protocol.
 const RESET_SCREEN: &[u8] = b"\x1b[?1047l\x1b[!p\x1b[?1000;1002;1003;1004;1006;1015l\x1b[?2004;2026l\x1b[?1;5l\x1b[?7;25h\x1b[4l\x1b>\x1b(B\x0f\x1b[0m";
-/// How long a terminal that nobody reads is waited for.
+/// How long to wait for a terminal that isn't being read.
 const RESET_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// A program has the terminal for as long as this lives.
+/// While this value lives, a program has the terminal.
 pub(crate) struct HandedOver {
-    /// Where its keys come from, in raw mode, with what it was before.
+    /// The source of its input, in raw mode, with the mode to restore.
     keyboard: Option<(OwnedFd, Termios)>,
-    /// Where its output goes.
     screen: Option<OwnedFd>,
     kind: Terminal,
 }
 
 impl HandedOver {
-    /// Hands over stdin and stdout, as far as they are terminals.
+    /// Hands over stdin and stdout, if they are terminals.
     pub(crate) fn begin(kind: Terminal) -> Self {
         let stdout = std::io::stdout();
         let screen = if stdout.is_terminal() { streams::copy(stdout.as_fd()).ok() } else { None };
         Self { keyboard: raw_stdin(), screen, kind }
     }
 
-    /// No program has had it: there is nothing on the screen to put back.
+    /// No program used the terminal, so there is nothing to reset.
     pub(crate) fn was_not_used(&mut self) {
         self.screen = None;
     }
@@ -71,11 +70,11 @@ impl Drop for HandedOver {
                 Terminal::Screen => RESET_SCREEN,
                 Terminal::Whole => RESET,
             };
-            // A terminal that went away, or that nobody reads, is not put back.
+            // A terminal that is gone, or isn't being read, can't be reset.
             let _ = streams::write_all(screen.as_fd(), reset, Some(RESET_PATIENCE));
         }
         if let Some((terminal, before)) = &self.keyboard {
-            // Before it echoes again. TCSAFLUSH would wait for whoever reads the screen.
+            // Drop unread input before echo is on again. TCSAFLUSH would wait for the output to be read.
             let _ = tcflush(terminal, QueueSelector::IFlush);
             // As above.
             let _ = tcsetattr(terminal, OptionalActions::Now, before);
@@ -83,7 +82,7 @@ impl Drop for HandedOver {
     }
 }
 
-/// The size of our terminal, or a usual one.
+/// The size of our terminal, or a common default.
 pub(crate) fn size() -> TerminalSize {
     match tcgetwinsize(std::io::stdin()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => TerminalSize { rows: size.ws_row, cols: size.ws_col },
@@ -91,7 +90,7 @@ pub(crate) fn size() -> TerminalSize {
     }
 }
 
-/// The kind of our terminal, if its name is an ordinary one.
+/// The value of `TERM`, if it is a plain name.
 pub(crate) fn name() -> String {
     let is_plain = |name: &String| {
         !name.is_empty()

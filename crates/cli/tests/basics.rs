@@ -1,4 +1,4 @@
-//! What a user meets first: a program runs, its streams and exit status are its own, and nothing stays.
+//! Basics: a program runs with its own streams and exit status, and nothing is left over.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod harness;
@@ -25,7 +25,7 @@ fn completions_and_manual_pages_come_from_the_command_line_itself() {
     for shell in ["bash", "zsh", "fish"] {
         let done = finish(place.command(["completions", shell]).spawn().unwrap());
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{shell}");
-        // A flag of a command whose arguments are described only when they are needed.
+        // A flag of a command whose arguments are described lazily.
         assert!(done.stdout.contains("http-allowed") && done.stdout.contains("workspace"), "{shell}");
     }
     let pages = place.path("man");
@@ -51,7 +51,7 @@ fn the_first_word_that_is_no_flag_is_the_program_and_all_after_it_its_own() {
     assert_eq!(run(&["/bin/echo", "a", "--json", "-n", "--", "b"]), said("a --json -n -- b\n"));
     assert_eq!(run(&["--env", "A=1", "sh", "-c", "echo $A \"$@\"", "sh", "--memory", "x"]), said("1 --memory x\n"));
     assert_eq!(run(&["--", "/bin/echo", "--", "a"]), said("-- a\n"));
-    // A flag that isn't ours is no program.
+    // An unknown flag is not taken for a program.
     assert_eq!(run(&["--no-such-flag", "/bin/echo"]), (Some(125), String::new()));
     assert_eq!(run(&["--", "--no-such-program"]).0, Some(127));
 }

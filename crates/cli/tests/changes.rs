@@ -1,4 +1,5 @@
-//! `saggar changes`: what a scratch sandbox did is listed, shown, applied or dropped, and nothing else happens to the host.
+//! `saggar changes`: a scratch sandbox's changes are listed, shown, applied or dropped, and nothing else on the host
+//! changes.
 
 mod harness;
 
@@ -12,7 +13,7 @@ fn changes(place: &Place, arguments: &[&str]) -> Done {
     finish(place.command([&["changes"], arguments].concat()).spawn().expect("the binary was built"))
 }
 
-/// Runs a script in a scratch workspace and gives the sandbox's id.
+/// Runs a script in a scratch workspace and returns the sandbox's id.
 fn scratch(place: &Place, script: &str) -> String {
     let workspace = show(&place.workspace());
     let result = place.json(&["--workspace", &workspace, "--fs", "scratch"], &["/bin/sh", "-c", script]);
@@ -119,7 +120,8 @@ fn a_change_of_the_hosts_while_the_sandbox_ran_is_told_and_refused() {
     while !std::fs::read_to_string(place.path("events")).unwrap_or_default().contains("\"type\":\"start\"") {
         assert!(child.try_wait().expect("our own child").is_none(), "it ended early");
     }
-    // Files are stamped by a clock that ticks every few milliseconds: until it has, a change looks as old as the sandbox.
+    // File timestamps come from a clock that ticks every few milliseconds: until the next tick, a change looks as old
+    // as the sandbox.
     let text = place.workspace().join("text");
     let before = std::fs::metadata(place.path("events")).expect("ours");
     loop {
@@ -244,7 +246,7 @@ fn an_ordinary_user_has_scratch_on_a_directory_of_another_group() {
     let place = Place::new();
     place.write("workspace/file", "before");
     place.write("workspace/another", "before");
-    // Where this binary lies an ordinary user may have no way to.
+    // An ordinary user may not be able to reach the build directory.
     let saggar = place.path("saggar");
     std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).expect("there is room");
     std::fs::create_dir(place.path("data")).expect("ours");
@@ -253,7 +255,7 @@ fn an_ordinary_user_has_scratch_on_a_directory_of_another_group() {
     {
         lchown(place.path(path), Some(NOBODY), Some(group)).expect("we are root");
     }
-    // The kernel can't copy a file whose group has no number inside, so that one stays as it is.
+    // The kernel can't copy a file whose group is not mapped inside, so that one stays unchanged.
     let mut command = std::process::Command::new(&saggar);
     command.args(["run", "--fs", "scratch", "--workspace", &show(&place.workspace())]);
     command.args([

@@ -1,4 +1,4 @@
-//! `saggar probe` itself: nothing fails as root or as an ordinary user, and what doesn't apply is explained.
+//! `saggar probe` itself: no case fails as root or as an ordinary user, and cases that don't apply are explained.
 
 mod harness;
 
@@ -14,7 +14,7 @@ fn lines(stdout: &[u8]) -> Vec<Value> {
     String::from_utf8_lossy(stdout).lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
 }
 
-/// Every case passes or is explained, and enough of them passed for that to mean something.
+/// Every case passes or is explained, and enough of them passed to be meaningful.
 fn check_results(output: &std::process::Output, passed_min: usize) {
     let results = lines(&output.stdout);
     let of = |verdict: &str| results.iter().filter(|result| result["verdict"] == verdict).collect::<Vec<_>>();
@@ -116,7 +116,7 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
     for (arguments, said) in [
         (&["--case", "F99"][..], "there is no case \"F99\""),
         (&["--case", "F99"], "F02"),
-        (&["--tier", "vm"], "the tier vm can't be probed here"),
+        (&["--tier", "vm"], "tier vm can't be probed here"),
         (&["--case", "F19", "--report", "/nonexistent/report.md"], "can't be written"),
         (&["--via", "env true", "--as-root"], "no place for the attempt"),
         (&["--via", "env {}", "--case", "NS12b"], "by root"),
@@ -137,7 +137,7 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
     }
 }
 
-/// In a mount namespace of its own, so that what is on this host stays out of it.
+/// Runs in its own mount namespace, isolated from this host's data directory.
 #[test]
 fn the_default_data_directory_is_no_hole() {
     if !is_root() {
@@ -152,8 +152,8 @@ fn the_default_data_directory_is_no_hole() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// What bubblewrap stops is seen to hold, what it leaves to its caller (descriptors) is seen to be open, and what only Saggar can be
-/// asked for is told as such.
+/// Attempts that bubblewrap blocks hold; those that it leaves to its caller (descriptors) are open; those that only
+/// apply to Saggar are reported as such.
 #[test]
 fn another_runtime_can_be_probed() {
     let place = Place::new();

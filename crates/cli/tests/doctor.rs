@@ -1,4 +1,4 @@
-//! `saggar doctor`: the shape of its answer, and that it says no where the answer is no.
+//! `saggar doctor`: the shape of its output, and that it reports what is unavailable.
 
 mod harness;
 
@@ -9,7 +9,7 @@ fn doctor(place: &Place) -> Done {
     finish(place.command(["doctor", "--json"]).spawn().expect("the binary was built"))
 }
 
-/// The status of one entry, and its reason for the message of a failed assertion.
+/// The status of one entry, with its reason for a failed assertion's message.
 fn status(answer: &Value, kind: &str, name: &str) -> (String, String) {
     let entries = answer[kind].as_array().unwrap_or_else(|| panic!("{kind} is an array: {answer}"));
     let entry =
@@ -140,7 +140,7 @@ fn what_a_killed_predecessor_left_is_shown_once() {
     let mut child = place.spawn(&["--events", "events", "--workspace", "workspace"], &["/bin/sleep", "1000"]);
     let events = place.path("events");
     let mut sandbox = String::new();
-    // Bounded: the record is there within milliseconds, and each turn makes a start of its own.
+    // Bounded: the record exists within milliseconds, and each iteration starts a process.
     for _ in 0..200 {
         let text = std::fs::read_to_string(&events).unwrap_or_default();
         if let Some(line) = text.lines().find(|line| line.contains("\"type\":\"start\"")) {
@@ -199,13 +199,13 @@ fn what_a_killed_doctor_left_is_gone_after_the_next_start() {
         assert!(std::time::Instant::now() < deadline, "it never began");
         std::thread::yield_now();
     }
-    // While it lives, its workspace is left alone.
+    // While the doctor lives, its workspace is left alone.
     assert_eq!(place.run(&[], &["/bin/true"]).code, 0);
     assert_eq!(trials(&place).len(), 1, "a live one's was removed");
     child.kill().expect("it runs");
     child.wait().expect("our own child");
     let [trial] = &trials(&place)[..] else { panic!("it ended by itself") };
-    // A child it was just making holds the workspace too, until it is dead as well.
+    // A child that it was creating holds the workspace too, until that is dead as well.
     let held = std::fs::File::open(place.path("data").join(trial)).expect("ours");
     while rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         assert!(std::time::Instant::now() < deadline, "something of it lives on");

@@ -1,4 +1,4 @@
-//! The private root, the three modes of a workspace, mounts, and who owns what on either side.
+//! The private root, the three workspace modes, mounts, and file ownership on both sides.
 
 mod harness;
 
@@ -10,10 +10,10 @@ use harness::tree::{names, tree};
 use harness::{Place, is_root, not_here, show};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
 
-/// An owner who is neither root nor anyone real.
+/// An owner that is neither root nor a real user.
 const OWNER: (u32, u32) = (12_345, 23_456);
 
-/// Every way to change a workspace that holds `file` and `directory/inner`.
+/// Every way to change a workspace that contains `file` and `directory/inner`.
 const CHANGES: &[&str] = &[
     "write('/workspace/new')",
     "write('/workspace/file', os.O_APPEND)",
@@ -99,7 +99,7 @@ fn root_of_a_sandbox_writes_all_of_its_private_root_and_nothing_that_is_the_host
         "os.chmod('/etc/passwd', 0o600)",
     ];
     check_all(&place, &flags, &allowed, "ok|None");
-    // Where the host has them: what is too much to copy for each sandbox is copied when it is written.
+    // If the host has them: directories too large to copy for each sandbox are copy-on-write.
     for directory in ["/etc/alternatives", "/etc/ssl/certs", "/etc/fonts"] {
         if Path::new(directory).is_dir() {
             check(&place, &flags, &[(&format!("write('{directory}/new')"), "ok")]);
@@ -233,7 +233,7 @@ fn a_scratch_workspace_takes_every_change_and_keeps_the_host_as_it_was() {
         let before = tree(&place.workspace());
         let workspace = show(&place.workspace());
         let flags = ["--workspace", &workspace, "--fs", "scratch", "--user", user];
-        // Unnamed files came to overlayfs with Linux 6.10.
+        // Overlayfs supports unnamed files since Linux 6.10.
         let outcome = |change: &str| if change.starts_with("tmpfile") { "ok|EOPNOTSUPP" } else { "ok" };
         let cases: Vec<(&str, &str)> = CHANGES.iter().map(|change| (*change, outcome(change))).collect();
         check(&place, &flags, &cases);
@@ -245,7 +245,7 @@ fn a_scratch_workspace_takes_every_change_and_keeps_the_host_as_it_was() {
                 ("read('/workspace/file')", "inside"),
                 ("os.unlink('/workspace/directory/inner')", "ok"),
                 ("os.listdir('/workspace/directory')", "[]"),
-                // No path to the layers, from which a lower file could be changed or a deleted one brought back.
+                // No path leads to the layers, through which a lower file could be changed or a deleted one restored.
                 ("write('/.scratch/upper/new')", "ENOENT"),
                 ("write('/.scratch/lower/new')", "ENOENT"),
                 ("os.unlink('/.scratch/upper/file')", "ENOENT"),
@@ -395,7 +395,7 @@ fn the_mount_table_names_no_path_of_the_host_but_what_was_brought_in() {
         Vec::<String>::new(),
         "the layers are named as they were during set-up"
     );
-    // The kernel tells of a bind mount which directory of its filesystem it shows; THREAT_MODEL.md names this.
+    // The kernel shows which directory of its filesystem a bind mount comes from; THREAT_MODEL.md documents this.
     let shown = lines(&["--workspace", &workspace]);
     assert!(!shown.is_empty(), "a control: this test finds the path where it is");
     for line in shown {
@@ -411,7 +411,7 @@ fn the_mount_table_names_no_path_of_the_host_but_what_was_brought_in() {
 
 #[test]
 fn every_mount_is_as_narrow_as_it_can_be() {
-    // Landlock stands behind the mounts, so that attempts alone would not show one that is too wide.
+    // Landlock also guards the mounts, so attempts alone would not reveal a mount that is too wide.
     let lacking = |flag: &str| {
         format!(
             "[fields[4] for fields in sorted(map(str.split, open('/proc/self/mountinfo')), key=lambda fields: fields[4]) if '{flag}' not in fields[5].split(',')]"
@@ -420,7 +420,7 @@ fn every_mount_is_as_narrow_as_it_can_be() {
     let devices = "'/dev/full', '/dev/null', '/dev/random', '/dev/tty', '/dev/urandom', '/dev/zero'";
     let wide =
         "'/dev/full', '/dev/null', '/dev/pts', '/dev/random', '/dev/shm', '/dev/tty', '/dev/urandom', '/dev/zero'";
-    // Where there is a root, its private root is one mount and parts of /etc are views.
+    // A sandbox with a root has its private root as one mount, and parts of /etc are views.
     let user = format!(
         "[{wide}, '/home/user', '/tmp', '/workspace', '/workspace/.git', '/workspace/.git/objects', '/workspace/.git/objects/info']"
     );

@@ -1,4 +1,4 @@
-//! The host's git after a sandbox has had the repository: it runs nothing of the sandbox's, and writes nowhere else.
+//! The host's git after a sandbox has used the repository: it runs nothing from the sandbox, and writes nowhere else.
 
 mod harness;
 
@@ -18,7 +18,7 @@ fn is_misled(place: &Place, arguments: &[&str]) -> bool {
     is_misled_in(place, &place.workspace(), arguments)
 }
 
-/// Runs a script inside and lets the host's git look and commit. Says whether it ran what the script left.
+/// Runs a script inside and lets the host's git show status and commit. Returns whether git ran what the script left.
 fn misleads(place: &Place, script: &str) -> bool {
     let done = place.sh(&["--workspace", &show(&place.workspace())], script);
     assert!(done.code < 124, "{script}: {done:?}");
@@ -37,7 +37,7 @@ fn the_top_never_becomes_a_repository_of_its_own() {
     for (around, script) in [
         ("", format!("mv .git/HEAD .git/H; mkdir objects refs; echo 'ref: refs/heads/main' > HEAD; {config} > config")),
         ("", format!("mv .git/HEAD .git/H; ln -s .git/objects .git/refs .; cp .git/H HEAD; {config} > config")),
-        // HEAD alone is enough where `commondir` leads to the rest.
+        // HEAD alone is enough if `commondir` leads to the rest.
         (
             "",
             format!(
@@ -93,7 +93,7 @@ fn what_stops_git_at_the_top_is_no_file_of_the_repository_and_goes_again() {
     assert_eq!(names(&place.workspace()), before);
 }
 
-/// Every way to say where hooks are that git understands, with the directory they are then in.
+/// Every way that git understands to say where hooks are, with the resulting directory.
 const HOOKS_ELSEWHERE: &[(&str, &str)] = &[
     ("[core]\n\thooksPath = .gh # ours\n", ".gh"),
     ("[core]\n\thooksPath = .gh ; ours\n", ".gh"),
@@ -164,7 +164,7 @@ fn hooks_that_are_links_into_the_workspace_are_held_where_they_lead() {
     ] {
         check_git_runs_nothing(&place, &script);
     }
-    // A link on the way could be turned elsewhere, and can't be held.
+    // A link on the path could be redirected, and can't be held.
     std::fs::rename(place.path("workspace/scripts"), place.path("workspace/real")).expect("ours");
     symlink("real", place.path("workspace/scripts")).expect("ours");
     let result = place.json(&["--workspace", &show(&place.workspace())], &["/bin/true"]);
@@ -187,7 +187,7 @@ fn submodules_with_a_git_directory_of_their_own_are_held() {
     let sub = repository(&place, "workspace/sub");
     git(&place, &place.workspace(), &["-c", "advice.addEmbeddedRepo=false", "add", "sub"]);
     check_git_runs_nothing(&place, &format!("{config} >> sub/.git/config"));
-    // And where there is only the place for one.
+    // The same if only the mount point for one exists.
     std::fs::remove_dir_all(sub).expect("ours");
     std::fs::create_dir(place.path("workspace/sub")).expect("ours");
     check_git_runs_nothing(&place, &format!("git init -q sub; {config} >> sub/.git/config"));
@@ -238,7 +238,7 @@ fn links_that_were_planted_in_a_git_directory_are_gone_when_it_ends() {
     let place = place_with_repository();
     place.write("home/.bashrc", "of the host\n");
     symlink("nowhere", place.path("workspace/.git/of-the-host")).expect("ours");
-    // Links are told from older ones by when they were made.
+    // Links are distinguished from older ones by their creation time.
     let made = std::fs::symlink_metadata(place.path("workspace/.git/of-the-host")).expect("ours");
     let aged = std::time::Instant::now() + std::time::Duration::from_secs(2);
     let target = show(&place.path("home/.bashrc"));
@@ -295,14 +295,14 @@ fn a_protected_file_with_a_second_name_is_refused() {
     assert_eq!(std::fs::read_to_string(place.path("workspace/ci.yml")).expect("ours"), "of the host\n");
 }
 
-/// A rebase that was never begun: what is wrong with it is that `git rebase --continue` runs the commands in its list. Rebases inside
-/// need the same directory, so it can't be held; THREAT_MODEL.md says so.
+/// A rebase that was never started: `git rebase --continue` runs the commands in its list. Rebases inside need the
+/// same directory, so it can't be held; THREAT_MODEL.md documents this.
 #[test]
 fn a_rebase_that_was_never_begun_is_not_stopped() {
     let place = place_with_repository();
     let script = "mkdir .git/rebase-merge && echo 'exec true' > .git/rebase-merge/git-rebase-todo";
     assert_eq!(place.sh(&["--workspace", &show(&place.workspace())], script).code, 0);
-    // `--protect .git/` is for those who want it stopped.
+    // `--protect .git/` stops it.
     std::fs::remove_dir_all(place.path("workspace/.git/rebase-merge")).expect("made inside");
     assert_ne!(place.sh(&["--workspace", &show(&place.workspace()), "--protect", ".git/"], script).code, 0);
 }

@@ -1,4 +1,5 @@
-//! Repositories that are made inside a sandbox: `git init` and `git clone` work, and the host's git runs nothing that came with them.
+//! Repositories created inside a sandbox: `git init` and `git clone` work, and the host's git runs nothing that came
+//! with them.
 
 mod harness;
 
@@ -29,7 +30,7 @@ fn id(result: &Value) -> String {
     result["sandbox_id"].as_str().expect("an id").to_owned()
 }
 
-/// What was held back, as it is listed.
+/// The held-back paths, as they are listed.
 fn held(place: &Place, result: &Value) -> Vec<String> {
     let listed = changes(place, &["list", &id(result)]).stdout;
     listed.lines().filter_map(|line| line.strip_prefix("held      ")).map(str::to_owned).collect()
@@ -73,7 +74,7 @@ fn git_init_works_and_what_it_makes_is_a_repository_of_the_hosts() {
         assert_eq!(git(&place, &workspace, &["log", "--format=%an:%s"]), "agent:one\n");
         assert_eq!(git(&place, &workspace, &["status", "--porcelain"]), if has_files { "?? there\n" } else { "" });
         git(&place, &workspace, &["fsck", "--strict"]);
-        // From now on it is one that mounts hold.
+        // From now on mounts hold it.
         let again = run(&place, &format!("echo evil > .git/hooks/pre-commit; echo two > file; {COMMIT} -am two"));
         assert_eq!((&again["exit_code"], &again["changes_kept"]), (&Value::from(0), &Value::Null), "{again}");
         assert!(!workspace.join(".git/hooks/pre-commit").exists());
@@ -113,7 +114,7 @@ fn an_ordinary_user_makes_repositories_too() {
     std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).expect("there is room");
     std::fs::create_dir(place.path("data")).expect("ours");
     if is_root() {
-        // Somebody else's, as a container may leave it: no reason for a complaint.
+        // Another user's directory, as a container may leave it: not an error.
         std::fs::create_dir(place.path("workspace/closed")).expect("ours");
         std::fs::set_permissions(place.path("workspace/closed"), PermissionsExt::from_mode(0o700)).expect("ours");
         for path in ["data", "workspace"] {
@@ -144,7 +145,8 @@ fn an_ordinary_user_makes_repositories_too() {
     }
 }
 
-/// What a program may leave in a repository it made, the directory that the host's git is then used in, and what is held back.
+/// What a program may leave in a repository it created, the directory in which the host's git is then used, and what
+/// is held back.
 fn planted() -> Vec<(String, &'static str, &'static [&'static str])> {
     let hook = |path: &str| {
         format!(
@@ -176,7 +178,7 @@ fn planted() -> Vec<(String, &'static str, &'static [&'static str])> {
         (format!("git init -q a/b/sub; {} chmod 0 a/b", monitor("a/b/sub")), "a/b/sub", &["a/b/sub/.git/config"]),
         (bare(".", "worktree=.\\n"), "", &["config"]),
         (bare("sub", "worktree=..\\n"), "sub", &["sub/config"]),
-        // A file that leads to a repository called otherwise, and one whose settings are in a third place.
+        // A file that leads to a repository with another name, and one whose settings are in a third place.
         (format!("{} mkdir sub; echo 'gitdir: ../evil' > sub/.git", bare("evil", "")), "sub", &["evil/config"]),
         (
             format!("{} mkdir -p w sub; cp evil/HEAD w; echo ../evil > w/commondir; echo 'gitdir: ../w' > sub/.git", bare("evil", "")),
@@ -188,14 +190,14 @@ fn planted() -> Vec<(String, &'static str, &'static [&'static str])> {
             "sub",
             &[".git/modules/m/config"],
         ),
-        // git takes blanks at the end for part of the name.
+        // git treats trailing blanks as part of the name.
         (
             format!("git init -q .; {} mkdir sub; echo 'gitdir: ../.git/evil ' > sub/.git", bare("'.git/evil '", "")),
             "sub",
             &[".git/evil /config"],
         ),
         ("mkdir sub; echo 'gitdir: /etc' > sub/.git; ln -s /etc .git".to_owned(), "sub", &[".git -> /etc", "sub/.git"]),
-        // Parts of one, to be made whole later.
+        // Parts of a repository, to be completed later.
         (format!("mkdir -p .git; printf '[core]\\nfsmonitor=\"{PROGRAM}\"\\n' > .git/config"), "", &[".git/config"]),
         (
             "git init -q .; mkdir -p .git/remotes .git/branches; echo 'URL: ./x' > .git/remotes/origin; echo x > .git/branches/o; \
@@ -281,7 +283,7 @@ fn settings_that_the_host_changed_meanwhile_are_not_replaced() {
     assert_eq!(git(&place, &place.workspace(), &["remote"]), "origin\n");
 }
 
-/// Starts a run that plants a hook and then waits, and kills `saggar` there.
+/// Starts a run that plants a hook and then waits, and kills its `saggar`.
 fn kill_with_a_hook_planted(place: &Place) {
     let script = format!(
         "git init -q .; printf '#!/bin/sh\\n{PROGRAM}\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; \
@@ -300,7 +302,7 @@ fn after_a_saggar_that_was_killed_the_next_start_holds_back() {
     let place = Place::new();
     kill_with_a_hook_planted(&place);
     let sandbox = place.records().pop().expect("the killed one's record");
-    // Any command that reaps; no sandbox is started on the workspace.
+    // Any command that reaps will do; no sandbox is started on the workspace.
     let done = changes(&place, &["list"]);
     assert_eq!(done.stdout, format!("{sandbox}\n"), "{done:?}");
     assert!(!misleads(&place, ""));
@@ -338,7 +340,7 @@ fn repositories_that_were_there_keep_what_they_have() {
     assert_eq!((&result["exit_code"], &result["changes_kept"]), (&Value::from(0), &Value::Null), "{result}");
     assert_eq!(tree(&sub.join(".git/hooks")), before);
     assert_eq!(std::fs::read_to_string(sub.join(".git/config")).expect("a repository"), config);
-    // What the sandbox changes of one of them is held back as elsewhere.
+    // Changes by the sandbox to one of them are held back as well.
     let result = run(&place, &format!("git -C sub config core.fsmonitor '{PROGRAM}'"));
     assert_eq!(held(&place, &result), ["sub/.git/config"]);
     assert!(!misleads(&place, "sub"));
@@ -353,7 +355,7 @@ fn a_repository_in_another_is_held_back_too() {
     let result = run(&place, &script);
     assert_eq!(held(&place, &result), ["sub/.git/config"], "{result}");
     assert!(!misleads(&place, "") && !misleads(&place, "sub"));
-    // So is a submodule that was added inside.
+    // The same for a submodule that was added inside.
     let script = format!(
         "git -c protocol.file.allow=always submodule --quiet add ./sub again 2>&1 && git -C again config core.fsmonitor '{PROGRAM}'"
     );
@@ -378,7 +380,7 @@ fn a_repository_that_is_put_together_over_several_runs_is_held_back() {
     let result = run(&place, "echo 'ref: refs/heads/main' > sub/x/HEAD; mv sub/x sub/.git");
     assert_eq!(held(&place, &result), ["sub/.git/config"], "{result}");
     assert!(!misleads(&place, "sub"));
-    // Or in the place of one that was there.
+    // Or in place of one that existed.
     let place = Place::new();
     repository(&place, "workspace/sub");
     let hook = format!(
@@ -416,7 +418,7 @@ fn what_another_sandbox_holds_is_taken_out_when_that_one_has_ended() {
     };
     let plant = format!("git init -q .; git config core.fsmonitor '{PROGRAM}'; mkdir .saggar; echo there; read go");
     let mut first = wait(&plant);
-    // It finds a repository, and holds its settings; if they were replaced, it could write them.
+    // It finds a repository and holds its settings; if they were replaced, it could write them.
     let mut second = wait("echo there; read go; echo '[core]' >> .git/config; rm -r .saggar");
     harness::feed(&mut first, b"go\n");
     assert_eq!(finish(first).code, 0);

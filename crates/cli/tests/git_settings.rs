@@ -1,4 +1,5 @@
-//! Settings of the host's git that are not the repository's: wherever they are, what they name in a workspace is held.
+//! Settings of the host's git outside of the repository: wherever they are, paths in the workspace that they name are
+//! held.
 
 mod harness;
 
@@ -9,7 +10,7 @@ use harness::git::{PROGRAM, git, host_git, host_git_with, is_misled_in, reposito
 use harness::tree::names;
 use harness::{Done, Place, finish, show};
 
-/// Runs a script inside, where `saggar` itself has these variables.
+/// Runs a script inside, with these variables in `saggar`'s own environment.
 fn sh_with(place: &Place, variables: &[(&str, &str)], script: &str) -> Done {
     let mut command = place.command(["run", "--workspace", &show(&place.workspace()), "--", "/bin/sh", "-c", script]);
     finish(command.envs(variables.iter().copied()).spawn().expect("built"))
@@ -26,7 +27,7 @@ fn check_hooks_are_held(place: &Place, how: &str, ours: &[(&str, &str)], theirs:
     host_git_with(place, &workspace, theirs, &["commit", "--allow-empty", "--message=two"]);
     assert!(!place.path("mark").exists(), "{how}: the host's git ran the hook");
     assert!(done.code != 0 && done.code < 124, "{how}: {done:?}");
-    // A control: these settings do lead git there.
+    // Control: these settings do lead git there.
     place.write("workspace/.gh/pre-commit", &format!("#!/bin/sh\n{PROGRAM}\n"));
     std::fs::set_permissions(place.path("workspace/.gh/pre-commit"), PermissionsExt::from_mode(0o755)).expect("ours");
     host_git_with(place, &workspace, theirs, &["commit", "--allow-empty", "--message=two"]);
@@ -124,7 +125,7 @@ fn the_template_of_new_repositories_is_held() {
     }
 }
 
-/// A repository of the sandbox's that runs the program when something is pushed to it.
+/// The sandbox's repository runs the program on a push to it.
 const EVIL: &str = "mkdir -p .cache/evil.git && cd .cache/evil.git && git init -q --bare --template= . && mkdir hooks && \
                     printf '#!/bin/sh\\ntouch $MARK\\n' > hooks/pre-receive && chmod +x hooks/pre-receive; cd /workspace; ";
 
@@ -146,7 +147,7 @@ fn no_push_or_fetch_is_redirected() {
     let script = "mkdir -p .git/objects/info; echo ../../.cache/evil.git/objects > .git/objects/info/alternates";
     assert_ne!(place.sh(&["--workspace", &show(&place.workspace())], script).code, 0);
     assert!(!place.path("workspace/.git/objects/info/alternates").exists());
-    // Work goes on: objects, packs and what git keeps about them are made beside it.
+    // Ordinary work continues: objects, packs and git's own files are created beside it.
     let work = "echo two > file && git -c user.name=a -c user.email=a@b commit -qam two && git repack -adq && git gc -q && git fsck";
     let done = place.sh(&["--workspace", &show(&place.workspace())], work);
     assert_eq!(done.code, 0, "{done:?}");
@@ -187,7 +188,7 @@ fn a_link_that_one_run_made_and_another_moved_is_gone() {
     let flags = ["--workspace", &show(&place.workspace())];
     let target = show(&place.path("home"));
     assert_eq!(place.sh(&flags, &format!("mkdir -p d/e; ln -s {target} d/HEAD; ln -s {target} d/e/deep")).code, 0);
-    // Older than any clock's slack by the time of the second run.
+    // Older than the clock's granularity by the time of the second run.
     let made = std::fs::symlink_metadata(place.path("workspace/d/HEAD")).expect("an ordinary link of the workspace");
     assert!(made.is_symlink());
     harness::wait_for_clock(std::time::Duration::from_secs(2));
@@ -233,7 +234,7 @@ fn marks_that_hide_edits_from_git_are_among_the_changes() {
         let arguments = [&["changes"], flag, &["list", id]].concat();
         finish(place.command(arguments).spawn().expect("built"))
     };
-    assert!(list(&[]).stdout.contains("hidden    file: .git/index says that git is to show no edits of it\n"));
+    assert!(list(&[]).stdout.contains("hidden    file: .git/index tells git not to show edits of it\n"));
     let json = list(&["--json"]).json();
     assert_eq!(json["hidden"], serde_json::json!([{"index": ".git/index", "path": "file"}]), "{json}");
     assert!(host_git(&place, Path::new(&workspace), &["status"]).status.success());

@@ -1,4 +1,4 @@
-//! Bad input: what is wrong, with which object, and what to do; and nothing half-made is left behind.
+//! Invalid input: errors name the problem, the object and the remedy, and nothing half-made is left behind.
 
 mod harness;
 mod traces;
@@ -12,7 +12,7 @@ use rustix::fs::{CWD, Mode};
 use serde_json::{Value, json};
 use traces::{check_nothing_left, names};
 
-/// A place in which nothing may change: the workspace is empty, and stays so.
+/// A place in which nothing may change: the workspace is empty and stays empty.
 fn place() -> Place {
     let place = Place::new();
     place.write("file", "content");
@@ -22,7 +22,7 @@ fn place() -> Place {
     place
 }
 
-/// A mistake that the command line alone shows: told on stderr, by its name, before anything is looked at.
+/// An invalid command line: reported on stderr by the argument's name, before anything is examined.
 fn check_usage(place: &Place, arguments: &[&str], named: &str) {
     let before = names(&place.path("."));
     let done = finish(place.command(arguments).spawn().expect("built"));
@@ -35,7 +35,7 @@ fn check_usage(place: &Place, arguments: &[&str], named: &str) {
     assert_eq!(names(&place.path(".")), before, "{arguments:?} left something");
 }
 
-/// A spec that is refused: the same for programs and for people, and nothing is left.
+/// A refused spec: the same for programs and for people, and nothing is left over.
 fn check_refused(place: &Place, flags: &[&str], program: &[&str], (exit, code): (i32, &str), named: &str) -> Value {
     let (before, content) = (names(&place.path(".")), names(&place.workspace()));
     let done = place.run(&[&["--json"], flags].concat(), program);
@@ -47,7 +47,7 @@ fn check_refused(place: &Place, flags: &[&str], program: &[&str], (exit, code): 
     assert!(help.len() > 10, "{flags:?}: {help:?} is no help");
     let people = place.run(flags, program);
     assert_eq!((people.code, people.stdout.as_str()), (exit, ""), "{flags:?}");
-    // An ordinary user may be told of unenforced limits as well.
+    // An ordinary user may also be told about unenforced limits.
     assert!(
         people.stderr.starts_with(&format!("error: {message} ({code})\n  help: {help}\n")),
         "{flags:?}: {people:?}"
@@ -111,7 +111,7 @@ fn programs_are_told_of_mistakes_on_the_command_line_too() {
         assert_eq!((done.code, result["error"]["code"].as_str()), (125, Some("invalid_value")), "{done:?}");
         assert!(result["error"]["message"].as_str().is_some_and(|message| message.contains(named)), "{done:?}");
     }
-    // What comes after -- is the program's.
+    // Everything after -- belongs to the program.
     assert!(place.run(&["--bogus"], &["true", "--json"]).stdout.is_empty());
 }
 
@@ -171,7 +171,7 @@ fn a_workspace_has_to_be_a_directory_of_its_own() {
         "missing/deeper",
         ".",
     ] {
-        // "link/." names the directory itself, by way of a link.
+        // "link/." names the directory itself, through a link.
         if workspace == "link/." {
             assert_eq!(place.run(&["--workspace", workspace], TRUE).code, 0);
             continue;
@@ -266,7 +266,7 @@ fn a_working_directory_has_to_be_there() {
     for cwd in ["/missing", "/etc/passwd", "/root", "/proc/1/root"] {
         check_refused(&place, &["--cwd", cwd], TRUE, (126, "invalid_cwd"), &format!("{cwd:?}"));
     }
-    // One that exists widens nothing: what may be written doesn't follow it.
+    // An existing target widens nothing: what may be written doesn't follow the link.
     let done = place.sh(
         &["--workspace", &show(&place.workspace()), "--cwd", "/"],
         "pwd; touch /x /etc/x /usr/x 2>/dev/null; ls -d /x /etc/x /usr/x 2>/dev/null",
@@ -324,7 +324,7 @@ fn an_events_file_has_to_be_one_that_no_program_can_write() {
         (126, "contradiction"),
         "workspace/events",
     );
-    // The file itself, mounted, and there before.
+    // The file itself, mounted, and already existing.
     let events = show(&place.write("events", ""));
     for (access, exit) in [(":rw", 126), ("", 0)] {
         let mount = format!("{events}:/data/e{access}");
@@ -338,7 +338,7 @@ fn an_events_file_has_to_be_one_that_no_program_can_write() {
     let done = place.run(&["--events", "-"], TRUE);
     assert_eq!((done.code, done.stdout.as_str()), (126, ""));
     assert!(done.stderr.contains("--json"), "{done:?}");
-    // Where the workspace can't be written, the file may be in it.
+    // If the workspace isn't writable, the file may be in it.
     assert_eq!(
         place.run(&["--workspace", &workspace, "--fs", "read-only", "--events", "workspace/events"], TRUE).code,
         0
@@ -429,7 +429,7 @@ fn names_that_are_not_text_are_refused_as_paths_and_passed_on_as_arguments() {
         (lost.code, lost.json()["error"]["message"].as_str()),
         (127, Some("no program \"not-\u{fffd}-text\\u{1b}[31m\" in the sandbox"))
     );
-    // A plain workspace may hold such names, and a stdin or events file may have one.
+    // A plain workspace may contain such names, and a stdin or events file may have one.
     std::fs::write(place.workspace().join(raw), "inside").expect("ours");
     let listed = finish(
         place
@@ -478,7 +478,7 @@ fn a_file_that_is_a_pipe_a_device_or_missing_is_named_and_not_waited_for() {
         let start: Vec<&str> = ["runs"].iter().chain(&server).chain(&["start", file]).copied().collect();
         check_usage(&place, &start, wrong);
     }
-    // A script is read from beside its agent, in the same way.
+    // A script is read relative to its agent, in the same way.
     let start: Vec<&str> = ["runs"].iter().chain(&server).chain(&["start", "agent.json"]).copied().collect();
     check_usage(&place, &start, "is a pipe, not a regular file");
 }

@@ -1,4 +1,4 @@
-//! What a program inside can see and reach: descriptors, environment, processes, the kernel's files, sockets, the network.
+//! What a program inside can see and reach: descriptors, environment, processes, kernel files, sockets, the network.
 
 mod harness;
 mod traces;
@@ -11,7 +11,7 @@ use harness::probe::{REFUSED, check, check_all, check_json};
 use harness::{Place, finish, is_root, not_here, probe, show};
 use serde_json::json;
 
-/// A word that is nowhere but where these tests put it, in halves.
+/// A word that occurs only where these tests put it, in halves.
 const SECRET: [&str; 2] = ["swordfish-", "4711"];
 
 #[test]
@@ -20,7 +20,7 @@ fn only_the_three_streams_are_open() {
     let file = std::fs::File::open(place.write("leaked", "of the host\n")).unwrap();
     let directory = std::fs::File::open("/").unwrap();
     for leaked in [&file, &directory] {
-        // As a careless parent would: open across the execution of saggar.
+        // As a careless parent would leave it: open across the execution of saggar.
         rustix::io::fcntl_setfd(leaked, rustix::io::FdFlags::empty()).unwrap();
     }
     for flags in [&[][..], &["--user", "root"], &["--stdin", "-"]] {
@@ -80,7 +80,7 @@ fn processes_of_the_host_can_neither_be_seen_nor_signalled() {
                 ("os.getpid() < 20", "True"),
                 ("[pid for pid in os.listdir('/proc') if pid.isdigit() and int(pid) > 20]", "[]"),
                 (&format!("os.kill({}, 9)", bystander.id()), "ESRCH"),
-                // Everyone but ourselves and PID 1: a child of ours is all there is.
+                // Every process except ourselves and PID 1: there is only a child of ours.
                 ("setattr(sys, 'child', subprocess.Popen(['/bin/sleep', '1000']))", "ok"),
                 ("os.kill(-1, 9)", "ok"),
                 ("sys.child.wait()", "-9"),
@@ -136,7 +136,7 @@ fn the_kernels_files_tell_little_and_take_nothing() {
     let hidden: Vec<&str> = hidden.iter().map(String::as_str).collect();
     let refused = [
         "write('/proc/sysrq-trigger', 0)",
-        // The mask is the null device, which a read-only mount would let be written: Landlock doesn't.
+        // The mask is the null device, which is writable even on a read-only mount: Landlock refuses it.
         "write('/proc/kallsyms', 0)",
         "write('/proc/sys/kernel/core_pattern', 0)",
         "write('/proc/sys/kernel/modprobe', 0)",
@@ -221,7 +221,7 @@ fn abstract_sockets_of_the_host_are_out_of_reach() {
             (r"talk(socket.AF_UNIX, '\0own')", "ok"),
         ],
     );
-    // In the host's network namespace only Landlock stands between; that came with its sixth version.
+    // In the host's network namespace only Landlock stands in between, from its sixth version.
     let version = probe::attempts(&place, &[], &["libc.syscall(444, None, 0, 1)"]).remove(0);
     match version.parse::<u32>() {
         Ok(6..) => check(&place, &["--net", "host"], &[(&attempt, "EPERM"), (r"talk(socket.AF_UNIX, '\0own')", "ok")]),
@@ -231,8 +231,8 @@ fn abstract_sockets_of_the_host_are_out_of_reach() {
 
 #[test]
 fn a_socket_file_in_what_was_brought_in_answers() {
-    // What is wrong with it: a workspace may hold the socket of a service of the host, and neither a read-only mount nor a network
-    // namespace stands in the way of connecting to it. Only a copy (scratch) does: the socket there is another file.
+    // A known gap: a workspace may contain the socket of a host service, and neither a read-only mount nor a network
+    // namespace prevents connecting to it. Only a copy (scratch) does, because the socket there is another file.
     let place = Place::new();
     let _listener = UnixListener::bind(place.path("workspace/socket")).unwrap();
     let workspace = show(&place.workspace());
@@ -257,7 +257,7 @@ fn without_a_network_there_is_a_loopback_and_no_other_way() {
             &["--user", user],
             &[
                 (&connect, "ECONNREFUSED"),
-                // A datagram has somewhere to go, and no one is there.
+                // A datagram can be sent, but has no receiver.
                 (&send, "ok"),
                 ("connect(socket.AF_INET, ('192.0.2.1', 80))", "ENETUNREACH"),
                 ("connect(socket.AF_INET, ('169.254.169.254', 80))", "ENETUNREACH"),
@@ -282,7 +282,7 @@ fn without_a_network_there_is_a_loopback_and_no_other_way() {
     assert_eq!(udp.recv(&mut [0; 8]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// Tries to reach something, and fails if that does.
+/// Tries to reach something, and fails if it succeeds.
 fn reach(what: &str) -> Vec<String> {
     let script = format!("import socket\n{what}");
     ["/usr/bin/python3", "-c", &script].map(str::to_owned).to_vec()
@@ -335,7 +335,7 @@ fn the_hosts_network_is_the_hosts_and_the_result_says_so() {
     let place = Place::new();
     let result = check_json(&place, &["--net", "host"], &[(&connect, "ok")]);
     assert_eq!((&result["network"], &result["network_managed"]), (&json!("host"), &json!(false)));
-    // Capabilities inside count for nothing in a namespace that is the host's.
+    // Capabilities inside have no effect in a namespace of the host.
     let privileged = if std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .is_ok_and(|start| start.trim() == "0")
     {
@@ -458,5 +458,5 @@ fn a_program_whose_refused_calls_are_slowed_down_is_told_of() {
     assert_eq!(denials("100").len(), 1);
     let slowed = denials("300");
     assert_eq!(slowed.len(), 2, "{slowed:?}");
-    assert!(slowed[1].contains("called mount so often") && slowed[1].contains("10 ms"), "{slowed:?}");
+    assert!(slowed[1].contains("called mount so often") && slowed[1].contains("every 10 ms"), "{slowed:?}");
 }

@@ -1,4 +1,4 @@
-//! What programs read: the result object and the event stream, field by field, for every way an exec can end.
+//! Machine-readable output: the result object and the event stream, field by field, for every way an exec can end.
 
 mod harness;
 mod traces;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use traces::{Events, events_in, signal};
 
-/// The fields of the result; `stdout` and `stderr` have a base64 form in their place when they are not text.
+/// The fields of the result; `stdout` and `stderr` are replaced by a base64 form if they are not text.
 const FIELDS: &[&str] = &[
     "changes_kept",
     "denials",
@@ -58,7 +58,7 @@ fn is_text_object(value: &Value, fields: &[&str]) -> bool {
     }) && fields.iter().all(|field| value[*field].is_string())
 }
 
-/// Exactly these fields, each of its type, and no two that contradict each other.
+/// Exactly these fields, each of its type, without contradictions.
 fn check_shape(result: &Value) {
     let keys: Vec<&String> = result.as_object().expect("an object").keys().collect();
     let mut sorted = keys.clone();
@@ -102,7 +102,7 @@ fn check_shape(result: &Value) {
     );
 }
 
-/// The events of one exec belong together, are in order, and say nothing that they shouldn't.
+/// The events of one exec belong together, are in order, and contain nothing they shouldn't.
 fn check_events(events: &[Value], result: &Value) {
     for (number, event) in events.iter().enumerate() {
         assert_eq!((&event["schema"], &event["seq"]), (&json!("saggar.event/v1"), &json!(number)));
@@ -125,7 +125,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().expect("text")).collect()
 }
 
-/// Runs, checks both shapes, and gives back the result and the types of the events.
+/// Runs, checks both shapes, and returns the result and the types of the events.
 fn check(flags: &[&str], program: &[&str], status: &str, code: i32, expected: &[&str]) -> Value {
     let place = Place::new();
     let path = place.path("events");
@@ -368,7 +368,7 @@ fn a_reader_that_does_not_wait_gets_the_whole_result() {
     let mut command = place.command(["run", "--json", "--", "/bin/sh", "-c", "yes | head -c 300000"]);
     let child = command.stdout(std::process::Stdio::from(writer)).spawn().expect("built");
     drop(command);
-    // It comes when the pipe is full: whoever takes that for a failure has given up by then.
+    // It comes when the pipe is full: an implementation that takes that for a failure has given up by then.
     let mut pipe = std::fs::File::from(reader);
     let deadline = std::time::Instant::now() + harness::PATIENCE;
     const NEARLY_FULL: u64 = 60_000;

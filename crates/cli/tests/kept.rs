@@ -1,4 +1,5 @@
-//! What a scratch sandbox leaves to be applied: never more than it could store, never what is protected, never elsewhere.
+//! Kept changes of a scratch sandbox: never more than its storage, never protected paths, never outside of the
+//! workspace.
 
 mod harness;
 
@@ -13,7 +14,7 @@ fn changes(place: &Place, arguments: &[&str]) -> Done {
     finish(place.command([&["changes"], arguments].concat()).spawn().expect("the binary was built"))
 }
 
-/// Runs a script in a scratch workspace and gives the sandbox's id.
+/// Runs a script in a scratch workspace and returns the sandbox's id.
 fn scratch(place: &Place, flags: &[&str], script: &str) -> String {
     let workspace = show(&place.workspace());
     let flags = [&["--workspace", &workspace, "--fs", "scratch"], flags].concat();
@@ -22,13 +23,13 @@ fn scratch(place: &Place, flags: &[&str], script: &str) -> String {
     result["sandbox_id"].as_str().expect("an id").to_owned()
 }
 
-/// What `apply` refused, with what is above it in the list left out.
+/// The paths that `apply` refused, without the heading.
 fn refused(done: &Done) -> Vec<&str> {
     let lines = done.stdout.lines().filter_map(|line| line.strip_prefix("refused   "));
     lines.map(|line| line.split(": ").next().expect("a name")).collect()
 }
 
-/// Bytes that a directory takes.
+/// Bytes that a directory uses.
 fn room(directory: &Path) -> u64 {
     names(directory)
         .iter()
@@ -113,7 +114,7 @@ fn no_bare_repository_is_applied_in_one_piece_or_in_several() {
             "sub/refs"
         ]
     );
-    // The rest of one comes later.
+    // The rest of the repository comes later.
     for (script, expected) in [
         ("mkdir other/objects other/refs", ["other/objects", "other/refs"].as_slice()),
         ("echo e > other/commondir", &["other/commondir"]),
@@ -121,7 +122,7 @@ fn no_bare_repository_is_applied_in_one_piece_or_in_several() {
         let id = scratch(&place, &[], script);
         assert_eq!(refused(&changes(&place, &["apply", &id])), expected, "{script}");
     }
-    // In one that is there, work goes on, and what git obeys stays.
+    // In an existing repository work continues, and the files that git obeys stay unchanged.
     for name in ["there/HEAD", "there/config", "there/objects/x", "there/refs/heads/main"] {
         place.write(&format!("workspace/{name}"), "# of the host\n");
     }
@@ -147,7 +148,7 @@ fn names_of_one_file_are_kept_once_and_applied_as_one() {
         (metadata("a").nlink(), metadata("a").ino(), metadata("a").len()),
         (42, metadata("d/b").ino(), 8_000_000)
     );
-    // A part of the names is a part of the names.
+    // Matching part of a name is not enough.
     std::fs::remove_dir_all(place.workspace()).expect("ours");
     std::fs::create_dir(place.workspace()).expect("ours");
     let id = scratch(&place, &[], "echo x > a; ln a b; ln a c");
@@ -174,11 +175,11 @@ fn a_file_that_can_not_be_kept_is_skipped_and_the_rest_is_not_lost() {
 fn changes_that_can_not_be_kept_at_all_are_told_by_the_exit_status_and_leave_nothing() {
     let place = Place::new();
     assert_eq!(place.sh(&[], "true").code, 0, "which makes the data directory");
-    // Where the directory of changes should be, there is a file.
+    // A file is in the place of the changes directory.
     place.write("data/changes", "");
     let done = place.sh(&["--workspace", &show(&place.workspace()), "--fs", "scratch"], "echo x > a");
     assert!(done.code == 125 && done.stderr.contains("(changes_lost)"), "{done:?}");
-    // What a killed process began to keep goes with the next start, though no record names it.
+    // Changes that a killed process began to keep are removed at the next start, though no record names them.
     std::fs::remove_file(place.path("data/changes")).expect("ours");
     let orphan = "data/changes/.sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa.new";
     place.write(&format!("{orphan}/0"), "left");
@@ -202,10 +203,10 @@ fn another_directory_in_the_workspaces_place_is_not_written() {
     assert_eq!(place.sh(&["--workspace", &show(&place.workspace())], &swap).code, 0);
     let done = changes(&place, &["apply", &first]);
     assert!(done.code == 125 && done.stderr.contains("(invalid_workspace)"), "{done:?}");
-    // A directory of its own in that place is another one too.
+    // A new directory in that place is another one too.
     assert_eq!(place.sh(&["--workspace", &show(&place.workspace())], "rm a; mkdir -p a/sub").code, 0);
     let done = changes(&place, &["apply", &second]);
-    assert!(done.code == 125 && done.stderr.contains("is another directory"), "{done:?}");
+    assert!(done.code == 125 && done.stderr.contains("is not the directory that the sandbox worked on"), "{done:?}");
     assert_eq!(
         (names(&place.path("victim")), names(&place.path("workspace/a"))),
         (vec!["sub".to_owned()], vec!["sub".to_owned()])
@@ -275,7 +276,7 @@ fn the_spec_file_is_not_for_those_it_is_about() {
     let done = run("workspace/saggar.toml", &["--fs", "scratch", "--json"], "echo >> saggar.toml");
     let id = done.json()["sandbox_id"].as_str().expect("an id").to_owned();
     assert_eq!(refused(&changes(&place, &["apply", &id])), ["saggar.toml"]);
-    // Through a link that the program could turn elsewhere it is refused, and in a writable mount too.
+    // It is refused through a link that the program could redirect, and in a writable mount.
     symlink("saggar.toml", place.path("workspace/link.toml")).expect("ours");
     assert_eq!(run("workspace/link.toml", &[], "true").code, 126);
     let elsewhere = place.write("mounted/saggar.toml", &workspace);

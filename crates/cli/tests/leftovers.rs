@@ -1,4 +1,4 @@
-//! A test that fails leaves nothing: no process, no cgroup, no directory. Whether it panics or is killed.
+//! A failing test leaves no process, cgroup or directory, whether it panics or is killed.
 
 mod harness;
 mod http;
@@ -10,10 +10,10 @@ use harness::{Place, cgroups_of, held};
 use http::{Server, eventually};
 use serde_json::json;
 
-/// Set for the process that fails on purpose, to how it does.
+/// Set for the process that fails on purpose, to the way in which it fails.
 const HOW: &str = "LEFTOVERS_OF";
 
-/// Starts what tests start, says where it is, and fails.
+/// Starts what tests start, prints where it is, and fails.
 fn fail(how: &str) {
     let server = Server::start_with(&["--pool-min", "1", "--pool-max", "1"]);
     let sandbox = server.sandbox_with(&json!({ "ttl": "1h" }));

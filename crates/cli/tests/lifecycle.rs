@@ -1,4 +1,4 @@
-//! From start to nothing left: exit statuses, cancelling, orphans and daemons, readers that go away.
+//! From start to cleanup: exit statuses, cancellation, orphans and daemons, readers that go away.
 
 mod harness;
 mod traces;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use traces::{Events, check_nothing_left, marker, processes, read_until, signal};
 
-/// Starts a daemon in every way that leaves the program's session and process group, then says so.
+/// Starts daemons in every way that leaves the program's session and process group, then prints a line.
 fn daemons(marker: &str) -> String {
     format!(
         "sleep {marker} & setsid sleep {marker} & (setsid sh -c 'sleep {marker} & exec sleep {marker}' </dev/null >/dev/null 2>&1 &); \
@@ -51,7 +51,7 @@ fn the_signal_that_ended_a_program_is_told() {
             "{name}"
         );
     }
-    // A real fault, and not only the signal of one.
+    // A real fault, not only its signal.
     let fault = place.json(&[], &["python3", "-c", "import ctypes; ctypes.string_at(0)"]);
     assert_eq!((&fault["status"], &fault["signal"]), (&json!("signaled"), &json!(11)));
 }
@@ -76,7 +76,7 @@ fn cancelling_ends_the_whole_tree_before_it_is_reported() {
         assert!(processes(&marker).len() > 4, "the daemons run: {:?}", processes(&marker));
         let [sandbox] = &place.records()[..] else { panic!("one sandbox, one record: {:?}", place.records()) };
         signal(&child, how);
-        // Its end is the report: by then nothing may be alive.
+        // When `saggar` ends, nothing may be alive.
         assert_eq!((finish(child).code, processes(&marker)), (130, vec![]), "{how:?}");
         check_nothing_left(&place, sandbox);
     }
@@ -95,14 +95,14 @@ fn a_cancelled_program_may_clean_up_and_a_second_signal_does_not_wait_for_it() {
     assert_eq!(place.records(), Vec::<String>::new());
 }
 
-/// Sends the signals once the program's own shell waits for its first child, and compares the result.
+/// Sends the signals once the program's shell waits for its first child, and compares the result.
 fn check_cancelled(child: std::process::Child, signals: &[Signal], stdout: &str) {
     let own = format!("/proc/{}/task/{}/children", child.id(), child.id());
     let children = |path: &str| -> Vec<String> {
         std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     };
     let deadline = std::time::Instant::now() + harness::PATIENCE;
-    // PID 1, the shell, its sleep: the trap is set before the sleep is started.
+    // PID 1, the shell, its sleep: the trap is set before the sleep starts.
     while children(&own)
         .iter()
         .flat_map(|agent| children(&format!("/proc/{agent}/task/{agent}/children")))
@@ -142,12 +142,12 @@ fn a_daemons_lock_on_the_workspace_is_gone_when_we_report() {
     let done = place.sh(&["--workspace", &show(&place.workspace())], script);
     assert_eq!(done.stdout, "held\n");
     let file = std::fs::File::open(lock).expect("ours");
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody holds it any more");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("the lock was released");
 }
 
 #[test]
 fn orphans_are_reaped_while_the_program_runs() {
-    // Each round leaves an orphan that ends at once; were they not reaped, 300 would not fit.
+    // Each iteration leaves an orphan that ends at once; if they were not reaped, 300 would exceed the limit.
     let script = "i=0; while [ $i -lt 300 ]; do (true &) || exit 1; i=$((i+1)); done; \
                   while grep -qs '^State:.Z' /proc/[0-9]*/status; do :; done; echo none";
     let done = Place::new().sh(&["--json", "--pids", "200"], script);
@@ -182,7 +182,7 @@ fn a_reader_that_never_reads_does_not_hold_up_the_timeout() {
 fn what_was_written_before_the_end_is_read_after_it() {
     let place = Place::new();
     let child = place.spawn(&[], &["/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 6"]);
-    // The whole of it fits neither into a pipe nor into our own backlog; the reader comes late, and gets everything.
+    // The output fits neither into a pipe nor into our buffer; the reader comes late and gets everything.
     traces::let_run(&child, std::time::Duration::from_millis(300));
     let Done { code, stdout, .. } = finish(child);
     assert_eq!((code, stdout.len()), (6, 1_000_000));
@@ -210,7 +210,7 @@ fn a_signal_during_set_up_cancels_and_leaves_nothing() {
     }
 }
 
-/// Waits, looking again and again, until something is so.
+/// Polls until the condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + harness::PATIENCE;
     while !is_so() {
@@ -219,8 +219,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// `saggar run FLAGS -- PROGRAM` from a shell that has set up something that `saggar` inherits. Not every shell passes on that the death
-/// of children is ignored.
+/// `saggar run FLAGS -- PROGRAM` from a shell that sets up something `saggar` inherits. Not every shell passes on an
+/// ignored SIGCHLD.
 fn after(set_up: &str, place: &Place, flags: &[&str], program: &[&str]) -> std::process::Command {
     let mut command = std::process::Command::new("/bin/bash");
     command.args(["-c", &format!("{set_up}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_saggar"), "run"]);
@@ -239,7 +239,7 @@ fn a_signal_after_the_programs_end_does_not_keep_us_from_cleaning_up() {
         let flags = ["--workspace", &workspace, "--protect", "held/", "--stdin", "-", "--events", events.path()];
         let mut child = after(":", &place, &flags, &["/bin/sh", "-c", "read line; exit 3"]).spawn().expect("a shell");
         let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
-        // Nobody removes a placeholder while another holds this: cleaning up waits until we let it go.
+        // No process removes a placeholder while another holds this lock: cleanup waits until we release it.
         let gate = std::fs::File::open(place.path("data/sandboxes")).expect("ours");
         rustix::fs::flock(&gate, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("held for moments only");
         harness::feed(&mut child, b"end\n");
@@ -274,7 +274,7 @@ fn a_signal_that_whoever_started_us_ignores_does_not_cancel() {
             after(ignored, &place, &flags, &["/bin/sh", "-c", "read line; exit 5"]).spawn().expect("a shell");
         events.wait_for("start");
         signal(&child, Signal::HUP);
-        // One that was cancelled may be gone already.
+        // A cancelled one may be gone already.
         let told = std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"end\n");
         assert!(told.is_ok() || code == 130, "{ignored}: {told:?}");
         assert_eq!(finish(child).code, code, "{ignored}");
@@ -285,7 +285,7 @@ fn a_signal_that_whoever_started_us_ignores_does_not_cancel() {
 fn the_clock_stops_with_the_program_and_not_with_its_reader() {
     let place = Place::new();
     let child = place.spawn(&["--timeout", "2s"], &["/usr/bin/head", "-c", "200000", "/dev/zero"]);
-    // More than the pipe holds, so we still have some of it when the time is up.
+    // More than the pipe holds, so some of it is still unwritten when the time is up.
     traces::let_run(&child, std::time::Duration::from_millis(2500));
     let Done { code, stdout, .. } = finish(child);
     assert_eq!((code, stdout.len()), (0, 200_000));

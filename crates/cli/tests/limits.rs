@@ -1,4 +1,4 @@
-//! Limits: each is hit by a program that runs to its end under a larger one, and says so by name.
+//! Limits: a program that completes under a larger limit hits each smaller one, and the result names the limit.
 
 mod harness;
 mod traces;
@@ -7,7 +7,7 @@ use harness::{Done, Place, finish, is_root, not_here};
 use serde_json::{Value, json};
 use traces::{check_nothing_left, events_in};
 
-/// Runs a script under `--json` and gives its result, after checking that nothing is left of it.
+/// Runs a script with `--json` and returns its result, after checking that nothing is left over.
 fn run(flags: &[&str], script: &str) -> (i32, Value) {
     let place = Place::new();
     let done = place.sh(&[&["--json"], flags].concat(), script);
@@ -26,7 +26,8 @@ fn rules(result: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The same script passes under `enough` and hits the limit named `rule` under `tight`, where it ends as `status` with `code`.
+/// The same script passes under `enough`, and under `tight` hits the limit named `rule` and ends as `status` with
+/// `code`.
 fn check_limit(name: &str, script: &str, tight: &[&str], enough: &[&str], (status, code, rule): (&str, i32, &str)) {
     let (control_code, control) = run(enough, script);
     assert_eq!(
@@ -39,7 +40,7 @@ fn check_limit(name: &str, script: &str, tight: &[&str], enough: &[&str], (statu
     assert_eq!(hit["denials"][0]["code"], "limit_reached", "{name}: {hit}");
 }
 
-/// Whether the host enforces a limit; if it doesn't, asking for it must be refused, and that is checked instead.
+/// Whether the host enforces a limit; if not, checks that requesting it is refused.
 fn is_enforced(name: &str, flags: &[&str]) -> bool {
     let unenforced = run(&[], "true").1["unenforced"].clone();
     if unenforced.as_array().expect("an array").iter().all(|text| !text.as_str().expect("text").starts_with(name)) {
@@ -69,7 +70,7 @@ fn a_timeout_ends_whatever_a_program_does() {
 fn a_program_is_asked_to_end_before_it_is_ended() {
     let (code, result) = run(&["--timeout", "2s"], "trap 'echo asked; exit 3' TERM; while :; do sleep 0.01; done");
     assert_eq!((code, &result["stdout"], &result["exit_code"]), (124, &json!("asked\n"), &Value::Null));
-    // This one doesn't listen, and has lived through the question for as long as it had to answer.
+    // It ignores SIGTERM, and lives until the end of its grace period.
     let (code, result) = run(&["--timeout", "1s"], "trap '' TERM; while :; do sleep 1000; done");
     assert_eq!((code, &result["status"]), (124, &json!("timed_out")));
     assert!(result["elapsed_ms"].as_u64() >= Some(3000), "{result}");
@@ -137,7 +138,7 @@ fn heavy_processes_are_bounded() {
     if is_root() {
         assert_eq!((rules(&hit), &hit["usage"]["processes_peak"]), (vec!["limit/pids"], &json!(20)));
     } else {
-        not_here("without a cgroup nobody counts refused processes");
+        not_here("refused processes are only counted in a cgroup");
     }
 }
 
@@ -162,7 +163,7 @@ fn heavy_a_share_of_a_cpu_is_no_more_than_that() {
     let place = Place::new();
     let spin =
         |cpus| place.spawn(&["--json", "--timeout", "3s", "--cpus", cpus], &["/bin/sh", "-c", "while :; do :; done"]);
-    // Side by side, so that both have the same machine.
+    // Concurrently, so that both run under the same load.
     let (little, enough) = (spin("0.1"), spin("1"));
     let usage = |done: Done| {
         let result = done.json();
@@ -283,7 +284,7 @@ fn with_every_limit_enforced_strict_starts_and_nothing_is_listed() {
     assert_eq!((code, &result["unenforced"]), (0, &json!([])));
 }
 
-/// The limit of memory, where the host's cgroups put it.
+/// The memory limit in the host's cgroups.
 const MEMORY_SEEN: &str =
     "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes";
 
@@ -306,7 +307,7 @@ fn programs_see_their_limits_where_they_look_for_them() {
     }
     let quota = "cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us";
     assert!(seen(&["--cpus", "0.5"], quota).starts_with("50000"));
-    // For root inside too they are only to be looked at.
+    // They are read-only for root inside too.
     let raise = "echo max > /sys/fs/cgroup/memory.max; echo -1 > /sys/fs/cgroup/memory/memory.limit_in_bytes; touch /sys/fs/cgroup/x";
     assert_eq!(
         seen(&["--memory", "64M", "--user", "root"], &format!("({raise}) 2>/dev/null; {MEMORY_SEEN}")),
@@ -339,10 +340,10 @@ fn root_of_a_namespace_without_ids_is_told_what_it_is() {
     command.env("SAGGAR_DATA_DIR", place.path("data")).current_dir("/").stdout(std::process::Stdio::piped());
     let done = finish(command.stderr(std::process::Stdio::piped()).spawn().expect("util-linux is there"));
     assert_eq!(done.code, 126, "{done:?}");
-    assert!(done.stderr.contains("unshare -r") && done.stderr.contains("as the ordinary user you are"), "{done:?}");
+    assert!(done.stderr.contains("unshare -r") && done.stderr.contains("as an ordinary user"), "{done:?}");
 }
 
-/// `saggar` as an ordinary user who owns the data directory, whoever runs the tests.
+/// `saggar` as an ordinary user who owns the data directory, even if the tests run as root.
 struct Ordinary<'a> {
     place: &'a Place,
     binary: std::path::PathBuf,
@@ -351,7 +352,7 @@ struct Ordinary<'a> {
 impl<'a> Ordinary<'a> {
     const ID: u32 = 54_321;
 
-    /// `None`, said aloud, when this ordinary user has cgroups of its own: then there is nothing to refuse.
+    /// `None`, with a message, if this ordinary user has its own cgroups: then there is nothing to refuse.
     fn in_place(place: &'a Place) -> Option<Self> {
         let data = place.path("data");
         std::fs::create_dir(&data).expect("ours");
@@ -362,7 +363,7 @@ impl<'a> Ordinary<'a> {
             not_here("cgroups are delegated to this user");
             return None;
         }
-        // The build directory may be closed to others.
+        // Other users may not be able to read the build directory.
         let binary = place.path("saggar");
         std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &binary).expect("the binary was built");
         Some(Self { place, binary })
@@ -388,7 +389,7 @@ impl<'a> Ordinary<'a> {
     }
 }
 
-/// `saggar run --json ARGUMENTS` from a shell that has set up something that `saggar` inherits.
+/// `saggar run --json ARGUMENTS` from a shell that sets up something `saggar` inherits.
 fn run_after(place: &Place, set_up: &str, arguments: &[&str]) -> Done {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", &format!("{set_up} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_saggar"), "run", "--json"]);
@@ -408,17 +409,17 @@ fn a_limit_on_files_that_we_have_ourselves_is_no_obstacle() {
     };
     assert_eq!(seen("ulimit -n 1024", &[]), "1024\n1024\n");
     assert_eq!(seen("ulimit -n 1024", &["--files", "100"]), "100\n100\n");
-    // Fewer than the agent needs for itself, which is none of the program's business.
+    // Fewer than the agent itself needs, which must not affect the program.
     assert_eq!(seen(":", &["--files", "16"]), "16\n16\n");
     assert_eq!(seen("ulimit -n 1024", &["--files", "16"]), "16\n16\n");
 }
 
-/// A cgroup of a test's own, gone when dropped.
+/// A test's own cgroup, removed on drop.
 struct OwnCgroup(std::path::PathBuf);
 
 impl Drop for OwnCgroup {
     fn drop(&mut self) {
-        // Only a test that failed leaves something in it, and its failure is what matters.
+        // Only a failed test leaves something in it, and its failure is what matters.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -443,7 +444,8 @@ fn a_share_of_a_cpu_that_we_have_ourselves_is_no_obstacle() {
     }
 }
 
-/// Fills the queues of as many sockets as would hold 200 MiB, then counts what arrived and nobody had read. Sending never fails for it.
+/// Fills the queues of as many sockets as would hold 200 MiB, then counts the unread datagrams. Sending never fails
+/// for it.
 const DATAGRAMS: &str = "
 import socket
 sender, sockets, room, data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [], 0, bytes(60000)
@@ -477,14 +479,14 @@ fn heavy_what_waits_in_sockets_counts_as_memory() {
         text.parse().unwrap_or_else(|_| panic!("{result}"))
     };
     let (tight, enough) = (queued("64M"), queued("512M"));
-    // Cgroups of version 1 give sockets an eighth of the memory, and no more than 64M.
+    // Cgroups v1 give sockets an eighth of the memory, and at most 64M.
     if enough < 48 {
         return not_here(&format!("this kernel queues no more than {enough} MiB of datagrams, whatever the limit"));
     }
     assert!(tight <= 72 && tight < enough / 2, "{tight} MiB under a limit of 64, {enough} under 512");
 }
 
-/// Fills connections to itself until no more goes in, and says how many bytes waited in them.
+/// Fills connections to itself until no more fits, and prints the number of unread bytes.
 const FILL_CONNECTIONS: &str = r#"
 import socket
 listener = socket.create_server(("127.0.0.1", 0))

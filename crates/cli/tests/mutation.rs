@@ -1,4 +1,5 @@
-//! The mutation check: with a rule of enforcement switched off, a conformance case fails. Only in a build that can switch rules off.
+//! The mutation check: with an enforcement rule switched off, a conformance case must fail. Only in a build that can
+//! switch rules off.
 #![cfg(feature = "mutation")]
 
 mod harness;
@@ -15,11 +16,11 @@ use saggar_conformance::{Teeth, teeth};
 use serde_json::Value;
 
 const ORDINARY: u32 = 12345;
-/// Rules to try, with commas between them; all without it.
+/// Comma-separated rules to try; all if unset.
 const CHOSEN: &str = "SAGGAR_MUTATION_RULES";
-/// Set in the machine that `make test-vm` boots: the rules that are left to it are tried, and each must show.
+/// Set in the machine that `make test-vm` boots: it tries the rules that are left to it, and each must show.
 const IN_MACHINE: &str = "SAGGAR_MUTATION_IN_MACHINE";
-/// Where the program is when not where it was built.
+/// Path of the program, if it isn't where it was built.
 const PROGRAM: &str = "SAGGAR_MUTATION_PROGRAM";
 
 #[test]
@@ -28,7 +29,7 @@ fn every_rule_is_missed_when_it_is_off() {
         eprintln!("not run here: only as root is every rule there to be switched off");
         return;
     }
-    // The limits that a sandbox lowers must be high for that to show.
+    // The limits that a sandbox lowers must be high for the difference to show.
     for (resource, most) in [
         (Resource::Rtprio, Some(99)),
         (Resource::Nice, Some(40)),
@@ -37,7 +38,7 @@ fn every_rule_is_missed_when_it_is_off() {
         (Resource::Sigpending, Some(100_000)),
         (Resource::Core, None),
     ] {
-        // Not even root may everywhere; then the rule is told of as one that can't be tried here.
+        // Not even root may do this everywhere; then the rule is reported as one that can't be tried here.
         let _ = setrlimit(resource, Rlimit { current: most, maximum: most });
     }
     let chosen = std::env::var(CHOSEN).ok();
@@ -61,7 +62,7 @@ fn every_rule_is_missed_when_it_is_off() {
         println!("{:<32} {bite} ({} ms)", entry.rule, start.elapsed().as_millis());
         found.push((&entry.rule, bite));
     }
-    // What was left alive on purpose is cleared away by the next start.
+    // Processes that were left alive on purpose are removed by the next start.
     assert_eq!(range.failures(&["G03".to_owned()], &[]), []);
     let of = |is_it: fn(&Bite) -> bool| found.iter().filter(|(_, bite)| is_it(bite)).map(|(rule, _)| *rule).collect();
     let alone: Vec<&String> = of(|bite| matches!(bite, Bite::Alone(_)));
@@ -78,19 +79,19 @@ fn every_rule_is_missed_when_it_is_off() {
         excused.len(),
         toothless.len()
     );
-    assert!(toothless.is_empty(), "nobody notices when these are off: {toothless:?}");
+    assert!(toothless.is_empty(), "no case fails when these are off: {toothless:?}");
     assert!(!is_machine || alone.len() + backed.len() == all.len(), "left to this machine, and not shown: {left:?}");
 }
 
-/// What switching a rule off did.
+/// The effect of switching a rule off.
 enum Bite {
     /// A case failed.
     Alone(String),
-    /// A case failed when what stops the same was off too.
+    /// A case failed once the rules that back it were off too.
     Backed(String),
-    /// This host lacks what it takes; the emulated machine has it.
+    /// This host can't show it; the emulated machine can.
     LeftToMachine(String),
-    /// This host lacks what it takes, or nothing can show it.
+    /// This host can't show it, or nothing can.
     NotHere(String),
     None,
 }
@@ -102,7 +103,7 @@ impl std::fmt::Display for Bite {
             Self::Backed(what) => write!(f, "with {what}"),
             Self::LeftToMachine(what) => write!(f, "left to make test-vm: {what}"),
             Self::NotHere(why) => write!(f, "not here: {why}"),
-            Self::None => write!(f, "NOBODY NOTICES"),
+            Self::None => write!(f, "NO CASE FAILS"),
         }
     }
 }
@@ -135,7 +136,7 @@ fn bite(prober: &Prober, entry: &Teeth) -> Bite {
 fn is_there(needed: &str) -> bool {
     match needed {
         "cgroup v1" => Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists(),
-        // The name in /proc/self/limits, and what must be more than allowed inside.
+        // The name in /proc/self/limits, and the value that must be exceeded inside.
         limit if limit.starts_with("Max ") => {
             let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
             let (name, least) = limit.split_once(" above ").expect("a name and a number");
@@ -147,7 +148,7 @@ fn is_there(needed: &str) -> bool {
     }
 }
 
-/// Probes as someone, in a place of their own.
+/// Runs probes as a user, in its own place.
 struct Prober {
     _place: Place,
     program: PathBuf,
@@ -214,7 +215,7 @@ impl Prober {
             reasons.into_iter().map(move |reason| (id.clone(), reason.as_str().unwrap_or_default().to_owned()))
         });
         let mut told: Vec<(String, String)> = told.filter(|(id, _)| cases.contains(id)).collect();
-        // A sandbox that doesn't start shows nothing. What was seen inside says more than a word that is missing.
+        // A sandbox that doesn't start shows nothing. An observation inside is better evidence than a missing word.
         assert!(!told.iter().any(|(_, reason)| reason.contains("setup_failed")), "with {off:?} off: {told:?}");
         told.sort_by_key(|(_, reason)| !reason.contains("observed"));
         told

@@ -1,4 +1,4 @@
-//! What a program inside may do: its identity, its capabilities, the system calls it is refused, and what is said of them.
+//! What a program inside may do: its identity, its capabilities, refused system calls, and how they are reported.
 
 mod harness;
 
@@ -33,7 +33,8 @@ fn programs_have_no_capabilities_and_can_gain_none() {
 
 #[test]
 fn root_of_a_sandbox_has_the_seven_named_capabilities() {
-    // CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID and NET_BIND_SERVICE; with a single id, the two that change ids are none.
+    // CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID and NET_BIND_SERVICE; with a single id, the two that change
+    // ids are missing.
     let none = "['0000000000000000']";
     let seven = if is_root() { "['00000000000004eb']" } else { "['000000000000042b']" };
     let ids = "['0', '0', '0', '0']";
@@ -86,7 +87,7 @@ fn root_of_a_sandbox_can_do_what_installing_takes_and_a_user_can_not() {
         ("os.setresgid(0, 0, 0)", "ok", "EPERM|EINVAL"),
         ("bind(socket.AF_INET, ('127.0.0.1', 8080))", "ok", "ok"),
     ];
-    // With one id there is no other to give a file to or to become.
+    // With a single id there is no other to give a file to or to switch to.
     if is_root() {
         cases.push(("write('/tmp/a')", "ok", "ok"));
         cases.push(("os.chown('/tmp/a', 1234, 1234)", "ok", "EPERM"));
@@ -101,10 +102,10 @@ fn root_of_a_sandbox_can_do_what_installing_takes_and_a_user_can_not() {
     check(&Place::new(), &["--user", "user"], &pick(false));
 }
 
-/// An attempt, its answer, and the call and rule that are told, if any.
+/// An attempt, its result, and the reported call and rule, if any.
 type Refusal = (&'static str, &'static str, Option<(&'static str, &'static str)>);
 
-/// What even root of a sandbox is refused.
+/// Attempts that even root of a sandbox is refused.
 const REFUSALS: &[Refusal] = &[
     // Namespaces: user, mount, network, process, time; by unshare, clone, clone3 and setns.
     ("syscall(272, 0x10000000)", "EPERM", Some(("unshare", "namespaces"))),
@@ -178,15 +179,15 @@ const REFUSALS: &[Refusal] = &[
         "EPROTONOSUPPORT",
         Some(("socket", "sockets")),
     ),
-    // Typing into a terminal, even one of its own.
+    // Typing into a terminal, even its own.
     ("fcntl.ioctl(os.openpty()[1], 0x5412, b'x')", "EPERM", Some(("ioctl", "tty-ioctls"))),
     ("fcntl.ioctl(os.openpty()[1], 0x5423, b'\\0' * 4)", "EPERM", Some(("ioctl", "tty-ioctls"))),
-    // The x32 convention of getpid, and a number no kernel has.
+    // The x32 convention of getpid, and an unknown system call number.
     ("syscall(0x40000000 + 39)", "ENOSYS", None),
     ("syscall(4000)", "ENOSYS", None),
 ];
 
-/// The nearest harmless relatives, which must work, or the refusals above would mean nothing.
+/// The closest harmless calls, which must work, or the refusals above would prove nothing.
 const RELATIVES: &[&str] = &[
     "syscall(272, 0x400)",
     "in_child(lambda: 0) == 'status 0' or 1/0",
@@ -234,7 +235,7 @@ fn their_harmless_relatives_work_and_are_not_told() {
 
 #[test]
 fn the_32_bit_convention_is_the_end_of_who_uses_it() {
-    // mov eax, 20 (getpid); int 0x80; ret. A kernel without the convention answers with a fault.
+    // mov eax, 20 (getpid); int 0x80; ret. A kernel without the convention raises a fault.
     let attempt = r"in_child(lambda: machine_code(b'\xb8\x14\0\0\0\xcd\x80\xc3') and 0)";
     let control = r"in_child(lambda: machine_code(b'\xb8\x2a\0\0\0\xc3'))";
     check(&Place::new(), &[], &[(attempt, "signal 31|signal 11"), (control, "status 42")]);
@@ -254,7 +255,7 @@ fn a_program_can_neither_see_nor_end_the_agent() {
                 ("os.readlink('/proc/1/root')", "ENOENT|EACCES|EPERM"),
                 ("os.open('/proc/1/mem', os.O_RDONLY)", "ENOENT|EACCES|EPERM"),
                 ("write('/proc/1/exe', 0)", "ENOENT|EACCES|EPERM|EROFS|ELOOP"),
-                // Whether a signal may be sent depends on the user; that none has an effect doesn't.
+                // Whether a signal may be sent depends on the user, but none has an effect.
                 ("[attempt('os.kill(1, %d)' % number) for number in range(1, 65)] and None", "ok"),
                 ("os.kill(os.getpid(), 0)", "ok"),
             ],
@@ -283,7 +284,7 @@ fn no_setid_bit_can_be_put_on_a_file_of_the_workspace() {
             format!("subprocess.run(['install', '-m', '{}', '/bin/true', '/workspace/installed'], stderr=subprocess.DEVNULL).returncode and os.chmod('/workspace/installed', {mode})", &mode[2..]),
         ]);
     }
-    // openat2 hides its mode behind a pointer and is not there at all.
+    // openat2 passes its mode by pointer and is not available at all.
     let how = "syscall(437, -100, b'/workspace/openat2', struct.pack('QQQ', 0o101, 0o4755, 0), 24)";
     let rest = [
         (how, "ENOSYS"),
@@ -328,8 +329,8 @@ fn a_setid_file_of_the_host_loses_the_bit_when_it_is_written() {
 
 #[test]
 fn a_setid_file_of_the_host_keeps_the_bit_when_it_is_written_through_memory() {
-    // What is wrong with it: the kernel takes the bit away on write(2) alone, and nothing of ours sees a page being dirtied. So a
-    // set-id program that is in a writable workspace before the run is one whose content the agent chooses afterwards.
+    // A known gap: the kernel removes the bit only on write(2), and nothing of ours sees a page being dirtied. So the
+    // agent can choose the contents of a set-id program that was in a writable workspace before the run.
     let place = Place::new();
     let file = place.write("workspace/file", "host\n");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).unwrap();

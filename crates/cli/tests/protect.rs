@@ -1,4 +1,5 @@
-//! Protected paths of a writable workspace: as they were, present or absent, whatever is tried on them or on what holds them.
+//! Protected paths of a writable workspace stay unchanged, present or absent, whatever is tried on them or on their
+//! parents.
 
 mod harness;
 
@@ -16,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Uid};
 const DIRECTORIES: &[&str] = &[".git/hooks", ".saggar"];
 const FILES: &[&str] = &[".git/config", ".git/config.worktree", ".git/commondir"];
 
-/// Every way to change a directory, or to put another in its place; the last one takes it away.
+/// Every way to change a directory, or to replace it; the last one removes it.
 const ON_DIRECTORY: &[&str] = &[
     "write('{}/new')",
     "os.mkdir('{}/made')",
@@ -50,11 +51,11 @@ const ON_FILE: &[&str] = &[
     "os.unlink('{}')",
 ];
 
-/// What moves a directory that holds a protected path.
+/// Ways to move a directory that contains a protected path.
 const ON_PARENT: &[&str] =
     &["rename_away('{}')", "replace_by_link('{}')", "exchange('{}')", "rename_over('{}')", "os.rmdir('{}')"];
 
-/// A place whose workspace has a `.git`, so that what is absent of it is held. Where there is none, `git init` may make one.
+/// A place whose workspace has a `.git`, so that its absent paths are held. Without one, `git init` may create it.
 fn place_with_git() -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path("workspace/.git")).expect("ours");
@@ -76,7 +77,7 @@ fn check_held(place: &Place, flags: &[&str], attempts: &[String]) {
     check_all(place, flags, &attempts, REFUSED);
 }
 
-/// What is in the workspace, without what attempts left of their own.
+/// The contents of the workspace, without the attempts' own files.
 fn kept(place: &Place) -> Vec<(String, String)> {
     let is_own = |name: &str| name.rsplit('/').next().is_some_and(|last| last.starts_with("own"));
     tree(&place.workspace()).into_iter().filter(|(name, _)| !is_own(name)).collect()
@@ -93,7 +94,7 @@ fn the_attempts_work_where_nothing_is_protected() {
         check_all(&place, &["--workspace", &show(&place.workspace())], &attempts, "ok");
     };
     outcomes(on(ON_FILE, "plain/config"));
-    // A directory that something was put into can't be renamed over; these two lists are complete together.
+    // A directory that something was put into can't be replaced by a rename; the two lists together are complete.
     outcomes(on(&ON_DIRECTORY[..11], "plain/hooks"));
     outcomes(on(&ON_DIRECTORY[11..], "plain/hooks"));
     outcomes(on(ON_PARENT, "parent"));
@@ -106,7 +107,7 @@ fn present_paths_stay_as_they_are() {
         place.write("workspace/.git/hooks/pre-commit", "#!/bin/sh\n");
         place.write("workspace/.saggar/policy.toml", "[policy]\n");
         for path in FILES {
-            // Something that git reads as settings.
+            // A file that git reads as settings.
             place.write(&format!("workspace/{path}"), "# of the host\n");
         }
         let before = kept(&place);
@@ -179,7 +180,7 @@ fn more_paths_can_be_protected() {
         check_held(&place, &flags, &on(ON_PARENT, parent));
     }
     assert_eq!(kept(&place), before);
-    // What is beside a protected path is not held; and without the flag nothing is.
+    // Paths beside a protected one are not held, and without the flag nothing is.
     check(&place, &flags, &[("write('/workspace/ci/other')", "ok"), ("write('/workspace/ci/deploy/other')", "ok")]);
     check(&place, &flags[..2], &[("write('/workspace/ci/deploy/key.yml')", "ok")]);
 }
@@ -216,7 +217,7 @@ fn a_protected_path_behind_a_link_is_refused_before_start() {
         );
         assert_eq!(kept(&place), before, "{link}");
         assert_eq!(place.records(), Vec::<String>::new());
-        // The modes that write nothing to the host have nothing to protect.
+        // Modes that write nothing to the host have nothing to protect.
         assert_eq!(place.sh(&["--workspace", &workspace, "--fs", "scratch"], "true").code, 0);
     }
 }
@@ -235,7 +236,7 @@ fn a_writable_mount_is_no_way_round_protection() {
     for source in ["workspace", "workspace/.git", "workspace/.git/hooks", "workspace/.git/hooks/pre-commit"] {
         assert_eq!(run(source, ":rw", "workspace-write"), "invalid_mount", "{source}");
         assert!(run(source, "", "workspace-write").is_null(), "{source} read-only");
-        // Where nothing is protected, naming a part to be written is a choice like any other.
+        // If nothing is protected, a writable part may be named freely.
         assert!(run(source, ":rw", "read-only").is_null(), "{source} of a read-only workspace");
     }
     assert!(run("workspace-beside", ":rw", "workspace-write").is_null(), "a name that only begins the same");
@@ -255,7 +256,7 @@ fn modes_that_leave_the_host_alone_need_no_placeholders() {
     assert_eq!(names(&place.workspace()), Vec::<String>::new());
 }
 
-/// A run that makes its attempts only when told, and says when it is there.
+/// A run that makes its attempts only when told, and reports when it is ready.
 struct Waiting {
     child: Child,
     stdin: ChildStdin,
@@ -273,7 +274,7 @@ impl Waiting {
         Self::wait(place.command(arguments))
     }
 
-    /// The workspace by another name, which this run alone has: a mount that ends with it.
+    /// The workspace under another name that only this run has: a mount that ends with it.
     fn start_under_alias(place: &Place, alias: &str, attempts: &[&str]) -> Self {
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
@@ -301,7 +302,7 @@ impl Waiting {
         Self { child, stdin, stdout }
     }
 
-    /// What its attempts came to.
+    /// The outcomes of its attempts.
     fn go_on(mut self) -> Vec<String> {
         self.stdin.write_all(b"go\n").expect("it reads");
         drop(self.stdin);
@@ -413,7 +414,7 @@ fn linked_worktrees_and_submodules_are_held_where_git_reads_them() {
     assert_eq!(kept(&place), before);
 }
 
-/// Two runs that hold the same paths, by whatever names: when the first to start is the first to end, or the last.
+/// Two runs hold the same paths, by whatever names; the first to start ends first, or last.
 fn check_both_hold(
     place: &Place,
     first: impl Fn() -> Waiting,
@@ -466,7 +467,7 @@ fn a_workspace_in_another_has_its_placeholders_to_itself_no_more() {
     let from_outside: Vec<&str> = from_outside.iter().map(String::as_str).collect();
     let inner = || Waiting::start_in(&place, &["--workspace", &inner], &from_inside);
     let outer = || Waiting::start_in(&place, &["--workspace", &outer, "--protect", "inner/.saggar/"], &from_outside);
-    // What an attempt makes for itself is in the inner workspace for one of them.
+    // One of them has the attempts' own files in the inner workspace.
     check_both_hold(&place, inner, outer, [&from_inside, &from_outside]);
     check_both_hold(&place, outer, inner, [&from_outside, &from_inside]);
 }
@@ -558,7 +559,7 @@ fn what_of_a_repository_can_not_be_looked_at_refuses_the_workspace() {
     place.write("workspace/.git/modules/sub/HEAD", "ref: refs/heads/main\n");
     let modules = place.path("workspace/.git/modules");
     std::fs::create_dir(place.path("data")).unwrap();
-    // Nothing is closed to root, so it is asked for as someone else; the build directory may be closed to them.
+    // Nothing is closed to root, so another user asks; the build directory may be closed to that user.
     let saggar = place.path("saggar");
     std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).unwrap();
     if is_root() {

@@ -1,4 +1,4 @@
-//! H07: every row of the README's table of flags has a test, by name, and so has every attempt on the server that the threat model names. A flag
+//! H07: every row of the table of flags in docs/run.md has a test, by name, and so has every attempt on the server that the threat model names. A flag
 //! without one, or a test that is gone, fails.
 
 mod harness;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use harness::{Place, finish};
 
-/// Flags with a value where it is one of a few, and what shows that they do what the table says: tests of this directory, or cases.
+/// Flags (with a value if it is one of a few), and the tests of this directory or cases that prove the table's claim.
 const SHOWN_BY: &[(&str, &[&str])] = &[
     ("--workspace", &["a_writable_workspace_takes_every_change", "a_workspace_has_to_be_a_directory_of_its_own"]),
     ("--fs read-only", &["a_read_only_workspace_refuses_every_change", "F10"]),
@@ -57,7 +57,7 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ("--json", &["every_way_to_end_has_the_same_shape"]),
     ("--events", &["events_on_stdout_come_before_the_result", "H06"]),
 ];
-/// Flags that are no row of the table: what they choose is told elsewhere on the page.
+/// Flags that have no row in the table because the page explains them elsewhere.
 const ELSEWHERE: &[&str] = &["--tier", "--data-dir", "--help"];
 
 fn repository() -> &'static Path {
@@ -68,27 +68,27 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What begins with two dashes, as a whole word.
+/// Words that begin with two dashes.
 fn flags(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |character: char| character == '-' || character.is_ascii_lowercase();
     text.split(move |character| !is_part(character)).filter(|word| word.starts_with("--") && word.len() > 2)
 }
 
 /// The flags of the table, from the left cell of each row.
-fn promised(readme: &str) -> BTreeSet<String> {
-    let (_, table) = readme.split_once("| flag | |\n").expect("the README has a table of flags");
+fn promised(page: &str) -> BTreeSet<String> {
+    let (_, table) = page.split_once("| flag | |\n").expect("the page has a table of flags");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
-    // A bar within a cell has a backslash before it.
+    // A bar within a cell is escaped with a backslash.
     let cells = rows.filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     cells.flat_map(|cell| flags(cell).map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 #[test]
 fn every_flag_of_the_table_has_a_test_and_every_test_named_is_there() {
-    let readme = read(&repository().join("README.md"));
+    let page = read(&repository().join("docs/run.md"));
     let shown: BTreeSet<String> =
         SHOWN_BY.iter().map(|(flag, _)| flag.split(' ').next().expect("a flag").to_owned()).collect();
-    assert_eq!(promised(&readme), shown, "the table of the README, and what is shown here");
+    assert_eq!(promised(&page), shown, "the table of flags, and what is shown here");
 
     let sources = sources(&repository().join("crates/cli/tests"));
     let cases: BTreeSet<String> =
@@ -101,7 +101,7 @@ fn every_flag_of_the_table_has_a_test_and_every_test_named_is_there() {
     }
 }
 
-/// All sources of tests in a directory, but this one.
+/// All test sources in a directory, except this one.
 fn sources(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     entries
@@ -111,7 +111,7 @@ fn sources(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Whether there is such a function, with the mark of a test in the line before it.
+/// Whether there is such a function with a test attribute on the line before it.
 fn has_test(sources: &[String], name: &str) -> bool {
     let is_head = |line: &str| {
         let line = line.strip_prefix("async ").unwrap_or(line);
@@ -147,7 +147,7 @@ fn the_unit_in_the_manual_is_the_one_that_ships_and_needs_no_file_that_may_be_ab
     let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
     let mut words = command.split(' ');
     assert_eq!(words.next(), Some("/usr/local/bin/saggar"));
-    // The command is one there is, with flags there are.
+    // The command and its flags must exist.
     let done = finish(Place::new().command(words.chain(["--help"])).spawn().expect("the binary was built"));
     assert_eq!(done.code, 0, "{done:?}");
     let files = unit.lines().filter(|line| line.contains("/etc/") && !line.starts_with('#'));
@@ -165,5 +165,5 @@ fn every_flag_there_is_stands_in_the_table() {
         .filter(|flag| !ELSEWHERE.contains(flag))
         .map(str::to_owned)
         .collect();
-    assert_eq!(promised(&read(&repository().join("README.md"))), known);
+    assert_eq!(promised(&read(&repository().join("docs/run.md"))), known);
 }

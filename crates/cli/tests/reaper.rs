@@ -1,4 +1,4 @@
-//! The reaper: whatever a killed `saggar` left is gone after one more start, and nothing that lives is touched.
+//! The reaper: one more start removes everything that a killed `saggar` left, and touches nothing that is alive.
 
 mod harness;
 mod traces;
@@ -15,10 +15,10 @@ use traces::{Events, check_all_end, check_nothing_left, let_run, marker, names, 
 
 /// How often `saggar` is killed at a random moment.
 const KILLS: u64 = 200;
-/// Longer than all of set-up takes on an idle machine: kills fall before, in and after it.
+/// Longer than set-up takes on an idle machine, so that kills hit before, during and after it.
 const DELAY_MAX: Duration = Duration::from_millis(12);
 
-/// SIGKILL, and nothing else: what a machine out of memory would do. It must still have been running.
+/// SIGKILL, as the kernel does when memory runs out. The process must still have been running.
 fn kill(mut child: Child) {
     child.kill().expect("not reaped yet");
     let status = child.wait().expect("our own child");
@@ -35,7 +35,7 @@ fn start_once_more(place: &Place) {
     assert_eq!(done.code, 0, "{done:?}");
 }
 
-/// The mounts of this host's namespace, the one every `saggar` starts in.
+/// The mounts of this host's namespace, in which every `saggar` starts.
 fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted")
 }
@@ -44,7 +44,7 @@ fn has_cgroups(sandbox: &str) -> bool {
     !cgroups_of(sandbox).is_empty()
 }
 
-/// The same numbers at every run: a failure can be had again.
+/// The same numbers in every run, so that failures can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -62,7 +62,7 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
     let (workspace, mounted) = (show(&place.workspace()), mounts());
     let mut random = Random(0x5a66_a12d);
     let (mut sandboxes, mut placeholders, mut living) = (Vec::new(), 0, Vec::new());
-    // Two at a time in one workspace: one may die while the other looks at what it had placed.
+    // Two at a time in one workspace: one may die while the other examines its placeholders.
     for _ in 0..KILLS {
         while living.len() < 2 {
             living.push(place.spawn(
@@ -73,12 +73,12 @@ fn heavy_killed_at_any_moment_it_leaves_nothing_after_one_more_start() {
         let child = living.swap_remove(random.below(2) as usize);
         let_run(&child, Duration::from_nanos(random.below(DELAY_MAX.as_nanos() as u64)));
         kill(child);
-        // Each start also reaps what the ones before left, so the names are collected along the way.
+        // Each start also reaps leftovers of earlier ones, so the names are collected along the way.
         sandboxes.extend(place.records());
         placeholders += usize::from(!names(&place.workspace()).is_empty());
     }
     living.into_iter().for_each(kill);
-    // Otherwise the kills came too early or too late to mean anything.
+    // Otherwise the kills came too early or too late to prove anything.
     assert!(
         sandboxes.len() > 10 && placeholders > 10,
         "{} records and {placeholders} placeholders were seen",
@@ -107,7 +107,7 @@ fn killed_in_the_middle_of_a_run_its_tree_dies_and_the_rest_is_removed_later() {
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
     assert_eq!(names(&place.workspace()), ["held"]);
     kill(child);
-    // What was on disk stays there until someone comes by.
+    // Files on disk stay until the next start.
     assert_eq!(place.records(), [sandbox.as_str()]);
     start_once_more(&place);
     assert_eq!(processes(&marker), Vec::<String>::new());
@@ -124,7 +124,7 @@ fn what_was_there_before_or_was_put_there_by_the_user_survives_the_reaper() {
         place.spawn(&["--workspace", &show(&place.workspace()), "--events", events.path()], &["/bin/sleep", "1000"]);
     events.wait_for("start");
     kill(child);
-    // The user makes use of a place that was held by a placeholder.
+    // The user writes to a path that a placeholder held.
     place.write("workspace/.saggar/settings", "mine");
     start_once_more(&place);
     assert_eq!(names(&place.workspace()), [".git", ".saggar", "notes"]);
@@ -184,7 +184,7 @@ fn what_is_not_a_record_is_not_believed() {
     start_once_more(&place);
     assert_eq!(std::fs::read_to_string(innocent).expect("untouched"), "mine");
     assert!(names(&records).contains(&"notes".to_owned()));
-    // A record is shown only when it is whole, so this is none: it is told of, and left to whoever put it there.
+    // Records appear only when complete, so this isn't one: it is reported and left alone.
     assert!(names(&records).contains(&"sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa".to_owned()));
 }
 
@@ -236,7 +236,7 @@ fn a_data_directory_that_others_can_write_is_refused() {
     }
 }
 
-/// A process that a forged record names, ended when dropped.
+/// A process that a forged record names, killed on drop.
 struct Victim(Child);
 
 impl Victim {
@@ -244,7 +244,7 @@ impl Victim {
         Self(std::process::Command::new("/bin/sleep").arg("1000").spawn().expect("sleep is everywhere"))
     }
 
-    /// The line by which a record names it: its number, and when it started.
+    /// The record's line for it: its pid and start time.
     fn line(&self) -> String {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("it lives");
         let started = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)).expect("the 22nd field");
@@ -258,13 +258,13 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // One that is dead already is what the test was about.
+        // A dead one is what the test was about.
         let _ = self.0.kill();
         let _ = self.0.wait(); // As above.
     }
 }
 
-/// A whole record of a dead owner that names this directory as its cgroup.
+/// A complete record of a dead owner that names this directory as its cgroup.
 fn forged(cgroup: &std::path::Path) -> String {
     format!(
         "{{\"schema\":\"saggar.record/v1\",\"cgroups\":[\"{}\"],\"workspace\":null,\"placeholders\":[]}}\n",
@@ -295,14 +295,14 @@ fn a_record_that_someone_else_wrote_is_not_believed() {
     let place = Place::new();
     start_once_more(&place);
     let record = place.path("data/sandboxes").join(NAME);
-    // Named as a leaf of its own would be, so that its name alone is no reason to leave it.
+    // Named like a real leaf, so that its name alone is no reason to leave it.
     let directory = place.path(&format!("saggar-{}", SandboxId::parse(NAME).expect("one").alias()));
     std::fs::create_dir(&directory).expect("ours");
     let write = |text: &str, mode: u32| {
         std::fs::write(&record, text).expect("ours");
         std::fs::set_permissions(&record, std::fs::Permissions::from_mode(mode)).expect("ours");
     };
-    // A control: what is ours is believed, and its process ended.
+    // Control: a record of ours is believed, and its process killed.
     let mut victim = Victim::start();
     write(
         &format!(
@@ -329,7 +329,7 @@ fn a_record_that_someone_else_wrote_is_not_believed() {
         assert!(victim.lives() && directory.exists(), "{why}, and it was believed");
         std::fs::remove_file(&record).expect("left where it was");
     }
-    // One that is ours, but names what is no cgroup: whatever went wrong, nothing of that is removed.
+    // A record of ours that names a directory which isn't a cgroup: nothing in it is removed.
     write(&forged(&directory), 0o600);
     start_once_more(&place);
     assert!(directory.exists(), "a directory that is no cgroup was removed");

@@ -1,4 +1,4 @@
-//! What Saggar keeps on the host about its sandboxes: on any filesystem, at any length, through any kill, and out of reach from inside.
+//! Saggar's records on the host: on any filesystem, at any length, despite any kill, and unreachable from inside.
 
 mod harness;
 mod traces;
@@ -15,7 +15,7 @@ use traces::{Events, check_nothing_left, marker, processes};
 /// Makes unnamed files fail for the program it executes.
 const WITHOUT_UNNAMED_FILES: &str = include_str!("harness/without_unnamed_files.py");
 
-/// `saggar run FLAGS -- PROGRAM` where records need names from the beginning.
+/// `saggar run FLAGS -- PROGRAM` on a filesystem where records need names from the start.
 fn spawn_without_unnamed_files(place: &Place, flags: &[&str], program: &[&str]) -> Child {
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-I", "-c", WITHOUT_UNNAMED_FILES, env!("CARGO_BIN_EXE_saggar"), "run"]).args(flags).arg("--");
@@ -49,7 +49,7 @@ fn a_filesystem_without_unnamed_files_will_do_for_records() {
     let flags = ["--workspace", &show(&place.workspace()), "--events", events.path()];
     let child = spawn_without_unnamed_files(&place, &flags, &["/bin/sleep", &marker]);
     let sandbox = events.wait_for("start")["sandbox_id"].as_str().expect("text").to_owned();
-    // Whole, under its own name, and locked: another start leaves it alone.
+    // Complete, under its own name, and locked: another start leaves it alone.
     assert_eq!(place.records(), [sandbox.as_str()]);
     start_once_more(&place);
     assert_eq!(place.records(), [sandbox.as_str()], "a live one was reaped");
@@ -74,7 +74,7 @@ fn an_unfinished_record_goes_when_it_is_old_and_stays_while_someone_may_be_writi
 #[test]
 fn a_record_too_long_to_be_read_again_is_not_written() {
     let place = Place::new();
-    // Each is absent, and so is every directory above it: the record has to name a placeholder for all of them.
+    // Each is absent, and so are all directories above it: the record has to name a placeholder for each.
     let below = format!("/{}", "x".repeat(240)).repeat(14);
     let paths: Vec<String> = (0..50).map(|number| format!("\"{number}{below}\"")).collect();
     let spec = place.write("spec.toml", &format!("protect = [{}]\n", paths.join(",")));
@@ -84,7 +84,7 @@ fn a_record_too_long_to_be_read_again_is_not_written() {
     assert_eq!((names(&place.workspace()), place.records()), (vec![], vec![]), "something was made all the same");
 }
 
-/// Kills a `saggar` whose workspace is `above/it/workspace`, has something done to the directories above, and starts once more.
+/// Kills a `saggar` whose workspace is `above/it/workspace`, changes the directories above, and starts once more.
 fn check_another_directory_is_left_alone(swap: impl FnOnce(&Place)) {
     let place = Place::new();
     std::fs::create_dir_all(place.path("above/it/workspace")).expect("ours");
@@ -97,7 +97,7 @@ fn check_another_directory_is_left_alone(swap: impl FnOnce(&Place)) {
     std::fs::rename(place.path("above"), place.path("moved")).expect("ours");
     swap(&place);
     start_once_more(&place);
-    // What looks like a placeholder there is the user's own.
+    // The files that look like placeholders there are the user's own.
     assert_eq!(names(&place.path("above/it/workspace")), [".git", ".git/hooks", ".saggar"]);
     assert_eq!(place.records(), Vec::<String>::new());
 }
@@ -117,7 +117,8 @@ fn the_reaper_removes_nothing_from_another_directory_by_the_same_name() {
     });
 }
 
-/// Lets a scratch sandbox make many changes and kills its `saggar` while it keeps them. False when it was faster.
+/// Lets a scratch sandbox make many changes and kills its `saggar` while it keeps them. Returns false if it was
+/// faster.
 fn is_killed_while_it_keeps_changes(place: &Place) -> bool {
     let script = "import os\nfor i in range(4000): open(f'/workspace/{i}', 'w').write('x' * 3000)";
     let flags = ["--workspace", &show(&place.workspace()), "--fs", "scratch"];
@@ -125,7 +126,7 @@ fn is_killed_while_it_keeps_changes(place: &Place) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().expect("our own child").is_none() {
         assert!(Instant::now() < deadline, "nothing was kept");
-        // Some are written, and not yet all.
+        // Some are written, but not yet all.
         if in_changes(place).iter().any(|path| is_pending(path) && path.join("10").exists()) {
             break;
         }
@@ -146,7 +147,7 @@ fn is_pending(path: &Path) -> bool {
 #[test]
 fn killed_while_it_keeps_changes_it_leaves_none_of_them() {
     let (place, turns) = (Place::new(), 20);
-    // A machine with other work may run us too late.
+    // On a busy machine the kill may come too late.
     let is_killed = (0..turns).any(|_| {
         let is_killed = is_killed_while_it_keeps_changes(&place);
         for whole in in_changes(&place).iter().filter(|path| !is_pending(path)) {
@@ -155,7 +156,7 @@ fn killed_while_it_keeps_changes_it_leaves_none_of_them() {
         is_killed
     });
     assert!(is_killed, "it was done already, {turns} times");
-    // Half of them are none: nobody is offered them, and the next start removes them.
+    // Incomplete changes are not offered, and the next start removes them.
     assert_eq!(changes(&place, &["list"]).stdout, "");
     start_once_more(&place);
     assert_eq!((in_changes(&place), place.records()), (vec![], vec![]));

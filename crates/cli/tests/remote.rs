@@ -1,4 +1,4 @@
-//! `saggar sandbox` and `saggar key` against a scripted server: what they ask, what they print, and their exit status.
+//! `saggar sandbox` and `saggar key` against a scripted server: their requests, output and exit status.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod harness;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const BASE: &str = "/api/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 const EXECS: &str = "POST /api/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa/execs";
 
-/// A `saggar` that talks to this server, with nothing of our own settings.
+/// A `saggar` that talks to this server, without our own settings.
 fn command(place: &Place, server: &Scripted, arguments: &[&str]) -> std::process::Command {
     let mut command = place.command(arguments);
     command.env("SAGGAR_URL", &server.url).env("SAGGAR_API_KEY", "sgr_test").env("HOME", place.path("home"));
@@ -33,7 +33,7 @@ fn run(server: &Scripted, arguments: &[&str]) -> Done {
 
 #[test]
 fn no_server_is_told_with_what_to_do() {
-    // Bound and not listened on: refused, and nobody else's.
+    // Bound but not listening: connections are refused, and no other process can take the port.
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address: std::net::SocketAddr = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
@@ -149,7 +149,7 @@ fn a_list_is_a_table_or_json_and_goes_over_pages() {
 fn exec_passes_streams_through_and_ends_as_the_program_did() {
     let server = Scripted::new(|asked, stream| {
         let bytes = if asked.line == EXECS {
-            // Breaks off after the first piece.
+            // The stream breaks off after the first piece.
             stream_of(&[("0-0", started()), ("3-0", json!({"type": "stdout", "text": "out"}))])
         } else {
             stream_of(&[
@@ -203,7 +203,7 @@ fn exec_sends_stdin_to_its_end() {
     let server = Scripted::new(move |asked, stream| {
         if asked.line == EXECS {
             stream.write_all(&stream_of(&[("0-0", started())])).unwrap();
-            // The program ends when its stdin does.
+            // The program ends with its stdin.
             heard.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             stream.write_all(&event("0-0", &exited("exited", Some(0), None))).unwrap();
             return;
@@ -236,7 +236,7 @@ fn ctrl_c_interrupts_the_tree_and_a_second_one_kills_it() {
     let ended = std::sync::Mutex::new(ended);
     let server = Scripted::new(move |asked, stream| {
         if asked.line == EXECS {
-            // Output first: when that was seen, the signals are watched.
+            // Output first: once it is seen, signals are handled.
             stream
                 .write_all(&stream_of(&[("0-0", started()), ("1-0", json!({"type": "stdout", "text": "."}))]))
                 .unwrap();
@@ -277,7 +277,7 @@ fn a_shell_needs_a_terminal() {
     assert!(server.asked().is_empty());
 }
 
-/// An entry as a server tells it.
+/// A journal entry as a server sends it.
 fn entry(kind: &str) -> Value {
     json!({"path": "/x", "kind": kind, "size": 5, "mode": "0755", "uid": 1000, "gid": 1000, "modified_at": "2026-11-15T12:00:00.000Z"})
 }
@@ -403,7 +403,7 @@ fn the_output_of_an_exec_is_shown_again() {
     });
     let done = run(&server, &["sandbox", "logs", SANDBOX, EXEC]);
     assert_eq!((done.code, done.stdout.as_str()), (0, "out\n"));
-    assert_eq!(done.stderr, "saggar: 5 bytes of output before are no longer kept\nerr\n");
+    assert_eq!(done.stderr, "saggar: 5 bytes of earlier output were dropped\nerr\n");
     let done = run(&server, &["sandbox", "logs", SANDBOX, EXEC, "-f"]);
     assert_eq!((done.code, done.stdout.as_str()), (3, "out\n"));
 }
@@ -440,7 +440,7 @@ fn kill_all_ends_what_is_alive_and_has_the_labels() {
     let asked: Vec<String> = server.asked().into_iter().map(|asked| asked.line).collect();
     assert!(asked[0].starts_with("GET /api/v1/sandboxes?") && asked[0].contains("label=team"), "{asked:?}");
     assert_eq!(asked[1..], [format!("DELETE {BASE}")]);
-    // Which ones must be said: by name or as all of them, not both.
+    // The target must be given: by name or as all of them, not both.
     for wrong in [&["kill"][..], &["kill", "--all", SANDBOX], &["kill", "--label", "a=b", SANDBOX]] {
         assert_eq!(run(&server, &[&["sandbox"], wrong].concat()).code, 125, "{wrong:?}");
     }
@@ -479,7 +479,7 @@ fn keys_are_made_listed_and_revoked() {
 
 #[test]
 fn ctrl_c_before_the_program_began_gives_up() {
-    // A server that takes the request and says nothing: Ctrl-C ends the command, and nothing is left waiting.
+    // A server that accepts the request and never answers: Ctrl-C ends the command, and nothing is left waiting.
     let (said, heard) = mpsc::sync_channel::<()>(1);
     let server = Scripted::new(move |_, stream| {
         stream.write_all(STREAM).unwrap();

@@ -1,4 +1,4 @@
-//! Who may ask what: keys, ids that are guessed, contradictions, addresses that are bent.
+//! Access control: keys, guessed ids, contradictions, manipulated paths.
 
 mod http;
 
@@ -48,7 +48,7 @@ fn a_revoked_key_stops_at_once_and_an_expired_one_by_itself() {
     let server = Server::start();
     let created = server.post("/api/v1/keys", &json!({ "name": "ci" })).expect(201);
     let bearer = format!("Authorization: Bearer {}", created["secret"].as_str().unwrap());
-    // Twice, so that it is remembered.
+    // Twice, so that the cached result is covered too.
     for _ in 0..2 {
         server.request_without_key("GET", "/api/v1/sandboxes", &[&bearer], b"").expect(200);
     }
@@ -67,7 +67,7 @@ fn a_revoked_key_stops_at_once_and_an_expired_one_by_itself() {
     });
 }
 
-/// Makes a second project with a key, as an operator does.
+/// Creates a second project with a key, as an operator does.
 fn other_project(server: &mut Server) -> String {
     assert_eq!(server.stop(), Some(0));
     let made = http::command(&["key", "create", "theirs", "--project", "other", "--data-dir"])
@@ -79,14 +79,14 @@ fn other_project(server: &mut Server) -> String {
     format!("Authorization: Bearer {}", String::from_utf8(made.stdout).expect("it prints text").trim())
 }
 
-/// What an answer tells of an object that isn't there for who asks: everything but the id that was asked with.
+/// What a response reveals about an inaccessible object: everything except the requested id.
 fn told(answer: &http::Answer) -> (String, Value, Value) {
     let problem = answer.problem(404, "not_found");
     let detail = problem["detail"].as_str().and_then(|detail| detail.split('"').next()).expect("it has one").to_owned();
     (detail, problem["help"].clone(), problem["title"].clone())
 }
 
-/// Every operation of the API that names an object: on another project's it is the same as on none.
+/// Every operation of the API that names an object: another project's object looks the same as a missing one.
 #[test]
 fn nothing_of_another_project_is_there_for_any_operation() {
     let mut server = Server::start_with(&["--pool-max", "0"]);
@@ -136,7 +136,7 @@ fn nothing_of_another_project_is_there_for_any_operation() {
         }
     }
     assert!(count > 25, "{count}");
-    // Nothing of this did anything.
+    // None of this had an effect.
     assert_eq!(server.get(&sandbox).expect(200)["state"], "running");
     server.get(&format!("/api/v1/runs/{run}")).expect(200);
     for list in ["sandboxes?state=creating,running,paused,ended", "runs"] {
@@ -147,7 +147,7 @@ fn nothing_of_another_project_is_there_for_any_operation() {
     assert_eq!(keys["items"].as_array().unwrap().iter().map(|key| &key["name"]).collect::<Vec<_>>(), ["theirs"]);
 }
 
-/// A body that an operation would take, so that what is refused is the object.
+/// A body that an operation would accept, so that only the object is refused.
 fn body_of(path: &str) -> Value {
     match path.rsplit('/').next().unwrap_or_default() {
         "execs" => json!({ "command": "true" }),
@@ -246,7 +246,7 @@ fn unknown_foreign_and_malformed_ids_answer_alike() {
     server
         .request_without_key("DELETE", &format!("/api/v1/keys/{}", "key_aaaaaaaaaaaaaaaaaaaaaaaaaa"), &[&other], b"")
         .problem(404, "not_found");
-    // Nothing of this did anything.
+    // None of this had an effect.
     server.get(&live).expect(200);
 }
 

@@ -1,4 +1,4 @@
-//! Runs that start runs, over HTTP and on the command line; and sandboxes that sleep while their run has nothing to do.
+//! Child runs over HTTP and on the command line; and sandboxes that are paused while their run is idle.
 
 mod http;
 
@@ -21,7 +21,7 @@ fn model(turns: Value) -> Value {
     json!({ "provider": "scripted", "script": { "turns": turns } })
 }
 
-/// An agent, and one that it may start.
+/// An agent with a helper that it may start.
 fn parent(turns: Value, helper: Value, budget: Value) -> Value {
     json!({ "agent": {
         "name": "parent",
@@ -68,7 +68,7 @@ fn until_sandbox(server: &Server, sandbox: &str, state: &str) {
     });
 }
 
-/// What tools gave, in order.
+/// Tool results, in order.
 fn results(server: &Server, run: &str) -> Vec<Value> {
     let page = server.get(&format!("/api/v1/runs/{run}/journal")).expect(200);
     let entries = page["items"].as_array().expect("a list").clone();
@@ -122,7 +122,7 @@ fn a_run_waits_for_its_child_asleep_and_gets_its_answer() {
 
     let at_its_end = json!({ "at_entry": finished["entries"] });
     server.post(&format!("/api/v1/runs/{run}/fork"), &at_its_end).problem(409, "conflict");
-    // A fork after the child reads what was recorded; nothing of any of them is executed to derive them again.
+    // A fork after the child reads the recorded result; replaying any of them executes nothing.
     let fork = server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": 3 })).expect(201);
     let fork = fork["id"].as_str().expect("it has an id");
     until_state(&server, fork, "finished");
@@ -215,7 +215,7 @@ fn the_sandbox_of_a_run_that_asks_or_is_parked_sleeps_and_comes_back() {
             ] },
             { "text": "finished" },
         ])),
-        // Nobody can be asked about it, so a crash in the middle of it parks the run.
+        // Its outcome can't be determined, so a crash in the middle of it parks the run.
         "tools": { "shell": { "class": "once" }, "ask_human": {} },
     } });
     let run = start(&server, &run);

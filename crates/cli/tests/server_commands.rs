@@ -1,4 +1,5 @@
-//! The commands that talk to a server, against a real one: what a test with a made-up server can't see is whether both mean the same.
+//! The commands that talk to a server, against a real one: tests with a scripted server can't show that both sides
+//! agree.
 
 mod http;
 
@@ -7,7 +8,7 @@ use std::process::Stdio;
 
 use http::{Server, command, new_directory};
 
-/// Runs a command against the server, with this on its stdin: exit status, stdout, stderr.
+/// Runs a command against the server with this stdin. Returns exit status, stdout, stderr.
 fn run(server: &Server, arguments: &[&str], stdin: &[u8]) -> (i32, String, String) {
     let mut child = command(arguments)
         .env("SAGGAR_URL", format!("http://{}", server.address))
@@ -17,7 +18,7 @@ fn run(server: &Server, arguments: &[&str], stdin: &[u8]) -> (i32, String, Strin
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary was built");
-    // A command that reads none of it may be gone already.
+    // A command that doesn't read its stdin may be gone already.
     let _ = child.stdin.take().expect("it has a pipe").write_all(stdin);
     let output = child.wait_with_output().expect("our own child");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints text");

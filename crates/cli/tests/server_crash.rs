@@ -1,4 +1,5 @@
-//! The server killed between any two steps: what was acknowledged is there, nothing is there twice, and nothing is left behind.
+//! The server is killed between any two steps: acknowledged work survives, nothing exists twice, and nothing is left
+//! behind.
 
 mod harness;
 mod http;
@@ -13,24 +14,24 @@ use serde_json::{Value, json};
 const SANDBOXES: &str = "/api/v1/sandboxes";
 const ALL: &str = "/api/v1/sandboxes?state=creating,running,paused,ended&limit=1000";
 
-/// Where making a sandbox can be cut off, and how many live after it if nobody has a key to ask for it again.
+/// Points at which creating a sandbox can be interrupted, and how many sandboxes live afterwards if no key was given.
 const CREATE: [(&str, usize); 6] = [
     ("create/admitted", 0),
     ("create/row", 0),
     ("create/spawned", 0),
     ("create/asked", 0),
     ("create/ready", 0),
-    // Its row says that it runs: it has an owner, who can list it, and an end.
+    // Its row says that it runs: it has an owner who can list it, and a deadline.
     ("create/running", 1),
 ];
-/// The same for one that was kept ready.
+/// The same for a sandbox from the pool.
 const CLAIM: [(&str, usize); 3] = [("claim/taken", 0), ("claim/claimed", 0), ("claim/row", 1)];
 
-/// A server with a sandbox that was acknowledged, which has to live through everything.
+/// A server with an acknowledged sandbox that has to survive everything.
 struct Survivor {
     server: Server,
     kept: String,
-    /// Sandboxes that it keeps ready.
+    /// Size of the pool.
     ready: usize,
 }
 
@@ -43,9 +44,9 @@ impl Survivor {
         Self { server, kept, ready }
     }
 
-    /// Sends a request to a server that is killed on the way, and starts the next.
+    /// Sends a request to a server that is killed while handling it, and starts the next.
     fn cut_off(&mut self, point: &str, method: &str, path: &str, headers: &[&str], body: &Value) {
-        // A successor takes over what is ready before it answers anybody.
+        // A successor adopts the pool before it answers requests.
         eventually("some are ready", || self.files("control").len() == self.others(SANDBOXES).len() + 1 + self.ready);
         self.server.kill();
         self.server.fails_at = format!("kill {point}");
@@ -56,7 +57,7 @@ impl Survivor {
         let mut connection = self.server.connect();
         send(&mut connection, method, path, &all, body.to_string().as_bytes());
         let mut answer = Vec::new();
-        // Reset or ended: an answer would be there all the same.
+        // Reset or closed: a response would have arrived before.
         let _ = connection.read_to_end(&mut answer);
         assert_eq!(String::from_utf8_lossy(&answer), "", "{point}");
         assert_eq!(self.server.ended().signal(), Some(9), "{point}");
@@ -65,7 +66,7 @@ impl Survivor {
         assert_eq!(self.server.sh(&self.kept, "cat /tmp/mark")["stdout"], "still here\n", "{point}");
     }
 
-    /// Those that live, without the one that was there before.
+    /// Live sandboxes, without the one that existed before.
     fn others(&self, list: &str) -> Vec<Value> {
         let page = self.server.get(list).expect(200);
         let items = page["items"].as_array().expect("a list");
@@ -84,14 +85,14 @@ impl Survivor {
         }
     }
 
-    /// Nothing of a sandbox is on this host but of those that live.
+    /// Only live sandboxes have anything on this host.
     fn check_nothing_left(&mut self) {
         let mut ids: Vec<String> =
             self.others(ALL).iter().filter_map(|row| Some(row["id"].as_str()?.to_owned())).collect();
         ids.push(self.kept.rsplit('/').next().expect("an address").to_owned());
         self.end_others();
         self.server.delete(&self.kept).expect(200);
-        // One that got ready when nobody waited for it is ended by the reaper, who comes round every now and then.
+        // A sandbox that became ready after its maker died is ended by the periodic reaper.
         eventually("only those are left that are ready", || self.files("control").len() == self.ready);
         assert_eq!(self.server.stop(), Some(0));
         for name in ["control", "sandboxes", "ended", "creating"] {
@@ -118,7 +119,8 @@ fn holders(data: &std::path::Path) -> Vec<String> {
     processes.filter(has).map(|process| process.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Killed at each point of a create: asked again with its key there is one sandbox as it was asked for; without a key, none that nobody owns.
+/// Kills the server at each point of a create. Repeating the request with its key gives exactly one sandbox as
+/// requested; without a key, no ownerless sandbox remains.
 fn check_create(ready: usize, points: &[(&str, usize)]) {
     let mut survivor = Survivor::start(ready);
     let body = json!({ "env": { "GIVEN": "once" }, "ttl": "10m" });

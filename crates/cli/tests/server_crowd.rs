@@ -1,4 +1,4 @@
-//! Very many at once: each gets its answer, nothing is half made, and the server goes on.
+//! Many concurrent clients: each gets its response, nothing is half-made, and the server stays up.
 
 mod http;
 
@@ -7,10 +7,10 @@ use std::io::BufReader;
 use http::{Server, eventually, read_head, send};
 use serde_json::{Value, json};
 
-/// How many ask for a sandbox at the same time.
+/// Number of concurrent creates.
 const BURST: usize = 200;
 const ROOM: usize = 8;
-/// How many listen to one sandbox.
+/// Number of followers of one sandbox.
 const LISTENERS: usize = 500;
 
 fn live(server: &Server) -> Vec<Value> {
@@ -79,14 +79,14 @@ fn many_may_listen_to_one_sandbox_and_who_does_not_read_holds_nobody_up() {
     server.get("/health").expect(200);
 }
 
-/// Memory that is the server's own, in KiB.
+/// The server's own memory, in KiB.
 fn memory(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel counts it");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Sandboxes that all transfer at the same moment, each a MiB in, out and printed.
+/// Concurrent sandboxes, each of which transfers a MiB in, out and as output.
 fn transfer(server: &Server, count: usize) {
     let content = vec![b'x'; 1 << 20];
     let line = "head -c 1000000 /dev/zero | tr '\\0' x";
@@ -115,7 +115,7 @@ fn heavy_what_a_crowd_of_transfers_needed_is_given_back() {
     transfer(&server, 2);
     let before = memory(&server);
     transfer(&server, CROWD);
-    // A third of what they had in hand at once, and a half of what used to stay.
+    // A third of what they used at once, and half of what an earlier version kept.
     let most = before + 16 * 1024;
     eventually("its memory is the system's again", || memory(&server) < most);
 }

@@ -1,4 +1,4 @@
-//! Programs over HTTP: waited for, followed, fed, signalled, flooded, and left alone by clients that go away.
+//! Programs over HTTP: awaited, followed, fed, signalled, flooding, and unaffected by clients that go away.
 
 mod http;
 
@@ -66,7 +66,7 @@ fn a_result_tells_what_was_used_and_what_was_refused() {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{result}"));
     assert!(number(&result["usage"]["cpu_ms"]) > 0, "{result}");
     assert!((20_000_000..128 << 20).contains(&number(&result["usage"]["memory_peak_bytes"])), "{result}");
-    // Nobody counts it for one exec among others.
+    // It is not counted for a single exec among others.
     assert_eq!(result["usage"]["processes_peak"], json!(null));
     let rules = |exec: &Value| -> Vec<String> {
         let denials = exec["denials"].as_array().unwrap_or_else(|| panic!("{exec}"));
@@ -76,12 +76,12 @@ fn a_result_tells_what_was_used_and_what_was_refused() {
     assert_eq!(rules(&refused), ["seccomp/namespaces"], "{refused}");
     let late = server.post(&execs, &json!({ "command": "sleep 62", "timeout": "100ms" })).expect(200);
     assert_eq!(rules(&late), ["limit/timeout"], "{late}");
-    // What others did is not its own, and what it is told at its end is told later too, also of a sandbox that is gone.
+    // Only its own usage counts, and the result stays available later, even after the sandbox is gone.
     server.post(&format!("{other}/signal"), &json!({ "signal": "KILL" })).expect(204);
     let ended = |path: &str| server.get(path).expect(200);
     eventually("it has ended", || ended(&other)["status"] == "signaled");
     assert_eq!(rules(&ended(&other)), Vec::<String>::new());
-    // The program itself ends well, and what it started did not. Nobody else runs who could have been the reason.
+    // The program itself succeeds, and its child did not. No other process runs that could be the reason.
     let hungry = server.sh(&sandbox, "head -c 300000000 /dev/zero | tail -n 1 | wc -c");
     assert_eq!((&hungry["exit_code"], rules(&hungry)), (&json!(0), vec!["limit/memory".to_owned()]), "{hungry}");
     let many = server.sh(&sandbox, "i=0; while [ $i -lt 80 ]; do sleep 1 & i=$((i+1)); done 2>/dev/null; wait; exit 1");
@@ -103,14 +103,14 @@ fn a_result_tells_what_was_used_and_what_was_refused() {
 fn limits_of_its_own_count_what_an_exec_used() {
     let server = Server::start();
     let sandbox = server.sandbox();
-    // Two that hold as much at the same time: each goes on when both have it.
+    // Both hold that much at the same time: each continues when both have it.
     let both = "while ! [ -e /tmp/1 -a -e /tmp/2 ]; do sleep 0.01; done";
     let one = format!("(head -c 30000000 /dev/zero; : > /tmp/$i; {both}) | tail -n 1 | wc -c &");
     let command = format!("for i in 1 2; do {one} done; wait");
     let exec = json!({ "command": command, "limits": { "memory": "100M", "pids": 40, "cpus": 1 } });
     let answer = server.post(&format!("{sandbox}/execs"), &exec);
     if answer.status == 422 || answer.status == 400 {
-        // Only cgroups of version 1 hand limits down to an exec.
+        // Only cgroups v1 support limits of an exec.
         return println!("not here: {}", answer.text());
     }
     let usage = answer.expect(200)["usage"].clone();
@@ -244,7 +244,7 @@ fn a_slow_reader_of_a_flood_costs_no_memory_and_is_told_of_gaps() {
     send(&mut slow, "POST", &format!("{sandbox}/execs"), &headers, exec.as_bytes());
     let mut reader = BufReader::new(slow);
     assert_eq!(read_head(&mut reader).0, 200);
-    // Others are served meanwhile, while this one reads nothing.
+    // Other clients are served while this one reads nothing.
     for _ in 0..20 {
         assert_eq!(server.sh(&sandbox, "echo quick")["stdout"], "quick\n");
     }

@@ -51,7 +51,7 @@ fn what_was_written_is_read_back_whole_and_in_part() {
     assert_eq!(server.sh(&sandbox, "cat /etc/x 2>/dev/null || echo none")["stdout"], "none\n");
 }
 
-/// A file on the host that must never be read or changed from a sandbox.
+/// A host file that must never be read or changed from a sandbox.
 fn canary() -> std::path::PathBuf {
     let path = http::new_directory().join("canary");
     std::fs::write(&path, "host only").expect("it is there");
@@ -146,7 +146,8 @@ fn a_directory_that_keeps_becoming_a_link_never_leads_outside() {
     let sandbox = server.sandbox();
     let canary = canary();
     let directory = canary.parent().unwrap().to_str().unwrap().to_owned();
-    // Swapped by one call each, a hundred thousand times: a directory on one side, a link to the host's on the other.
+    // Swapped with one call each, a hundred thousand times: a directory on one side, a link to the host's on the
+    // other.
     let flip = format!(
         "import ctypes, os\nos.chdir('/home/user')\nlibc = ctypes.CDLL(None)\n\
          for _ in range({FLIPS}):\n  assert libc.renameat2(-100, b'd', -100, b'other', 2) == 0"
@@ -193,7 +194,7 @@ fn an_upload_that_breaks_off_leaves_everything_as_it_was() {
     send(&mut connection, "PUT", &path, &[&authorization, "Transfer-Encoding: chunked"], b"");
     let chunk = format!("40000\r\n{}\r\n", "x".repeat(0x40000));
     for _ in 0..5 {
-        // It may say no before it has read everything.
+        // The server may refuse before it has read everything.
         let _ = connection.write_all(chunk.as_bytes());
     }
     read_answer(&mut BufReader::new(connection)).problem(413, "too_large");
@@ -337,7 +338,7 @@ fn hostile_archives_are_refused_and_touch_nothing_else() {
             "{what}"
         );
     }
-    // A link is replaced and not written through.
+    // A link is replaced, not written through.
     server.sh(&sandbox, "ln -s ../outside/file target/onto");
     server.put(&format!("{sandbox}/files/tree?path=target"), &[file("onto", b"new"), end()].concat()).expect(200);
     assert_eq!(server.sh(&sandbox, "cat outside/file target/onto")["stdout"], "safe\nnew");
@@ -372,7 +373,7 @@ fn a_download_of_a_tree_that_changes_is_whole_or_broken_off() {
         while let Some(chunk) = read_chunk(&mut reader) {
             archive.extend_from_slice(&chunk);
         }
-        // Broken off, it has no end of its own either.
+        // An interrupted archive has no end marker.
         if archive.ends_with(&end()) {
             server.put(&format!("{sandbox}/files/tree?path=again"), &archive).expect(200);
         }

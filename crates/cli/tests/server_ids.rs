@@ -1,4 +1,5 @@
-//! Ids of sandboxes are capabilities: a public port, and E2B's port addresses, need nothing else. No local user may list them.
+//! Sandbox ids are capabilities: public ports, and E2B's port addresses, need nothing else. No local user may list
+//! them.
 
 mod harness;
 mod http;
@@ -17,7 +18,7 @@ const LOOK: &str = "cat /proc/net/unix /proc/locks /proc/mounts /proc/keys /proc
     /proc/[0-9]*/cgroup /proc/[0-9]*/comm /proc/[0-9]*/mountinfo /proc/[0-9]*/net/unix /proc/[0-9]*/status /proc/[0-9]*/task/*/comm 2>/dev/null; \
     find /sys/fs/cgroup /run /dev/shm /var/lib /tmp 2>/dev/null; echo looked";
 
-/// What a user with no rights sees.
+/// What an unprivileged user sees.
 fn seen_by_anybody() -> String {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", LOOK]).stdin(Stdio::null()).current_dir("/");
@@ -33,12 +34,12 @@ fn seen_by_anybody() -> String {
 #[test]
 fn no_local_user_can_list_ids_of_live_sandboxes() {
     if !harness::is_root() {
-        // Who owns the sandboxes may see their names; only root can become somebody else.
+        // The owner of the sandboxes may see their names; only root can switch to another user.
         return harness::not_here("only root can become another user");
     }
     let server = Server::start_with(&["--pool-min", "1", "--pool-max", "1"]);
     let sandbox = server.sandbox();
-    // With everything in use that a sandbox has: a program that is followed, a limited exec, a connection into it.
+    // With everything in use that a sandbox has: a followed program, a limited exec, a connection into it.
     let id = sandbox.rsplit('/').next().expect("an id").to_owned();
     let body = json!({ "command": "echo begun; sleep 60" });
     let mut events = server.follow(
@@ -55,7 +56,7 @@ fn no_local_user_can_list_ids_of_live_sandboxes() {
     let sockets = std::fs::read_dir(server.data().join("control")).expect("ours").flatten();
     ids.extend(sockets.map(|entry| entry.file_name().to_string_lossy().trim_end_matches(".sock").to_owned()));
     let seen = seen_by_anybody();
-    // A control: what is looked through does hold what Saggar puts there.
+    // Control: the searched text does contain what Saggar puts there.
     let cgroup = cgroups_of(&id).pop();
     let name = cgroup.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
     assert!(name.is_none_or(|name| seen.contains(&name)), "the look misses what is there");
@@ -63,6 +64,6 @@ fn no_local_user_can_list_ids_of_live_sandboxes() {
     for id in ids {
         let secret = id.trim_start_matches("sbx_");
         let lines: Vec<&str> = seen.lines().filter(|line| line.contains(secret)).collect();
-        assert_eq!(lines, Vec::<&str>::new(), "anybody can read {id}");
+        assert_eq!(lines, Vec::<&str>::new(), "any user can read {id}");
     }
 }

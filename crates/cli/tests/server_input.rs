@@ -1,4 +1,4 @@
-//! Requests that are too large, too slow, malformed or hostile: each is refused, and the server goes on.
+//! Requests that are too large, too slow, malformed or hostile: each is refused, and the server stays up.
 
 mod http;
 
@@ -84,7 +84,7 @@ fn too_large_is_refused_whether_or_not_it_was_announced() {
 #[test]
 fn a_silent_client_is_let_go() {
     let server = Server::start();
-    // All wait at the same time, so that the test takes as long as the longest.
+    // All wait concurrently, so that the test takes only as long as the longest.
     let mut nothing = server.connect();
     let mut preface = server.connect();
     preface.write_all(b"PRI * HT").unwrap();
@@ -110,13 +110,13 @@ fn more_connections_than_may_be_are_told_so() {
     let all = ["--connections-max", "8", "--connections-per-address", "8", "--requests-per-key", "8"];
     let server = Server::start_with(&all);
     let events = format!("{}/events", server.sandbox());
-    // Idle connections would make room; those that are being answered don't.
+    // Idle connections would be closed to make room; active ones are not.
     let held: Vec<_> = (0..8).map(|_| server.follow("GET", &events, &[], b"")).collect();
     http::eventually("one too many", || {
         let mut connection = server.connect();
         send(&mut connection, "GET", "/health", &[], b"");
         let mut text = String::new();
-        // A connection that was closed before it was read may be reset.
+        // A connection that is closed before it is read may be reset.
         let _ = connection.read_to_string(&mut text);
         text.starts_with("HTTP/1.1 503") && text.contains("\"code\":\"unavailable\"")
     });
@@ -136,12 +136,12 @@ fn idle_connections_make_room_for_whoever_asks_something() {
     let server = Server::start_with(&["--connections-max", "16", "--pool-max", "0"]);
     let events = format!("{}/events", server.sandbox());
     let mut listening = server.follow("GET", &events, &[], b"");
-    // Far more than may be, and none of them asks anything.
+    // Far more than allowed, and none of them sends a request.
     let idle: Vec<_> = (0..64).map(|_| server.connect()).collect();
     for _ in 0..64 {
         server.get("/api/v1/sandboxes").expect(200);
     }
-    // Whoever is being answered was not sent away for them.
+    // Clients with an active request were not disconnected for them.
     server.delete(events.trim_end_matches("/events")).expect(200);
     listening.until("ended");
     drop(idle);
@@ -154,7 +154,7 @@ fn one_key_can_not_take_all_there_is_and_others_go_on() {
     let events = format!("{}/events", server.sandbox());
     let greedy: Vec<_> = (0..8).map(|_| server.follow("GET", &events, &[], b"")).collect();
     let created = server.post("/api/v1/keys", &json!({ "name": "other" }));
-    // Half of what there is, and then it is told when to come again.
+    // Half of the capacity, and then a Retry-After.
     created.problem(429, "capacity");
     assert!(created.header("retry-after").is_some());
     server.get(&events).problem(429, "capacity");
@@ -196,7 +196,7 @@ fn cursors_limits_and_filters_are_taken_in_their_form_alone() {
     ] {
         server.get(&format!("/api/v1/sandboxes?{query}")).problem(400, "invalid_request");
     }
-    // A name may have any printable character, and is only ever a name.
+    // A name may contain any printable character, and is never interpreted.
     let found = server.get("/api/v1/sandboxes?label=a%27%20OR%201%3D1%20--").expect(200);
     assert_eq!(found["items"], json!([]));
     let first = server.get("/api/v1/sandboxes?limit=1").expect(200);
@@ -223,7 +223,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// GET http /health, with everything from the static table but the path and the authority.
+/// GET http /health, with everything from the static table except the path and the authority.
 const HEALTH: &[u8] = b"\x82\x86\x44\x07/health\x41\x01x";
 
 #[test]
@@ -238,7 +238,7 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
         assert!(length > 0, "it closed: {read:?}");
         read.extend_from_slice(&piece[..length]);
     }
-    // Open and reset, over and over.
+    // Open and reset, repeatedly.
     let mut resets = PREFACE.to_vec();
     resets.extend(frame(4, 0, 0, b""));
     for index in 0..20_000u32 {
@@ -252,14 +252,14 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
     for _ in 0..20_000 {
         continued.extend(frame(9, 0, 1, b"\x00\x01a\x01b"));
     }
-    // Settings without end, each to be acknowledged, and none of that read.
+    // Endless settings, each to be acknowledged, and none of the acknowledgements read.
     let mut settings = PREFACE.to_vec();
     for _ in 0..100_000 {
         settings.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0xff, 0xff]));
     }
     for (what, flood) in [("resets", resets), ("continuations", continued), ("settings", settings)] {
         let mut rude = server.connect();
-        // It is to be cut off.
+        // The connection is expected to be cut off.
         let _ = rude.write_all(&flood);
         drop(rude);
         assert_eq!(server.get("/health").expect(200)["status"], "ok", "after {what}");
@@ -270,7 +270,7 @@ fn http2_is_spoken_and_its_floods_end_the_connection_alone() {
     assert!(peak < 200 * 1024, "{peak} KiB");
 }
 
-/// One frame of HTTP/2: type, flags, payload.
+/// One HTTP/2 frame: type, flags, payload.
 fn read_frame(connection: &mut std::net::TcpStream) -> (u8, u8, Vec<u8>) {
     let mut head = [0; 9];
     connection.read_exact(&mut head).expect("a frame");
@@ -289,7 +289,7 @@ fn an_http2_client_that_is_there_and_asks_nothing_is_sent_away() {
     connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("it listens");
     loop {
         match read_frame(&mut connection) {
-            // It is told so twice, and then it is over: between the two it may still have asked something.
+            // GOAWAY comes twice, and then the connection ends: between the two the client may still send a request.
             (GO_AWAY, ..) => break,
             (PING, 0, payload) => {
                 let answer = [&[0, 0, 8, PING, 1, 0, 0, 0, 0][..], &payload].concat();

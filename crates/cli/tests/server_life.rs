@@ -1,4 +1,4 @@
-//! Sandboxes over HTTP: made once for each request, listed, changed, paused, ended, however many ask at once.
+//! Sandboxes over HTTP: created once per request, listed, changed, paused, ended, with many concurrent clients.
 
 mod http;
 
@@ -18,7 +18,7 @@ fn the_same_key_makes_one_sandbox_and_another_request_is_a_conflict() {
         )
     };
     let first = create("one", &json!({ "labels": { "a": "1" } })).expect(201);
-    // The same by meaning, however it is written.
+    // The same meaning, written differently.
     let again = server.request(
         "POST",
         "/api/v1/sandboxes",
@@ -44,7 +44,7 @@ fn many_with_the_same_key_at_once_make_one_sandbox() {
             let mut id = None;
             eventually("an answer", || {
                 let answer = server.request("POST", "/api/v1/sandboxes", &["Idempotency-Key: same"], b"");
-                // While the first is still at it the others are told to ask again.
+                // While the first is in progress the others are told to retry.
                 match answer.status {
                     201 => id = Some(answer.expect(201)["id"].as_str().unwrap().to_owned()),
                     _ => {
@@ -96,7 +96,7 @@ fn an_ended_sandbox_says_how_it_ended_and_does_nothing_more() {
         answer.problem(409, "sandbox_ended");
     }
     server.get(&format!("{sandbox}/files?path=/etc/hostname")).problem(409, "sandbox_ended");
-    // What it printed is still there, to be read and to be followed.
+    // Its output is still there, to be read and followed.
     let path = format!("{sandbox}/execs/{}", exec["id"].as_str().unwrap());
     let stored = server.get(&path).expect(200);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! A worker that dies over making a sandbox: the row it left is settled by whoever comes by, without a new start of the server.
+//! A worker dies while creating a sandbox: any server or worker can recover the row it left, without a restart of the
+//! server.
 
 mod http;
 
@@ -8,7 +9,7 @@ use std::process::{Child, Stdio};
 use http::{Server, command, eventually};
 use serde_json::{Value, json};
 
-/// A server that drives no runs itself, and one run for a worker.
+/// A server that executes no runs itself, and one run for a worker.
 fn with_run() -> (Server, String) {
     let server = Server::start_with(&["--runs-max", "0", "--pool-max", "0"]);
     let call = json!({ "tool": "shell", "arguments": { "command": "echo done" } });
@@ -30,7 +31,7 @@ struct Worker(Child);
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Dead already is what we want.
+        // It may already be dead.
         let _ = self.0.kill().and_then(|()| self.0.wait().map(drop));
     }
 }
@@ -41,7 +42,7 @@ fn worker(server: &Server, fails_at: &str) -> Worker {
     Worker(worker.spawn().expect("the binary was built"))
 }
 
-/// A worker takes the run and dies at this point; gives the row that it leaves.
+/// A worker claims the run and dies at this point. Returns the row that it leaves.
 fn after_death(server: &Server, point: &str) -> String {
     let died = worker(server, &format!("kill {point}")).0.wait().expect("our own child");
     assert_eq!(died.signal(), Some(9), "{point}");
@@ -49,7 +50,7 @@ fn after_death(server: &Server, point: &str) -> String {
     format!("/api/v1/sandboxes/{}", rows["items"][0]["id"].as_str().expect("it left one"))
 }
 
-/// A worker that lives finishes the run.
+/// A live worker finishes the run.
 fn check_finished(server: &Server, run: &str) -> Value {
     let _living = worker(server, "");
     let mut shown = Value::Null;
@@ -84,7 +85,7 @@ fn what_nobody_asks_for_again_is_settled_by_the_server() {
 #[test]
 fn a_server_that_starts_leaves_alone_what_a_worker_is_making() {
     let (mut server, run) = with_run();
-    // Stopped and not dead: it holds on to what it makes.
+    // Stopped and not dead: it keeps its lock.
     let slow = worker(&server, "stop create/ready");
     let mut left = String::new();
     eventually("it is at it", || {
@@ -106,7 +107,7 @@ fn a_server_that_starts_leaves_alone_what_a_worker_is_making() {
     assert_eq!(shown["sandbox_id"], left.as_str());
 }
 
-/// Whether the kernel has a process stand still.
+/// Whether a process is stopped.
 fn is_stopped(child: &Child) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("not reaped yet");
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))

@@ -1,4 +1,5 @@
-//! A panic while a request is served costs that request; one elsewhere ends the server, and the next finds everything again.
+//! A panic while a request is served fails that request; a panic elsewhere ends the server, and the next one recovers
+//! everything.
 
 mod http;
 

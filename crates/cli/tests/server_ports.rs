@@ -1,4 +1,4 @@
-//! What listens in a sandbox, through the server: by path, by headers, by host, for whoever may.
+//! Ports of a sandbox through the server: by path, headers or host name, for authorised clients.
 
 mod http;
 
@@ -6,7 +6,7 @@ use http::websocket::{Message, WebSocket};
 use http::{Server, eventually};
 use serde_json::{Value, json};
 
-/// Answers with what it was asked, and speaks enough WebSocket to send a message back as it came.
+/// Echoes requests, and speaks enough WebSocket to echo a message.
 const ECHO: &str = r#"
 import base64, hashlib, http.server, socketserver
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ fn only_who_may_reaches_a_port() {
     server.get(&closed).problem(502, "port_refused");
     let other = server.post("/api/v1/sandboxes", &json!({})).expect(201);
     let others = format!("/api/v1/sandboxes/{}/ports/8000/", other["id"].as_str().unwrap());
-    // The token is one sandbox's, and what is public in one is not in another.
+    // The token belongs to one sandbox, and a port that is public in one is not public in another.
     server
         .request_without_key("GET", &others, &[&format!("Saggar-Access-Token: {token}")], b"")
         .problem(401, "unauthorized");
@@ -149,7 +149,7 @@ fn a_link_with_a_token_becomes_a_cookie() {
     let cookie = format!("Cookie: {}", cookie.split(';').next().unwrap());
     assert!(server.request_without_key("GET", &path, &[&cookie], b"").text().starts_with("GET /page\n"));
     server.request_without_key("GET", &format!("{path}?saggar_token=wrong"), &[], b"").problem(401, "unauthorized");
-    // A browser sends a cookie for whichever page asks; a WebSocket needs to come from ours.
+    // A browser sends a cookie for any page; a WebSocket must come from our origin.
     assert_eq!(WebSocket::open(&server, &path, &[&cookie, "Origin: https://evil.example"]).err(), Some(403));
     assert_eq!(WebSocket::open(&server, &path, &[&cookie]).err(), Some(403));
     assert!(WebSocket::open(&server, &path, &[&cookie, "Origin: http://localhost"]).is_ok());

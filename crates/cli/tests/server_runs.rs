@@ -1,4 +1,5 @@
-//! Runs over HTTP: begun once for each request, followed, told things, forked, replayed, and not harmed by the server's death.
+//! Runs over HTTP: started once per request, followed, signalled, forked, replayed, and unharmed by the server's
+//! death.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
@@ -132,7 +133,7 @@ fn an_answer_that_is_repeated_does_not_answer_the_next_question() {
     assert_eq!(results(&server, &run), ["yes", "no"]);
 }
 
-/// What `saggar runs …` prints, and whether it succeeded.
+/// The output of `saggar runs …`, and whether it succeeded.
 fn saggar(server: &Server, arguments: &[&str]) -> (bool, String) {
     let mut command = command(&["runs"]);
     let output = command
@@ -171,7 +172,7 @@ fn the_command_line_shows_a_question_and_takes_its_answer() {
     let rest: Vec<String> = printed.map(|line| line.expect("text")).collect();
     assert!(rest.iter().any(|line| line.contains("step 2  settled  blue")), "{rest:#?}");
     assert!(follow.wait().expect("it ends").success());
-    // What it printed names places to fork at.
+    // Its output names positions to fork at.
     let entry = rest.iter().find(|line| line.contains("step 2  settled")).expect("it is there");
     let entry = entry.split_whitespace().next().expect("its number");
     for at in ["2", entry] {

@@ -1,5 +1,5 @@
-//! Runs on a disk without room, and on one that takes no writes: real ones, small, in a mount namespace of their own. And runs in a store that
-//! another SQLite program keeps for itself, or has changed.
+//! Runs on a full disk and on a read-only disk: real, small ones, in their own mount namespace. Runs in a store that another
+//! SQLite program has locked or changed.
 
 mod http;
 mod runs;
@@ -15,12 +15,12 @@ use runs::ledger::{Ledger, result};
 use runs::{agent_with, begin, decide, events, http, results, said, shell, show, start, until_completed, until_state};
 use serde_json::{Value, json};
 
-/// Room on the disk.
+/// Size of the disk.
 const SIZE: &str = "size=12m";
-/// Longer than a worker may believe that its runs are its own when it can't renew that.
+/// Longer than a worker may keep its runs without renewing its lease.
 const PAST_A_LEASE: Duration = Duration::from_secs(6);
 
-/// A disk of its own, at a directory that only processes in its namespace see it at.
+/// A disk mounted at a directory that is visible only in its namespace.
 struct SmallDisk {
     keeper: Child,
     directory: PathBuf,
@@ -35,7 +35,7 @@ impl SmallDisk {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&directory);
-        // It ends, and the disk with it, when nobody can speak to it any more.
+        // It ends, and the disk with it, when its stdin is closed.
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut keeper = spawned.expect("needs `unshare`");
         let mut line = String::new();
@@ -49,14 +49,14 @@ impl SmallDisk {
         Server::start_within(self.keeper.id(), self.directory.clone(), flags)
     }
 
-    /// The disk, as it is seen from here.
+    /// The disk, as seen from here.
     fn seen(&self, name: &str) -> PathBuf {
         Path::new(&format!("/proc/{}/root", self.keeper.id()))
             .join(self.directory.strip_prefix("/").expect("absolute"))
             .join(name)
     }
 
-    /// Takes all the room there is.
+    /// Fills the disk.
     fn fill(&self) {
         let mut ballast = File::create(self.seen("ballast")).expect("there is room yet");
         while ballast.write_all(&[1; 4096]).is_ok() {}
@@ -76,14 +76,14 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
-        // A test that failed has said why.
+        // A failed test has said why.
         let _ = self.keeper.wait();
         // The directory below the disk.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Two calls one after the other, so that the second begins as soon as what came of the first is written down, and not before.
+/// Two calls in sequence: the second starts only when the first one's outcome is recorded.
 fn turns(ledger: &Ledger) -> Value {
     let calls =
         [http(&ledger.url, 1), http(&ledger.url, 2), shell("echo done >> /tmp/ledger"), shell("cat /tmp/ledger")];
@@ -120,7 +120,7 @@ fn a_full_disk_loses_nothing_and_runs_go_on_by_themselves_when_there_is_room() {
     let signal = json!({ "name": "note", "body": "x".repeat(8192) });
     server.post(&format!("/api/v1/runs/{parks}/signal"), &signal).problem(507, "data_directory");
     assert_eq!(show(&server, &parks)["state"], "running", "what is there can be read");
-    // What came of the calls can't be written down, for longer than the worker may hold on to its runs.
+    // The outcomes can't be recorded for longer than the worker may keep its runs.
     ledger.hold(false);
     pause_for(PAST_A_LEASE);
     assert_eq!(show(&server, &begun[0])["state"], "running");
@@ -129,7 +129,7 @@ fn a_full_disk_loses_nothing_and_runs_go_on_by_themselves_when_there_is_room() {
     begun.iter().for_each(|run| check_end(&server, run));
     until_state(&server, &parks, "parked");
     assert_eq!(events(&server, &parks, "step_unknown")[0]["step"], 2);
-    assert_eq!(ledger.asked()[&format!("{parks}/0/2")], 1, "nobody did it again");
+    assert_eq!(ledger.asked()[&format!("{parks}/0/2")], 1, "it was not repeated");
     assert_eq!(ledger.asked().len(), 2 * begun.len() + 1, "{:?}", ledger.asked());
     decide(&server, &parks, 2, &json!({ "decision": "done", "result": "seen" }));
     until_completed(&server, &parks);
@@ -148,7 +148,7 @@ fn on_a_read_only_disk_no_server_starts_and_the_next_one_goes_on() {
     let refused = server.command().output().expect("the binary was built");
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{told}");
-    assert!(told.contains("can't be written") && told.contains("make the data directory writable"), "{told}");
+    assert!(told.contains("is not writable") && told.contains("make the data directory writable"), "{told}");
     disk.remount("rw");
     server.begin();
     ledger.hold(false);

@@ -1,5 +1,6 @@
-//! Kill -9 of what a run depends on, in the middle of its steps: the server, at many moments; the process that holds its sandbox; the
-//! sandbox itself. Judged from outside: by an HTTP service that remembers every call, and by a file that programs append to.
+//! SIGKILL of everything a run depends on, in the middle of its steps: the server, at many moments; the supervisor of
+//! its sandbox; the sandbox itself. Judged from outside: by an HTTP service that records every call, and by a file
+//! that programs append to.
 
 mod http;
 mod runs;
@@ -17,11 +18,11 @@ use serde_json::json;
 
 /// How often the server is killed.
 const KILLS: usize = 20;
-/// What the moments follow from.
+/// Determines the moments.
 const SEED: u64 = 1_515_626_797;
-/// The longest that a server lives, in milliseconds.
+/// Maximum life of a server, in milliseconds.
 const LIFE_MS_MAX: u64 = 500;
-/// Runs under way at any time.
+/// Concurrent runs.
 const BUSY: usize = 3;
 #[test]
 fn kills_of_the_server_at_many_moments_change_no_end() {
@@ -44,10 +45,10 @@ fn kills_of_the_server_at_many_moments_change_no_end() {
         check_end(&server, &ledger, run);
     }
     let ours = |key: &&String| begun.iter().any(|run| key.starts_with(run.as_str()));
-    assert!(ledger.asked().keys().all(|key| ours(&key)), "a run that nobody was told of called");
+    assert!(ledger.asked().keys().all(|key| ours(&key)), "an unacknowledged run made a call");
 }
 
-/// A run whose sandbox is killed in the middle of its first program. Gives the server, the run and the sandbox.
+/// A run whose sandbox is killed in the middle of its first program. Returns the server, the run and the sandbox.
 fn with_its_sandbox_killed(kill: impl Fn(&Server, &str)) -> (Server, String, String) {
     let server = Server::start_with(&["--pool-max", "0"]);
     let calls = json!([gated(), shell("cat /tmp/ledger"), shell("ls /tmp/ledger || echo it is new")]);
@@ -57,7 +58,7 @@ fn with_its_sandbox_killed(kill: impl Fn(&Server, &str)) -> (Server, String, Str
     (server, run, sandbox.rsplit('/').next().expect("it has an id").to_owned())
 }
 
-/// What the agent is told of a sandbox that is gone, once; and that it is given another.
+/// The agent is told once that its sandbox is gone, and gets another.
 fn check_replaced(server: &Server, run: &str, sandbox: &str, given: &[String]) {
     assert!(given[0].starts_with(&format!("nothing was done: sandbox {sandbox} has ended")), "{given:?}");
     assert_eq!(said(&given[1])["stdout"], "it is new\n", "nothing ran in the new one before");
@@ -74,7 +75,7 @@ fn a_step_whose_supervisor_is_killed_parks_and_is_not_done_again() {
     let reason = unknown[0]["reason"].as_str().expect("it has one");
     assert!(reason.contains(&sandbox) && reason.contains("no word"), "{reason}");
     assert_eq!(results(&server, &run), Vec::<String>::new(), "nothing went on");
-    // A person says that it is to be tried again, which is when the agent learns that its sandbox is gone.
+    // A human decides to retry, and then the agent learns that its sandbox is gone.
     decide(&server, &run, 2, &json!({ "decision": "retry" }));
     until_completed(&server, &run);
     let given = results(&server, &run);
@@ -91,7 +92,7 @@ fn a_step_whose_sandbox_is_killed_is_told_so_and_the_run_goes_on_in_another() {
     until_completed(&server, &run);
     let given = results(&server, &run);
     assert_eq!(given.len(), 3, "{given:?}");
-    // Its supervisor has left word of the program: that it did not come to an end of its own.
+    // Its supervisor has recorded that the program did not end by itself.
     assert_ne!(said(&given[0])["status"], "exited", "{given:?}");
     check_replaced(&server, &run, &sandbox, &given[1..]);
 }

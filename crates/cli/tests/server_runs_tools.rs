@@ -1,4 +1,5 @@
-//! Tools that misbehave: one never returns, one never ends what it says. Each has a bound, the bound is seen, and the run goes on.
+//! Misbehaving tools: one never returns, one prints forever. Each hits a limit, the limit is reported, and the run
+//! continues.
 
 mod http;
 mod runs;
@@ -11,16 +12,16 @@ use runs::{
 };
 use serde_json::{Value, json};
 
-/// The most memory that a server may have had, in KiB: what floods it is many times as much.
+/// Maximum memory of a server, in KiB: the flood is many times as large.
 const MEMORY_KIB_MAX: u64 = 96 << 10;
-/// What a program prints to each of its streams: so many lines of two bytes, and as many of six.
+/// Output of a program on each stream: this many lines of two bytes, and as many of six.
 const LINES: u64 = 50_000_000;
 
 fn server(ledger: &Ledger) -> Server {
     Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.at("/")])
 }
 
-/// The most memory that a process has had until now, in KiB.
+/// Peak memory of a process, in KiB.
 fn memory_most(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("every process has one");
@@ -144,7 +145,7 @@ fn a_program_that_outlives_its_sandbox_is_settled_and_the_next_gets_another() {
     let turns = json!([{ "calls": [gated(), shell("echo lost"), shell("ls /tmp")] }, { "text": "finished" }]);
     let run = start(&server, turns);
     let sandbox = until_gated(&server);
-    // As it is when the longest life of a sandbox is over.
+    // As when the sandbox's maximum lifetime is over.
     let body = json!({ "ttl": "1s" }).to_string();
     let shortened = server.request("PATCH", &sandbox, &["Content-Type: application/json"], body.as_bytes());
     assert_eq!(shortened.status, 200, "{}", shortened.text());
@@ -155,7 +156,7 @@ fn a_program_that_outlives_its_sandbox_is_settled_and_the_next_gets_another() {
     assert_eq!(said(&given[2])["stdout"], "", "it has another sandbox, which is empty");
 }
 
-/// What tools gave, long or short.
+/// Tool results, long or short.
 fn texts(server: &Server, run: &str) -> Vec<String> {
     let fixture = server.get(&format!("/api/v1/runs/{run}/export")).expect(200);
     let text = |entry: &Value| {

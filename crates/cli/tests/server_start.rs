@@ -1,4 +1,4 @@
-//! A server's own life: its first start, its settings, stopping, dying, starting again, and copies of what it knows.
+//! The server's own life cycle: first start, settings, stop, crash, restart, and backups.
 
 mod http;
 
@@ -200,7 +200,7 @@ fn a_key_is_made_without_one_only_where_no_server_runs() {
     std::fs::remove_dir_all(nowhere).unwrap();
 }
 
-/// The lines of a log in JSON that are about this route, once there are so many.
+/// The lines of a JSON log about this route, once there are that many.
 fn lines_about(log: &std::path::Path, route: &str, count: usize) -> Vec<Value> {
     let mut found: Vec<Value> = Vec::new();
     http::eventually("it is logged", || {
@@ -243,7 +243,7 @@ fn every_request_is_a_line_that_says_who_asked_what_and_holds_no_secret() {
     let of_run = lines_about(&log, "/api/v1/runs/{id}", 1).remove(0);
     assert_eq!(of_run["run"], "run_aaaaaaaaaaaaaaaaaaaaaaaaaa", "{of_run}");
     assert_eq!(of_run["request"], answer.header("x-request-id").unwrap());
-    // Nobody proved who they are, so nobody is named.
+    // The client did not authenticate, so the log names no key.
     let refused = lines_about(&log, "/api/v1/sandboxes/{id}", 1).remove(0);
     assert_eq!((&refused["status"], &refused["key"]), (&json!(401), &Value::Null), "{refused}");
     let text = std::fs::read_to_string(&log).unwrap();
@@ -272,7 +272,7 @@ fn a_plain_request_to_a_tls_port_and_tls_to_a_plain_one_are_told_in_words() {
     stop_tls(secure);
 }
 
-/// The harness speaks no TLS, so it can't end sandboxes there; there are none.
+/// The harness has no TLS client, so it can't end sandboxes there; there are none.
 fn stop_tls(mut server: Server) {
     server.stop();
 }
@@ -311,7 +311,7 @@ fn tls_is_spoken_with_a_certificate_made_here() {
     };
     assert_eq!(ask(&server.address, "h1"), format!("http/1.1 {fingerprint}\nHTTP/1.1 200 OK\n"));
     assert_eq!(ask(&server.address, "h2"), format!("h2 {fingerprint}\n"));
-    // The same one after a restart, so that it can be pinned.
+    // The same certificate after a restart, so that it can be pinned.
     assert_eq!(server.stop(), Some(0));
     server.begin();
     assert!(server.printed.contains(&fingerprint));

@@ -1,5 +1,5 @@
-//! Sandboxes without an owner: those that a server keeps ready, and those it doesn't know of, which got ready when whoever asked for them was
-//! dead and its successor had looked around.
+//! Sandboxes without an owner: those in a server's pool, and unknown ones, which became ready after the process that
+//! created them had died and its successor had looked for sandboxes.
 
 mod harness;
 mod http;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use saggar_supervisor::control::{Client, Description, Op, Reply};
 
-/// Whether its supervisor ends by itself in time.
+/// Whether its supervisor ends in time.
 fn ends(stranger: &Supervisor) -> bool {
     let pidfd = pidfd_open(Pid::from_child(&stranger.child), PidfdFlags::empty()).expect("our own child");
     let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -27,13 +27,13 @@ fn what_gets_ready_when_nobody_waits_for_it_is_found_and_ended() {
     for stranger in &strangers {
         assert!(ends(stranger), "{stranger:?} is leaked");
     }
-    // They are written before the supervisor ends, and removed by who has read them.
+    // They are written before the supervisor ends, and removed by the process that has read them.
     let ended = server.data().join("ended");
     eventually("no last words are left", || std::fs::read_dir(&ended).expect("ours").count() == 0);
     assert_eq!(server.get(&ours).expect(200)["state"], "running");
 }
 
-/// The supervisors that are kept ready, once there is one.
+/// The supervisors in the pool, once there is one.
 fn ready(server: &Server) -> Vec<Description> {
     let mut found = Vec::new();
     eventually("a sandbox is kept ready", || {
@@ -73,7 +73,7 @@ fn one_that_was_kept_ready_is_its_owners_alone_and_has_what_was_asked_for() {
     let sandbox = created.expect(201);
     assert_eq!(sandbox["id"], kept.as_str(), "it was made anew though one was ready");
     let path = format!("/api/v1/sandboxes/{kept}");
-    // Written with its start in one step, it is whole after any death of the server.
+    // Inserted together with its start in one step, it is intact after any crash of the server.
     server.kill();
     server.begin();
     assert_eq!(server.get(&path).expect(200)["state"], "running");

@@ -1,5 +1,6 @@
-//! `saggar worker`: processes that drive runs beside a server whose own worker takes none. One is killed, one is stopped past its lease and
-//! woken, one is told to stop; every run comes to the end it would have had, judged by a service outside that remembers every call.
+//! `saggar worker`: processes that execute runs beside a server whose own worker takes none. One is killed, one is
+//! stopped past its lease and continued, one is told to stop. Every run ends as it would have, judged by an outside
+//! service that records every call.
 
 mod http;
 mod runs;
@@ -16,11 +17,13 @@ use runs::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// Workers that must be killed while they make a sandbox, and how many are killed at most for that: some come too late.
+/// Workers that must be killed while they create a sandbox, and the maximum number of kills for that: some come too
+/// late.
 const MAKERS_KILLED: u32 = 3;
 const KILLED_MAX: u32 = 30;
 
-/// Workers that are killed at any moment, what the moments follow from, the longest between two, and runs under way at any time.
+/// Kills of workers at arbitrary moments, their seed, the maximum time between two, and the number of concurrent
+/// runs.
 const KILLS: usize = 15;
 const SEED: u64 = 1_515_626_797;
 const LIFE_MS_MAX: u64 = 400;
@@ -40,7 +43,7 @@ impl Worker {
         kill_process(Pid::from_child(&self.0), signal).expect("our own child");
     }
 
-    /// Tells it to stop, and gives its exit code.
+    /// Tells it to stop, and returns its exit code.
     fn stop(mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         let begun = Instant::now();
@@ -58,12 +61,12 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();
-        // The same.
+        // It may have ended already.
         let _ = self.0.wait();
     }
 }
 
-/// A server that drives no run itself.
+/// A server that executes no run itself.
 fn server(ledger: &Ledger) -> Server {
     Server::start_with(&["--pool-max", "0", "--runs-max", "0", "--http-allowed", &ledger.url])
 }
@@ -84,7 +87,7 @@ fn check_calls(server: &Server, ledger: &Ledger, run: &str, count: usize) {
     assert_eq!(of_run, keys.iter().collect::<Vec<_>>());
 }
 
-/// How often anybody was asked for anything.
+/// Number of requests so far.
 fn asked(ledger: &Ledger) -> u64 {
     ledger.asked().values().sum()
 }
@@ -121,7 +124,7 @@ fn a_program_of_a_worker_that_is_killed_is_found_again_by_the_next() {
     let run = start(&server, json!([{ "calls": [gated(), shell("cat /tmp/ledger")] }, { "text": "finished" }]));
     let sandbox = until_gated(&server);
     doomed.signal(Signal::KILL);
-    // Told to stop in the middle of the same program, this one lets go of it.
+    // Told to stop in the middle of the same program, this worker releases it.
     let leaving = Worker::start(&server, &ledger, &["--shutdown-grace", "100ms"]);
     eventually("it is taken over", || events(&server, &run, "step_probed").len() == 1);
     assert_eq!(leaving.stop(), Some(0));
@@ -132,7 +135,7 @@ fn a_program_of_a_worker_that_is_killed_is_found_again_by_the_next() {
     let given = results(&server, &run);
     assert_eq!((&said(&given[0])["stdout"], &said(&given[1])["stdout"]), (&json!("went\n"), &json!("begun\n")));
     assert_eq!(last.stop(), Some(0));
-    // Those that went by themselves took their names with them, and that of the killed one was taken away.
+    // Workers that stopped cleanly removed their names, and that of the killed one was removed.
     assert_eq!(workers_seen(&server), 1, "only the server's own is left");
 }
 
@@ -144,7 +147,7 @@ fn a_sandbox_whose_maker_is_killed_is_taken_up_by_the_next() {
     while was_half_made < MAKERS_KILLED {
         let doomed = Worker::start(&server, &ledger, &[]);
         let run = start(&server, json!([{ "calls": [shell("sleep 0.2; echo hello")] }, { "text": "finished" }]));
-        // All of it may happen between two looks; then this worker is killed too late, and the next one has its turn.
+        // All of it may happen between two polls; then this worker is killed too late, and the next one is tried.
         let state_of_its_sandbox = || {
             let list = server.get("/api/v1/sandboxes").expect(200);
             let is_its_own = |item: &&Value| item["labels"]["run"] == run.as_str();
@@ -211,7 +214,7 @@ fn a_worker_that_was_stopped_past_its_lease_does_nothing_more() {
     assert_eq!(next.stop(), Some(0));
     let before = [&run, &parks].map(|run| journal(&server, run));
     stale.signal(Signal::CONT);
-    // It is alive, and goes on with what is its own: only it is left to do this.
+    // It is alive and continues with its own runs: only it is left to do this.
     let other = start(&server, calls(&ledger, 1));
     check_calls(&server, &ledger, &other, 1);
     assert_eq!([&run, &parks].map(|run| journal(&server, run)), before, "nothing was appended");
@@ -234,7 +237,7 @@ fn a_worker_goes_by_the_settings_of_the_server_and_by_nothing_else() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{said}");
     assert!(said.contains("http_allowed (flag --http-allowed)") && said.contains("restart the server"), "{said}");
-    // One that was told nothing does what the server would do, and what it would do after a change.
+    // A worker without settings does what the server would do, also after a change.
     let worker = Worker(plain(&[]).spawn().expect("the binary was built"));
     let run = start(&server, calls(&ledger, 2));
     check_calls(&server, &ledger, &run, 2);

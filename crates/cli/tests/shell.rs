@@ -1,4 +1,4 @@
-//! `saggar sandbox shell` on a terminal, and what a terminal is shown of a sandbox.
+//! `saggar sandbox shell` on a terminal, and which output of a sandbox reaches a terminal.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod harness;
@@ -17,7 +17,7 @@ use traces::signal;
 use traces::terminal::Terminal;
 use tungstenite::Message;
 
-/// A server for one shell: tells what it hears, and prints what it is told to.
+/// A server for one shell: reports what it receives, and sends what it is told to.
 struct ShellServer {
     url: String,
     heard: mpsc::Receiver<String>,
@@ -40,7 +40,7 @@ impl ShellServer {
             let (second, _) = listener.accept().unwrap();
             let mut socket = tungstenite::accept(second).unwrap();
             socket.send(Message::Text(started().to_string().into())).unwrap();
-            // What is heard is answered by what the test had said before it was.
+            // Each received message is answered with what the test has queued before.
             while let Ok(message) = socket.read() {
                 if message.is_close() {
                     break;
@@ -75,7 +75,7 @@ fn keys_and_sizes_go_in_output_comes_out_and_the_terminal_is_put_back() {
     assert!(request.contains(r#""tty":{"rows":33,"cols":101}"#) && request.contains(r#""TERM":"vt220""#), "{request}");
     server.say.send(Message::Binary(b"\x01\x1b]0;title\x07$ ".to_vec().into())).unwrap();
     terminal.type_in(b"a");
-    // Until it is raw the terminal itself keeps what is typed back, for a whole line.
+    // Until raw mode is on, the terminal itself keeps typed text back for a whole line.
     assert_eq!(server.hear(), "a");
     assert!(terminal.read("$ ").contains("\x1b]0;title\x07"), "escapes are the point of a terminal");
     assert!(!terminal.modes().local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG));
@@ -105,7 +105,7 @@ fn an_exec_on_a_terminal_has_one_that_shows_the_screen_and_with_tty_everything()
         server.say.send(Message::Binary(b"\x01\x1b]0;title\x07\x1b[2J$ ".to_vec().into())).unwrap();
         terminal.type_in(b"a");
         assert_eq!(server.hear(), "a");
-        // What was typed before it was raw is echoed.
+        // Text typed before raw mode is echoed.
         assert_eq!(terminal.read("$ ").trim_start_matches('a'), shown, "{flags:?}");
         server.say.send(Message::Text(exited("exited", Some(5), None).to_string().into())).unwrap();
         terminal.type_in(b"b");

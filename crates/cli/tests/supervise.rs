@@ -1,4 +1,4 @@
-//! Execs in a sandbox that is held: `saggar __supervise`, driven over its control socket against the real kernel.
+//! Execs in a held sandbox: `saggar __supervise`, driven over its control socket on the real kernel.
 
 mod harness;
 
@@ -52,7 +52,7 @@ fn stdin_arrives_whole_and_ends() {
 fn who_follows_from_the_first_byte_may_leave_the_feeding_to_another() {
     let place = Place::new();
     let supervisor = held(&place);
-    // More than is kept of it: a follower that came later would have lost its beginning.
+    // More than is kept: a later follower would have missed its beginning.
     let mut start = program(&["/bin/sh", "-c", "head -c 3000000 /dev/zero; read word; echo $word"]);
     (start.stdin, start.is_fed_apart) = (true, true);
     let (mut follower, state) = supervisor.exec(start);
@@ -60,7 +60,7 @@ fn who_follows_from_the_first_byte_may_leave_the_feeding_to_another() {
     feeder.ask(attach(&state.exec_id, From::Now, true)).unwrap();
     assert!(matches!(feeder.receive().unwrap(), Received::Reply(Reply::Started(_))));
     feeder.feed(b"apart\n").unwrap();
-    // It reads nothing, and must not hold the other up.
+    // It reads nothing, and must not delay the other.
     drop(feeder);
     let seen = follow(&mut follower);
     assert_eq!((seen.stdout.len(), seen.gaps), (3_000_006, [0, 0]));
@@ -79,7 +79,7 @@ fn a_follower_that_goes_away_kills_nothing_and_another_goes_on() {
     let refused = supervisor.request(attach(&state.exec_id, From::Start, true));
     assert!(matches!(refused, Reply::Error(problem) if problem.code == Code::TooMany));
     drop(client);
-    // The end of the first is noticed before the second is looked at, or the second waits for it.
+    // The end of the first is noticed before the second is examined, or the second waits for it.
     let mut client = harness::held::until(|| {
         let mut client = supervisor.client();
         client.ask(attach(&state.exec_id, From::Offsets { stdout: 2, stderr: 0 }, true)).unwrap();
@@ -128,7 +128,7 @@ fn a_slow_follower_makes_the_program_wait_and_loses_nothing() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "head -c 8000000 /dev/zero; echo done >&2"]);
-    // Far less than is printed: had nobody waited for the reader, there would be a gap.
+    // Far less than is printed: if the reader were not waited for, there would be a gap.
     start.output_bytes = Some(1000);
     let (mut client, _) = supervisor.exec(start);
     for _ in 0..50 {
@@ -290,7 +290,7 @@ fn attach(exec_id: &saggar_domain::ExecId, from: From, stdin: bool) -> Op {
     Op::Attach(Attach { exec_id: exec_id.clone(), from, stdin })
 }
 
-/// Like [`follow`], for a reader that begins in the middle.
+/// Like [`follow`], for a reader that starts in the middle.
 fn rest(client: &mut Client) -> Seen {
     let mut seen = Seen::default();
     loop {
@@ -299,7 +299,7 @@ fn rest(client: &mut Client) -> Seen {
             Received::Output { bytes, .. } => seen.stderr.extend(bytes),
             Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream) - 1] += bytes,
             Received::Reply(Reply::Exited(end)) => seen.end = Some(*end),
-            // What it is comes before what it said.
+            // The description comes before the output.
             Received::Reply(Reply::Started(_)) => {}
             Received::End => return seen,
             other => panic!("{other:?}"),

@@ -1,11 +1,11 @@
-//! The life of a sandbox that is held: its time, its pauses, its owner, its events, its streams, and that nothing of it is left.
+//! The life of a held sandbox: its deadlines, pauses, owner, events and streams, and that nothing is left over.
 
 mod harness;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use harness::held::{FOR_EVER, Supervisor, held, program, start, until};
+use harness::held::{FOR_EVER, Supervisor, ask_in, held, program, start, until};
 use harness::{Place, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use saggar_domain::{Code, EndReason, ExecStatus, User};
@@ -93,7 +93,7 @@ fn what_is_paused_stands_still_and_goes_on() {
         assert!(matches!(supervisor.request(op), Reply::Error(problem) if problem.code == Code::SandboxPaused));
     }
     assert_eq!(described(supervisor.request(Op::Pause)).state, State::Paused);
-    // What was on its way when it froze has come by the first of these; then there is nothing more.
+    // Output that was in transit when it froze has arrived by the first of these; then there is no more.
     let still = described(supervisor.request(Op::Describe));
     assert!(tree(&supervisor).iter().all(|pid| is_stopped(*pid)));
     assert_eq!(ticks(&described(supervisor.request(Op::Describe))), ticks(&still));
@@ -151,7 +151,7 @@ fn what_is_made_ahead_waits_for_its_owner() {
 #[test]
 fn what_nobody_comes_for_ends_by_itself_and_leaves_nothing() {
     let place = Place::new();
-    // Paused it would wait for ever: for one without an owner there is only an end.
+    // Paused it would wait forever: a sandbox without an owner can only end.
     let brief = Terms { ttl_ms: Some(200), then: Then::Pause, idle_ms: None };
     let mut forgotten = start(&place, serde_json::json!({}), brief, true).unwrap();
     forgotten.wait();
@@ -169,7 +169,7 @@ fn events_come_as_they_happen_and_again_from_any_number() {
     listener.ask(Op::Events { after: 0 }).unwrap();
     let first = event(&mut listener);
     assert!(first.seq == 1 && matches!(first.body, EventBody::Started { .. }));
-    // A syscall that is refused and told.
+    // A system call that is refused and reported.
     supervisor.sh("unshare -m true 2>/dev/null; exit 0");
     let mut events = vec![first];
     while !matches!(events.last().unwrap().body, EventBody::ExecEnded(_)) {
@@ -202,7 +202,7 @@ fn usage_is_told() {
         return not_here("no cgroup counts memory and processes here");
     }
     assert!(used.now.memory_bytes.is_some_and(|bytes| bytes > 0), "{used:?}");
-    // The agent alone, once what kept the exec's tree has gone.
+    // Only the agent, once the keeper of the exec's tree has gone.
     harness::held::until(|| {
         let Reply::Used(used) = supervisor.request(Op::Usage) else { panic!("no usage") };
         (used.now.processes == Some(1)).then_some(())
@@ -276,6 +276,16 @@ fn sigterm_ends_it_in_order_and_sighup_does_not() {
 }
 
 #[test]
+fn one_whose_starter_dies_before_it_is_ready_ends_and_leaves_nothing() {
+    let place = Place::new();
+    let (mut child, starter, sandbox) = ask_in(&place.path("data"), serde_json::json!({}), FOR_EVER, false);
+    drop(starter);
+    until(|| child.try_wait().expect("our own child"));
+    assert_eq!(ended(&place, &sandbox).reason, EndReason::Killed);
+    assert_eq!((place.records().len(), names(&place, "data/control").len()), (0, 0));
+}
+
+#[test]
 fn what_cannot_be_made_is_refused_and_leaves_nothing() {
     let place = Place::new();
     for (spec, code) in [
@@ -309,7 +319,7 @@ fn what_is_not_the_protocol_is_answered_and_bounded() {
         let received = client.receive().unwrap();
         assert!(matches!(&received, Received::Reply(Reply::Error(problem)) if problem.code == code), "{received:?}");
     }
-    // One that never finishes its request holds up nobody.
+    // A client that never finishes its request delays no other client.
     let mut slow = supervisor.client();
     slow.send(&[0, 0]).unwrap();
     assert_eq!(supervisor.sh("echo served").stdout, b"served\n");
@@ -334,7 +344,7 @@ fn whoever_holds_all_streams_open_keeps_nobody_from_ending_it() {
     drop(idle);
     until(|| match supervisor.client().request(Op::Describe) {
         Ok(Reply::Described(_)) => Some(()),
-        // Those that were dropped are yet to be noticed.
+        // The dropped connections have not been noticed yet.
         Ok(Reply::Error(problem)) if problem.code == Code::TooMany => None,
         Err(_) => None,
         other => panic!("{other:?}"),
@@ -409,7 +419,7 @@ fn is_alive(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// A frozen process waits where it is: it doesn't run, and its clock of CPU time stands still.
+/// A frozen process doesn't run, and its CPU time stands still.
 fn is_stopped(pid: Pid) -> bool {
     let state = |pid: Pid| std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let before = state(pid);

@@ -1,4 +1,4 @@
-//! What must hold after every run, whatever it was about: events in order, nothing said that shouldn't be, nothing left.
+//! What must hold after every run: events are in order, nothing confidential was printed, and nothing is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use saggar_domain::{EventBody, SandboxId};
 
 use crate::bench::{Bench, Ran};
 
-/// How the process that runs sandboxes looked before one.
+/// The state of the process that runs sandboxes, before one runs.
 #[derive(Debug)]
 pub(crate) struct Before {
     descriptors: BTreeMap<i32, String>,
@@ -23,7 +23,7 @@ impl Before {
         Self { descriptors: descriptors(), mounts: mounts() }
     }
 
-    /// What is there now and wasn't. `sandboxes` are the names of those that ran meanwhile.
+    /// Lists what is new since then. `sandboxes` are the names of those that ran in the meantime.
     pub(crate) fn leftovers(&self, bench: &Bench, sandboxes: &[String]) -> Vec<String> {
         let mut found = Vec::new();
         for (fd, kind) in descriptors() {
@@ -70,7 +70,7 @@ fn descriptors() -> BTreeMap<i32, String> {
     let found = entries.filter_map(|entry| {
         Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?.display().to_string()))
     });
-    // The one used for looking leads to the directory itself.
+    // The descriptor used for listing shows the directory itself.
     found.filter(|(_, target)| !(target.starts_with("/proc/") && target.ends_with("/fd"))).collect()
 }
 
@@ -97,7 +97,7 @@ fn attacker_alive(directory: &Path) -> Option<u32> {
     })
 }
 
-/// Looks for a cgroup of this sandbox's name where ours are made: below our own, in every hierarchy.
+/// Looks for a cgroup of this sandbox's name below our own, in every hierarchy.
 fn cgroup_exists(sandbox: &str) -> bool {
     let Some(alias) = SandboxId::parse(sandbox).map(|id| id.alias()) else { return false };
     let own: Vec<String> = fs::read_to_string("/proc/self/cgroup")
@@ -114,20 +114,20 @@ fn cgroup_exists(sandbox: &str) -> bool {
     })
 }
 
-/// Whether events came in order and with one boundary.
+/// Checks that events are in order and have one policy hash.
 pub(crate) fn events_in_order(ran: &Ran) -> Vec<String> {
     let mut complaints = Vec::new();
     let names: Vec<&str> = ran.events.iter().map(name).collect();
     if !names.starts_with(&["setup", "network", "start"]) {
         complaints
-            .push(format!("events began with {:?}, not with setup, network, start", &names[..names.len().min(3)]));
+            .push(format!("events begin with {:?}, not with setup, network, start", &names[..names.len().min(3)]));
     }
     if names.iter().skip(3).any(|name| !matches!(*name, "denial" | "limit")) {
-        complaints.push("an event came twice or out of order".to_owned());
+        complaints.push("an event is duplicated or out of order".to_owned());
     }
     match &ran.hashes {
         Some((one, other)) if one == other => {}
-        _ => complaints.push("the boundary has no hash, or more than one".to_owned()),
+        _ => complaints.push("the policy has no hash, or more than one".to_owned()),
     }
     complaints
 }
@@ -143,7 +143,7 @@ fn name(event: &EventBody) -> &'static str {
     }
 }
 
-/// What was said, inside or about it, that names a place of ours or holds the secret.
+/// Lists outputs that contain a path of the runtime or the secret.
 pub(crate) fn indiscretions(bench: &Bench, ran: &Ran) -> Vec<String> {
     let needles = [
         ("the data directory", bench.data_path.display().to_string()),
@@ -163,7 +163,7 @@ pub(crate) fn indiscretions(bench: &Bench, ran: &Ran) -> Vec<String> {
     for (what, needle) in &needles {
         for (place, bytes) in &said {
             if bytes.windows(needle.len()).any(|window| window == needle.as_bytes()) {
-                found.push(format!("{place} says {what}"));
+                found.push(format!("{place} contains {what}"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The bench of one worker: where it works, what it knows of the host, and how it runs a program in a sandbox.
+//! The bench of one worker: its directories, the host's capabilities, and how it runs a program in a sandbox.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,52 +9,49 @@ use saggar_domain::{
 use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, run};
 use saggar_supervisor::{Sink, Streams};
 
-/// Bytes kept of an attacker's output, unless the case is about that.
+/// Bytes captured of an attacker's output, unless the case sets its own limit.
 const OUTPUT_KEPT: u64 = 4 << 20;
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM end an attempt like any other program.
 const SIGNALS: &[i32] = &[1, 2, 3, 15];
-/// How long an attempt may take, unless the case is about that.
+/// Timeout of an attempt, unless the case sets its own.
 const PATIENCE: &str = "25s";
-/// Where a sandbox finds the attacker.
+/// Path of the attacker inside a sandbox.
 const ATTACKER: &str = "/probe/saggar-attacker";
 
-/// One worker's bench.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) data: DataDirectory,
-    /// Where the data directory is, without links: must never be said inside.
+    /// Real path of the data directory; it must not appear in any output.
     pub(crate) data_path: PathBuf,
-    /// A directory of this worker's own.
+    /// This worker's own directory.
     pub(crate) directory: PathBuf,
-    /// The directory of all workers: must never be said inside.
+    /// The directory of all workers; it must not appear in any output.
     pub(crate) private: PathBuf,
-    /// A secret of the environment: must never be found inside.
+    /// A secret in the environment; it must not be found inside.
     pub(crate) canary: String,
-    /// What `doctor` said, as it says it to programs.
+    /// The JSON output of `doctor`.
     pub(crate) capabilities: serde_json::Value,
     pub(crate) is_root: bool,
 }
 
-/// What came of one run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) sandbox: Option<SandboxId>,
     pub(crate) report: Report,
     pub(crate) events: Vec<EventBody>,
-    /// The hash of the boundary, and the same resolved once more.
+    /// The policy hash, and the same computed again.
     pub(crate) hashes: Option<(String, String)>,
     pub(crate) elapsed: Duration,
-    /// The runtime's own time on a processor, the sandbox's not counted.
+    /// CPU time of the runtime itself, without the sandbox.
     pub(crate) cpu: Duration,
 }
 
 impl Bench {
-    /// The directory with the attacker in it.
+    /// The directory that holds the attacker.
     pub(crate) fn attacker(&self) -> PathBuf {
         self.directory.join("probe")
     }
 
-    /// The program and arguments of an attempt.
     pub(crate) fn attempt(&self, name: &str, arguments: &[String]) -> Vec<Vec<u8>> {
         [ATTACKER, name]
             .into_iter()
@@ -63,22 +60,21 @@ impl Bench {
             .collect()
     }
 
-    /// A draft with this workspace in it.
     pub(crate) fn draft(&self, workspace: &Path) -> Draft {
         Draft { workspace: host_path(workspace), ..Draft::default() }
     }
 
-    /// Runs a program in a sandbox that sees the attacker, and keeps what it says.
+    /// Runs a program in a sandbox in which the attacker is mounted, and captures its output.
     pub(crate) fn run(&self, draft: Draft, program: Vec<Vec<u8>>) -> Ran {
         self.run_watched(draft, program, &mut |_, _| {})
     }
 
-    /// The same, and what a scratch workspace changed is kept.
+    /// The same, and keeps the changes of a scratch workspace.
     pub(crate) fn run_keeping(&self, draft: Draft, program: Vec<Vec<u8>>) -> Ran {
         self.run_as(draft, program, true, &mut |_, _| {})
     }
 
-    /// The same, told of each event as it happens.
+    /// The same, with a callback for each event as it happens.
     pub(crate) fn run_watched(
         &self,
         draft: Draft,
@@ -129,7 +125,7 @@ impl Bench {
         Ran { sandbox, report, events, hashes, elapsed: start.elapsed(), cpu: cpu_time() - cpu }
     }
 
-    /// The attacker's mount and an end to every wait, where the draft has none.
+    /// Adds the attacker's mount, and a timeout if the draft has none.
     fn completed(&self, mut draft: Draft) -> Result<Draft, Problem> {
         let fault = |message: String| {
             Problem::new(Code::InvalidSpec, message, "choose a temporary directory with a plain name")
@@ -144,7 +140,7 @@ impl Bench {
         Ok(draft)
     }
 
-    /// What `doctor` said of one capability: its status and its reason.
+    /// Status and reason of one capability, from `doctor`.
     pub(crate) fn capability(&self, name: &str) -> Option<(&str, &str)> {
         let groups = ["tiers", "filesystem", "network", "limits", "mechanisms"];
         let rows = groups.iter().filter_map(|group| self.capabilities[*group].as_array()).flatten();
@@ -153,13 +149,12 @@ impl Bench {
     }
 }
 
-/// What this process, which is of one thread, has had of a processor.
+/// CPU time of this process, which has one thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A path as a spec has it.
 pub(crate) fn host_path(path: &Path) -> Option<HostPath> {
     HostPath::parse(path.to_str()?).ok()
 }
@@ -170,7 +165,7 @@ impl Ran {
         self.report.status == ExecStatus::Exited && self.report.exit_code == Some(0)
     }
 
-    /// How it ended, in a few words that name no path.
+    /// How it ended, in a few words and without a path.
     pub(crate) fn ending(&self) -> String {
         let report = &self.report;
         let code = report.exit_code.map(|code| format!(" {code}")).unwrap_or_default();
@@ -179,12 +174,11 @@ impl Ran {
         format!("{}{code}{signal}{problem}", report.status.as_str())
     }
 
-    /// Whether nothing was started, for this reason.
+    /// Whether it was refused with this code before anything started.
     pub(crate) fn is_refused_as(&self, code: Code) -> bool {
         self.report.status == ExecStatus::Refused && self.report.error.as_ref().is_some_and(|error| error.code == code)
     }
 
-    /// The rules that denied something.
     pub(crate) fn denied_by(&self) -> Vec<&str> {
         let of_events = self.events.iter().filter_map(|event| match event {
             EventBody::Denial(denial) | EventBody::Limit(denial) => Some(denial.rule.as_str()),

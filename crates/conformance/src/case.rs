@@ -1,5 +1,5 @@
-//! Cases: what is attempted, in which sandbox, and what must come of it. Data, read once and refused as a whole if any part
-//! of it isn't understood.
+//! Cases: what is attempted, in which sandbox, and with which required outcome. They are data. If any part can't be
+//! parsed, the whole file is refused.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use crate::check::HostCheck;
 use crate::expect::Expectation;
 use crate::fixture::Workspace;
 
-/// One file for each family.
 const FILES: &[(&str, &str)] = &[
     ("F.toml", include_str!("../../../conformance/F.toml")),
     ("S.toml", include_str!("../../../conformance/S.toml")),
@@ -31,43 +30,41 @@ const FILES: &[(&str, &str)] = &[
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its number in the list of threats; a letter for a variant.
+    /// Its number in the list of threats, with a letter for a variant.
     pub id: String,
-    /// What is attempted.
     pub title: String,
-    /// What it would mean if it worked.
+    /// Why it would be harmful if it worked.
     pub why: String,
-    /// The attacker's attempt, if there is one inside.
+    /// The attempt that the attacker makes inside, if any.
     #[serde(default)]
     pub attempt: Option<String>,
-    /// The attempt's arguments; `{…}` stands for something of the bench.
+    /// The attempt's arguments; placeholders `{…}` are filled in by the bench.
     #[serde(default)]
     pub args: Vec<String>,
-    /// What is examined on the host, after the attempt or by itself.
+    /// What is checked on the host, after the attempt or instead of one.
     #[serde(default)]
     pub(crate) check: Option<HostCheck>,
-    /// The sandbox it runs in.
     #[serde(default)]
     pub(crate) sandbox: SandboxDraft,
-    /// As whom it is tried.
+    /// The users that make the attempt.
     #[serde(default = "as_user")]
     pub(crate) users: Vec<User>,
-    /// What must come of it, by tier.
+    /// The required outcomes, by tier.
     #[serde(default)]
     pub(crate) expect: BTreeMap<Tier, Expectation>,
-    /// The page that tells of what is not stopped here.
+    /// The page that documents what is not stopped here.
     #[serde(default)]
     pub documented: Option<String>,
-    /// What the host must give; without it the case doesn't apply.
+    /// Capabilities the host must have; without them the case doesn't apply.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// Whether descriptors are left open for the sandbox to find.
+    /// Whether inheritable descriptors are left open for the sandbox to find.
     #[serde(default)]
     pub(crate) leaky: bool,
-    /// Whether nothing else may run meanwhile.
+    /// Whether nothing else may run at the same time.
     #[serde(default)]
     pub(crate) alone: bool,
-    /// Why it says nothing about another runtime, where the rest of the case doesn't tell.
+    /// Why it says nothing about another runtime, if the other fields don't show that.
     #[serde(default)]
     pub(crate) only_here: Option<String>,
 }
@@ -76,7 +73,7 @@ fn as_user() -> Vec<User> {
     vec![User::User]
 }
 
-/// A spec's draft, with a fixture in the workspace's place.
+/// A spec's draft, with a fixture as the workspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SandboxDraft {
     pub(crate) workspace: Option<Workspace>,
@@ -93,14 +90,13 @@ impl<'de> Deserialize<'de> for SandboxDraft {
     }
 }
 
-/// A file of cases.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Family {
     case: Vec<Case>,
 }
 
-/// Every case, in the order of the files.
+/// All cases, in the order of the files.
 pub fn cases() -> Result<Vec<Case>, Problem> {
     let mut all = Vec::new();
     for (name, text) in FILES {
@@ -116,7 +112,7 @@ pub fn cases() -> Result<Vec<Case>, Problem> {
     Ok(all)
 }
 
-/// The cases of these ids, or all of them. An id without its letter names its variants too.
+/// The cases with these ids, or all of them. An id without a letter also selects its variants.
 pub fn select(all: Vec<Case>, ids: &[String]) -> Result<Vec<Case>, Problem> {
     let is_meant = |case: &Case, id: &str| {
         case.id == id
@@ -154,7 +150,7 @@ mod tests {
         let all = cases().unwrap();
         let mut ids = BTreeSet::new();
         for case in &all {
-            assert!(ids.insert(case.id.clone()), "{} is there twice", case.id);
+            assert!(ids.insert(case.id.clone()), "{} occurs twice", case.id);
             assert!(!case.title.is_empty() && !case.why.is_empty(), "{}", case.id);
             assert!(case.attempt.is_some() || case.check.is_some(), "{} does nothing", case.id);
             assert!(
@@ -162,7 +158,7 @@ mod tests {
                 "{} expects nothing",
                 case.id
             );
-            assert!(!case.users.is_empty(), "{} is tried as nobody", case.id);
+            assert!(!case.users.is_empty(), "{} is tried as no user", case.id);
         }
         assert!(all.len() > 100, "{}", all.len());
     }
@@ -177,7 +173,7 @@ mod tests {
         let listed = std::process::Command::new(&program).arg("--list").output().unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
         let known: BTreeSet<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
-        // Started by checks and by other attempts, not by a case of their own.
+        // Used by checks and by other attempts, not by a case directly.
         let indirect = ["say-identity", "leave-marks", "end", "write-here", "change-when-told", "hold-counters"]
             .map(str::to_owned);
         let named: BTreeSet<String> =
@@ -192,7 +188,7 @@ mod tests {
             let Some(documented) = case.documented else { continue };
             let heading = documented
                 .strip_prefix("THREAT_MODEL.md#")
-                .unwrap_or_else(|| panic!("{} names no page of ours", case.id));
+                .unwrap_or_else(|| panic!("{} names no page of the threat model", case.id));
             let is_there = page.lines().any(|line| {
                 line.starts_with('#') && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
             });
@@ -200,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Words of the page that look like a case's id.
+    /// Words of the page that look like a case id.
     fn ids(text: &str) -> BTreeSet<&str> {
         let is_id = |word: &&str| {
             let digits = word.trim_start_matches(|c: char| c.is_ascii_uppercase());
@@ -215,13 +211,17 @@ mod tests {
         let page = include_str!("../../../THREAT_MODEL.md");
         let all = cases().unwrap();
         let known: BTreeSet<&str> = all.iter().map(|case| case.id.as_str()).collect();
-        // Attempts on the server have the same kind of names, and are tests of their own.
+        // Attempts on the server have ids of the same form, and are separate tests.
         let others =
             page.split("\n## ").find(|part| part.starts_with("The server\n")).expect("the page has such a part");
         let page = &page.replace(others, "");
         let named = ids(page);
-        assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new(), "named, and not there");
-        assert_eq!(known.difference(&named).collect::<Vec<_>>(), Vec::<&&str>::new(), "there, and behind no claim");
+        assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new(), "named, but no such case");
+        assert_eq!(
+            known.difference(&named).collect::<Vec<_>>(),
+            Vec::<&&str>::new(),
+            "a case that the page doesn't name"
+        );
         let inside = page.split("\n## ").find(|part| part.starts_with("What an attacker inside")).unwrap_or_default();
         let claims: Vec<&str> = inside.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
         assert!(claims.len() > 15, "the table was not found");
@@ -229,10 +229,10 @@ mod tests {
             let shown = claim.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
             assert!(!ids(shown).is_empty(), "no case shows this: {claim}");
         }
-        // What is documented as not stopped is told of where it says so.
+        // Cases documented as not stopped must be named in that section.
         let residual = ids(page.split("### What it does not stop").nth(1).unwrap_or_default());
         for case in all.iter().filter(|case| case.documented.is_some()) {
-            assert!(residual.contains(case.id.as_str()), "{} is not among what is not stopped", case.id);
+            assert!(residual.contains(case.id.as_str()), "{} is not in that section", case.id);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Checks on the host: what an attempt left there, or how the runtime treats what it is given. Each is a name in the data.
+//! Checks on the host: what an attempt left there, or how the runtime treats its input. The data refers to each by
+//! name.
 
 mod ends;
 mod git;
@@ -20,113 +21,111 @@ use crate::expect::Observation;
 
 pub(crate) use starts::race;
 
-/// Every check there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HostCheck {
-    /// What was written inside is on the host, as it was written.
+    /// Files written inside are on the host unchanged.
     WorkspaceAsWritten,
     /// Nothing in the workspace changed.
     WorkspaceUnchanged,
-    /// What was there is as it was, and what was absent is absent.
+    /// Existing files are unchanged, and absent ones are still absent.
     ProtectedUnchanged,
-    /// What was written to the system's directories is neither on the host nor in the next sandbox.
+    /// Files written to system directories are neither on the host nor in the next sandbox.
     WritesStayInside,
     /// No file has a set-id bit.
     NoSetidFiles,
-    /// Odd names arrived byte for byte, and are told without control characters.
+    /// Unusual names arrived byte for byte, and are reported without control characters.
     NamesPreserved,
-    /// Names that look alike are different files.
+    /// Similar names are different files.
     NamesDistinct,
     /// A deep tree can be removed, and can be a workspace again.
     DeepTreeGoes,
-    /// A sparse file takes no room.
+    /// A sparse file takes no disk space.
     StaysSparse,
-    /// A pipe or socket in the workspace doesn't hold up a later start.
+    /// A pipe or socket in the workspace doesn't block a later start.
     SpecialFilesDontBlock,
     /// The host's git runs nothing that was planted.
     GitRunsNothing,
-    /// A working directory grants nothing.
+    /// A working directory grants no access.
     CwdDoesNotWiden,
-    /// Links on the way to a workspace, and in place of one.
+    /// Links on the way to a workspace, and in its place.
     LinkedWorkspaces,
     /// A workspace that is replaced by a link while a sandbox starts.
     RacingWorkspace,
-    /// Links where the runtime would make something of its own.
+    /// Links where the runtime would create files of its own.
     PlantedLinks,
-    /// No name on the host can be guessed.
+    /// No name on the host is predictable.
     NoPredictableNames,
-    /// The mount table is what it was.
+    /// The mount table is unchanged.
     MountTableClean,
-    /// What would act on a terminal is filtered on its way there.
+    /// Sequences that would act on a terminal are filtered out.
     EscapesNeutralised,
-    /// A sandbox sees nothing of the one before.
+    /// A sandbox sees no traces of the previous one.
     SecondRunIsFresh,
-    /// Loader variables reach the program and no one else.
+    /// Loader variables affect the program only.
     HelpersUnaffected,
-    /// A daemon writes no more once the result is there.
+    /// A daemon no longer writes once the result is available.
     HeartbeatStops,
-    /// The runtime holds the sandbox by a pidfd.
+    /// The runtime refers to the sandbox's PID 1 by a pidfd.
     HeldByPidfd,
     /// Codes, signals and kills can be told apart.
     EndsDistinguishable,
-    /// A flood of refusals is told of within bounds.
+    /// The report of a flood of refusals is bounded.
     DenialsBounded,
     /// A working directory behind a descriptor is refused.
     OddWorkingDirectories,
-    /// A network mode that isn't there is refused.
+    /// An unavailable network mode is refused.
     ProxiedRefused,
-    /// Output is kept up to its limit.
+    /// Output is captured up to its limit.
     OutputBounded,
     /// Every kind of hang ends in time.
     HangsEnd,
-    /// `doctor` tells of everything.
+    /// `doctor` reports everything.
     CapabilitiesTold,
-    /// What isn't supported is refused before anything starts.
+    /// Unsupported requests are refused before anything starts.
     UnsupportedRefused,
-    /// What can't be enforced is told of, and refused when it was asked for.
+    /// Unenforceable limits are reported, and refused if they were requested.
     NothingDowngraded,
-    /// `doctor` exits as it says.
+    /// The exit status of `doctor` matches its report.
     DoctorAgrees,
-    /// The runtime sleeps while a program does that had many calls refused.
+    /// The runtime sleeps while a program that had many calls refused is asleep.
     SupervisorRests,
-    /// Denials have a code, a rule and a remedy, and events carry the boundary.
+    /// Denials have a code, a rule and a remedy, and events carry the policy hash.
     DenialsExplain,
-    /// The workspace itself is no repository to git.
+    /// git doesn't accept the workspace itself as a repository.
     NoRepositoryAtTop,
-    /// Nothing of a repository that was made inside acts on the host's git.
+    /// Nothing in a repository created inside acts on the host's git.
     MadeIsHeldBack,
     /// No link is left in a git directory.
     NoLinksInGit,
-    /// A protected file with a second name is refused.
+    /// A protected file with a second hard link is refused.
     SecondNamesRefused,
-    /// What is protected is not applied.
+    /// Protected paths are not applied.
     ProtectedNotApplied,
-    /// What is kept is never more than what could be stored, and nothing of it is lost without a word.
+    /// Kept changes never exceed the storage limit, and no loss goes unreported.
     KeptWithinBounds,
-    /// Changes are applied to the workspace they are of, or not at all.
+    /// Changes are applied to their own workspace or not at all.
     AppliedNowhereElse,
-    /// Errors about a spec file show what would act on a terminal.
+    /// Errors about a spec file show control characters visibly.
     SpecErrorsHarmless,
-    /// A record that someone else may have written is not acted on.
+    /// A record that another user may have written is ignored.
     ForgedRecords,
-    /// Two sandboxes on one workspace, by whatever names: neither's end lets go of what the other holds.
+    /// Two sandboxes on one workspace, under any names: the end of one doesn't release the other's protection.
     HeldTogether,
-    /// What a sandbox uses up per user is not the host's.
+    /// A sandbox doesn't use up the host's per-user counters.
     HostCountersUntouched,
 }
 
-/// What a check has to look at.
+/// The input of a check.
 pub(crate) struct Scene<'a> {
     pub(crate) bench: &'a Bench,
     pub(crate) case: &'a Case,
-    /// The case's workspace on the host.
     pub(crate) workspace: PathBuf,
-    /// The directory it is in, for more of the kind.
+    /// The directory that contains the workspace.
     pub(crate) directory: PathBuf,
-    /// What was in the workspace before.
+    /// Contents of the workspace before the attempt.
     pub(crate) before: BTreeMap<PathBuf, String>,
-    /// What came of the attempt, if there was one.
+    /// The result of the attempt, if there was one.
     pub(crate) ran: Option<Ran>,
 }
 

@@ -1,4 +1,4 @@
-//! One case, from its data to its verdict.
+//! Runs one case and judges it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,13 +18,12 @@ use crate::outside::{Outside, Secrets};
 use crate::removal::remove_tree;
 use crate::report::{CaseResult, Verdict};
 
-/// Enacts a case and judges it.
 pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
     let start = Instant::now();
     let mut record = Record::default();
     for user in &case.users {
         if let Err(error) = enact_as(bench, case, *user, case.expect.get(&tier), &mut record) {
-            record.complaints.push(format!("the bench failed: {error}"));
+            record.complaints.push(format!("the bench could not be set up: {error}"));
         }
     }
     let expectation = case.expect.get(&tier);
@@ -39,7 +38,7 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
         }
         expected.insert(observation.member.clone(), accepted.to_string());
     }
-    // An expectation of a member that nobody tried would never bite.
+    // An expectation for a member that was never tried would never be checked.
     let named = expectation
         .iter()
         .flat_map(|expectation| expectation.members.keys().chain(expectation.as_ordinary_user.keys()));
@@ -66,7 +65,7 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
     }
 }
 
-/// What was seen, and what was wrong with it.
+/// Observations, and complaints about them.
 #[derive(Default)]
 struct Record {
     observations: Vec<Observation>,
@@ -74,7 +73,7 @@ struct Record {
 }
 
 impl Record {
-    /// What it all comes to. What is documented and held all the same, on this host and for this user, is an ordinary pass.
+    /// A documented gap that is closed on this host and for this user is an ordinary pass.
     fn verdict(&self, is_documented: bool) -> Verdict {
         let has_gap = self.observations.iter().any(|seen| seen.outcome.is_gap());
         match (self.complaints.is_empty(), is_documented && has_gap) {
@@ -132,7 +131,6 @@ fn enact_as(
     place.remove()
 }
 
-/// A directory for one case.
 struct Place {
     directory: PathBuf,
 }
@@ -157,7 +155,7 @@ impl Place {
     }
 }
 
-/// A line of the attacker's.
+/// One line of the attacker's output.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -169,7 +167,7 @@ fn lines(output: &[u8]) -> impl Iterator<Item = Line> {
     output.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Takes down what the attacker said. It is untrusted: what isn't a line of its language is left out, and then missing.
+/// Records the attacker's output. It is untrusted: malformed lines are skipped, and their members then missing.
 fn heard(ran: &Ran, user: User, record: &mut Record) {
     for line in lines(&ran.report.output.stdout) {
         if let Line::Member(mut observation) = line {
@@ -181,19 +179,20 @@ fn heard(ran: &Ran, user: User, record: &mut Record) {
     }
 }
 
-/// Whether a finished attempt said that it was.
+/// Whether the attempt reported that it finished.
 pub(crate) fn is_done(output: &[u8]) -> bool {
     lines(output).last().is_some_and(|line| matches!(line, Line::Done { done: true }))
 }
 
-/// The members an attempt reported, for those who run it elsewhere.
+/// The members an attempt reported, when it ran in another runtime.
 pub(crate) fn members(output: &[u8]) -> Vec<Observation> {
     lines(output)
         .filter_map(|line| if let Line::Member(observation) = line { Some(observation) } else { None })
         .collect()
 }
 
-/// Cases that run out of time have less than a second, and a little to end by themselves: who needs longer kept no deadline.
+/// Cases with a deadline allow less than a second, plus some time to end. Taking longer than this means that the
+/// deadline was not enforced.
 const TIMED_OUT_WITHIN: Duration = Duration::from_secs(5);
 
 fn ends_as_expected(ran: &Ran, expectation: &Expectation) -> Option<String> {
@@ -211,7 +210,7 @@ fn ends_as_expected(ran: &Ran, expectation: &Expectation) -> Option<String> {
     Some(format!("the attempt ended as {} after {after_ms} ms, not as {:?}{said}", ran.ending(), expectation.end))
 }
 
-/// Whether a path is there, whatever it is.
+/// Whether a path exists, whatever its kind.
 pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -1,24 +1,24 @@
-//! Outcomes, and what is expected of them.
+//! Outcomes and expected outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize, de};
 
-/// What became of one member of a case: the attacker's language.
+/// The outcome of one member of a case, as the attacker reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It was tried and answered with an error.
+    /// It failed with an error.
     Refused,
     Allowed,
-    /// There was nothing to try it on.
+    /// The target doesn't exist.
     Absent,
-    /// A promise was examined and is kept.
+    /// A property was checked and holds.
     Held,
-    /// A promise was examined and is not kept.
+    /// A property was checked and doesn't hold.
     Broken,
-    /// Whoever tried it was killed.
+    /// The process that tried it was killed.
     Killed,
 }
 
@@ -46,32 +46,30 @@ impl Outcome {
     }
 }
 
-/// One member's outcome, as it was seen.
+/// The observed outcome of one member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     pub member: String,
-    /// What became of it.
     pub outcome: Outcome,
-    /// An error's name, or a few words.
+    /// The name of an error, or a few words.
     #[serde(default)]
     pub detail: String,
-    /// Who saw it.
     #[serde(skip, default)]
     pub(crate) witness: Witness,
 }
 
-/// Who saw something.
+/// The source of an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Witness {
     /// The attacker, inside.
     #[default]
     Attacker,
-    /// A check on the host, which expects what it examines to hold.
+    /// A check on the host, which always expects `held`.
     Host,
 }
 
 impl Observation {
-    /// What a check on the host saw.
+    /// An observation of a check on the host.
     pub(crate) fn examined(member: impl Into<String>, is_kept: bool, detail: impl Into<String>) -> Self {
         let outcome = if is_kept { Outcome::Held } else { Outcome::Broken };
         Self { member: member.into(), outcome, detail: detail.into(), witness: Witness::Host }
@@ -85,17 +83,17 @@ impl fmt::Display for Observation {
     }
 }
 
-/// Outcomes that will do, any of them: `"refused"`, `"refused EPERM"`, or a list of such.
+/// Accepted outcomes: `"refused"`, `"refused EPERM"`, or a list of such.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted(Vec<(Outcome, Option<String>)>);
 
 impl Accepted {
-    /// What a check on the host is held to.
+    /// The expectation of every check on the host.
     pub(crate) fn held() -> Self {
         Self(vec![(Outcome::Held, None)])
     }
 
-    /// Whether this outcome will do, with whatever detail.
+    /// Whether this outcome is accepted, with any detail.
     pub(crate) fn accepts_kind(&self, outcome: Outcome) -> bool {
         self.0.iter().any(|(accepted, _)| *accepted == outcome)
     }
@@ -140,7 +138,7 @@ impl<'de> Deserialize<'de> for Accepted {
                 .map_or((text.as_str(), None), |(outcome, detail)| (outcome, Some(detail.to_owned())));
             let outcome = Outcome::parse(outcome).ok_or_else(|| {
                 de::Error::custom(format!(
-                    "{text:?} begins with no outcome: refused, allowed, absent, held, broken or killed"
+                    "{text:?} doesn't begin with an outcome: refused, allowed, absent, held, broken or killed"
                 ))
             })?;
             Ok((outcome, detail))
@@ -152,33 +150,32 @@ impl<'de> Deserialize<'de> for Accepted {
     }
 }
 
-/// How the attacker is to end: all said, or ended by the runtime in the way the case is about.
+/// How the attacker must end: having reported everything, or ended by the runtime as the case requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
-    /// By itself, with its last line said.
+    /// By itself, after its last line.
     Done,
-    /// When its time was up.
+    /// At its deadline.
     TimedOut,
-    /// By the kernel, for its memory.
+    /// Killed by the kernel when its memory ran out.
     OutOfMemory,
 }
 
-/// What a tier must make of a case.
+/// What a tier must do with a case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expectation {
-    /// Of every member that isn't named.
+    /// For every member that isn't named.
     pub(crate) default: Accepted,
     #[serde(default)]
     pub(crate) members: BTreeMap<String, Accepted>,
-    /// Of these where an ordinary user runs the probe; each difference stands in docs/platforms.md.
+    /// For these members when an ordinary user runs the probe; docs/platforms.md lists each difference.
     #[serde(default)]
     pub(crate) as_ordinary_user: BTreeMap<String, Accepted>,
-    /// Rules that must be named in a denial: the refusals that are told.
+    /// Rules that a denial must name.
     #[serde(default)]
     pub(crate) denials: Vec<String>,
-    /// How it may end.
     #[serde(default = "by_itself")]
     pub(crate) end: Vec<End>,
 }
@@ -188,8 +185,8 @@ fn by_itself() -> Vec<End> {
 }
 
 impl Expectation {
-    /// What is expected of one member, by whoever saw it. A member that was tried as root of the sandbox has its own entry or
-    /// that of the same member as user.
+    /// The expectation for one member. A member that was tried as root of the sandbox uses its own entry or that of the
+    /// same member as user.
     pub(crate) fn of(&self, observation: &Observation, is_root: bool) -> Accepted {
         let plain = observation.member.strip_prefix(ROOT_PREFIX).unwrap_or(&observation.member);
         let names = [observation.member.as_str(), plain];
@@ -203,5 +200,5 @@ impl Expectation {
     }
 }
 
-/// Before the names of members that were tried as root of the sandbox.
+/// Prefix of members that were tried as root of the sandbox.
 pub(crate) const ROOT_PREFIX: &str = "root: ";

@@ -1,4 +1,4 @@
-//! Fixtures: the directories a case works on, in a private place under the system's temporary directory.
+//! Fixtures: the directories that a case works on, in a private directory under the system's temporary directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::attacker_image::ATTACKER_IMAGE;
 use crate::removal::remove_tree;
 
-/// What a workspace has in it at first.
+/// Initial contents of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Workspace {
@@ -20,11 +20,11 @@ pub(crate) enum Workspace {
     Plain,
     /// The same, as a git repository with a hook, a configuration and a policy file.
     Git,
-    /// The same, with a linked worktree and submodules, one of them named for a path.
+    /// The same, with a linked worktree and submodules, one of them named like a path.
     GitModules,
-    /// The same, with hooks and settings where its configuration says.
+    /// The same, with hooks and settings at places that its configuration names.
     GitSettings,
-    /// The same, with hooks, settings, submodules and worktrees in every place that git finds them in.
+    /// The same, with hooks, settings, submodules and worktrees in every place where git looks for them.
     GitEverywhere,
     /// Files, and a repository whose git directory is elsewhere in the workspace.
     GitElsewhere,
@@ -52,7 +52,7 @@ fn plain(at: &Path) -> io::Result<()> {
     fs::write(at.join("dir/inner.txt"), "as it was, too\n")
 }
 
-/// Paths and contents; directories on the way are made.
+/// Paths and contents; missing directories are created.
 type Files = &'static [(&'static str, &'static str)];
 
 const MODULES: Files = &[
@@ -90,7 +90,7 @@ fn put(at: &Path, files: Files) -> io::Result<()> {
     Ok(())
 }
 
-/// By hand: a host without git is probed too.
+/// Written by hand, because hosts without git are probed too.
 fn git(at: &Path) -> io::Result<()> {
     for directory in
         [".git", ".git/hooks", ".git/objects", ".git/refs", ".git/refs/heads", ".github", ".github/workflows"]
@@ -109,7 +109,7 @@ fn git(at: &Path) -> io::Result<()> {
     fs::set_permissions(at.join(".git/hooks/pre-commit"), fs::Permissions::from_mode(0o755))
 }
 
-/// What a repository says, in ways that git understands and that are easily missed.
+/// Settings in syntax that git understands and that is easily missed.
 fn git_everywhere(at: &Path) -> io::Result<()> {
     let alias = at.with_file_name("alias");
     symlink(at, &alias)?;
@@ -147,7 +147,7 @@ fn git_everywhere(at: &Path) -> io::Result<()> {
     fs::write(at.join(".git/index"), index_of(&["later", "sub"]))
 }
 
-/// An index with nothing but submodules in it, of version 2. The sum at its end is left out, which git allows as zeroes.
+/// A version 2 index that contains only submodules. The checksum at its end is zero, which git accepts.
 fn index_of(submodules: &[&str]) -> Vec<u8> {
     let mut bytes = b"DIRC\0\0\0\x02".to_vec();
     bytes.extend((submodules.len() as u32).to_be_bytes());
@@ -166,14 +166,14 @@ fn index_of(submodules: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A private directory with a name nobody can guess, removed with everything in it when dropped.
+/// A private directory with an unguessable name, removed with its contents when dropped.
 #[derive(Debug)]
 pub(crate) struct PrivateDirectory {
     path: PathBuf,
 }
 
 impl PrivateDirectory {
-    /// A new one. Making it fails if the name is taken: nobody can have put a link there.
+    /// Fails if the name is taken, so it can't be a link planted by another user.
     pub(crate) fn new() -> io::Result<Self> {
         let path = std::env::temp_dir().canonicalize()?.join(format!("saggar-probe-{}", random_name()?));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -187,19 +187,18 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        // What stays is in the system's temporary directory, and no one's but ours.
+        // A failure leaves it in the system's temporary directory, accessible only to this user.
         let _ = remove_tree(&self.path);
     }
 }
 
-/// 16 random bytes as text.
 pub(crate) fn random_name() -> io::Result<String> {
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Puts the attacker where a sandbox will see it, with its set-id copies.
+/// Writes the attacker, with its set-id copies, to the directory that a sandbox will see.
 pub(crate) fn place_attacker(directory: &Path) -> io::Result<()> {
     fs::create_dir(directory)?;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
@@ -211,7 +210,7 @@ pub(crate) fn place_attacker(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a tree holds: a line for each name, with kind, mode and contents. Bounded; links are not followed.
+/// The contents of a tree: a line for each name, with kind, mode and contents. Bounded; links are not followed.
 pub(crate) fn manifest(top: &Path) -> BTreeMap<PathBuf, String> {
     const ENTRIES_MAX: usize = 10_000;
     const FILE_MAX: u64 = 1 << 20;

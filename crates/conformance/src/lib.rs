@@ -1,8 +1,9 @@
 //! The conformance suite: cases as data, an attacker that tries them inside a real sandbox, and a verdict for each.
 //!
-//! The data is in `conformance/` at the top of the repository and is part of the binary. A case says what is attempted and what must
-//! come of it, by tier; the attacker knows no expectation and the runner no system call. Beside its own expectation every case is
-//! held to four conditions: events in order, no host path or secret in anything said, an orderly end, and nothing left behind.
+//! The data is in `conformance/` at the top of the repository and is part of the binary. A case says what is attempted
+//! and what the required outcome is, by tier. The attacker knows no expectations, and the runner makes no system calls.
+//! Besides its own expectation, every case must meet four conditions: events are in order, no output contains a host
+//! path or secret, the end is orderly, and nothing is left behind.
 #![forbid(unsafe_code)]
 
 mod after;

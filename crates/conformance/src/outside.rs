@@ -1,4 +1,4 @@
-//! What is outside of a sandbox for the attacker to reach, the same for every runtime that is probed.
+//! Targets outside a sandbox for the attacker to reach, the same for every runtime that is probed.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,16 +11,15 @@ use rustix::io::FdFlags;
 
 use crate::fixture::random_name;
 
-/// What must not be found inside.
+/// Values that must not be found inside.
 pub(crate) struct Secrets<'a> {
-    /// The probe's directory.
     pub(crate) private: &'a Path,
     pub(crate) data: &'a Path,
-    /// A value of the runtime's environment.
+    /// A value in the runtime's environment.
     pub(crate) canary: &'a str,
 }
 
-/// The names under which the canary is in the environment of whoever runs sandboxes.
+/// Names of the canary in the environment of the process that runs sandboxes.
 pub(crate) const CANARY_NAMES: &[&str] = &[
     "AWS_SECRET_ACCESS_KEY",
     "GITHUB_TOKEN",
@@ -31,7 +30,7 @@ pub(crate) const CANARY_NAMES: &[&str] = &[
     "LD_PRELOAD_CANARY",
 ];
 
-/// What is outside for the attacker to reach: listeners, and descriptors that someone forgot to close.
+/// Listeners, and descriptors left open by mistake.
 pub(crate) struct Outside {
     abstract_name: String,
     _abstract: UnixListener,
@@ -41,7 +40,7 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// Opens all of it, until dropped.
+    /// They stay open until this is dropped.
     pub(crate) fn new(is_leaky: bool) -> std::io::Result<Self> {
         let abstract_name = format!("saggar-probe-{}", random_name()?);
         let address = SocketAddr::from_abstract_name(&abstract_name)?;
@@ -49,13 +48,13 @@ impl Outside {
             abstract_name,
             _abstract: UnixListener::bind_addr(&address)?,
             tcp: TcpListener::bind("127.0.0.1:0")?,
-            // A host without version 6 has none to be reached.
+            // A host without IPv6 has no such listener.
             tcp6: TcpListener::bind("[::1]:0").ok(),
             _leaks: if is_leaky { leaks()? } else { Vec::new() },
         })
     }
 
-    /// An argument with its placeholders filled in.
+    /// Fills in an argument's placeholders.
     pub(crate) fn filled_in(&self, secrets: &Secrets<'_>, text: &str) -> String {
         let port = |listener: &TcpListener| listener.local_addr().map_or(1, |address| address.port());
         let token = secrets.private.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -72,14 +71,14 @@ impl Outside {
     }
 }
 
-/// The runtime's own, as the kernel names them.
+/// The runtime's own namespaces, as the kernel names them.
 fn namespaces() -> String {
     let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
     let links = names.iter().filter_map(|name| fs::read_link(format!("/proc/self/ns/{name}")).ok());
     links.map(|link| link.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// One of each kind, all of them to be inherited by whoever is executed.
+/// One descriptor of each kind, all inheritable by executed programs.
 fn leaks() -> std::io::Result<Vec<OwnedFd>> {
     let directory = |path: &str| fs::File::open(path).map(OwnedFd::from);
     let leaks = vec![

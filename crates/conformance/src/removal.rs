@@ -1,4 +1,4 @@
-//! Removing a tree that a hostile program made: of any depth, with any names, without following a link and without recursion.
+//! Removes a tree that a hostile program created: any depth, any names, without following links and without recursion.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Removes everything below a directory, and then it.
+/// Removes a directory with everything below it.
 ///
-/// A directory's own directories are moved up beside it before it is removed, so that none is ever deeper than two levels when
-/// it is looked at, and never more than two are open.
+/// Subdirectories of a directory are moved up beside it before it is removed. So none is more than two levels deep when
+/// it is read, and at most two are open.
 pub(crate) fn remove_tree(path: &Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let top = rustix::fs::open(path, flags, Mode::empty())?;
@@ -30,7 +30,7 @@ pub(crate) fn remove_tree(path: &Path) -> std::io::Result<()> {
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            // A directory of mode 0 is still ours to open up.
+            // We may change the mode of a directory with mode 0.
             let _ = rustix::fs::chmodat(&top, &name, Mode::RWXU, AtFlags::empty());
             let below = openat(&top, &name, flags, Mode::empty())?;
             for (inner, inner_kind) in names(&below)? {

@@ -1,20 +1,20 @@
-//! What is said of a probe: results as programs read them, and a page for people.
+//! Reports of a probe: machine-readable results, and a page for people.
 
 use std::collections::BTreeMap;
 
 use saggar_domain::{Capabilities, Tier};
 use serde::{Deserialize, Serialize};
 
-/// What a case came to.
+/// The verdict on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Everything was as expected, and nothing got through that shouldn't.
+    /// Everything was as expected, and nothing succeeded that shouldn't.
     Pass,
-    /// Everything was as expected, and something is not stopped here: the case names the page that says so.
+    /// Everything was as expected, and something is not stopped here; the case names the page that says so.
     Documented,
     Fail,
-    /// The host lacks what the case is about, and `doctor` says so.
+    /// The host lacks a feature that the case needs, and `doctor` says so.
     NotApplicable,
 }
 
@@ -29,58 +29,49 @@ impl Verdict {
     }
 }
 
-/// One case's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseResult {
     pub id: String,
-    /// In which tier.
     pub tier: Tier,
-    /// What it came to.
     pub verdict: Verdict,
-    /// What became of each member.
+    /// The outcome of each member.
     pub observed: BTreeMap<String, String>,
-    /// What was expected of it.
+    /// The expected outcome of each member.
     pub expected: BTreeMap<String, String>,
-    /// How long it took.
     pub ms: u64,
-    /// What was attempted.
     pub title: String,
-    /// What it would mean if it worked.
+    /// Why it would be harmful if it worked.
     pub why: String,
-    /// The page that tells of what is not stopped.
+    /// The page that documents what is not stopped.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub documented: Option<String>,
-    /// Why it failed, or doesn't apply.
+    /// Why it failed or doesn't apply.
     #[serde(default)]
     pub reasons: Vec<String>,
 }
 
-/// A whole probe.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// What the host gives.
+    /// Capabilities of the host.
     pub host: Capabilities,
-    /// Every case's result, in the order of the data.
+    /// All results, in the order of the data.
     pub results: Vec<CaseResult>,
-    /// How long all of it took.
     pub elapsed_ms: u64,
-    /// How many worked side by side.
+    /// Number of workers that ran cases in parallel.
     pub workers: usize,
 }
 
 impl Summary {
-    /// How many cases came to this.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.results.iter().filter(|result| result.verdict == verdict).count()
     }
 
-    /// How many members were tried.
     pub fn members(&self) -> usize {
         self.results.iter().map(|result| result.observed.len()).sum()
     }
 }
 
-/// The whole probe as one page.
+/// Renders the whole probe as one page.
 pub fn markdown(summary: &Summary) -> String {
     let mut page = String::from("# Conformance report\n\n");
     let host = &summary.host;
@@ -141,7 +132,7 @@ pub fn markdown(summary: &Summary) -> String {
     page
 }
 
-/// Text from inside a sandbox, as a cell of a table: no markup, no control characters.
+/// Escapes text from inside a sandbox for a table cell: no markup, no control characters.
 fn cell(text: &str) -> String {
     let safe = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     safe.flat_map(|c| match c {

@@ -1,29 +1,28 @@
-//! Which cases must notice when a rule of enforcement is switched off: data, for the mutation check.
+//! Which cases must fail when an enforcement rule is switched off: data for the mutation check.
 
 use saggar_domain::{Code, Problem};
 use serde::Deserialize;
 
-/// What is expected of one rule.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Teeth {
     pub rule: String,
-    /// One of these fails without it.
+    /// At least one of these fails without the rule.
     #[serde(default)]
     pub cases: Vec<String>,
-    /// Other rules that stop the same, and have to be off too for it to show.
+    /// Other rules that stop the same attempts, and must be off too for the difference to show.
     #[serde(default, rename = "with")]
     pub backups: Vec<String>,
-    /// What the host must have for it to show: a file, or `cgroup v1`.
+    /// What the host must have for the difference to show: a file, or `cgroup v1`.
     #[serde(default)]
     pub needs: Option<String>,
-    /// Whether the machine that `make test-vm` boots can show it: what this host lacks is left to that one.
+    /// Whether the machine of `make test-vm` can show it if this host can't.
     #[serde(default)]
     pub in_machine: bool,
-    /// Whether it shows only where an ordinary user runs the probe.
+    /// Whether it shows only when an ordinary user runs the probe.
     #[serde(default)]
     pub as_ordinary_user: bool,
-    /// Why no case can tell.
+    /// Why no case can show it.
     #[serde(default)]
     pub untested: Option<String>,
 }
@@ -34,7 +33,6 @@ struct File {
     rule: Vec<Teeth>,
 }
 
-/// All of them.
 pub fn teeth() -> Result<Vec<Teeth>, Problem> {
     let file: File = toml::from_str(include_str!("../../../conformance/rules.toml")).map_err(|error| {
         Problem::new(
@@ -65,7 +63,7 @@ mod tests {
             for backup in &entry.backups {
                 assert!(rules.contains(backup) && *backup != entry.rule, "{}: no rule {backup}", entry.rule);
             }
-            assert!(named.insert(entry.rule.clone()), "{} is there twice", entry.rule);
+            assert!(named.insert(entry.rule.clone()), "{} occurs twice", entry.rule);
         }
         assert_eq!(named, rules);
     }

@@ -1,4 +1,4 @@
-//! A probe: which cases apply here, who enacts them, and what came of each.
+//! A probe: selects the cases that apply, distributes them to workers, and collects the results.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,31 +20,29 @@ use crate::outside::CANARY_NAMES;
 use crate::report::{CaseResult, Summary, Verdict};
 use crate::worker::{Briefing, WORKER_MODE};
 
-/// Most workers: the cases are short, and a host has other work.
+/// Maximum number of workers: the cases are short, and a host has other work.
 const WORKERS_MAX: usize = 4;
-/// Seconds one case may take before its worker is given up.
+/// Seconds that one case may take before its worker is abandoned.
 const PATIENCE_S: i64 = 60;
-/// Results that may wait to be taken.
+/// Maximum number of queued results.
 const RESULTS_WAITING: usize = 16;
 
-/// What to probe.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub tier: Tier,
-    /// Ids of cases; none means all.
+    /// Ids of cases; empty means all.
     pub cases: Vec<String>,
-    /// Where records of live sandboxes are kept.
     pub data_dir: Option<PathBuf>,
 }
 
-/// Probes. Each result is told as soon as it is there.
+/// Calls `told` with each result as soon as it is available.
 pub fn probe(options: &Options, told: &mut dyn FnMut(&CaseResult)) -> Result<Summary, Problem> {
     let start = Instant::now();
     let chosen = select(cases()?, &options.cases)?;
     let data = DataDirectory::open(options.data_dir.as_deref())?;
     let host = examine(&data, &reap(&data));
     check_tier(&host, options.tier)?;
-    let private = PrivateDirectory::new().map_err(|error| failed("making a temporary directory", &error))?;
+    let private = PrivateDirectory::new().map_err(|error| failed("creating a temporary directory", &error))?;
     let mut results: Vec<Option<CaseResult>> =
         chosen.iter().map(|case| not_applicable(case, &host, options.tier)).collect();
     results.iter().flatten().for_each(&mut *told);
@@ -80,10 +78,10 @@ fn check_tier(host: &Capabilities, tier: Tier) -> Result<(), Problem> {
     match host.tiers.iter().find(|row| row.name == tier.as_str()) {
         Some(row) if row.status != Support::Unsupported => Ok(()),
         row => {
-            let reason = row.map_or("this version doesn't know it", |row| row.reason.as_str());
+            let reason = row.map_or("this version doesn't support it", |row| row.reason.as_str());
             Err(Problem::new(
                 Code::UnsupportedCapability,
-                format!("the tier {tier} can't be probed here: {reason}"),
+                format!("tier {tier} can't be probed here: {reason}"),
                 row.map_or(String::new(), |row| row.remedy.clone()),
             ))
         }
@@ -91,12 +89,12 @@ fn check_tier(host: &Capabilities, tier: Tier) -> Result<(), Problem> {
 }
 
 fn data_path(data: &DataDirectory, options: &Options) -> PathBuf {
-    // Opened already, so it is there.
+    // It was opened before, so it exists.
     let given = options.data_dir.clone().unwrap_or_else(|| data.path().to_owned());
     given.canonicalize().unwrap_or(given)
 }
 
-/// A case whose capability the host lacks, by `doctor`'s own word.
+/// Returns a result for a case that needs a capability `doctor` reports as missing.
 fn not_applicable(case: &Case, host: &Capabilities, tier: Tier) -> Option<CaseResult> {
     let rows = [&host.tiers, &host.filesystem, &host.network, &host.limits, &host.mechanisms];
     let lacking = case.needs.iter().find_map(|need| {
@@ -119,7 +117,7 @@ fn not_applicable(case: &Case, host: &Capabilities, tier: Tier) -> Option<CaseRe
     })
 }
 
-/// Those who enact.
+/// The workers.
 struct Crew {
     program: PathBuf,
     private: PathBuf,
@@ -133,7 +131,7 @@ impl Crew {
         host: &Capabilities,
         private: &PrivateDirectory,
     ) -> Result<Self, Problem> {
-        let canary = random_name().map_err(|error| failed("making a canary", &error))?;
+        let canary = random_name().map_err(|error| failed("generating a canary", &error))?;
         let briefing = Briefing {
             data_dir: options.data_dir.clone(),
             data_path: data_path.to_owned(),
@@ -141,13 +139,14 @@ impl Crew {
             private: private.path().to_owned(),
             canary: format!("canary-{canary}"),
             tier: options.tier,
-            capabilities: serde_json::to_value(host).map_err(|error| failed("telling workers of the host", &error))?,
+            capabilities: serde_json::to_value(host)
+                .map_err(|error| failed("describing the host to workers", &error))?,
         };
-        let program = std::env::current_exe().map_err(|error| failed("finding our own program", &error))?;
+        let program = std::env::current_exe().map_err(|error| failed("locating the running executable", &error))?;
         Ok(Self { program, private: private.path().to_owned(), briefing })
     }
 
-    /// Has a queue of cases enacted by so many workers.
+    /// Runs a queue of cases on this many workers.
     fn enact(
         &self,
         chosen: &[Case],
@@ -205,7 +204,7 @@ impl Crew {
     }
 }
 
-/// One worker process; ended when dropped.
+/// One worker process; killed when dropped.
 struct Worker {
     child: Child,
     ask: ChildStdin,
@@ -227,7 +226,7 @@ impl Worker {
         }
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let (Some(mut ask), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("no pipes to it".to_owned());
+            return Err("it has no pipes".to_owned());
         };
         writeln!(ask, "{briefing}").map_err(|error| error.to_string())?;
         Ok(Self { child, ask, answers: BufReader::new(answers) })
@@ -243,7 +242,7 @@ impl Worker {
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(|error| error.to_string())?;
         if line.is_empty() {
-            return Err("it went away without an answer".to_owned());
+            return Err("it exited without an answer".to_owned());
         }
         serde_json::from_str(&line).map_err(|error| format!("its answer can't be read: {error}"))
     }
@@ -251,9 +250,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends by itself when its input does; one that hangs is killed. Either way it is waited for.
+        // It ends by itself when its input closes; a hanging one is killed. It is waited for in either case.
         let _ = self.child.kill();
-        // There is no one to tell, and nothing more to do.
+        // A failure can't be reported to anyone, and nothing more can be done.
         let _ = self.child.wait();
     }
 }

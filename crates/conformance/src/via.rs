@@ -1,8 +1,8 @@
-//! The attempts inside of other runtimes: the same attacker and the same data, through another program's command line.
+//! Attempts inside other runtimes: the same attacker and the same data, through another program's command line.
 //!
-//! Only what the attacker sees is judged, and only as far as it is a boundary: another runtime may refuse with another error, and may
-//! refuse what we allow. Checks on the host, events and limits are ours and say nothing about others; a case that needs them, or a
-//! sandbox that only our spec can ask for, is told as not applicable, with the reason.
+//! Only what the attacker sees is judged, and only as far as it concerns a boundary: another runtime may refuse with
+//! another error, and may refuse what we allow. Checks on the host, events and limits are specific to Saggar. A case
+//! that needs them, or a sandbox that only Saggar's spec can express, is reported as not applicable, with the reason.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -19,19 +19,17 @@ use crate::fixture::{PrivateDirectory, Workspace, place_attacker, random_name};
 use crate::outside::{CANARY_NAMES, Outside, Secrets};
 use crate::report::{CaseResult, Verdict};
 
-/// Seconds another runtime has for one attempt, its own start included.
+/// Seconds that another runtime has for one attempt, its own start included.
 const PATIENCE_S: u32 = 40;
 
-/// Another runtime's command line.
 #[derive(Clone, Debug)]
 pub struct Via {
-    /// Words; `{}` stands for the attempt, `{workspace}` for a fixture, `{probe}` for the directory to be seen as /probe.
+    /// Words; `{}` stands for the attempt, `{workspace}` for a fixture, `{probe}` for the directory to mount at /probe.
     pub command: String,
-    /// Ids of cases; none means all.
+    /// Ids of cases; empty means all.
     pub cases: Vec<String>,
 }
 
-/// Probes another runtime.
 pub fn probe_via(via: &Via, told: &mut dyn FnMut(&CaseResult)) -> Result<Vec<CaseResult>, Problem> {
     if !via.command.split_whitespace().any(|word| word == "{}") {
         return Err(Problem::new(
@@ -42,7 +40,7 @@ pub fn probe_via(via: &Via, told: &mut dyn FnMut(&CaseResult)) -> Result<Vec<Cas
     }
     let chosen = select(cases()?, &via.cases)?;
     let failed = |error: std::io::Error| {
-        Problem::new(Code::SetupFailed, format!("making a place for the probe failed: {error}"), "check TMPDIR")
+        Problem::new(Code::SetupFailed, format!("creating the probe's directory failed: {error}"), "check TMPDIR")
     };
     let private = PrivateDirectory::new().map_err(failed)?;
     let probe = private.path().join("probe");
@@ -83,13 +81,13 @@ pub fn probe_via(via: &Via, told: &mut dyn FnMut(&CaseResult)) -> Result<Vec<Cas
     Ok(results)
 }
 
-/// Why a case says nothing about another runtime; `None` when it does.
+/// Why a case says nothing about another runtime; `None` if it does.
 pub(crate) fn obstacle(case: &Case) -> Option<&str> {
     let draft = &case.sandbox.draft;
     let plain = Draft { network: draft.network, ..Draft::default() };
     let asks_for_ours = case.args.iter().any(|text| text.contains("{data}") || text.contains("{token}"));
     let Some(expectation) = case.expect.get(&Tier::Namespace).filter(|_| case.attempt.is_some()) else {
-        return Some("not portable: it examines how Saggar itself starts, ends or tells");
+        return Some("not portable: it checks how Saggar itself starts, ends or reports");
     };
     if let Some(why) = &case.only_here {
         Some(why)
@@ -97,26 +95,26 @@ pub(crate) fn obstacle(case: &Case) -> Option<&str> {
         Some("not portable: it shares the host's network on purpose")
     } else if *draft != plain {
         Some(
-            "not portable: its sandbox has a limit, a mode, protected paths or variables that only a spec of Saggar's asks for",
+            "not portable: its sandbox has a limit, a mode, protected paths or variables that only Saggar's spec can express",
         )
     } else if asks_for_ours {
         Some("not portable: it looks for directories of Saggar's own")
     } else if !case.users.contains(&User::User) {
         Some("not portable: it is tried as root of the sandbox")
     } else if !can_break(expectation, case.check.is_some()) {
-        Some("not portable: the attempt is ordinary work, and what is judged is examined on the host")
+        Some("not portable: the attempt is ordinary work, and its result is checked on the host")
     } else {
         None
     }
 }
 
-/// Whether anything that the attacker sees would be a breach.
+/// Whether any observation of the attacker would be a breach.
 fn can_break(expectation: &Expectation, is_checked: bool) -> bool {
     let is_strict = |accepted: &crate::expect::Accepted| !accepted.accepts_kind(Outcome::Allowed);
     is_strict(&expectation.default) || (!is_checked && expectation.members.values().any(is_strict))
 }
 
-/// Whether something worked that must not. In other words, or more strictly, is no breach.
+/// Whether something worked that must not. Another error, or a stricter refusal, is no breach.
 fn is_breach(expectation: &Expectation, observation: &Observation) -> bool {
     match observation.outcome {
         Outcome::Allowed | Outcome::Broken => !expectation.of(observation, true).accepts_kind(observation.outcome),
@@ -124,7 +122,6 @@ fn is_breach(expectation: &Expectation, observation: &Observation) -> bool {
     }
 }
 
-/// What came of one case.
 struct Seen {
     verdict: Verdict,
     observed: BTreeMap<String, String>,
@@ -206,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// The data behind docs/comparison.md: a word on every portable case, by every peer, once.
+    /// The data behind docs/comparison.md: every peer has exactly one stance on every portable case.
     #[test]
     fn every_peer_has_one_stance_on_every_portable_case() {
         let peers: toml::Table = toml::from_str(include_str!("../../../conformance/peers.toml")).unwrap();
@@ -218,9 +215,9 @@ mod tests {
             for stance in peer["stance"].as_array().unwrap() {
                 assert!(stance.get("source").is_some() && stance.get("why").is_some(), "{name}: {stance:?}");
                 for id in stance["cases"].as_array().unwrap().iter().filter_map(toml::Value::as_str) {
-                    assert!(portable.contains(id), "{name}: {id} is no portable case");
+                    assert!(portable.contains(id), "{name}: {id} is not a portable case");
                     let is_new = stance.get("members").is_some() || named.insert(id);
-                    assert!(is_new, "{name}: {id} is there twice");
+                    assert!(is_new, "{name}: {id} has two stances");
                 }
             }
             let missing: Vec<_> = portable.difference(&named).collect();

@@ -1,6 +1,7 @@
-//! Workers: processes of one thread that enact cases one after the other, because making a sandbox forks.
+//! Workers: single-threaded processes that run cases one after the other, because creating a sandbox forks.
 //!
-//! The parent says first where to work and what the host gives, then one case's id a line; each is answered with one line.
+//! The parent first sends a briefing about directories and the host, then one case id per line. Each is answered with
+//! one line.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -15,12 +16,12 @@ use crate::check::race;
 use crate::enact::enact;
 use crate::fixture::place_attacker;
 
-/// The first argument of a worker.
+/// First argument of a worker.
 pub const WORKER_MODE: &str = "__probe-worker";
-/// The second argument of one that races against a sandbox's start instead.
+/// Second argument of a process that races against a sandbox's start.
 pub(crate) const RACE_MODE: &str = "race";
 
-/// What a worker is told first.
+/// The briefing of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Briefing {
     pub(crate) data_dir: Option<PathBuf>,
@@ -32,7 +33,7 @@ pub(crate) struct Briefing {
     pub(crate) capabilities: serde_json::Value,
 }
 
-/// Does what the parent asks until it closes its end. The error is for a person.
+/// Runs cases until the parent closes its end. The error is meant for people.
 pub fn serve() -> Result<(), String> {
     let mut arguments = std::env::args_os().skip(2);
     if arguments.next().is_some_and(|mode| mode == RACE_MODE) {
@@ -54,7 +55,7 @@ pub fn serve() -> Result<(), String> {
         is_root: briefing.capabilities["identity"] == "root",
         capabilities: briefing.capabilities,
     };
-    place_attacker(&bench.attacker()).map_err(|error| format!("the attacker can't be put in place: {error}"))?;
+    place_attacker(&bench.attacker()).map_err(|error| format!("the attacker can't be installed: {error}"))?;
     let all = cases().map_err(|problem| problem.message)?;
     for line in lines {
         let id = line.map_err(|error| error.to_string())?;

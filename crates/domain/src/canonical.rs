@@ -1,6 +1,7 @@
 //! Canonical JSON and the policy hash.
 //!
-//! Canonical means: keys sorted, no spaces, no floating point anywhere in what is hashed. The same spec has the same text on every machine.
+//! Canonical means that keys are sorted and that there are no spaces and no floating-point numbers. The same spec has
+//! the same text on every machine.
 
 use std::fmt;
 
@@ -12,7 +13,6 @@ use crate::spec::Spec;
 /// Named in the hashed text, so that a change of format changes every hash.
 const POLICY_SCHEMA: &str = "saggar.policy/v1";
 
-/// The hash of an effective spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct PolicyHash(String);
@@ -28,14 +28,14 @@ impl PolicyHash {
         Self(hash)
     }
 
-    /// Reads a hash back; `None` when it is not one.
+    /// `None` if the text is not a hash.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("sha256:")?;
         let is_hash = digits.len() == 64 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         is_hash.then(|| Self(text.to_owned()))
     }
 
-    /// The hash as text, with its algorithm in front.
+    /// Includes the algorithm, as in `sha256:…`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for PolicyHash {
     }
 }
 
-/// The one text of a value. Going through `Value` sorts the keys.
+/// The unique text of a value. Converting to `Value` sorts the keys.
 pub fn canonical_json(value: &impl Serialize) -> String {
     serde_json::to_value(value).expect("our own types have only text keys").to_string()
 }

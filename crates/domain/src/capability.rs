@@ -1,22 +1,20 @@
-//! What a host can give: the answer of `saggar doctor`.
+//! Capabilities of a host, as `saggar doctor` reports them.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// The schema of [`Capabilities`].
 pub const CAPABILITIES_SCHEMA: &str = "saggar.capabilities/v1";
 
 /// Everything that was tried, by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// [`CAPABILITIES_SCHEMA`].
     pub schema: Cow<'static, str>,
-    /// Version of this program.
+    /// Version of this binary.
     pub version: Cow<'static, str>,
-    /// Kernel release and machine, as the kernel says.
+    /// Kernel release and machine, as the kernel reports them.
     pub host: String,
-    /// `root` or `ordinary user`: what the host gives differs.
+    /// `root` or `ordinary user`; the two get different capabilities.
     pub identity: Cow<'static, str>,
     /// Whether the default tier can start.
     pub is_ready: bool,
@@ -26,20 +24,19 @@ pub struct Capabilities {
     pub limits: Vec<Capability>,
     /// The kernel mechanisms under them, one by one.
     pub mechanisms: Vec<Capability>,
-    /// What a killed predecessor left behind and this start removed.
+    /// What a killed predecessor left behind and this process removed.
     pub reaped: Vec<String>,
 }
 
-/// One thing a host may give.
+/// One feature that a host may provide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
     pub name: String,
     pub status: Support,
-    /// Why, in one sentence.
     pub reason: String,
-    /// What to do about it; empty when there is nothing to do.
+    /// What to do about it; empty if nothing can be done.
     pub remedy: String,
-    /// What it is done with.
+    /// The kernel feature that implements it.
     pub mechanism: String,
 }
 
@@ -47,11 +44,11 @@ pub struct Capability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Support {
-    /// Tried, works, enforced.
+    /// Tried; works and is enforced.
     Supported,
     /// Works, with a gap that the reason names.
     Experimental,
-    /// Not here; asking for it is refused.
+    /// Not available; requests for it are refused.
     Unsupported,
 }
 
@@ -66,12 +63,10 @@ impl Support {
 }
 
 impl Capability {
-    /// Tried, and works.
     pub fn supported(name: &str, mechanism: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::new(Support::Supported, name, mechanism.into(), reason.into(), String::new())
     }
 
-    /// Tried, and doesn't work here.
     pub fn unsupported(
         name: &str,
         mechanism: impl Into<String>,
@@ -81,7 +76,6 @@ impl Capability {
         Self::new(Support::Unsupported, name, mechanism.into(), reason.into(), remedy.into())
     }
 
-    /// Works with a gap.
     pub fn experimental(
         name: &str,
         mechanism: impl Into<String>,

@@ -1,4 +1,4 @@
-//! Denials: what the runtime itself refused or cut off. An ordinary `EACCES` from the kernel is not one.
+//! Denials: actions that the runtime itself refused or cut off. An ordinary `EACCES` from the kernel is not one.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,10 @@ pub struct Denial {
     pub code: DenialCode,
     /// The rule that refused, such as `seccomp/mounts` or `limit/memory`.
     pub rule: String,
-    /// What was attempted, and what to do if it should have been allowed.
+    /// The attempt, and what to do if it should have been allowed.
     pub message: String,
 }
 
-/// The kinds of denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenialCode {
@@ -21,22 +20,21 @@ pub enum DenialCode {
     Refused,
     /// A program hit a limit.
     LimitReached,
-    /// A program tried a syscall from the named list of telling ones.
+    /// A program tried a system call from the list of suspicious ones.
     SyscallRefused,
-    /// A symbolic link that was made in a git directory was removed.
+    /// A symbolic link created in a git directory was removed.
     LinkRemoved,
-    /// What the host's git would act on was taken out of a workspace and kept.
+    /// Files that the host's git would act on were taken out of a workspace and kept.
     HeldBack,
-    /// Files were marked in git's index so that git shows no edits of them. Nothing was refused.
+    /// Files were marked in git's index so that git hides their edits. Nothing was refused.
     EditsHidden,
-    /// A program tried to reach a network, and its sandbox has none.
+    /// A program tried to use the network in a sandbox without one.
     NetworkRefused,
-    /// More syscalls were refused than are kept.
+    /// More denials occurred than are kept.
     DenialsDropped,
 }
 
 impl Denial {
-    /// A limit was hit.
     pub fn limit(name: LimitName, message: impl Into<String>) -> Self {
         Self { code: DenialCode::LimitReached, rule: format!("limit/{}", name.as_str()), message: message.into() }
     }

@@ -1,30 +1,29 @@
-//! What ended a sandbox.
+//! Why a sandbox ended.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a sandbox is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// Somebody asked for it.
+    /// A user ended it.
     Killed,
-    /// Its time was up.
+    /// It reached its deadline.
     TimedOut,
-    /// Nobody had used it for as long as it may be idle.
+    /// It was unused for its whole idle time.
     Idle,
-    /// Memory was used up and the kernel chose its first process.
+    /// Memory ran out and the kernel killed its PID 1.
     OutOfMemory,
-    /// The agent inside went away or broke the protocol.
+    /// The agent inside died or broke the protocol.
     AgentLost,
-    /// The process that held it died, and it with that.
+    /// Its supervisor died, which ends the sandbox too.
     SupervisorLost,
-    /// The host was restarted, and nothing of a sandbox outlives that.
+    /// The host was restarted; sandboxes don't survive that.
     HostRebooted,
-    /// It could not be made.
+    /// It could not be created.
     StartFailed,
-    /// It was made ahead for somebody who never came.
+    /// It was created ahead for the pool and never used.
     Unclaimed,
-    /// A reason that is newer than its reader.
+    /// A reason that this version doesn't know.
     #[serde(other)]
     Unknown,
 }
@@ -43,7 +42,6 @@ impl EndReason {
         Self::Unknown,
     ];
 
-    /// The name, as programs see it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Killed => "killed",
@@ -59,7 +57,7 @@ impl EndReason {
         }
     }
 
-    /// Reads a name back; one that is not known is [`EndReason::Unknown`].
+    /// Unknown names become [`EndReason::Unknown`].
     pub fn parse(text: &str) -> Self {
         Self::ALL.iter().copied().find(|reason| reason.as_str() == text).unwrap_or(Self::Unknown)
     }

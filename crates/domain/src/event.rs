@@ -1,6 +1,6 @@
-//! Events: what happened, as it happened, one JSON object a line.
+//! Events, in the order they happened, one JSON object per line.
 //!
-//! No secret and no host path of ours is in an event: the types here have no field for one.
+//! Events contain no secrets and no host paths of Saggar: the types here have no field for one.
 
 use serde::Serialize;
 
@@ -11,23 +11,21 @@ use crate::id::{ExecId, SandboxId};
 use crate::mode::{FsMode, Tier, User};
 use crate::problem::Problem;
 
-/// The schema of [`Event`].
 pub const EVENT_SCHEMA: &str = "saggar.event/v1";
 
-/// One event with its place in the order.
+/// One event with its position in the sequence.
 #[derive(Clone, Debug, Serialize)]
 pub struct Event<'a> {
-    /// [`EVENT_SCHEMA`].
     pub schema: &'static str,
     /// 0, 1, 2 … without a gap within one exec.
     pub seq: u64,
     /// Wall clock, RFC 3339 in UTC.
     pub time: String,
-    /// Milliseconds since the start of set-up, by a clock that doesn't jump.
+    /// Milliseconds since the start of set-up, by the monotonic clock.
     pub elapsed_ms: u64,
     pub sandbox_id: &'a SandboxId,
     pub exec_id: &'a ExecId,
-    /// The boundary in force; absent when the spec was refused before there was one.
+    /// Hash of the policy in force; absent if the spec was refused before there was one.
     pub policy_hash: Option<&'a PolicyHash>,
     #[serde(flatten)]
     pub body: EventBody,
@@ -36,38 +34,32 @@ pub struct Event<'a> {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
-    /// The spec was accepted and the sandbox is being made.
+    /// The spec was accepted and the sandbox is being created.
     Setup {
-        /// The isolation primitive.
         tier: Tier,
-        /// The filesystem mode.
         fs: FsMode,
-        /// Who the program will run as.
         user: User,
-        /// Default limits that aren't enforced here.
+        /// Default limits that this host can't enforce.
         unenforced: Vec<String>,
     },
-    /// What was decided about the network.
+    /// The network mode in force.
     Network(NetworkReport),
     /// The program started.
     Start {
-        /// Its name as asked for.
+        /// The program's name as requested.
         program: String,
     },
     /// Something was refused.
     Denial(Denial),
     /// A limit was hit.
     Limit(Denial),
-    /// The whole tree is gone.
+    /// The whole process tree has ended.
     Finish {
         status: ExecStatus,
-        /// The program's exit code.
         exit_code: Option<u8>,
-        /// The signal that ended it.
         signal: Option<u8>,
-        /// What it used.
         usage: Usage,
-        /// Why it isn't an ordinary end.
+        /// Set unless the end was an ordinary one.
         error: Option<Problem>,
     },
 }

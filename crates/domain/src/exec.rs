@@ -1,5 +1,7 @@
-//! The result of an exec, as programs read it.
+//! The result of an exec, in its machine-readable form.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 
 use crate::canonical::PolicyHash;
@@ -8,46 +10,37 @@ use crate::id::{ExecId, SandboxId};
 use crate::mode::{FsMode, NetworkMode, Tier};
 use crate::problem::Problem;
 
-/// The schema of [`ExecResult`].
 pub const EXEC_SCHEMA: &str = "saggar.exec/v1";
 
-/// Everything there is to say of one exec.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExecResult {
-    /// [`EXEC_SCHEMA`].
     pub schema: &'static str,
     pub exec_id: ExecId,
-    /// The sandbox it ran in.
     pub sandbox_id: SandboxId,
-    /// How it ended.
     pub status: ExecStatus,
-    /// The program's exit code, when it exited.
+    /// Set if the program exited.
     pub exit_code: Option<u8>,
-    /// The signal's number, when one ended it.
+    /// The signal's number, if a signal ended the program.
     pub signal: Option<u8>,
-    /// What it printed.
     #[serde(flatten)]
     pub output: Output,
-    /// Wall-clock time from start of set-up to the last process gone.
+    /// Wall-clock time from the start of set-up until the last process was gone.
     pub elapsed_ms: u64,
-    /// What it used.
     pub usage: Usage,
-    /// The isolation primitive.
     pub tier: Tier,
-    /// The filesystem mode.
     pub fs: FsMode,
     /// The network mode, and whether anything managed it.
     #[serde(flatten)]
     pub network: NetworkReport,
-    /// Limits that stand in the spec by default and are not enforced on this host.
+    /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
-    /// The boundary it ran under; absent when the spec was refused before there was one.
+    /// Hash of the policy it ran under; absent if the spec was refused before there was one.
     pub policy_hash: Option<PolicyHash>,
-    /// What the runtime refused or cut off.
+    /// Actions that the runtime refused or cut off.
     pub denials: Vec<Denial>,
-    /// How many changes of a scratch workspace are kept under the sandbox's id; `null` where there was no such workspace.
+    /// Number of changes of a scratch workspace kept under the sandbox's id; `null` without such a workspace.
     pub changes_kept: Option<u64>,
-    /// Why it isn't an ordinary end.
+    /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
 }
 
@@ -55,24 +48,23 @@ pub struct ExecResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecStatus {
-    /// By itself, with an exit code.
+    /// It exited by itself, with an exit code.
     Exited,
-    /// By a signal.
+    /// A signal ended it.
     Signaled,
-    /// By us, when its time was up.
+    /// Saggar ended it at its deadline.
     TimedOut,
-    /// By us, when the user asked.
+    /// Saggar ended it because the user cancelled it.
     Cancelled,
-    /// By the kernel, when its memory was used up.
+    /// The kernel ended it when its memory ran out.
     OutOfMemory,
-    /// Not started: the spec asks for what can't or may not be.
+    /// Not started: the spec asks for something unsupported or forbidden.
     Refused,
-    /// Not started: making the sandbox failed.
+    /// Not started: creating the sandbox failed.
     SetupFailed,
 }
 
 impl ExecStatus {
-    /// Every way to end.
     pub const ALL: &[Self] = &[
         Self::Exited,
         Self::Signaled,
@@ -83,7 +75,6 @@ impl ExecStatus {
         Self::SetupFailed,
     ];
 
-    /// Reads a name back.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|status| status.as_str() == text)
     }
@@ -101,20 +92,20 @@ impl ExecStatus {
     }
 }
 
-/// Kept output of both streams.
+/// Captured output of both streams.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
-    /// Bytes of stdout, up to the limit.
+    /// At most as many bytes as the output limit.
     pub stdout: Vec<u8>,
-    /// Bytes of stderr, up to the limit.
+    /// At most as many bytes as the output limit.
     pub stderr: Vec<u8>,
-    /// Bytes of stdout past the limit.
+    /// Number of bytes past the limit.
     pub stdout_dropped: u64,
-    /// Bytes of stderr past the limit.
+    /// Number of bytes past the limit.
     pub stderr_dropped: u64,
 }
 
-/// Text where it is UTF-8, base64 where it isn't: never a lossy conversion.
+/// Text if it is valid UTF-8, otherwise base64: never a lossy conversion.
 impl Serialize for Output {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -123,7 +114,7 @@ impl Serialize for Output {
         {
             match std::str::from_utf8(bytes) {
                 Ok(text) => map.serialize_entry(name, text)?,
-                Err(_) => map.serialize_entry(name_base64, &base64(bytes))?,
+                Err(_) => map.serialize_entry(name_base64, &STANDARD.encode(bytes))?,
             }
         }
         map.serialize_entry("stdout_truncated", &(self.stdout_dropped > 0))?;
@@ -134,23 +125,23 @@ impl Serialize for Output {
     }
 }
 
-/// What an exec used; `null` where this host can't tell.
+/// Resources an exec used; `null` where this host can't measure one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time of the whole tree.
+    /// CPU time of the whole process tree.
     pub cpu_ms: Option<u64>,
-    /// Most memory at once, of the whole tree.
+    /// Peak memory of the whole process tree.
     pub memory_peak_bytes: Option<u64>,
-    /// Most processes and threads at once, the agent that is PID 1 included.
+    /// Peak number of processes and threads, including the agent (PID 1).
     pub processes_peak: Option<u64>,
 }
 
-/// The network mode as results and events tell it.
+/// The network mode as results and events report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NetworkReport {
     #[serde(rename = "network")]
     pub mode: NetworkMode,
-    /// False for `host`: nothing stands between the program and the network.
+    /// False for `host`, where nothing controls the program's network access.
     #[serde(rename = "network_managed")]
     pub managed: bool,
 }
@@ -165,32 +156,9 @@ impl From<NetworkMode> for NetworkReport {
     }
 }
 
-/// RFC 4648, with padding.
-pub fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for position in 0..4 {
-            let sextet = (word >> (18 - 6 * position)) & 63;
-            text.push(if position <= chunk.len() { ALPHABET[sextet as usize] as char } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_pads_as_the_standard_says() {
-        for (bytes, text) in
-            [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"\xff\xfe\xfd\xfc", "//79/A==")]
-        {
-            assert_eq!(base64(bytes), text);
-        }
-    }
 
     #[test]
     fn output_that_is_not_text_is_base64() {

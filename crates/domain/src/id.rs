@@ -1,6 +1,6 @@
-//! Ids: random, prefixed with what they name, and never guessed from one another.
+//! Random ids, prefixed with their kind. None can be guessed from another.
 //!
-//! The randomness enters as an argument, so that this crate stays pure.
+//! Randomness is an argument, so that this crate stays pure.
 
 use std::fmt;
 
@@ -18,19 +18,17 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// Makes an id from 128 random bits.
             pub fn from_random(bits: [u8; 16]) -> Self {
                 Self(format!(concat!($prefix, "_{}"), base32(bits)))
             }
 
-            /// Reads an id back, for example from a file name; `None` when it is not one.
+            /// `None` if the text is not an id of this kind.
             pub fn parse(text: &str) -> Option<Self> {
                 let tail = text.strip_prefix(concat!($prefix, "_"))?;
                 let well_formed = tail.len() == ENCODED_LEN && tail.bytes().all(|b| ALPHABET.contains(&b));
                 well_formed.then(|| Self(text.to_owned()))
             }
 
-            /// The id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -63,7 +61,7 @@ id!(
     ProjectId, "prj"
 );
 id!(
-    /// One API key; not its secret.
+    /// One API key; this is not its secret.
     KeyId, "key"
 );
 
@@ -73,8 +71,8 @@ id!(
 );
 
 impl SandboxId {
-    /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always the same for one
-    /// sandbox, and the id can't be found from it: whoever knows the id of a sandbox can reach its public ports.
+    /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always
+    /// the same for one sandbox and doesn't reveal the id, which would give access to the sandbox's public ports.
     pub fn alias(&self) -> String {
         let digest = Sha256::new().chain_update("saggar.alias/v1 ").chain_update(&self.0).finalize();
         let mut bits = [0; 16];
@@ -115,7 +113,7 @@ mod tests {
         }
     }
 
-    /// The reaper of a later version looks for the names that an earlier one gave.
+    /// The reaper of a later version must recognise the names that an earlier one gave.
     #[test]
     fn an_alias_stays_the_same_and_holds_nothing_of_its_id() {
         let id = SandboxId::from_random([0xa5; 16]);

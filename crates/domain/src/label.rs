@@ -1,4 +1,5 @@
-//! Labels: what people hang on a sandbox to find it again. Bounded in number and length; they carry no meaning for us.
+//! Labels: keys and values that users attach to a sandbox to find it again. Bounded in number and length; Saggar
+//! doesn't interpret them.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +7,19 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::problem::{Code, Problem};
 
-/// Most labels of one sandbox.
+/// Maximum number of labels of one sandbox.
 const ENTRIES_MAX: usize = 64;
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const KEY_LEN_MAX: usize = 256;
-/// Longest value, in bytes.
+/// Maximum length of a value, in bytes.
 const VALUE_LEN_MAX: usize = 4096;
 
-/// A bounded set of keys and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Checks number, length and characters.
+    /// Checks number, lengths and characters.
     pub fn parse(entries: BTreeMap<String, String>) -> Result<Self, Problem> {
         let fail = |message: String| {
             let help =
@@ -31,7 +31,7 @@ impl Labels {
         }
         for (key, value) in &entries {
             if !is_key(key) {
-                return fail(format!("{key:?} can't be the key of a label"));
+                return fail(format!("{key:?} is not a valid label key"));
             }
             if value.len() > VALUE_LEN_MAX || value.chars().any(char::is_control) {
                 return fail(format!("the value of label {key:?} is too long or has control characters"));
@@ -40,12 +40,10 @@ impl Labels {
         Ok(Self(entries))
     }
 
-    /// The keys and values.
     pub fn entries(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -30,7 +30,7 @@ pub use denial::{Denial, DenialCode};
 pub use draft::{Draft, DraftLimits, EnvDraft};
 pub use end::EndReason;
 pub use event::{EVENT_SCHEMA, Event, EventBody};
-pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage, base64};
+pub use exec::{EXEC_SCHEMA, ExecResult, ExecStatus, NetworkReport, Output, Usage};
 pub use id::{ExecId, KeyId, ProjectId, RunId, SandboxId};
 pub use label::Labels;
 pub use life::{DeadlineAction, RunState, SandboxState};

@@ -1,4 +1,4 @@
-//! The life of a sandbox, as everybody but its supervisor sees it.
+//! The lifecycle of a sandbox, as everything but its supervisor sees it.
 //!
 //! ```text
 //!   creating ──▶ running ◀──▶ paused
@@ -11,20 +11,19 @@ use serde::{Deserialize, Serialize};
 use crate::mode::choice;
 
 choice!(
-    /// Where in its life a sandbox is.
     SandboxState {
-        /// Asked for and acknowledged; not yet usable.
+        /// Requested and acknowledged; not yet usable.
         Creating = "creating",
         Running = "running",
-        /// Frozen: it has its memory and no CPU, and no deadline counts.
+        /// Frozen: it keeps its memory and gets no CPU, and no deadline runs.
         Paused = "paused",
-        /// Over, with everything it had removed.
+        /// Ended, with all its resources removed.
         Ended = "ended",
     }
 );
 
 impl SandboxState {
-    /// Whether something of it exists on a host, or may.
+    /// Whether it has, or may have, resources on a host.
     pub fn is_live(self) -> bool {
         match self {
             Self::Creating | Self::Running | Self::Paused => true,
@@ -34,30 +33,27 @@ impl SandboxState {
 }
 
 choice!(
-    /// What happens to a sandbox when its time is up.
+    /// What happens to a sandbox at its deadline.
     DeadlineAction {
         Kill = "kill",
-        /// It is frozen until somebody resumes or ends it.
+        /// It is frozen until a user resumes or ends it.
         Pause = "pause",
     }
 );
 
 choice!(
-    /// What a run does.
     RunState {
-        /// Nobody has held it yet.
+        /// No worker has claimed it yet.
         Queued = "queued",
-        /// An effect is under way.
+        /// An effect is in progress.
         Running = "running",
-        /// It waits for a time, or for a run that it started.
+        /// It waits for a timer, or for a child run.
         Waiting = "waiting",
         /// It waits for a person's answer.
         Asking = "asking",
-        /// It waits for a person's decision about a step that nobody knows of.
+        /// It waits for a person's decision about a step with an unknown outcome.
         Parked = "parked",
-        /// It was paused.
         Paused = "paused",
-        /// It is over.
         Finished = "finished",
     }
 );

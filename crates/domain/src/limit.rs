@@ -1,6 +1,7 @@
-//! Limits: what a sandbox may use at most, each with a default, each knowing whether it was asked for.
+//! Limits: the most a sandbox may use. Each has a default, and records whether it was requested.
 //!
-//! The difference matters: a limit that was asked for and can't be enforced is refused, a default that can't be is reported.
+//! The difference matters: a requested limit that can't be enforced is refused, while a default that can't be enforced
+//! is reported.
 
 use serde::Serialize;
 
@@ -8,37 +9,35 @@ use crate::draft::DraftLimits;
 use crate::problem::{Code, Problem};
 use crate::quantity::{ByteSize, Count, Cpus, Timeout};
 
-/// One limit's value and where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit<T> {
     pub value: T,
-    /// Whether a user named it, rather than the default standing in.
+    /// Whether a user set it; otherwise it is the default.
     pub is_asked: bool,
 }
 
-/// In the policy only the value counts: the same boundary has the same hash, however it was come by.
+/// The policy contains only the value: the same boundary has the same hash, wherever its limits came from.
 impl<T: Serialize> Serialize for Limit<T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.value.serialize(serializer)
     }
 }
 
-/// All limits of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Wall-clock time of an exec.
     pub timeout: Limit<Timeout>,
-    /// Memory of the whole tree, its private storage included.
+    /// Memory of the whole process tree, private storage included.
     pub memory: Limit<ByteSize>,
-    /// CPU time per wall-clock time.
+    /// Number of CPUs: CPU time per wall-clock time.
     pub cpus: Limit<Cpus>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads at once.
     pub pids: Limit<Count>,
-    /// Storage the sandbox owns; a bind-mounted workspace is not covered.
+    /// Storage that belongs to the sandbox; a bind-mounted workspace is not covered.
     pub disk: Limit<ByteSize>,
     /// Open files per process.
     pub files: Limit<Count>,
-    /// Bytes kept of each of stdout and stderr.
+    /// Bytes captured of each of stdout and stderr.
     pub output: Limit<ByteSize>,
 }
 
@@ -49,7 +48,6 @@ pub enum LimitName {
     Timeout,
     Memory,
     Cpus,
-    /// Processes and threads.
     Pids,
     Disk,
     Files,
@@ -57,7 +55,7 @@ pub enum LimitName {
 }
 
 impl LimitName {
-    /// Every limit, in the order people are shown them.
+    /// In display order.
     pub const ALL: &[Self] =
         &[Self::Timeout, Self::Memory, Self::Cpus, Self::Pids, Self::Disk, Self::Files, Self::Output];
 
@@ -75,7 +73,7 @@ impl LimitName {
 }
 
 impl Limits {
-    /// Fills what was not asked for with the defaults, and refuses what no program could run under or no host could give.
+    /// Fills in defaults. Refuses values too small for any program to run, or too large for any host.
     pub fn resolve(draft: &DraftLimits) -> Result<Self, Problem> {
         Ok(Self {
             timeout: pick(

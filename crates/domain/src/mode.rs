@@ -11,7 +11,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// Every choice, in the order people are shown them.
+            /// In display order.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The name used in flags, files, results and events.
@@ -19,7 +19,6 @@ macro_rules! choice {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// Reads a name back.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|choice| choice.as_str() == text)
             }
@@ -57,10 +56,10 @@ choice!(
 );
 
 choice!(
-    /// What may be written of the workspace.
+    /// What a program may write in the workspace.
     FsMode {
         ReadOnly = "read-only",
-        /// The workspace itself, protected paths apart.
+        /// The workspace itself, except protected paths.
         WorkspaceWrite = "workspace-write",
         /// A copy-on-write layer; the workspace on the host stays as it is.
         Scratch = "scratch",
@@ -70,7 +69,7 @@ choice!(
 choice!(
     /// How a sandbox reaches the network.
     NetworkMode {
-        /// Not at all: an empty network namespace with a loopback of its own.
+        /// No network: an empty network namespace with its own loopback.
         None = "none",
         /// Through the egress process, by rules.
         Proxied = "proxied",
@@ -80,7 +79,7 @@ choice!(
 );
 
 choice!(
-    /// Who programs run as inside the sandbox.
+    /// The user that programs run as inside the sandbox.
     User {
         /// uid 1000, home /home/user, no capabilities at all.
         User = "user",
@@ -90,16 +89,14 @@ choice!(
 );
 
 choice!(
-    /// Whether a mount may be written.
     Access {
         ReadOnly = "ro",
-        /// Reads and writes.
         ReadWrite = "rw",
     }
 );
 
 impl User {
-    /// The uid and gid inside the sandbox.
+    /// Both the uid and the gid inside the sandbox.
     pub fn id(self) -> u32 {
         match self {
             Self::User => 1000,
@@ -107,7 +104,6 @@ impl User {
         }
     }
 
-    /// The home directory inside the sandbox.
     pub fn home(self) -> &'static str {
         match self {
             Self::User => "/home/user",

@@ -1,12 +1,12 @@
-//! Names that people or the kernel give: of projects, of templates, of a boot. Checked once, here.
+//! Validated names of projects, templates and boots.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Longest name of a project, in characters.
+/// Maximum length of a project name, in characters.
 const PROJECT_NAME_LEN_MAX: usize = 64;
-/// Longest name of a template, in bytes.
+/// Maximum length of a template name, in bytes.
 const TEMPLATE_NAME_LEN_MAX: usize = 63;
 
 macro_rules! name {
@@ -17,13 +17,12 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// Reads a name; `None` when it is not one.
+            /// `None` if the text is not a valid name.
             pub fn parse(text: &str) -> Option<Self> {
                 let check: fn(&str) -> bool = $check;
                 check(text).then(|| Self(text.to_owned()))
             }
 
-            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -45,15 +44,12 @@ macro_rules! name {
 }
 
 name!(
-    /// What people call a project: any text of one line, without spaces around it.
+    /// A project's display name: any text on one line, without surrounding spaces.
     ProjectName, is_line, "a name of 1 to 64 characters on one line"
 );
+name!(TemplateName, is_slug, "a name of 1 to 63 lower-case letters, digits, '.', '_' and '-'");
 name!(
-    /// What a template is asked for by.
-    TemplateName, is_slug, "a name of 1 to 63 lower-case letters, digits, '.', '_' and '-'"
-);
-name!(
-    /// Which boot of the host it was, by the kernel's `boot_id`: nothing of a sandbox outlives one.
+    /// A boot of the host, by the kernel's `boot_id`. No sandbox outlives its boot.
     BootId, is_uuid, "a boot id"
 );
 

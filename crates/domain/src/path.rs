@@ -1,16 +1,16 @@
-//! Paths: the guest's, the host's, and the protected ones inside a workspace. Checked once, here.
+//! Validated paths: in the guest, on the host, and the protected ones inside a workspace.
 //!
-//! These types prove a path's *form*. What a path leads to is proved where it is opened, by file descriptor.
+//! These types only guarantee a path's *form*. Its target is checked when it is opened, by file descriptor.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Longest path the kernel takes, its NUL apart.
+/// Maximum path length of the kernel, without the NUL.
 const PATH_LEN_MAX: usize = 4095;
-/// Deepest protected path: each name on the way is held by a mount of its own.
+/// Maximum depth of a protected path: each component on the way gets a mount of its own.
 const PROTECTED_DEPTH_MAX: usize = 32;
-/// Longest name in a directory.
+/// Maximum length of a file name.
 const NAME_LEN_MAX: usize = 255;
 
 macro_rules! checked_text {
@@ -21,7 +21,6 @@ macro_rules! checked_text {
         pub struct $name(String);
 
         impl $name {
-            /// The path as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -48,7 +47,7 @@ checked_text!(
 );
 
 impl GuestPath {
-    /// Reads and normalises slashes; `.` and `..` are refused rather than resolved, because a link could make them mean another place.
+    /// Normalises slashes. Refuses `.` and `..` rather than resolving them, because a link could change their meaning.
     pub fn parse(text: &str) -> Result<Self, String> {
         check_form(text)?;
         if !text.starts_with('/') {
@@ -58,19 +57,18 @@ impl GuestPath {
         Ok(Self(format!("/{}", parts.join("/"))))
     }
 
-    /// Whether this is `other` or lies below it.
     pub fn is_within(&self, other: &str) -> bool {
         other == "/" || self.0 == other || self.0.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
 checked_text!(
-    /// A path on the host, as a user gave it.
+    /// A path on the host, as the user gave it.
     HostPath
 );
 
 impl HostPath {
-    /// Reads a host path; relative ones are resolved by whoever opens it.
+    /// May be relative: the code that opens the path resolves it.
     pub fn parse(text: &str) -> Result<Self, String> {
         check_form(text)?;
         Ok(Self(text.to_owned()))
@@ -78,12 +76,12 @@ impl HostPath {
 }
 
 checked_text!(
-    /// A path inside the workspace that a sandbox may not change, present or absent. A trailing `/` says that it is a directory.
+    /// A path inside the workspace that a sandbox may not change, whether it exists or not. A trailing `/` marks a
+    /// directory.
     ProtectedPath
 );
 
 impl ProtectedPath {
-    /// Reads a path relative to the workspace.
     pub fn parse(text: &str) -> Result<Self, String> {
         check_form(text)?;
         if text.starts_with('/') {
@@ -100,12 +98,12 @@ impl ProtectedPath {
         Ok(Self(format!("{}{tail}", parts.join("/"))))
     }
 
-    /// Its names, from the workspace down.
+    /// Its components, from the workspace down.
     pub fn names(&self) -> Vec<&str> {
         self.0.split('/').filter(|part| !part.is_empty()).collect()
     }
 
-    /// Whether it was written as a directory.
+    /// Whether it was written with a trailing `/`.
     pub fn is_directory(&self) -> bool {
         self.0.ends_with('/')
     }
@@ -128,7 +126,7 @@ fn parts_of(text: &str) -> Result<Vec<&str>, String> {
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
     for part in &parts {
         if matches!(*part, "." | "..") {
-            return Err(format!("{text:?} has a {part:?} in it: write the path out"));
+            return Err(format!("{text:?} contains {part:?}: write the path without it"));
         }
         if part.len() > NAME_LEN_MAX {
             return Err(format!("a name of {} bytes is longer than {NAME_LEN_MAX}", part.len()));

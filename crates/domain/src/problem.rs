@@ -1,22 +1,21 @@
-//! Problems: what went wrong, to which object, and what to do next, with a stable code for programs.
+//! Problems: what went wrong, with which object, and what to do next, with a stable code for programs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An error as a user or a program meets it.
+/// An error as users and programs see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Problem {
     /// Stable; never reused with another meaning.
     pub code: Code,
-    /// What happened, to which object. No host path of ours, no secret.
+    /// What happened, to which object. Contains no host path of Saggar and no secret.
     pub message: String,
     /// What to do next.
     pub help: String,
 }
 
 impl Problem {
-    /// A problem with its remedy.
     pub fn new(code: Code, message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { code, message: message.into(), help: help.into() }
     }
@@ -28,63 +27,61 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What kind of problem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// A value that can't be read or is out of range.
+    /// A value that can't be parsed or is out of range.
     InvalidValue,
-    /// Two values that can't both hold.
+    /// Two values that contradict each other.
     Contradiction,
-    /// The same thing given twice, differently.
+    /// The same setting given twice with different values.
     AmbiguousMerge,
-    /// The spec file can't be read or isn't one.
+    /// The spec file can't be read or is malformed.
     InvalidSpec,
     /// The workspace is missing, a link, the root directory, or not a directory.
     InvalidWorkspace,
     /// A mount's source or target can't be used.
     InvalidMount,
-    /// A protected path can't be held.
+    /// A protected path can't be protected.
     InvalidProtect,
     /// The stdin file can't be used.
     InvalidStdin,
-    /// The host, or this version, can't give what was asked for.
+    /// The host, or this version, doesn't support what was requested.
     UnsupportedCapability,
-    /// A limit that was asked for, or that `--strict` insists on, can't be enforced here.
+    /// A limit that was requested, or that `--strict` requires, can't be enforced here.
     UnenforcedLimit,
-    /// The kernel refused a step of making the sandbox.
+    /// The kernel refused a step of creating the sandbox.
     SetupFailed,
-    /// The program isn't there.
+    /// The program doesn't exist.
     ProgramNotFound,
-    /// The program is there and can't be run.
+    /// The program exists and can't be run.
     ProgramNotExecutable,
-    /// The working directory isn't there or can't be entered.
+    /// The working directory doesn't exist or can't be entered.
     InvalidCwd,
-    /// The agent inside the sandbox went away or spoke nonsense.
+    /// The agent inside the sandbox died or broke the protocol.
     GuestLost,
     /// The data directory can't be used.
     DataDirectory,
-    /// What a scratch workspace changed could not be kept.
+    /// The changes of a scratch workspace could not be kept.
     ChangesLost,
     /// Reading or writing one of the streams failed.
     Stream,
-    /// There is no such exec in the sandbox.
+    /// The sandbox has no such exec.
     NoSuchExec,
-    /// The sandbox is paused, and this needs it to run.
+    /// The sandbox is paused, and the operation needs it to run.
     SandboxPaused,
     /// The sandbox is ending or has ended.
     SandboxEnded,
-    /// As many as there may be at once are there already.
+    /// The maximum number already exists.
     TooMany,
-    /// The other side of a protocol is older than what was asked of it.
+    /// The other side of a protocol is too old for the request.
     UnsupportedProtocol,
-    /// Something broke on our side. Also what a reader makes of a code that is newer than itself.
+    /// An internal error. Unknown codes of newer versions also become this one.
     #[serde(other)]
     Internal,
 }
 
 impl Code {
-    /// The code as programs see it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidValue => "invalid_value",

@@ -1,20 +1,20 @@
-//! Ports of a sandbox that need neither key nor token: whoever reaches the server may use them.
+//! Ports of a sandbox that need neither key nor token: every client that reaches the server may use them.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
 
-/// Which ports are open to everybody. As JSON a list, or the word `"all"`.
+/// The public ports. In JSON this is a list, or the word `"all"`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PublicPorts {
     These(BTreeSet<NonZeroU16>),
-    /// Every one: who knows the sandbox's id, which nobody can guess, may use what listens in it.
+    /// Every port: anyone who knows the sandbox's unguessable id may connect to its listeners.
     Every(All),
 }
 
-/// The word that stands for every port.
+/// The word `"all"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum All {
@@ -30,7 +30,7 @@ impl Default for PublicPorts {
 impl PublicPorts {
     pub const ALL: Self = Self::Every(All::All);
 
-    /// Whether everybody may use this one.
+    /// Whether this port is public.
     pub fn contains(&self, port: u16) -> bool {
         match self {
             Self::These(ports) => NonZeroU16::new(port).is_some_and(|port| ports.contains(&port)),
@@ -38,7 +38,7 @@ impl PublicPorts {
         }
     }
 
-    /// Those that are named one by one.
+    /// The ports listed individually.
     pub fn named(&self) -> impl Iterator<Item = u16> {
         let named = match self {
             Self::These(ports) => Some(ports),
@@ -47,7 +47,6 @@ impl PublicPorts {
         named.into_iter().flatten().map(|port| port.get())
     }
 
-    /// Whether it is every port.
     pub fn is_every(&self) -> bool {
         matches!(self, Self::Every(All::All))
     }

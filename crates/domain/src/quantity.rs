@@ -1,4 +1,4 @@
-//! Quantities as people write them: `512M`, `1.5` CPUs, `30s`. Parsed once at the edge; inside, the type is the proof.
+//! Quantities in human notation: `512M`, `1.5` CPUs, `30s`. Parsed once at the edge; inside, the type is the proof.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct ByteSize(u64);
 
 impl ByteSize {
-    /// So many mebibytes.
     pub const fn mebibytes(count: u64) -> Self {
         Self(count << 20)
     }
@@ -19,7 +18,7 @@ impl ByteSize {
         self.0
     }
 
-    /// Reads `4096`, `64K`, `512MiB`.
+    /// Parses `4096`, `64K`, `512MiB`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (digits, unit) = text.split_at(split);
@@ -38,7 +37,7 @@ impl ByteSize {
             .checked_mul(1 << shift)
             .filter(|bytes| *bytes <= i64::MAX as u64)
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is larger than any machine"))
+            .ok_or_else(|| format!("{text:?} is too large"))
     }
 }
 
@@ -58,17 +57,15 @@ impl fmt::Display for ByteSize {
 pub struct Cpus(u32);
 
 impl Cpus {
-    /// So many thousandths of a CPU.
     pub const fn millis(count: u32) -> Self {
         Self(count)
     }
 
-    /// In thousandths of a CPU.
     pub const fn as_millis(self) -> u32 {
         self.0
     }
 
-    /// Reads `2`, `0.5`, `1.25`.
+    /// Parses `2`, `0.5`, `1.25`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let complaint =
             || format!("{text:?} is not a number of CPUs: write for example 2 or 0.5 (three decimals at most)");
@@ -97,12 +94,11 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// Wall-clock time a program may take.
+/// Maximum wall-clock time of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timeout(u64);
 
 impl Timeout {
-    /// So many milliseconds.
     pub const fn millis(count: u64) -> Self {
         Self(count)
     }
@@ -111,12 +107,11 @@ impl Timeout {
         self.0
     }
 
-    /// As a duration.
     pub const fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
 
-    /// Reads `500ms`, `30s`, `5m`, `2h`, `1d`; a bare number is seconds.
+    /// Parses `500ms`, `30s`, `5m`, `2h`, `1d`; a bare number is seconds.
     pub fn parse(text: &str) -> Result<Self, String> {
         let complaint = || format!("{text:?} is not a time: write a whole number with ms, s, m, h or d, such as 30s");
         let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -145,7 +140,6 @@ impl fmt::Display for Timeout {
     }
 }
 
-/// A plain number of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(u64);
 
@@ -158,7 +152,6 @@ impl Count {
         self.0
     }
 
-    /// Reads a whole number.
     pub fn parse(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| format!("{text:?} is not a whole number"))
     }
@@ -170,7 +163,8 @@ impl fmt::Display for Count {
     }
 }
 
-/// In files a quantity is text as on the command line, or a bare number in its plain unit; it is always written as text.
+/// In files, a quantity is text as on the command line, or a bare number in its base unit. It is always written as
+/// text.
 macro_rules! as_text {
     ($($name:ident),+) => {$(
         impl Serialize for $name {

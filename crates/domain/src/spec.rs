@@ -1,4 +1,4 @@
-//! The effective spec of a sandbox: every hole filled, every contradiction refused. What it says is what is enforced.
+//! The effective spec of a sandbox: defaults filled in, contradictions refused. The sandbox enforces exactly this.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::mode::{Access, FsMode, NetworkMode, Template, Tier, User};
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
 
-/// Protected in every writable workspace. Whoever writes one of these makes the host's git run programs of their choice:
-/// `commondir` and `config.worktree` are two more places git reads configuration from.
+/// Protected in every writable workspace, because write access to any of these lets a program choose what the host's
+/// git runs. `commondir` and `config.worktree` are two more places that git reads configuration from.
 pub const DEFAULT_PROTECTED: &[&str] =
     &[".git/hooks/", ".git/config", ".git/config.worktree", ".git/commondir", ".saggar/"];
 
-/// Where the workspace is inside the sandbox.
+/// Mount point of the workspace inside the sandbox.
 const WORKSPACE: &str = "/workspace";
-/// Most mounts, and most protected paths.
+/// Maximum number of mounts, and of protected paths.
 const ENTRIES_MAX: usize = 64;
-/// Guest trees that belong to the template or the kernel: nothing can be mounted in them.
+/// Guest directories that belong to the template or the kernel: nothing can be mounted in them.
 const RESERVED: &[&str] = &[
     "/proc",
     "/sys",
@@ -40,46 +40,39 @@ const RESERVED: &[&str] = &[
     "/var/tmp",
     "/workspace",
 ];
-/// Guest directories that mounts may go into, and not on top of.
+/// Guest directories in which mounts are allowed, but not on top of them.
 const HELD: &[&str] = &["/", "/tmp", "/home", "/home/user", "/root", "/run", "/var"];
 
-/// What a sandbox is made to and held to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Spec {
-    /// The isolation primitive.
     pub tier: Tier,
-    /// The filesystem it starts from.
     pub template: Template,
     /// The host directory at /workspace; without one, /workspace is private and empty.
     pub workspace: Option<HostPath>,
-    /// What may be written of it.
+    /// What a program may write in the workspace.
     pub fs: FsMode,
-    /// Paths in it that stay as they are.
+    /// Read-only paths in the workspace.
     pub protect: Vec<ProtectedPath>,
-    /// More of the host.
+    /// Further files and directories of the host.
     pub mounts: Vec<Mount>,
-    /// Added to the program's environment. In the policy only the names count: a value may be sensitive, and a hash of few bits of it could be guessed.
+    /// Added to the program's environment. The policy contains only the names: a value may be sensitive, and if it has
+    /// few bits, it could be guessed from its hash.
     #[serde(serialize_with = "names_only")]
     pub env: BTreeMap<String, String>,
     pub cwd: GuestPath,
-    /// Who the program runs as.
     pub user: User,
-    /// How it reaches the network.
     pub network: NetworkMode,
-    /// What it may use.
     pub limits: Limits,
-    /// Whether an unenforceable default is an error too.
+    /// Whether an unenforceable default limit is an error too.
     pub strict: bool,
 }
 
-/// A file or directory of the host, at a path inside.
+/// A file or directory of the host, mounted at a path inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Mount {
-    /// On the host.
     pub host: HostPath,
     pub guest: GuestPath,
-    /// Whether it may be written.
     #[serde(default = "read_only")]
     pub access: Access,
 }
@@ -93,7 +86,7 @@ impl Serialize for Mount {
 }
 
 impl Mount {
-    /// Reads `HOST:GUEST` or `HOST:GUEST:rw`.
+    /// Parses `HOST:GUEST` or `HOST:GUEST:rw`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let complaint = || format!("{text:?} is not a mount: write HOST:GUEST or HOST:GUEST:rw");
         let (rest, access) = match text.rsplit_once(':') {
@@ -107,7 +100,8 @@ impl Mount {
 }
 
 impl Spec {
-    /// Fills the holes of a draft, and refuses what this version can't do or what contradicts itself.
+    /// Fills in a draft's missing values. Fails if this version doesn't support a value, or if values contradict each
+    /// other.
     pub fn resolve(draft: Draft) -> Result<Self, Problem> {
         draft.check_schema()?;
         let tier = draft.tier.unwrap_or(Tier::Namespace);
@@ -138,7 +132,6 @@ impl Spec {
         })
     }
 
-    /// The canonical hash of what this spec allows.
     pub fn policy_hash(&self) -> PolicyHash {
         PolicyHash::of(self)
     }
@@ -172,7 +165,7 @@ fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
         let what = if fs == FsMode::WorkspaceWrite { "filesystem mode workspace-write" } else { "a protected path" };
         return Err(Problem::new(
             Code::Contradiction,
-            format!("{what} is asked for without a workspace"),
+            format!("{what} needs a workspace, and none is given"),
             "name the directory with --workspace DIR",
         ));
     }
@@ -192,23 +185,19 @@ fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
     }
     for (index, mount) in mounts.iter().enumerate() {
         if RESERVED.iter().any(|reserved| mount.guest.is_within(reserved)) || HELD.contains(&mount.guest.as_str()) {
-            return refuse(
-                mount,
-                "belongs to the sandbox itself",
-                "choose a place of its own, such as /data or /mnt/NAME",
-            );
+            return refuse(mount, "belongs to the sandbox itself", "choose another path, such as /data or /mnt/NAME");
         }
         for other in &mounts[..index] {
             if mount.guest.is_within(other.guest.as_str()) || other.guest.is_within(mount.guest.as_str()) {
-                return refuse(mount, &format!("overlaps {}", other.guest), "give each mount a place of its own");
+                return refuse(mount, &format!("overlaps {}", other.guest), "give each mount a separate path");
             }
         }
     }
     Ok(())
 }
 
-/// A workspace that is written is held to the built-in paths too. A scratch one is a copy: what is protected of it is not applied, and
-/// what is built in is looked for then.
+/// A writable workspace also protects the built-in paths. A scratch workspace is a copy: protected paths are not
+/// applied from it, and the built-in ones are checked when changes are applied.
 fn protected(fs: FsMode, has_workspace: bool, asked: Vec<ProtectedPath>) -> Result<Vec<ProtectedPath>, Problem> {
     let built_in: &[&str] = match fs {
         FsMode::WorkspaceWrite if has_workspace => DEFAULT_PROTECTED,

@@ -1,12 +1,12 @@
-//! Moments by the wall clock, as rows and messages hold them.
+//! Wall-clock times, as rows and messages store them.
 //!
-//! Good for telling people and for ordering history. Nothing is timed by them: a wall clock jumps.
+//! Used for display and for ordering history. Never used for measuring or waiting: a wall clock jumps.
 
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since 1970 in UTC; never before that, never after the year 9999.
+/// Milliseconds since 1970 in UTC; between 1970 and the end of the year 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);
@@ -15,28 +15,26 @@ pub struct Timestamp(u64);
 const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 impl Timestamp {
-    /// The moment so many milliseconds after 1970; later than the year 9999 is its end.
+    /// Clamped to the end of the year 9999.
     pub const fn from_millis(millis: u64) -> Self {
         Self(if millis < MILLIS_MAX { millis } else { MILLIS_MAX })
     }
 
-    /// Milliseconds since 1970.
     pub fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// A moment later by this much.
     pub fn after(self, span: Duration) -> Self {
         Self::from_millis(self.0.saturating_add(u64::try_from(span.as_millis()).unwrap_or(MILLIS_MAX)))
     }
 
-    /// A moment earlier by this much; not before 1970.
+    /// Not before 1970.
     pub fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(MILLIS_MAX)))
     }
 }
 
-/// A clock that stands before 1970 reads as 1970.
+/// A clock that is set before 1970 reads as 1970.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -1,4 +1,5 @@
-//! What an agent is, as far as its run needs to know. Fixed when the run starts: a journal means the same for ever.
+//! The definition of an agent, as far as its run needs it. It is fixed when the run starts, so that a journal never
+//! changes its meaning.
 
 use std::collections::BTreeMap;
 
@@ -12,57 +13,52 @@ use crate::retry::RetryPolicy;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
-    /// What people call it; concurrency limits go by it.
+    /// Display name; concurrency limits count by it.
     pub name: String,
-    /// What it is told before anything else.
+    /// System prompt.
     #[serde(default)]
     pub system: Option<Body>,
-    /// What it is asked to do.
+    /// First user message.
     pub task: Body,
-    /// Who thinks for it.
     pub model: ModelRef,
-    /// What it may use, by name.
+    /// Tools it may use, by name.
     #[serde(default)]
     pub tools: BTreeMap<String, ToolSpec>,
-    /// What it may spend.
     #[serde(default)]
     pub budget: Budget,
-    /// So many times the same call with the same arguments in a row is a loop.
+    /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default = "default_repeats_max")]
     pub repeats_max: u32,
-    /// Whom it and its children may start besides themselves, by name. Their own `agents` are those of whoever starts them.
+    /// Other agents that it and its children may start, by name. A started agent inherits this map; its own is
+    /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, AgentSpec>,
 }
 
-/// Who thinks for an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRef {
     pub provider: String,
-    /// Which model of it, or for `scripted` which script.
+    /// Name of the provider's model; for `scripted`, the name of the script.
     pub model: String,
-    /// The most tokens of one reply, which is what is reserved for it.
+    /// Maximum tokens of one reply. This much is reserved for each call.
     #[serde(default = "default_reply_tokens")]
     pub reply_tokens_max: u64,
-    /// The most that one reply costs, in millionths, which is what is set aside for it; `None` where nobody knows.
+    /// Maximum cost of one reply, in millionths, reserved for each call; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_micros_max: Option<u64>,
-    /// How a failed call is tried again.
     #[serde(default)]
     pub retry: RetryPolicy,
 }
 
-/// A tool an agent may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {
-    /// What a crash in the middle of it means. The operator says so; what a tool says of itself is not believed.
+    /// What happens after a crash in the middle of a call. Set by the operator; a tool's own hints are not trusted.
     pub class: Class,
-    /// How a failed call is tried again.
     #[serde(default)]
     pub retry: RetryPolicy,
-    /// Milliseconds that a call may take.
+    /// Maximum duration of a call, in milliseconds.
     #[serde(default = "default_timeout")]
     pub timeout_ms: u64,
 }

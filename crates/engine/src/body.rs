@@ -1,21 +1,20 @@
-//! Bodies: what a model, a tool or a person said. Small ones travel in the record, large ones beside it.
+//! Bodies: text from a model, a tool or a person. Small ones are stored in the record, large ones in a blob.
 
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of a body inside a record; what is longer is a blob, named by its hash.
+/// Maximum size of a body inside a record, in bytes. A longer body is a blob, named by its hash.
 pub const BODY_INLINE_MAX: usize = 16 * 1024;
 
-/// Something that was said. The engine never looks inside.
+/// A piece of text. The engine never interprets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// The text itself.
     Text(String),
-    /// A blob beside the journal.
+    /// A blob stored beside the journal.
     Blob {
         /// SHA-256 of its bytes, in hexadecimal.
         hash: String,
-        /// How long it is.
+        /// Length in bytes.
         length: u64,
     },
 }
@@ -25,7 +24,7 @@ impl Body {
         Self::Text(text.into())
     }
 
-    /// The text, where it is in the record.
+    /// The text; `None` if it is a blob.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -33,7 +32,7 @@ impl Body {
         }
     }
 
-    /// Whether it belongs beside the record and not in it.
+    /// Whether it must be stored as a blob.
     pub fn is_too_long(&self) -> bool {
         match self {
             Self::Text(text) => text.len() > BODY_INLINE_MAX,

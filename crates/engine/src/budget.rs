@@ -1,28 +1,28 @@
-//! Budgets: reserved before an effect, settled after it, so that what is spent is never more than one reservation past a limit.
+//! Budgets: reserved before an effect and settled after it, so that spending exceeds a limit by at most one
+//! reservation.
 
 use serde::{Deserialize, Serialize};
 
-/// What a run may spend; `None` is without limit.
+/// Limits of what a run may spend; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
     pub steps: Option<u64>,
-    /// Milliseconds from its start, paused or not.
+    /// Milliseconds since its start, pauses included.
     pub wall_ms: Option<u64>,
-    /// Tokens of models, read and written.
+    /// Model tokens, input and output.
     pub tokens: Option<u64>,
     /// Money, in millionths.
     pub micros: Option<u64>,
-    /// Calls of tools.
     pub tool_calls: Option<u64>,
-    /// Attempts after the first, of all steps together.
+    /// Attempts after the first, summed over all steps.
     pub retries: Option<u64>,
-    /// Runs started by it.
+    /// Child runs.
     pub children: Option<u64>,
 }
 
 impl Budget {
-    /// The lesser of both, for each.
+    /// The lower of both limits, for each field.
     #[must_use]
     pub fn within(self, other: Self) -> Self {
         let lesser = |one: Option<u64>, other: Option<u64>| match (one, other) {
@@ -40,7 +40,7 @@ impl Budget {
         }
     }
 
-    /// All of it, for whoever sets it aside. Of what has no limit nothing is: nobody has to be kept from it.
+    /// The whole budget as a reservation. Unlimited fields reserve nothing, because they can't run out.
     pub fn whole(&self) -> Spending {
         Spending {
             steps: self.steps.unwrap_or(0),
@@ -60,16 +60,12 @@ pub enum BudgetName {
     WallMs,
     Tokens,
     Micros,
-    /// Calls of tools.
     ToolCalls,
-    /// Attempts after the first.
     Retries,
-    /// Runs started by it.
     Children,
 }
 
 impl BudgetName {
-    /// Its name, as it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -83,7 +79,7 @@ impl BudgetName {
     }
 }
 
-/// So much of everything but time.
+/// Amounts of everything except time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spending {
@@ -91,7 +87,6 @@ pub struct Spending {
     pub tokens: u64,
     /// Money, in millionths.
     pub micros: u64,
-    /// Calls of tools.
     pub tool_calls: u64,
     /// Attempts after the first.
     pub retries: u64,
@@ -99,7 +94,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Both together. What can't be counted any more stays at the most there is, and over every limit.
+    /// The sum. An overflow saturates, which exceeds every limit.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -113,7 +108,7 @@ impl Spending {
     }
 }
 
-/// What a run may spend, has spent, and has set aside for the effect under way.
+/// A run's limits, its spending, and the reservation for the effect in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     limit: Budget,
@@ -122,32 +117,28 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger with nothing spent.
     pub fn new(limit: Budget) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    /// What has been spent.
     pub fn spent(&self) -> Spending {
         self.spent
     }
 
-    /// What is set aside.
     pub fn reserved(&self) -> Spending {
         self.reserved
     }
 
-    /// What may be spent.
     pub fn limit(&self) -> Budget {
         self.limit
     }
 
-    /// What has been spent, or may have been: an effect that was given up may have cost what was set aside for it.
+    /// An upper bound of the spending: an abandoned effect may have cost all that was reserved for it.
     pub fn spent_at_most(&self) -> Spending {
         self.spent.plus(self.reserved)
     }
 
-    /// What may still be spent, of everything but time.
+    /// The remaining budget, except for time.
     pub fn left(&self) -> Budget {
         let all = self.spent_at_most();
         let left = |limit: Option<u64>, gone: u64| limit.map(|limit| limit.saturating_sub(gone));
@@ -162,8 +153,8 @@ impl Ledger {
         }
     }
 
-    /// Which budget doesn't allow this on top, if one doesn't. A limit is reached when nothing is left of it: so the last
-    /// reservation may overshoot what it was made for by what it turns out to cost, and no second one is made.
+    /// The first budget that doesn't allow this amount in addition, if any. A limit is reached when nothing is left
+    /// of it. So the last effect may cost more than was reserved for it, but no further reservation is made.
     pub fn refuses(&self, wanted: Spending) -> Option<BudgetName> {
         let all = self.spent_at_most().plus(wanted);
         let limit = &self.limit;
@@ -183,7 +174,7 @@ impl Ledger {
         self.reserved = self.reserved.plus(wanted);
     }
 
-    /// What was set aside turned out to cost this.
+    /// Replaces the reservation by the actual cost.
     pub fn settle(&mut self, cost: Spending) {
         self.reserved = Spending::default();
         self.spent = self.spent.plus(cost);
@@ -204,7 +195,7 @@ mod tests {
         assert_eq!(ledger.refuses(tokens(100)), None);
         ledger.reserve(tokens(60));
         assert_eq!(ledger.refuses(tokens(60)), Some(BudgetName::Tokens));
-        // It cost more than was set aside: that is the most a budget is overshot by.
+        // The actual cost exceeded the reservation: this is the largest possible overshoot.
         ledger.settle(tokens(130));
         assert_eq!(ledger.spent().tokens, 130);
         assert_eq!(ledger.refuses(tokens(0)), Some(BudgetName::Tokens));

@@ -1,42 +1,43 @@
-//! The tools that the engine does itself: `wait`, `ask_human` and `delegate`. Nobody executes them, so the engine has to read their arguments.
+//! The tools that the engine implements itself: `wait`, `ask_human` and `delegate`. No executor handles them, so the
+//! engine has to parse their arguments.
 //!
-//! Arguments that are too long for a record are a blob, which the engine can't read. Whoever puts them beside the journal reads them first, and
-//! keeps what was read in the call.
+//! Arguments that are too long for a record are stored as a blob, which the engine can't read. The code that stores
+//! the blob parses them first and keeps the result in the call.
 
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
 use crate::effect::ToolCall;
 
-/// The longest a run waits by its own wish.
+/// Maximum duration of the `wait` tool, in seconds.
 const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
 
-/// What a call of one of these tools asks for.
+/// A parsed call of one of these tools.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuiltIn {
-    /// Let time pass.
     Wait {
-        /// At most a year.
+        /// At most one year.
         seconds: u64,
     },
-    /// Ask a person.
-    AskHuman { question: Body },
-    /// Start a run, and wait for its end.
+    AskHuman {
+        question: Body,
+    },
+    /// Start a child run and wait for its end.
     Delegate {
-        /// What it is asked to do.
         task: Body,
-        /// Which of the agents; `None` is the same agent once more.
+        /// Name of the agent; `None` starts the same agent again.
         agent: Option<String>,
     },
 }
 
 impl BuiltIn {
-    /// The tools there are, with the names of their arguments.
+    /// The built-in tools with the names of their arguments.
     pub const TOOLS: [(&str, &[&str]); 3] =
         [("wait", &["seconds"]), ("ask_human", &["question"]), ("delegate", &["task", "agent"])];
 
-    /// Reads the arguments of a tool: `None` where the tool isn't one of these, and what the model is told where they can't be meant.
+    /// Parses a tool's arguments. `None` if the tool isn't built in; `Err` with a message for the model if they are
+    /// invalid.
     pub fn parse(tool: &str, arguments: &str) -> Option<Result<Self, String>> {
         let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap_or_default();
         let text = |name: &str| arguments.get(name).and_then(|value| value.as_str()).map(Body::text);
@@ -62,7 +63,7 @@ impl BuiltIn {
         })
     }
 
-    /// What a call asks for, as it was read, or as it can be read here.
+    /// The parsed arguments: those kept in the call, or else parsed from its text.
     pub(crate) fn of(call: &ToolCall) -> Option<Result<Self, String>> {
         match &call.read {
             Some(read) if read.tool() == call.tool => Some(Ok(BuiltIn::clone(read))),
@@ -70,7 +71,7 @@ impl BuiltIn {
         }
     }
 
-    /// The text in it, which may be long.
+    /// Its text, which may be long.
     pub fn body(&self) -> Option<&Body> {
         match self {
             Self::Wait { .. } => None,
@@ -78,7 +79,7 @@ impl BuiltIn {
         }
     }
 
-    /// The same with another body, where it has one.
+    /// Replaces the text, if it has one.
     #[must_use]
     pub fn with_body(self, body: Body) -> Self {
         match self {

@@ -1,11 +1,12 @@
-//! Child runs: what a run hands to one that it starts, and what it gets back.
+//! Child runs: what a run passes to a child, and what it gets back.
 //!
 //! ```text
 //!   parent: StepIntended(Delegate) ─┬─ one commit ─▶ child: RunStarted … RunFinished ─┬─ one commit ─▶ a letter: ChildEnded
 //!                                   └─ waits, and holds nothing                       └─ parent: StepSettled(Ended)
 //! ```
-//! A child's budget is set aside out of its parent's and settled by what it spent, so a limit holds for everything below whoever has it.
-//! What a child may use is at most what its parent may. One step of a run is open at a time: so one effect is, in the whole tree.
+//! A child's budget is reserved out of its parent's and settled by what the child spent, so a limit covers the whole
+//! tree below the run that has it. A child may use at most the tools that its parent may use. A run has at most one
+//! open step, so a whole tree has at most one open effect.
 
 use saggar_domain::RunId;
 use serde::{Deserialize, Serialize};
@@ -18,47 +19,44 @@ use crate::event::{Event, Outcome};
 use crate::input::Input;
 use crate::run::Run;
 
-/// How far below the first run a run can be.
+/// Maximum depth of a run below the first run of its tree.
 pub const DEPTH_MAX: u32 = 4;
 
-/// Who started a run, and waits for its end.
+/// The parent of a run, which waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildOf {
     pub run: RunId,
-    /// Which step of it.
+    /// The parent's step.
     pub step: u64,
-    /// How many runs are above the child.
+    /// The number of runs above the child.
     pub depth: u32,
 }
 
-/// A child to be.
+/// A child run to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewChild {
     pub run: RunId,
-    /// What it is.
     pub agent: Box<AgentSpec>,
-    /// Whose it is.
     pub child_of: ChildOf,
 }
 
 impl NewChild {
-    /// What it begins with.
+    /// The input that starts it.
     pub fn start(self) -> Input {
         Input::Start { run: self.run, agent: self.agent, child_of: Some(self.child_of) }
     }
 }
 
-/// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildEnd {
     pub child: RunId,
     pub outcome: Outcome,
-    /// What it has spent with everything below it, or may have where something was given up.
+    /// What it and its children have spent, or may have spent if a step was abandoned.
     pub spent: Spending,
 }
 
 impl ChildEnd {
-    /// What the model of the parent is told.
+    /// The tool result that the parent's model gets.
     pub fn result(&self) -> ToolResult {
         let why = match &self.outcome {
             Outcome::Completed { answer } => return ToolResult { content: answer.clone(), is_error: false },
@@ -75,7 +73,7 @@ impl ChildEnd {
 }
 
 impl Run {
-    /// The child that an event of this run makes, if it makes one.
+    /// The child that an event of this run creates, if any.
     pub fn child_of_event(&self, event: &Event) -> Option<NewChild> {
         let Event::StepIntended { step, effect: Effect::Delegate { child, agent, task, budget, .. }, .. } = event
         else {
@@ -90,7 +88,7 @@ impl Run {
         spec.agents = own.agents.clone();
         spec.task = task.clone();
         spec.budget = *budget;
-        // The same model costs the child what it cost its parent.
+        // A call of the same model costs the child as much as it cost the parent.
         if agent.is_none() && self.dearest() > 0 {
             let most = spec.model.reply_micros_max.unwrap_or(0).max(self.dearest());
             spec.model.reply_micros_max = Some(most);
@@ -99,7 +97,7 @@ impl Run {
         Some(NewChild { run: child.clone(), agent: Box::new(spec), child_of })
     }
 
-    /// The child that this run waits for.
+    /// The child that this run is waiting for.
     pub fn child(&self) -> Option<&RunId> {
         match &self.open_step()?.effect {
             Effect::Delegate { child, .. } => Some(child),
@@ -107,7 +105,7 @@ impl Run {
         }
     }
 
-    /// What whoever started this run is told of its end; `None` before that, and where no run started it.
+    /// The end to report to the parent; `None` before the end, and for runs without a parent.
     pub fn end_for_parent(&self) -> Option<(&ChildOf, ChildEnd)> {
         let (child_of, outcome, child) = (self.child_of()?, self.outcome()?.clone(), self.id()?.clone());
         Some((child_of, ChildEnd { child, outcome, spent: self.ledger().spent_at_most() }))

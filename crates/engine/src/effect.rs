@@ -1,4 +1,4 @@
-//! Effects: what is done to the world on a run's behalf, and what comes back.
+//! Effects: what is done to the world on a run's behalf, and its results.
 
 use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -7,97 +7,89 @@ use crate::body::Body;
 use crate::budget::Budget;
 use crate::built_in::BuiltIn;
 
-/// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Effect {
-    /// Ask the model what to do next.
+    /// Ask the model for the next reply.
     CallModel {
-        /// How many messages of the conversation it is asked about: all there are, and no copy of them.
+        /// Length of the conversation that it gets: all messages so far. The messages themselves are not copied.
         messages: u64,
     },
-    /// Use a tool.
     CallTool {
-        /// Which, and how.
         call: ToolCall,
     },
-    /// Let time pass. Nobody executes it: the clock does.
+    /// Wait. No executor is involved: a tick after the deadline settles it.
     Wait {
-        /// The call that asked for it.
+        /// The call that requested it.
         call: ToolCall,
         until: Timestamp,
     },
-    /// Ask a person. Nobody executes it: their signal does.
+    /// Ask a human. No executor is involved: an answer settles it.
     AskHuman {
-        /// The call that asked for it.
+        /// The call that requested it.
         call: ToolCall,
         question: Body,
     },
-    /// Start a child run, and wait for its end. Nobody executes it: the commit that has its intent makes the child, and the
-    /// one that has the child's end tells of it.
+    /// Start a child run and wait for its end. No executor is involved: the commit of the intent creates the child,
+    /// and the commit of the child's end reports it.
     Delegate {
-        /// The call that asked for it.
+        /// The call that requested it.
         call: ToolCall,
-        /// The child. Its id follows from the step's key, so there is one of it.
+        /// The child's id. It is derived from the step's key, so the child is created only once.
         child: RunId,
-        /// Which of the agents; `None` is the same agent once more.
+        /// Name of the agent; `None` starts the same agent again.
         agent: Option<String>,
-        /// What it is asked to do.
         task: Body,
-        /// What it may spend, its own children included: all of it is set aside.
+        /// The child's budget, which covers its own children. All of it is reserved.
         budget: Budget,
     },
 }
 
-/// What a crash in the middle of an effect means.
+/// What happens after a crash in the middle of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// It changes nothing: do it again.
+    /// No side effects: redo it.
     Pure,
-    /// A model's answer: ask again, and pay again.
+    /// A model call: redo it, at additional cost.
     Model,
-    /// Whoever does it knows its key: doing it again with the same key is doing it once.
+    /// The executor deduplicates by idempotency key: redo it with the same key.
     Keyed,
-    /// Whoever does it can be asked whether it was done.
+    /// The executor can be asked whether the effect was done.
     Probeable,
-    /// Anything else: nobody can know, so a person decides.
+    /// Anything else: the outcome can't be determined, so a human decides.
     Once,
 }
 
-/// A model wants a tool to be used.
+/// A model's request to use a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The model's name for the call.
+    /// The model's id for the call.
     pub id: String,
     pub tool: String,
-    /// Its arguments, as JSON text.
+    /// Arguments, as JSON text.
     pub arguments: Body,
-    /// What they ask for, where they are too long for a record and the tool is one of the engine's own.
+    /// The parsed arguments, if the tool is built in and the text is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read: Option<Box<BuiltIn>>,
 }
 
-/// What a tool gave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// What it said.
     pub content: Body,
-    /// Whether that is a complaint: the model is told, and the run goes on.
+    /// Whether the tool reported an error. The model gets it, and the run continues.
     #[serde(default)]
     pub is_error: bool,
 }
 
-/// What a model said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelReply {
     pub text: Body,
-    /// What it wants done; nothing means that it is finished.
+    /// Requested tool calls; an empty list means that the agent is finished.
     #[serde(default)]
     pub calls: Vec<ToolCall>,
 }
 
-/// What an effect cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {

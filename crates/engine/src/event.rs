@@ -1,6 +1,6 @@
-//! Events: what has happened to a run. They are its journal; everything else follows from them.
+//! Events: what has happened to a run. They are its journal; all state follows from them.
 //!
-//! An event that is written once is read for ever: fields are added with a default, none is renamed, none changes its meaning.
+//! Events are readable forever: a new field has a default, no field is renamed, and none changes its meaning.
 //! `journals/` has a golden journal of every version, and a test that reads them.
 
 use saggar_domain::{RunId, Timestamp};
@@ -14,117 +14,111 @@ use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
 use crate::input::{Decision, Failure};
 use crate::rules::Rules;
 
-/// Something has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run exists.
     RunStarted {
         run: RunId,
-        /// What it is.
         agent: Box<AgentSpec>,
-        /// Who started it and waits for its end, where a run did.
+        /// The parent run, which waits for the end, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         child_of: Option<ChildOf>,
         at: Timestamp,
     },
-    /// The run goes on from another's past, as a new generation.
+    /// The run continues from another run's history, as a new generation.
     Forked {
         /// The new run.
         run: RunId,
         parent: RunId,
-        /// A generation that no other branch of this tree has: every key after it is new.
+        /// A generation that no other branch of this tree has, so that every later key is new.
         generation: u32,
-        /// Something said at the fork.
+        /// A message given with the fork.
         message: Option<Body>,
         /// Whether files were not restored with the conversation.
         is_logical_only: bool,
-        /// Whether the call that was open is done again, by a key of the fork's own. Before version 3 it was dropped.
+        /// Whether the open call is done again, with a key of the fork's own. Before version 3 it was dropped.
         #[serde(default, skip_serializing_if = "is_false")]
         does_again: bool,
         at: Timestamp,
     },
-    /// A worker holds it from here on.
+    /// A worker has taken the lease.
     Claimed {
-        /// Higher than any before.
+        /// Higher than every earlier epoch.
         epoch: u64,
-        /// How the worker decides, up to the next claim.
+        /// The rules by which it decides until the next claim.
         #[serde(default, skip_serializing_if = "Rules::is_first")]
         rules: Rules,
         at: Timestamp,
     },
-    /// An effect is about to be done. It is not begun before this is durable.
+    /// The intent of an effect. The effect starts only after this is durable.
     StepIntended {
-        /// Its number: 1, 2, 3 … within a run, whatever generation.
+        /// Number of the step within the run: 1, 2, 3 …, continued across generations.
         step: u64,
         attempt: u32,
         effect: Effect,
-        /// What a crash in the middle of it means.
+        /// What happens after a crash in the middle of it.
         class: Class,
-        /// What is set aside for it.
+        /// The budget reserved for it.
         reserved: Spending,
         at: Timestamp,
     },
-    /// An effect was done.
+    /// An effect has ended with a result.
     StepSettled {
         step: u64,
-        /// What came of it.
         result: Settled,
-        /// What it cost.
         #[serde(default)]
         usage: Usage,
-        /// A frozen state of the sandbox that belongs to this position, where there is one.
+        /// A snapshot of the sandbox at this position, if there is one.
         #[serde(default)]
         snapshot: Option<String>,
         at: Timestamp,
     },
-    /// An effect failed, and is tried again later.
+    /// An effect failed and will be retried.
     StepFailed {
         step: u64,
         attempt: u32,
         failure: Failure,
-        /// What it cost all the same.
+        /// The cost of the failed attempt.
         #[serde(default)]
         usage: Usage,
-        /// When the next try is.
         retry_at: Timestamp,
         at: Timestamp,
     },
-    /// An effect can't begin yet, because there is no room for what it needs. The same attempt begins later.
+    /// An effect can't start yet, because the capacity it needs is missing. The same attempt starts later.
     StepDelayed {
         step: u64,
-        /// What there is no room for.
+        /// The missing capacity.
         reason: String,
-        /// When it is tried again at the latest. Whoever takes the run before that tries at once.
+        /// The latest time of the next try. A worker that claims the run earlier tries at once.
         retry_at: Timestamp,
         at: Timestamp,
     },
-    /// Nobody knows whether an effect was done: a person decides.
+    /// It can't be determined whether an effect was done: a human decides.
     StepUnknown {
         step: u64,
-        /// Why nobody knows.
+        /// Why it can't be determined.
         reason: String,
         at: Timestamp,
     },
-    /// Whoever did an effect is being asked whether it was done.
+    /// The executor is being asked whether the effect was done.
     StepProbed {
         step: u64,
         at: Timestamp,
     },
-    /// An effect is to be done again, and the run is paused: it is when the run is resumed.
+    /// An effect must be redone but the run is paused: it is redone when the run is resumed.
     StepInterrupted {
         step: u64,
         at: Timestamp,
     },
-    /// A person decided about an effect that nobody knew of.
+    /// A human decided about an effect whose outcome was unknown.
     StepDecided {
         step: u64,
         decision: Decision,
         at: Timestamp,
     },
-    /// Somebody said something to the run.
+    /// A message to the run was received.
     SignalReceived {
-        /// Their name for it: the same id twice is once.
+        /// The sender's id, for deduplication.
         id: String,
         name: String,
         body: Body,
@@ -133,62 +127,65 @@ pub enum Event {
         question: Option<u64>,
         at: Timestamp,
     },
-    /// No new effect until it is resumed.
+    /// No new effect starts until the run is resumed.
     Paused {
         at: Timestamp,
     },
     Resumed {
         at: Timestamp,
     },
-    /// The effect under way is given up: what came or comes of it is no longer recorded.
+    /// The effect in progress is abandoned: its result is no longer recorded.
     StepAbandoned {
         step: u64,
         at: Timestamp,
     },
-    /// It is over.
     RunFinished {
         outcome: Outcome,
         at: Timestamp,
     },
 }
 
-/// What came of an effect.
+/// The result of an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Settled {
-    /// The model answered.
     Replied(ModelReply),
-    /// The tool answered, or complained.
+    /// The tool returned a result or an error.
     Returned(ToolResult),
-    /// It failed for the last time: the model is told why.
+    /// The last attempt failed: the model gets the reason.
     GaveUp(Failure),
-    /// The child run ended.
     Ended(ChildEnd),
 }
 
-/// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The agent said that it is finished.
+    /// The model replied without a tool call.
     Completed {
-        /// Its last words.
+        /// The last reply.
         answer: Body,
     },
-    /// Somebody asked for it.
+    /// Cancelled on request.
     Cancelled,
-    /// A budget was used up.
-    BudgetExceeded { budget: BudgetName },
-    /// The agent did the same thing over and over.
-    Loop { tool: String, times: u32 },
-    /// The model could not be had.
-    Failed { failure: Failure },
-    /// A person gave it up at a step that nobody knew of.
-    Abandoned { step: u64 },
+    BudgetExceeded {
+        budget: BudgetName,
+    },
+    /// The agent repeated the same call too often.
+    Loop {
+        tool: String,
+        times: u32,
+    },
+    /// The model was unavailable.
+    Failed {
+        failure: Failure,
+    },
+    /// A human abandoned the run at a step whose outcome was unknown.
+    Abandoned {
+        step: u64,
+    },
 }
 
 impl Event {
-    /// When it happened.
     pub fn at(&self) -> Timestamp {
         match self {
             Self::RunStarted { at, .. }
@@ -210,7 +207,7 @@ impl Event {
         }
     }
 
-    /// The step that it is about.
+    /// The step that the event concerns.
     pub fn step(&self) -> Option<u64> {
         match self {
             Self::StepIntended { step, .. }

@@ -1,4 +1,4 @@
-//! Inputs: what is asked of a run, or reported to it. Whatever is not the run's own doing comes in here.
+//! Inputs: requests and reports to a run. Everything from outside the run enters here.
 
 use saggar_domain::RunId;
 use serde::{Deserialize, Serialize};
@@ -9,61 +9,57 @@ use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{ModelReply, ToolResult, Usage};
 use crate::rules::Rules;
 
-/// Something is asked or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Start {
         run: RunId,
-        /// What it is.
         agent: Box<AgentSpec>,
-        /// Who starts it, where a run does.
+        /// The parent, if a run starts it.
         child_of: Option<ChildOf>,
     },
-    /// Go on from here as another run.
+    /// Continue from here as another run.
     Fork {
-        /// The new run.
         run: RunId,
-        /// The generation, which no other branch has.
+        /// A generation that no other branch has.
         generation: u32,
-        /// Something to say at the fork.
+        /// A message given with the fork.
         message: Option<Body>,
         /// Whether files are not restored with the conversation.
         is_logical_only: bool,
-        /// Whether the call that is open is done again.
+        /// Whether the open call is done again.
         does_again: bool,
     },
-    /// A worker holds it now. What the last one left unfinished is settled by its class.
+    /// A worker has taken the lease. A step that the previous worker left open is settled by its class.
     Claim {
-        /// Higher than any before.
+        /// Higher than every earlier epoch.
         epoch: u64,
-        /// How it decides from here on.
+        /// The rules by which it decides from now on.
         rules: Rules,
     },
-    /// What came of an attempt.
+    /// The report about an attempt.
     Reported {
-        /// The epoch of whoever did it.
+        /// The epoch of the worker that executed it.
         epoch: u64,
         step: u64,
         attempt: u32,
         report: Report,
-        /// A random number, for the wait before the next try.
+        /// A random number, used for the backoff.
         chance: u64,
     },
     /// Time has passed.
     Tick,
-    /// Somebody says something.
+    /// A message to the run.
     Signal(Signal),
-    /// No new effects, please.
+    /// Start no new effects.
     Pause,
     Resume,
-    /// Stop for good.
     Cancel,
-    /// What to do about an effect that nobody knows of.
+    /// A decision about an effect whose outcome is unknown.
     Decide {
         step: u64,
         decision: Decision,
     },
-    /// The child that it waits for has ended.
+    /// The child that the run is waiting for has ended.
     ChildEnded(ChildEnd),
 }
 
@@ -74,109 +70,99 @@ impl Input {
     }
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The model answered.
     Replied {
         reply: ModelReply,
-        /// What it cost.
         usage: Usage,
     },
-    /// The tool answered, or complained.
+    /// The tool returned a result or an error.
     Returned {
         result: ToolResult,
-        /// A frozen state of the sandbox after it.
+        /// A snapshot of the sandbox after the call.
         snapshot: Option<String>,
     },
-    /// It failed, and certainly did nothing.
+    /// It failed, and certainly had no effect.
     Failed {
         failure: Failure,
-        /// What it cost all the same.
+        /// The cost of the failed attempt.
         usage: Usage,
     },
-    /// It did not begin: there is no room for what it needs, and there will be. This is no attempt.
+    /// It did not start, because the capacity it needs is missing for now. This doesn't count as an attempt.
     Delayed {
-        /// What there is no room for.
+        /// The missing capacity.
         reason: String,
     },
-    /// Nobody can say whether it was done.
-    Unknown { reason: String },
-    /// Asked whether it was done: it never was.
+    /// It can't be determined whether the effect was done.
+    Unknown {
+        reason: String,
+    },
+    /// The probe says that the effect was never done.
     NeverDone,
 }
 
-/// Why an effect failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A word for programs.
+    /// A machine-readable code.
     pub code: String,
     pub message: String,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub is_passing: bool,
 }
 
-/// Something said to a run.
+/// A message to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// The sender's name for it: the same id twice is once.
+    /// The sender's id, for deduplication.
     pub id: String,
-    /// What kind; `answer` is for a question of the run's.
+    /// The kind of message; `answer` answers a question of the run.
     pub name: String,
     pub body: Body,
     /// The question that an answer is for: the number of the step that asks it.
     pub question: Option<u64>,
 }
 
-/// What a person decides about an effect that nobody knows of.
+/// What a human decides about an effect whose outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Do it again, knowing that it may be the second time.
+    /// Do it again, although it may have been done already.
     Retry,
-    /// It was done, and this came of it.
+    /// It was done, with this result.
     Done(Body),
-    /// Give the run up.
+    /// Abandon the run.
     Abandon,
 }
 
-/// Why an input changed nothing.
+/// Why an input was rejected. A rejected input changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// It comes from a worker that no longer holds the run.
+    /// The worker no longer holds the lease.
     #[error("epoch {given} is not the current one, which is {current}")]
     Stale { given: u64, current: u64 },
-    /// It is not what the run waits for; perhaps it came twice.
-    #[error("the run doesn't wait for that")]
+    /// The run isn't waiting for this; it may be a duplicate.
+    #[error("the run is not waiting for this")]
     NotAwaited,
-    /// An answer doesn't say which question it is for.
-    #[error("an answer names its question, which is the number of the step that asks it")]
+    /// The answer doesn't name its question.
+    #[error("an answer must name its question, which is the number of the step that asks it")]
     UnnamedQuestion,
-    /// The question isn't open.
     #[error("question {question} is not open")]
-    NotOpen {
-        /// The one that was answered.
-        question: u64,
-    },
-    /// The question has another answer.
+    NotOpen { question: u64 },
     #[error("question {question} already has another answer")]
     AlreadyAnswered { question: u64 },
-    /// A fork would have to do again what may be done once.
-    #[error("step {step} may have been done, and a person decides about it: a fork can't go on from there")]
-    Undecided {
-        /// Which step is open.
-        step: u64,
-    },
-    /// The run is over.
+    /// A fork would redo an effect that may be done only once.
+    #[error("the outcome of step {step} is unknown and needs a human's decision: a fork can't continue from there")]
+    Undecided { step: u64 },
     #[error("the run has finished")]
     Finished,
-    /// The run has not begun, or has already.
-    #[error("a run begins once, with its start")]
+    /// An input came before the run's start, or the run was started twice.
+    #[error("a run must be started, and only once")]
     NotStarted,
-    /// As many signals as a run keeps are waiting.
-    #[error("more than {0} signals wait for the run")]
+    /// The queue of unread signals is full.
+    #[error("more than {0} signals are waiting for the run")]
     TooManySignals(usize),
-    /// The agent can't be one.
-    #[error("the agent can't be run: {0}")]
+    /// The agent's definition is invalid.
+    #[error("the agent is invalid: {0}")]
     InvalidAgent(String),
 }

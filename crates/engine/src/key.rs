@@ -1,28 +1,26 @@
-//! Keys: the name by which whoever does an effect knows that it is the same one.
+//! Idempotency keys: they tell an executor that two requests are the same effect.
 //!
-//! A key is the run, its generation and the step; not the attempt. A fork has a new generation, so it repeats nobody's effects by mistake.
+//! A key consists of the run, its generation and the step, but not the attempt. A fork has a new generation, so it
+//! never repeats an effect of the original by mistake.
 
 use saggar_domain::RunId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The idempotency key of an effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EffectKey(String);
 
 impl EffectKey {
-    /// The key of a step.
     pub fn of(run: &RunId, generation: u32, step: u64) -> Self {
         Self(format!("{run}/{generation}/{step}"))
     }
 
-    /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// 128 bits that follow from the key, for things whose ids are chosen by whoever starts them.
+    /// 128 bits derived from the key, for ids that the creator chooses.
     pub fn bits(&self) -> [u8; 16] {
         let digest = Sha256::new_with_prefix("saggar.effect/v1\0").chain_update(&self.0).finalize();
         let mut bits = [0; 16];

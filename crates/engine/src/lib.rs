@@ -5,10 +5,11 @@
 //!                                                                                        │
 //!   effects ◀── pending(&self) ◀─────────────────────────────────────────────────────────┘
 //! ```
-//! `decide` is pure, `apply` can't fail, `pending` derives from state what must be happening now, `next_deadline` says when to
-//! wake. Recovery is the same code as progress: a run is its events, folded.
+//! `decide` is pure, `apply` can't fail, `pending` derives the current work from the state, and `next_deadline` says
+//! when to wake. Recovery uses the same code as progress: a run is the fold of its events.
 //!
-//! No IO, no clock, no randomness: ids, time and chance enter as inputs. The engine sees an epoch, not a lease.
+//! No IO, no clock, no randomness: ids, time and random numbers enter as inputs. The engine sees an epoch, not a
+//! lease.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -1,47 +1,45 @@
-//! Entries: events as they are stored, versioned from the first day.
+//! Entries: events in their stored, versioned form.
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 
-/// The version of [`Entry`] that is written. 2 knows child runs; 3 knows the rules of a claim, answers that name their question, steps that
-/// wait for a resume or for room, and forks that do an open call again.
+/// The version of [`Entry`] that is written. Version 2 added child runs. Version 3 added the rules of a claim,
+/// answers that name their question, steps that wait for a resume or for capacity, and forks that redo an open call.
 pub const ENTRY_VERSION: u32 = 3;
 
-/// One event with its place.
+/// An event with its position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The version of this record.
+    /// Version of this record.
     pub v: u32,
-    /// 1, 2, 3 … without a gap within a run.
+    /// 1, 2, 3 … without gaps within a run.
     pub seq: u64,
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What can't be an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
-    /// Not one, or damaged.
+    /// Not an entry, or damaged.
     #[error("an entry can't be read")]
     Unreadable(#[source] serde_json::Error),
-    /// From a newer version.
+    /// Written by a newer version.
     #[error("an entry of version {0} is newer than this program, which knows {ENTRY_VERSION}")]
     TooNew(u32),
 }
 
 impl Entry {
-    /// An entry of the version that is written.
     pub fn new(seq: u64, event: Event) -> Self {
         Self { v: ENTRY_VERSION, seq, event }
     }
 
-    /// As JSON, on one line.
+    /// One line of JSON.
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("every event is JSON")
     }
 
-    /// Reads it back. The version comes first: what is newer may look like anything.
+    /// Decodes an entry. The version is checked first, because a newer entry may have any shape.
     pub fn decode(text: &str) -> Result<Self, EntryError> {
         #[derive(Deserialize)]
         struct Version {

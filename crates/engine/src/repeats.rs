@@ -1,11 +1,11 @@
-//! The loop detector: the same call with the same arguments, again and again, is not progress.
+//! The loop detector: repeating the same call with the same arguments is not progress.
 
 use sha2::{Digest, Sha256};
 
 use crate::body::Body;
 use crate::effect::ToolCall;
 
-/// How often the last call was made in a row.
+/// How many times in a row the last call was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Repeats {
     last: Option<[u8; 32]>,
@@ -13,7 +13,7 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// How often it will have been made in a row if it is made now.
+    /// The count if `call` is made now.
     pub(crate) fn with(&self, call: &ToolCall) -> u32 {
         if self.last == Some(fingerprint(call)) { self.count.saturating_add(1) } else { 1 }
     }
@@ -32,7 +32,7 @@ impl Repeats {
     }
 }
 
-/// The tool and its arguments; the model's name for the call is another each time.
+/// Hashes the tool and its arguments. The model's id for the call differs each time and is left out.
 fn fingerprint(call: &ToolCall) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update((call.tool.len() as u64).to_le_bytes());

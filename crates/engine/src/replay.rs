@@ -1,7 +1,8 @@
-//! Replay: a run derived again from its journal, with no effect executed, and held against what was recorded.
+//! Replay: derives a run again from its journal, without executing effects, and compares the result with the record.
 //!
-//! Of every batch of events the first says what came from outside. That is put in again, and what the engine makes of it now must be
-//! what it made of it then. Where it isn't, behaviour has changed: of the engine, or because the journal was edited.
+//! The first event of each batch shows which input caused it. Replay feeds that input to the engine and compares the
+//! events with those recorded. A difference means that the engine's behaviour has changed, or that the journal was
+//! edited.
 
 use saggar_domain::Timestamp;
 
@@ -11,31 +12,31 @@ use crate::event::{Event, Outcome, Settled};
 use crate::input::{Input, Rejected, Report, Signal};
 use crate::run::{Attempt, Run};
 
-/// A run derived again.
+/// The result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// The run, as far as it agrees.
+    /// The run up to the first difference.
     pub run: Run,
-    /// How many events agreed.
+    /// Number of events that agreed.
     pub agreed: usize,
-    /// Where it first doesn't.
+    /// The first difference.
     pub divergence: Option<Divergence>,
 }
 
-/// Where what is decided now isn't what was recorded.
+/// A difference between a recorded event and the one derived now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// The position in the journal, from 0.
+    /// Position in the journal, from 0.
     pub at: usize,
-    /// What was recorded; `None` where the journal ends early.
+    /// `None` if the journal ends early.
     pub recorded: Option<Event>,
-    /// What would be decided now; `None` where nothing would.
+    /// `None` if nothing would be decided now.
     pub derived: Option<Event>,
-    /// Why nothing would.
+    /// Why nothing would be decided.
     pub rejected: Option<Rejected>,
 }
 
-/// Derives a run from its journal. A journal may end in the middle of a batch (a fork's past does): that is no divergence.
+/// Replays a journal. It may end in the middle of a batch, as a fork's history can; that is not a divergence.
 pub fn replay(events: &[Event]) -> Replayed {
     let mut run = Run::new();
     let mut at = 0;
@@ -50,7 +51,7 @@ pub fn replay(events: &[Event]) -> Replayed {
             Ok(derived) => (derived, None),
             Err(rejected) => (Vec::new(), Some(rejected)),
         };
-        // A fork cuts its past where it likes, also within a batch.
+        // A fork may cut its history anywhere, even within a batch.
         let end = forks.iter().copied().find(|fork| *fork > at).unwrap_or(events.len());
         let recorded = &events[at..end.min(at + derived.len().max(1))];
         let agreed = recorded.iter().zip(&derived).take_while(|(recorded, derived)| recorded == derived).count();
@@ -71,7 +72,7 @@ pub fn replay(events: &[Event]) -> Replayed {
     Replayed { run, agreed: at, divergence: None }
 }
 
-/// What came from outside, by the first event of its batch and the state it met.
+/// The input that caused a batch, derived from its first event and the state before it.
 fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
     let reported = |report: Report, chance: u64| {
         let open = run.open_step()?;
@@ -120,7 +121,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
         Event::StepInterrupted { .. } => reported(Report::NeverDone, 0),
         Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),
-        // Where a fork cut off how it ended, any end that gives up a step is as good.
+        // If a fork cut off the final event, any input that abandons a step fits.
         Event::StepAbandoned { .. } => Some(second.and_then(finish_input).unwrap_or(Input::Cancel)),
         Event::RunFinished { .. } => finish_input(first),
     }
@@ -134,7 +135,7 @@ fn finish_input(finished: &Event) -> Option<Input> {
     }
 }
 
-/// The random number that gave this wait.
+/// The random number that yields this backoff.
 fn chance_of(run: &Run, at: Timestamp, retry_at: Timestamp) -> Option<u64> {
     let open = run.open_step()?;
     let agent = run.agent()?;

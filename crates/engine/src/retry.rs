@@ -1,16 +1,15 @@
-//! Trying again: bounded, later each time, and never two at the same moment.
+//! Retries: bounded, with exponential backoff and jitter.
 
 use serde::{Deserialize, Serialize};
 
-/// How a failed effect is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryPolicy {
-    /// Attempts, the first included.
+    /// Maximum number of attempts, including the first.
     pub attempts_max: u32,
-    /// Milliseconds before the second.
+    /// Backoff before the second attempt, in milliseconds.
     pub first_ms: u64,
-    /// The most milliseconds before any.
+    /// Maximum backoff, in milliseconds.
     pub most_ms: u64,
 }
 
@@ -21,8 +20,9 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Milliseconds to wait after `attempt` has failed; `None` when it was the last. `chance` is a random number: the wait is
-    /// between half and all of what doubling gives, so that many that failed together don't come back together.
+    /// The backoff after `attempt` failed, in milliseconds; `None` if it was the last. `chance` is a random number
+    /// for the jitter: the result is between half of the exponential backoff and all of it, so that effects that
+    /// failed together are not retried together.
     pub fn wait_ms(&self, attempt: u32, chance: u64) -> Option<u64> {
         if attempt >= self.attempts_max {
             return None;

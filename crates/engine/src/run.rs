@@ -1,4 +1,4 @@
-//! One run: its state, and how events change it.
+//! The state of a run, and how events change it.
 //!
 //! ```text
 //!                    ┌──────────── StepFailed ◀── attempt failed, another is allowed
@@ -34,16 +34,16 @@ use crate::rules::Rules;
 pub use open::{Attempt, OpenStep};
 pub use pending::{Pending, Work};
 
-/// The name of a signal that answers a question.
+/// The name of signals that answer a question.
 pub const ANSWER: &str = "answer";
-/// Signals that a run keeps until it asks for them.
+/// Maximum number of unread signals.
 pub(crate) const SIGNALS_MAX: usize = 256;
-/// Answers that are remembered, so that the same one twice is harmless and another is told so.
+/// Number of past answers kept, so that a duplicate is harmless and a different answer is rejected.
 const ANSWERED_MAX: usize = 64;
-/// Ids of signals that are remembered, so that the same one twice is once.
+/// Number of signal ids kept for deduplication.
 const SIGNAL_IDS_MAX: usize = 1024;
 
-/// A run, folded from its events.
+/// The state of a run: the fold of its events.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     born: Option<Born>,
@@ -52,15 +52,15 @@ pub struct Run {
     conversation: Vec<Message>,
     conversation_bytes: u64,
     replies: u64,
-    // What the model asked for in its last reply and has not been done yet.
+    // Calls of the model's last reply that have not been made yet.
     calls: VecDeque<ToolCall>,
     open: Option<OpenStep>,
     last_step: u64,
     ledger: Ledger,
-    // The most that a call of the model has cost.
+    // The highest cost of a model call so far.
     dearest: u64,
     repeats: Repeats,
-    // Answers that named no question, which only the first rules give to the next one.
+    // Answers that named no question. Only the first rules use them, for the next question.
     answers: VecDeque<Body>,
     answered: VecDeque<(u64, Body)>,
     signal_ids: VecDeque<String>,
@@ -77,52 +77,53 @@ struct Born {
     started_at: Timestamp,
     is_logical_only: bool,
     child_of: Option<ChildOf>,
-    // How many runs are above it. A fork keeps it, and has nobody who waits for it.
+    // Number of runs above it. A fork keeps the number but has no parent waiting for it.
     depth: u32,
 }
 
-/// One message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What the agent is told before anything else.
+    /// The system prompt.
     System(Body),
-    /// What a person says.
     User(Body),
-    /// What the model said, and wanted done.
+    /// The model's reply with its tool calls.
     Assistant(ModelReply),
-    /// What a tool gave.
+    /// A tool's result.
     Tool {
-        /// The model's name for the call.
+        /// The model's id for the call.
         call: String,
         result: ToolResult,
     },
 }
 
-/// What a run does, in one word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// There is none yet.
+    /// Not started yet.
     Unborn,
-    /// Nobody has held it yet.
+    /// Started, but never claimed.
     Queued,
-    /// An effect is under way.
+    /// An effect is in progress.
     Running,
-    /// It waits for a time: a timer of its own, or the next try.
-    Waiting { until: Timestamp },
-    /// It waits for the end of a run that it started.
-    Delegating { child: RunId },
-    /// It waits for a person's answer.
+    /// Waiting for a time: a timer of its own, or the next retry.
+    Waiting {
+        until: Timestamp,
+    },
+    /// Waiting for the end of a child run.
+    Delegating {
+        child: RunId,
+    },
+    /// Waiting for a human's answer.
     Asking,
-    /// It waits for a person's decision about a step that nobody knows of.
-    Parked { step: u64 },
-    /// It was paused, and nothing is under way.
+    /// Waiting for a human's decision about a step whose outcome is unknown.
+    Parked {
+        step: u64,
+    },
+    /// Paused, with nothing in progress.
     Paused,
-    /// It is over.
     Finished,
 }
 
 impl Run {
-    /// A run of which nothing is known.
     pub fn new() -> Self {
         Self::default()
     }
@@ -135,17 +136,16 @@ impl Run {
         run
     }
 
-    /// Which run; `None` before its start.
+    /// `None` before its start.
     pub fn id(&self) -> Option<&RunId> {
         self.born.as_ref().map(|born| &born.id)
     }
 
-    /// What it is.
     pub fn agent(&self) -> Option<&AgentSpec> {
         self.born.as_ref().map(|born| &*born.agent)
     }
 
-    /// Which branch of its tree.
+    /// The branch of its tree.
     pub fn generation(&self) -> u32 {
         self.born.as_ref().map_or(0, |born| born.generation)
     }
@@ -155,68 +155,62 @@ impl Run {
         self.born.as_ref().is_some_and(|born| born.is_logical_only)
     }
 
-    /// How many runs are above it.
+    /// Number of runs above it.
     pub fn depth(&self) -> u32 {
         self.born.as_ref().map_or(0, |born| born.depth)
     }
 
-    /// Who started it and waits for its end.
+    /// The parent, which waits for its end.
     pub fn child_of(&self) -> Option<&ChildOf> {
         self.born.as_ref().and_then(|born| born.child_of.as_ref())
     }
 
-    /// The epoch of whoever holds it.
+    /// The epoch of the current lease.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Everything said so far.
     pub fn conversation(&self) -> &[Message] {
         &self.conversation
     }
 
-    /// How often the model has answered.
+    /// Number of model replies.
     pub fn replies(&self) -> u64 {
         self.replies
     }
 
-    /// The step that is open.
     pub fn open_step(&self) -> Option<&OpenStep> {
         self.open.as_ref()
     }
 
-    /// The open question, by the number of its step.
+    /// The number of the step that asks the open question.
     pub fn open_question(&self) -> Option<u64> {
         let open = self.open.as_ref()?;
         matches!((&open.phase, &open.effect), (Attempt::Doing, Effect::AskHuman { .. })).then_some(open.step)
     }
 
-    /// The number of the newest step.
     pub fn last_step(&self) -> u64 {
         self.last_step
     }
 
-    /// What it may spend and has spent.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The most that a call of the model has cost, in millionths.
+    /// The highest cost of a model call so far, in millionths.
     pub fn dearest(&self) -> u64 {
         self.dearest
     }
 
-    /// How it ended, once it has.
+    /// `None` while it isn't finished.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// Whether it was paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// What it does.
     pub fn status(&self) -> Status {
         if self.born.is_none() {
             return Status::Unborn;
@@ -239,8 +233,8 @@ impl Run {
         }
     }
 
-    /// Takes an event in. Any event that `decide` gave for this state, and any prefix of a journal, can be taken; nothing is checked
-    /// again here, so that what was once written can always be read.
+    /// Applies an event. Every event that `decide` returned for this state, and every prefix of a journal, can be
+    /// applied. Nothing is validated again here, so that stored journals always stay readable.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
@@ -266,7 +260,7 @@ impl Run {
             Event::Claimed { epoch, rules, .. } => {
                 self.epoch = *epoch;
                 self.rules = *rules;
-                // Whoever held the run and was doing this is gone.
+                // The worker that was doing this has lost its lease.
                 if let Some(open) = self.open.as_mut().filter(|open| open.is_being_done()) {
                     open.deaths = open.deaths.saturating_add(1);
                 }
@@ -291,12 +285,12 @@ impl Run {
             Event::StepUnknown { reason, .. } => self.set_phase(Attempt::Unknown { reason: reason.clone() }),
             Event::StepProbed { .. } => self.set_phase(Attempt::Probing),
             Event::StepInterrupted { .. } => self.set_phase(Attempt::Interrupted),
-            // What was decided is in the event after it.
+            // The next event has the decision.
             Event::StepDecided { .. } => {}
             Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
             Event::Paused { .. } => self.is_paused = true,
             Event::Resumed { .. } => self.is_paused = false,
-            // What was set aside for it stays so: whoever started this run has to count with it.
+            // The reservation stays, because the parent has to account for it.
             Event::StepAbandoned { .. } => self.drop_open(),
             Event::RunFinished { outcome, .. } => {
                 self.open = None;
@@ -333,10 +327,11 @@ impl Run {
             }
         }
         let same = self.open.as_ref().filter(|open| open.step == step);
-        // A step keeps its place in the queue for room through all of its attempts: one that failed, or whose worker died, did not have its turn.
+        // A step keeps its place in the capacity queue through all of its attempts: one that failed, or whose worker died, has not
+        // used its turn.
         let delayed_since = same.and_then(|open| open.delayed_since);
         let deaths = same.map_or(0, |open| open.deaths);
-        // An attempt that waited for room begins for the first time now.
+        // An attempt that was waiting for capacity starts only now.
         let is_retry = attempt > 1 && same.is_none_or(|open| open.attempt != attempt);
         self.ledger.settle(Spending { retries: u64::from(is_retry), ..Spending::default() });
         self.ledger.reserve(reserved);
@@ -344,7 +339,7 @@ impl Run {
         self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths, delayed_since });
     }
 
-    /// Nobody waits for the open step any more. A child is of the run that started it: whoever goes on from this past starts its own.
+    /// Drops the open step. A child belongs to the run that started it, so a fork starts its own.
     fn drop_open(&mut self) {
         match &self.open {
             Some(OpenStep { effect: Effect::Delegate { .. }, .. }) => self.put_back_open(),
@@ -352,7 +347,7 @@ impl Run {
         }
     }
 
-    /// The call of the open step is the next one again.
+    /// Makes the call of the open step the next one again.
     fn put_back_open(&mut self) {
         let open = self.open.take();
         if let Some(call) = open.as_ref().and_then(|open| open.effect.call()) {
@@ -381,13 +376,13 @@ impl Run {
             (Settled::Ended(end), Some(call)) => {
                 self.say(Message::Tool { call: call.id.clone(), result: end.result() });
             }
-            // A model that gave up ends the run, in the event after this.
+            // If a model call gave up, the next event ends the run.
             (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
         }
         if matches!(open.effect, Effect::AskHuman { .. })
             && let Settled::Returned(result) = result
         {
-            // An answer that waited for its question has been given.
+            // An answer that was kept for its question has been used.
             if self.answers.front() == Some(&result.content) {
                 self.answers.pop_front();
             }
@@ -407,7 +402,7 @@ impl Run {
         self.signal_ids.push_back(id.to_owned());
         self.known_signals.insert(id.to_owned());
         match (name, question) {
-            // What it settles is in the event after it.
+            // The next event is the step that it settles.
             (ANSWER, Some(_)) => {}
             (ANSWER, None) => self.answers.push_back(body.clone()),
             _ => self.say(Message::User(body.clone())),
@@ -443,7 +438,7 @@ impl Message {
 }
 
 impl Effect {
-    /// The call of a tool that it comes from.
+    /// The tool call that the step comes from.
     pub fn call(&self) -> Option<&ToolCall> {
         match self {
             Self::CallModel { .. } => None,
@@ -454,7 +449,7 @@ impl Effect {
         }
     }
 
-    /// What it has cost, with everything below it.
+    /// Its cost, including child runs.
     fn cost(&self, result: &Settled, usage: Usage) -> Spending {
         let own = Spending {
             steps: 1,

@@ -1,4 +1,5 @@
-//! What is not done twice, not without being asked, and not beyond what was set aside: pauses, deaths of workers, forks and money.
+//! Effects are not repeated, not done unasked, and not done beyond their reservation: pauses, worker deaths, forks
+//! and money.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod support;
@@ -21,7 +22,7 @@ fn failed(micros: u64) -> Report {
     Report::Failed { failure, usage: Usage { tokens: 0, micros } }
 }
 
-/// A run with a call of a tool under way.
+/// A run with a tool call in progress.
 fn under_way(tool: &str) -> Driven {
     let mut driven = Driven::start(agent());
     driven.reply(&[(tool, "{}"), ("pure", "{\"next\":1}")]);
@@ -75,7 +76,7 @@ fn attempts_that_ended_with_their_worker_are_no_failures() {
     for _ in 0..5 {
         assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_intended"]);
     }
-    // Three attempts are allowed: all three are there for failures.
+    // All three allowed attempts are still available for failures.
     for _ in 0..2 {
         assert_eq!(names(&driven.report(failed(0)).unwrap()), ["step_failed"]);
         driven.pass(Duration::from_secs(60));
@@ -160,7 +161,7 @@ fn with_money(micros: u64, reply_micros_max: Option<u64>) -> Driven {
     Driven::start(spec)
 }
 
-/// The model answers at this price until the run ends: what was spent.
+/// The model replies at this price until the run ends. Returns the amount spent.
 fn spend(driven: &mut Driven, price: u64) -> u64 {
     for turn in 0..50 {
         let arguments = format!("{{\"n\":{turn}}}");

@@ -1,4 +1,4 @@
-//! Runs that start runs: what they hand over, what they get back, and what a limit means for all of them together.
+//! Child runs: what a parent passes to them, what it gets back, and how limits cover the whole tree.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod support;
@@ -15,7 +15,7 @@ use support::{Driven, agent};
 const DELEGATE: (&str, &str) = ("delegate", "{\"task\":\"look\",\"agent\":\"helper\"}");
 const AGAIN: (&str, &str) = ("delegate", "{\"task\":\"look again\"}");
 
-/// An agent with one that it may start, which has a tool that it has not itself.
+/// An agent that may start a helper; the helper has a tool that the agent itself lacks.
 fn parent(budget: Budget, helper: Budget) -> AgentSpec {
     let mut sub = AgentSpec { name: "helper".to_owned(), budget: helper, ..agent() };
     sub.tools.insert("secret".to_owned(), sub.tools["pure"].clone());
@@ -28,7 +28,7 @@ fn newborn(driven: &Driven) -> NewChild {
     driven.run.child_of_event(driven.journal.last().unwrap()).expect("it started one")
 }
 
-/// The child, driven as its parent is.
+/// Drives the child in the same way as its parent.
 fn begin(child: NewChild, now: saggar_domain::Timestamp) -> Driven {
     let mut driven = Driven { run: Run::new(), journal: Vec::new(), now };
     driven.input(child.start()).unwrap();
@@ -36,7 +36,7 @@ fn begin(child: NewChild, now: saggar_domain::Timestamp) -> Driven {
     driven
 }
 
-/// The child's end comes to its parent.
+/// Reports the child's end to its parent.
 fn tell(parent: &mut Driven, child: &Driven) -> Result<Vec<Event>, Rejected> {
     let (of, end) = child.run.end_for_parent().expect("it has ended");
     assert_eq!((Some(&of.run), of.depth), (parent.run.id(), parent.run.depth() + 1));
@@ -121,7 +121,7 @@ fn a_childs_budget_is_set_aside_and_settled_by_what_it_spent() {
 
 #[test]
 fn a_limit_holds_for_the_whole_tree_and_trips_by_name() {
-    // Each child would like to go on for ever, and so would its parent.
+    // Each child would run forever, and so would its parent.
     for limits in [
         Budget { tokens: Some(700), ..Budget::default() },
         Budget { steps: Some(17), ..Budget::default() },
@@ -161,7 +161,7 @@ fn a_limit_holds_for_the_whole_tree_and_trips_by_name() {
         };
         assert_eq!(*budget, name);
         assert_eq!(driven.run.ledger().spent(), total, "nothing is forgotten, and nothing counted twice");
-        // Money is not set aside beforehand: so it is one call that it may be overshot by.
+        // Money is not reserved beforehand, so one call may exceed the limit.
         let over = |limit: Option<u64>, spent: u64, most: u64| limit.is_none_or(|limit| spent <= limit + most);
         assert!(over(limits.tokens, total.tokens, 0) && over(limits.steps, total.steps, 0), "{total:?}");
         assert!(over(limits.tool_calls, total.tool_calls, 0) && over(limits.children, total.children, 0), "{total:?}");
@@ -259,7 +259,7 @@ fn a_fork_starts_its_own_child_where_one_was_under_way_and_reads_what_was_record
     assert_eq!((after.run.child(), after.run.conversation().len()), (None, 3), "what was recorded is read");
     assert_eq!(after.run.ledger().spent().children, 1);
     assert_eq!(newborn(&fork(cancelled)).agent.task, Body::text("look again"), "what was given up is done");
-    // A fork of a child is nobody's child.
+    // A fork of a child has no parent.
     let mut branch = fork(child.journal[..child.journal.len() - 1].to_vec());
     assert_eq!((branch.run.child_of(), branch.run.depth()), (None, 1));
     branch.reply(&[]);

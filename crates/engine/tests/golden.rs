@@ -1,14 +1,14 @@
-//! Golden journals: what was once written is read for ever. A file here is never changed; a new version adds one.
+//! Golden journals: everything ever written stays readable. A file here is never changed; a new version adds one.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use std::collections::BTreeSet;
 
 use saggar_engine::{Entry, Event, Outcome, Run, Spending, replay};
 
-/// Every kind of event there was in version 1, with every field filled that it had.
+/// Every kind of event of version 1, with every field filled.
 const V1: &str = include_str!("../journals/v1.jsonl");
 
-/// The names that all have.
+/// The event names that all journals have.
 const NAMES: [&str; 14] = [
     "claimed",
     "forked",
@@ -26,21 +26,22 @@ const NAMES: [&str; 14] = [
     "step_unknown",
 ];
 
-/// The same, and everything about child runs, which came with version 2.
+/// The same, plus child runs, which version 2 added.
 const V2: &str = include_str!("../journals/v2.jsonl");
 
-/// The same, with what came with version 3: the rules of claims, answers that name their question, steps that wait for a resume, arguments that
-/// were read before they became a blob, and forks that do an open call again.
+/// The same, plus the additions of version 3: the rules of claims, answers that name their question, steps that wait
+/// for a resume, arguments parsed before they became a blob, and forks that redo an open call.
 const V3: &str = include_str!("../journals/v3.jsonl");
 
-/// A step that waits for room, which came with version 3, too: what the others have is not in it again.
+/// A step that waits for capacity, also added by version 3. It doesn't repeat the events of the other journals.
 const V3_ROOM: &str = include_str!("../journals/v3_room.jsonl");
 
-/// The names of that journal.
+/// The event names of that journal.
 const V3_ROOM_NAMES: [&str; 7] =
     ["claimed", "paused", "resumed", "run_started", "step_delayed", "step_intended", "step_settled"];
 
-/// The events of a journal that is written today as it was written then, and that decides what it decided.
+/// Checks that today's version writes the events of a journal in the same form and decides the same, and returns
+/// them.
 fn check(journal: &str, version: u32, expected: &[&str]) -> (Vec<Event>, Run) {
     let entries: Vec<Entry> = journal.lines().map(|line| Entry::decode(line).unwrap()).collect();
     for (number, (entry, line)) in (1..).zip(entries.iter().zip(journal.lines())) {

@@ -1,4 +1,4 @@
-//! Runs, by what is put into them and what they then do.
+//! Runs, tested by their inputs and the resulting events.
 
 mod support;
 
@@ -390,7 +390,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                     Input::Reported { epoch, step, attempt, report, chance: chance(u64::MAX) }
                 }
             };
-            // A rejected input changes nothing, which the replay at the end shows.
+            // A rejected input changes nothing, which the replay at the end verifies.
             let _ = driven.input(input);
         }
         driven.check();
@@ -416,7 +416,7 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     assert_eq!(names(&driven.report(delayed()).unwrap()), ["step_delayed"]);
     assert!(matches!(driven.run.status(), Status::Waiting { .. }));
     assert_eq!(driven.run.pending(), None);
-    // It is tried again by itself, by whoever takes it, and when it is resumed; paused, it is not.
+    // It is retried by time, by a claim and by a resume, but not while paused.
     assert_eq!(names(&driven.pass(Duration::from_secs(30))), ["step_intended"]);
     driven.report(delayed()).unwrap();
     assert_eq!(

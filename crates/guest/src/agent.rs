@@ -1,9 +1,10 @@
-//! The agent: PID 1 of a sandbox, starting programs for the host and reporting on them.
+//! The agent: PID 1 of a sandbox, which starts programs for the host and reports on them.
 //!
-//! It is one thread around one `poll`. It trusts the host's frames as far as their rules go, and nothing inside the
-//! sandbox. Of the sandbox's files it opens only `/dev/null`, `/dev/ptmx` and `/proc`, and checks that they are those; it asks how
-//! full some filesystems are; everything else is done in a new process, a program or a worker, once that is the user who may. Rather
-//! than carry on in doubt it gives up the whole sandbox by exiting: the kernel then kills every process in the pid namespace.
+//! It is one thread around one `poll`. It accepts the host's frames within their rules, and trusts nothing inside the
+//! sandbox. Of the sandbox's files it opens only `/dev/null`, `/dev/ptmx` and `/proc`, and checks that these are
+//! genuine; it also queries how full some filesystems are. Everything else is done in a new process, a program or a
+//! worker, once that process has become the requested user. In doubt the agent gives up the whole sandbox by exiting:
+//! the kernel then kills every process in the pid namespace.
 //!
 //! ```text
 //!                      frames                       ┌─ stdin ──▶ program ◀─ keeper of its tree
@@ -13,7 +14,8 @@
 //!    └───── a stream each ─────▶ worker: files, port
 //! ```
 //!
-//! INVARIANT: memory is bounded. Outputs are read only while the channel has room, stdin has a window, execs and workers have a number.
+//! INVARIANT: memory is bounded. Outputs are read only while the channel has room, stdin has a window, and the numbers
+//! of execs and workers are limited.
 
 mod channel;
 mod child;
@@ -40,7 +42,7 @@ use core::ffi::c_int;
 
 use event_loop::Agent;
 
-/// Runs until there is no more reason to.
+/// Runs until there is a reason to exit.
 pub(crate) fn run() -> Leave {
     match Agent::start().map(Agent::serve) {
         Ok(leave) | Err(leave) => leave,
@@ -50,13 +52,13 @@ pub(crate) fn run() -> Leave {
 /// Why the agent, and with it the sandbox, ends.
 #[derive(Clone, Copy)]
 pub(crate) enum Leave {
-    /// The one-shot exec is over and everything about it has been told.
+    /// The one-shot exec has ended and everything about it has been reported.
     Done,
     /// The host closed the channel.
     HostGone,
-    /// The host broke the protocol's rules.
+    /// The host broke the protocol.
     Protocol,
-    /// What the agent itself needs is not there.
+    /// Something that the agent itself needs is missing.
     Broken,
 }
 

@@ -1,12 +1,12 @@
-//! What stands in for the standard library in the shipped agent: an allocator and an end for what cannot happen.
+//! Replaces the standard library in the shipped agent: an allocator, and a panic handler.
 //!
-//! Every start of a sandbox copies the agent, so it carries no printing, no backtraces and no runtime of its own. Only
-//! where panics abort can it do without; profiles that unwind (those of the tests) link the standard library and not this.
+//! Every start of a sandbox copies the agent, so it contains no formatting, no backtraces and no runtime. This works
+//! only if panics abort; profiles that unwind (those of the tests) link the standard library instead.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 
-// The standard library would have asked for it.
+// The standard library would have linked it.
 #[cfg_attr(target_env = "musl", link(name = "c", kind = "static", modifiers = "-bundle"))]
 #[cfg_attr(not(target_env = "musl"), link(name = "c"))]
 unsafe extern "C" {}
@@ -14,7 +14,7 @@ unsafe extern "C" {}
 /// The exit status of an agent with a bug.
 const EXIT_PANIC: i32 = 13;
 
-/// What `malloc` promises on 64-bit Linux.
+/// The alignment that `malloc` guarantees on 64-bit Linux.
 const MALLOC_ALIGN: usize = 16;
 
 struct Malloc;
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Malloc {
     }
 }
 
-/// Ends the agent at once, and with it the sandbox. (`abort` would not do: PID 1 is deaf to signals it sends itself.)
+/// Ends the agent at once, and with it the sandbox. (`abort` would not work: PID 1 ignores signals it sends itself.)
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
     // SAFETY: _exit has no precondition and does not return.

@@ -1,7 +1,7 @@
-//! What the host and the agent inside a sandbox say to each other.
+//! The protocol between the host and the agent inside a sandbox.
 //!
-//! The library holds the frames and nothing else: no IO, no clock, no standard library, so that both sides link the same
-//! code and neither drags in the other. The agent is the binary of the same name (`src/main.rs`, `src/agent/`).
+//! The library contains only the frames: no IO, no clock, no standard library, so that both sides link the same code
+//! and neither pulls in the other. The agent is the binary of the same name (`src/main.rs`, `src/agent/`).
 
 #![no_std]
 #![forbid(unsafe_code)]

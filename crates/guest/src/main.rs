@@ -10,7 +10,7 @@ mod agent;
 #[cfg(panic = "abort")]
 mod freestanding;
 
-/// What the C library calls. Arguments and environment are ignored: everything the agent is to do comes in frames.
+/// Called by the C library. Arguments and environment are ignored: everything the agent does is requested in frames.
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
 pub extern "C" fn main() -> core::ffi::c_int {

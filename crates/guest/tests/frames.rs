@@ -1,4 +1,4 @@
-//! Frames: whatever is written is read back, and whatever else arrives is refused without harm.
+//! Frames: everything that is written is read back, and everything else is refused without harm.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
@@ -10,7 +10,7 @@ use saggar_guest::{
     TerminalSize, ToGuest,
 };
 
-/// How many streams of garbage are tried.
+/// Number of random streams that are tried.
 const GARBAGE_STREAMS: u64 = 20_000;
 
 fn request() -> ExecRequest {
@@ -169,7 +169,7 @@ fn every_from_guest() -> Vec<FromGuest> {
     frames
 }
 
-/// Feeds `bytes` in pieces of `piece` and returns the frames, or the refusal.
+/// Feeds `bytes` in pieces of `piece` and returns the frames, or the error.
 fn decode<M: Message>(bytes: &[u8], piece: usize) -> Result<Vec<M>, FrameError> {
     let mut decoder = Decoder::<M>::new();
     let mut frames = Vec::new();
@@ -383,7 +383,7 @@ fn a_reply_never_names_what_is_outside() {
         assert_eq!(reply.encode(&mut Vec::new()), Err(FrameError::Invalid("path")), "{path:?}");
         let event = FileReply::Event { kind: FileEventKind::Created, path: path.to_vec(), is_directory: false };
         assert_eq!(event.encode(&mut Vec::new()), Err(FrameError::Invalid("path")), "{path:?}");
-        // Nor when somebody else wrote it.
+        // Nor if another program wrote it.
         let mut payload = (path.len() as u32).to_le_bytes().to_vec();
         payload.extend_from_slice(path);
         payload.extend_from_slice(&[0; 4]);
@@ -450,7 +450,7 @@ fn an_exec_may_be_larger_than_other_frames() {
     assert_eq!(decode::<ToGuest>(&bytes, 4096), Ok(vec![frame]));
 }
 
-/// Such a request can be neither written nor, were it written by someone else, read.
+/// Such a request can be neither written nor, if another program wrote it, read.
 fn check_refused(name: &str, request: ExecRequest, expected: FrameError) {
     assert_eq!(request.check(), Err(expected), "{name}");
     let mut out = Vec::new();
@@ -521,7 +521,7 @@ fn a_field_with_a_value_it_must_not_have_is_refused_when_read() {
         (0x05, with(&[9, 3]), FrameError::Invalid("scope")),
         (0x06, with(&[0]), FrameError::Invalid("stream")),
         (0x06, with(&[3]), FrameError::Invalid("stream")),
-        // An argument count that no bytes follow must not be believed.
+        // An argument count without arguments must not be believed.
         (
             0x01,
             with(&u32::MAX.to_le_bytes()),
@@ -543,7 +543,7 @@ fn a_field_with_a_value_it_must_not_have_is_refused_when_read() {
     }
 }
 
-/// A generator good enough for garbage (xorshift).
+/// A generator good enough for random input (xorshift).
 struct Seeded(u64);
 
 impl Seeded {
@@ -574,7 +574,7 @@ fn garbage_never_panics_and_means_the_same_in_any_pieces() {
     templates.extend(requests.chain(replies).filter(|bytes| bytes.len() < 1000));
     for seed in 1..=GARBAGE_STREAMS {
         let mut random = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        // A few good frames, then some bytes of them changed: most garbage from nowhere would not get past the kind.
+        // A few valid frames with some bytes changed: most purely random input would not get past the kind.
         let mut bytes: Vec<u8> =
             (0..1 + random.below(3)).flat_map(|_| templates[random.below(templates.len())].clone()).collect();
         for _ in 0..random.below(4) {
@@ -586,7 +586,7 @@ fn garbage_never_panics_and_means_the_same_in_any_pieces() {
         assert_eq!(decode::<FromGuest>(&bytes, piece), decode::<FromGuest>(&bytes, usize::MAX), "seed {seed}");
         assert_eq!(decode::<FileRequest>(&bytes, piece), decode::<FileRequest>(&bytes, usize::MAX), "seed {seed}");
         assert_eq!(decode::<FileReply>(&bytes, piece), decode::<FileReply>(&bytes, usize::MAX), "seed {seed}");
-        // What was read can be written again, and then it reads the same.
+        // What was read can be written again, and then reads the same.
         for frame in decode::<ToGuest>(&bytes, piece).unwrap_or_default() {
             assert_eq!(
                 decode::<ToGuest>(&encoded(std::slice::from_ref(&frame)), usize::MAX),

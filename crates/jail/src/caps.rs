@@ -1,4 +1,4 @@
-//! Capabilities: what in-sandbox root keeps, inside its user namespace and nowhere else.
+//! Capabilities that root of a sandbox keeps, valid only inside its user namespace.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -7,7 +7,7 @@ use rustix::thread::{
 
 use crate::identity::Identity;
 
-/// What `--user root` has: enough to install packages and build, nothing that reaches the kernel's own objects.
+/// Capabilities of `--user root`: enough to install packages and build, without access to the kernel's own objects.
 pub const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -16,12 +16,12 @@ pub const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Highest capability number the kernel could know; asking for one it doesn't ends the loop.
+/// Highest possible capability number; the loop ends at the first one the kernel doesn't know.
 const LAST_POSSIBLE: u32 = 63;
 
-/// What the agent has: as root of the namespace [`ROOT_CAPABILITIES`], and SETPCAP to take even those from the programs it starts.
-/// Where there is only one id, there is no other to change to, and SETUID and SETGID would promise what can't be. As anyone else
-/// nothing, and nothing to take either.
+/// The agent's capabilities. As root of the namespace it has [`ROOT_CAPABILITIES`], and SETPCAP to take even those from
+/// the programs it starts. With a single id there is no other id to change to, so SETUID and SETGID are left out. As
+/// any other user it has none.
 fn agents(identity: Identity) -> CapabilitySet {
     let all = ROOT_CAPABILITIES.union(CapabilitySet::SETPCAP);
     match identity {
@@ -31,7 +31,8 @@ fn agents(identity: Identity) -> CapabilitySet {
     }
 }
 
-/// Takes from the bounding set what the agent will not have: no program inside can gain it, whatever it executes.
+/// Drops everything that the agent won't have from the bounding set, so that no program inside can gain it by executing
+/// another.
 pub(crate) fn bound_to_agent(identity: Identity) -> Result<(), Errno> {
     let kept = agents(identity);
     for number in 0..=LAST_POSSIBLE {
@@ -49,7 +50,8 @@ pub(crate) fn bound_to_agent(identity: Identity) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Drops the rights that setting up needed, keeping the agent's. Permitted, effective and inheritable all shrink.
+/// Drops the capabilities that set-up needed and keeps the agent's. Permitted, effective and inheritable sets all
+/// shrink.
 pub(crate) fn shrink_to_agent(identity: Identity) -> Result<(), Errno> {
     let kept = agents(identity);
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })

@@ -1,8 +1,9 @@
-//! The child's half of [`crate::spawn`]: from a fresh process in new namespaces to the agent as PID 1.
+//! The child's half of [`crate::spawn`]: from a new process in new namespaces to the agent as PID 1.
 //!
-//! Order matters. The maps come first, because nothing is owned by anyone before; then the root; then the cgroups, so that
-//! everything the agent starts is counted; then Landlock, which forbids mounting; then capabilities and seccomp, which forbid
-//! the rest. The network namespace, the cgroups and the agent's image are made by others while the root is made here.
+//! The order matters. The id maps come first, because before them nothing has an owner. Then come the root, and the
+//! cgroups, so that everything the agent starts is counted; then Landlock, which forbids mounting; then capabilities
+//! and seccomp, which forbid the rest. Meanwhile other processes create the network namespace, the cgroups and the
+//! agent's image.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +21,7 @@ use crate::rule::Rule;
 use crate::spawn::{Failure, LAYER, READY, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
-/// Never returns: ends as the agent, or reports and exits.
+/// Never returns: becomes the agent, or reports a failure and exits.
 pub(crate) fn run(plan: &Plan, report: OwnedFd) -> ! {
     let filter = match set_up(plan, &report) {
         Ok(filter) => filter,
@@ -33,7 +34,7 @@ pub(crate) fn run(plan: &Plan, report: OwnedFd) -> ! {
 }
 
 fn tell(report: BorrowedFd<'_>, failure: &Failure) -> ! {
-    // If the parent is gone there is no one to tell, and the exit is all that matters.
+    // If the parent is gone, the report can't be delivered, and only the exit matters.
     let _ = rustix::net::send(report, &failure.to_bytes(), rustix::net::SendFlags::NOSIGNAL);
     sys::exit_now(125)
 }
@@ -42,7 +43,7 @@ fn at(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, index: 0, errno }
 }
 
-/// Everything that needs rights over the new namespaces. At the end only the agent's descriptors are open.
+/// Everything that needs privileges over the new namespaces. Afterwards only the agent's descriptors are open.
 fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     wait_for_maps(report).map_err(at(Step::Maps))?;
     take_identity(plan.identity).map_err(at(Step::Identity))?;
@@ -58,7 +59,7 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     if Rule::SessionKeyring.is_on() {
         sys::new_session_keyring().map_err(at(Step::Keyring))?;
     }
-    // Files and directories of ours get the permissions the plan names, not those an operator's umask leaves of them.
+    // Our files and directories get the permissions in the plan, without the operator's umask.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Some(layer) = enter_root(plan)? {
         hand_over(report.as_fd(), layer.as_fd(), LAYER).map_err(at(Step::Supplies))?;
@@ -92,7 +93,7 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
     Ok(delivery.filter)
 }
 
-/// The place for it is in the root already, which is ours by now.
+/// The mount point already exists in the new root.
 fn show(view: View, mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let place = format!("/{}", view.path());
     move_mount(mount, "", rustix::fs::CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
@@ -107,15 +108,16 @@ fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
     Ok(root.into_layer())
 }
 
-/// Gives up the rights, installs the filter, and becomes the agent. Returns only what went wrong.
+/// Drops privileges, installs the filter, and becomes the agent. Returns only on failure.
 fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> Failure {
     let closed = || -> Result<(), Failure> {
         let install =
             || filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
-        // Without no_new_privs the kernel asks for a capability that is about to go.
+        // Without no_new_privs the kernel requires a capability that is about to be dropped.
         let early = if Rule::NoNewPrivileges.is_on() { None } else { Some(install()?) };
         caps::shrink_to_agent(plan.identity).map_err(at(Step::Capabilities))?;
-        // Again: changes of credentials clear it. If the parent died in between, its end of the channel is closed and the agent ends itself.
+        // Again, because changes of credentials clear it. If the parent died in between, its end of the channel is
+        // closed and the agent exits.
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
         let listener = early.map_or_else(install, Ok)?;
         hand_over(report, listener.as_fd(), READY).map_err(at(Step::Seccomp))
@@ -135,7 +137,7 @@ fn wait_for_maps(report: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// From the host's root, which is nobody in here, to root of the range. A single id needs no change.
+/// Switches from the host's root, which has no id in here, to root of the range. A single id needs no change.
 fn take_identity(identity: Identity) -> Result<(), Errno> {
     match identity {
         Identity::Range { .. } => {
@@ -148,8 +150,8 @@ fn take_identity(identity: Identity) -> Result<(), Errno> {
     }
 }
 
-/// Sends a descriptor to the parent. Two ever leave: the layer of a scratch workspace and the filter's listener, both over a socket
-/// that closes when the agent starts.
+/// Sends a descriptor to the parent. Only two are ever sent: the layer of a scratch workspace and the filter's
+/// listener, both over a socket that closes when the agent starts.
 fn hand_over(report: BorrowedFd<'_>, descriptor: BorrowedFd<'_>, what: u8) -> Result<(), Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);

@@ -1,5 +1,5 @@
-//! Landlock, under the mounts: even a mount that should be read-only and isn't can't be written, and no abstract socket or
-//! signal reaches out of the sandbox.
+//! Landlock, in addition to the mounts: even if a mount that should be read-only isn't, it can't be written, and no
+//! abstract socket or signal reaches out of the sandbox.
 
 use std::os::fd::AsFd;
 
@@ -12,10 +12,11 @@ use rustix::io::Errno;
 use crate::plan::Fence;
 use crate::rule::Rule;
 
-/// The newest version of Landlock whose rights are named here; older kernels enforce what they know, and `doctor` says which that is.
+/// The newest Landlock ABI whose rights are named here. Older kernels enforce what they support, and `doctor` reports
+/// that.
 const NEWEST: ABI = ABI::V6;
 
-/// Puts the calling process, and all it will start, behind the fence.
+/// Restricts the calling process and everything it will start.
 pub(crate) fn close(fence: &Fence) -> Result<(), Errno> {
     if !Rule::LandlockFiles.is_on() && !Rule::LandlockScopes.is_on() {
         return Ok(());
@@ -23,7 +24,7 @@ pub(crate) fn close(fence: &Fence) -> Result<(), Errno> {
     let outcome = build(fence).map_err(|_| Errno::OPNOTSUPP)?;
     match outcome {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
-        // Where a kernel has no scopes, nothing is left of a fence whose files are switched off.
+        // On a kernel without scopes, switching off the file rules leaves nothing to enforce.
         RulesetStatus::NotEnforced if !Rule::LandlockFiles.is_on() => Ok(()),
         RulesetStatus::NotEnforced => Err(Errno::OPNOTSUPP),
     }
@@ -32,9 +33,9 @@ pub(crate) fn close(fence: &Fence) -> Result<(), Errno> {
 fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     let all = AccessFs::from_all(NEWEST);
     let reads = AccessFs::from_read(NEWEST);
-    // Device nodes are never made, whatever the tree.
+    // Device nodes are never created, in any tree.
     let changes = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
-    // The nodes there are chosen, and the directory itself is sealed.
+    // The device nodes are a fixed set, and the directory itself is sealed.
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev;
     let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     if Rule::LandlockFiles.is_on() {
@@ -43,7 +44,7 @@ fn build(fence: &Fence) -> Result<RulesetStatus, landlock::RulesetError> {
     if Rule::LandlockScopes.is_on() {
         ruleset = ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal)?;
     }
-    // Set before, unless it is switched off.
+    // It is set before, unless that rule is switched off.
     let mut ruleset = ruleset.create()?.no_new_privs(false);
     if !Rule::LandlockFiles.is_on() {
         return Ok(ruleset.restrict_self()?.ruleset);
@@ -61,7 +62,7 @@ fn grant(
     path: &str,
     access: BitFlags<AccessFs>,
 ) -> Result<landlock::RulesetCreated, landlock::RulesetError> {
-    // A path that isn't there grants nothing; the plan names only paths it made.
+    // A path that doesn't exist grants nothing; the plan names only paths it created.
     let Ok(fd) = PathFd::new(path) else { return Ok(ruleset) };
     let is_directory = rustix::fs::fstat(fd.as_fd())
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory);
@@ -69,10 +70,10 @@ fn grant(
     ruleset.add_rule(PathBeneath::new(fd, access))
 }
 
-/// The version of Landlock this kernel has; `None` when it has none or keeps it off.
+/// The Landlock ABI of this kernel; `None` if it has none or has it disabled.
 pub fn abi() -> Option<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the kernel takes a null attribute of size zero and only answers a number.
+    // SAFETY: with this flag the kernel takes a null attribute of size zero and only returns a number.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,

@@ -1,14 +1,15 @@
-//! Identity: which ids of the host stand behind the ids of a sandbox.
+//! Identity: the host ids behind the ids of a sandbox.
 
 /// How a sandbox's user namespace is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Ids 0 to 65535 inside are `base` to `base + 65535` outside: a range nothing else on the host uses. Needs root.
+    /// Ids 0 to 65535 inside are `base` to `base + 65535` outside: a range that nothing else on the host uses. Needs
+    /// root.
     Range {
         /// First id outside.
         base: u32,
     },
-    /// One id inside is the caller's own outside: all an ordinary user can have.
+    /// One id inside is the caller's own outside: the only mapping available to an ordinary user.
     Single {
         /// uid and gid inside.
         inside: u32,
@@ -20,11 +21,11 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// How many ids a range has.
+    /// Number of ids in a range.
     pub const RANGE: u32 = 65536;
 
-    /// The group that the agent alone is in: it sees the processes of every user, and programs don't. With a single id there is no other
-    /// group to be in, and every process is of the agent's own user.
+    /// The agent's private group: its member sees the processes of every user, which programs don't. With a single id
+    /// there is no other group, and every process belongs to the agent's own user.
     pub(crate) fn agents_group(self) -> Option<u32> {
         match self {
             Self::Range { .. } => Some(Self::RANGE - 3),
@@ -32,7 +33,6 @@ impl Identity {
         }
     }
 
-    /// The line for `uid_map`.
     pub(crate) fn uid_map(self) -> String {
         match self {
             Self::Range { base } => format!("0 {base} {}\n", Self::RANGE),
@@ -40,7 +40,6 @@ impl Identity {
         }
     }
 
-    /// The line for `gid_map`.
     pub(crate) fn gid_map(self) -> String {
         match self {
             Self::Range { base } => format!("0 {base} {}\n", Self::RANGE),
@@ -48,7 +47,7 @@ impl Identity {
         }
     }
 
-    /// The owner inside for a file meant for `id`: with a single id there is no other.
+    /// The owner inside of a file meant for `id`; with a single id it is always that one.
     pub(crate) fn owner(self, id: u32) -> u32 {
         match self {
             Self::Range { .. } => id,

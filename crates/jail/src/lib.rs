@@ -1,7 +1,8 @@
 //! The jail: enters namespaces, cgroups, seccomp and Landlock, and executes the guest agent as PID 1 inside.
 //!
-//! It is told everything by a [`Plan`] and decides nothing. The caller must be single-threaded: the child runs ordinary Rust
-//! between `clone3` and `execveat`. Nothing here is best-effort; a step the kernel refuses ends the child, and the parent says which.
+//! A [`Plan`] contains everything; the jail decides nothing. The caller must be single-threaded: the child runs
+//! ordinary Rust between `clone3` and `execveat`. Nothing is best-effort: if the kernel refuses a step, the child ends
+//! and the parent reports which step it was.
 
 mod caps;
 pub mod cgroup;

@@ -1,4 +1,4 @@
-//! A program in a sealed memfd: what is executed can't be rewritten, by anyone, through any path.
+//! A program in a sealed memfd, which can't be rewritten through any path.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use crate::rule::Rule;
 
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// A program no one can change any more.
+/// An immutable program.
 #[derive(Debug)]
 pub struct SealedProgram(OwnedFd);
 
@@ -32,7 +32,7 @@ impl SealedProgram {
         Ok(Self(fd))
     }
 
-    /// Takes a program that came over a socket, after making sure that it is sealed.
+    /// Accepts a program received over a socket, after checking that it is sealed.
     pub(crate) fn from_sealed(fd: OwnedFd) -> Result<Self, Errno> {
         let is_sealed = !Rule::SealedAgent.is_on() || fcntl_get_seals(&fd)?.contains(SEALS);
         if is_sealed { Ok(Self(fd)) } else { Err(Errno::PERM) }

@@ -1,7 +1,7 @@
-//! A network namespace made beside everything else: creating one takes the kernel as long as all mounts together.
+//! Creates a network namespace in parallel: this takes the kernel as long as all mounts together.
 //!
-//! A helper process that shares our memory and descriptors leaves for a new network namespace, brings its loopback up, opens
-//! it and is done; when the root is made, we go there. On one processor this costs a little, on two it saves a lot.
+//! A helper process that shares our memory and descriptors enters a new network namespace, brings its loopback up,
+//! opens it and exits. Once the root is ready, we join it. This costs a little on one CPU and saves a lot on two.
 
 use std::ffi::{CStr, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -16,30 +16,30 @@ use crate::sys::{checked, join_network, loopback_up, unshare_network};
 /// Enough for a few system calls.
 const STACK_LEN: usize = 16 * 1024;
 
-/// Settings of the new network namespace, as files of `/proc/sys/net`: each bounds memory of the kernel's that is charged to no cgroup.
-/// All traffic in there is over the loopback, where small buffers cost nothing. A kernel that has no such setting for each namespace has
-/// no such file there.
+/// Settings of the new network namespace, as files of `/proc/sys/net`. Each bounds kernel memory that is charged to no
+/// cgroup. All traffic in there goes over the loopback, where small buffers cost nothing. If the kernel doesn't have a
+/// setting per namespace, the file doesn't exist there.
 const BOUNDS: &[(&CStr, &[u8])] = &[
-    // What a connection can receive, before it is accepted too: `Waiting::connections_for` counts on it.
+    // What a connection can receive, even before it is accepted: `Waiting::connections_for` relies on it.
     (c"sys/net/ipv4/tcp_rmem", b"4096 131072 262144"),
-    // Connections that were closed, for a minute each.
+    // Closed connections, which are remembered for a minute each.
     (c"sys/net/ipv4/tcp_max_tw_buckets", b"4096"),
-    // A timestamp that a program asked for with a message waits in the socket, with a copy of the message unless this is off.
+    // A timestamp requested with a message is queued in the socket, with a copy of the message unless this is off.
     (c"sys/net/core/tstamp_allow_data", b"0"),
 ];
 
-/// A network namespace in the making.
+/// A network namespace being created.
 pub(crate) struct Network {
     helper: Pid,
     done: OwnedFd,
     _work: Box<Work>,
-    /// The helper's, while it lives.
+    /// The helper's stack, while it lives.
     _stack: Vec<u128>,
 }
 
-/// What the helper works with.
+/// The helper's input.
 struct Work {
-    /// The host's /proc, which is soon covered.
+    /// The host's /proc, which is about to be covered.
     proc: OwnedFd,
     tell: OwnedFd,
     /// Looked up beforehand: the helper must not allocate.
@@ -47,7 +47,6 @@ struct Work {
 }
 
 impl Network {
-    /// Starts making one.
     pub(crate) fn start() -> Result<Self, Errno> {
         let (done, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let proc = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -68,7 +67,7 @@ impl Network {
         Ok(Self { helper, done, _work: work, _stack: stack })
     }
 
-    /// Waits until it is made and moves the caller there.
+    /// Waits until it is ready and moves the caller there.
     pub(crate) fn join(self) -> Result<(), Errno> {
         let mut answer = [0u8; 4];
         if rustix::io::read(&self.done, &mut answer)? != answer.len() {
@@ -84,7 +83,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Our own child, done or not wanted any more: neither can fail usefully.
+        // Our own child, which is done or no longer needed: neither call can fail usefully.
         let _ = kill_process(self.helper, Signal::KILL);
         let _ = waitpid(Some(self.helper), WaitOptions::empty()); // As above.
     }
@@ -101,12 +100,12 @@ extern "C" fn helper(work: *mut c_void) -> libc::c_int {
         Ok(namespace) => std::os::fd::IntoRawFd::into_raw_fd(namespace),
         Err(errno) => -errno.raw_os_error(),
     };
-    // If this fails, the other side waits for no one: dropping its end ends us.
+    // If this fails, the other side isn't waiting: dropping its end kills us.
     let _ = rustix::io::write(tell, &answer.to_ne_bytes());
     0
 }
 
-/// Writes the settings of the namespace that the caller is in.
+/// Writes the settings of the caller's namespace.
 fn set_bounds(proc: &OwnedFd) -> Result<(), Errno> {
     for (name, value) in BOUNDS {
         match openat(proc, *name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {

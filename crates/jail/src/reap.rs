@@ -1,4 +1,4 @@
-//! Reaping PID 1: it is gone only when every process of its pid namespace is.
+//! Reaps PID 1, which is gone only when every process of its pid namespace is.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,14 +8,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// What a sandbox's whole tree used, by the kernel's account of PID 1 and everything it reaped.
+/// Usage of a sandbox's whole tree, by the kernel's account of PID 1 and everything it reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaped {
     /// CPU time, user and system.
     pub cpu: Duration,
 }
 
-/// Waits for PID 1, but no longer than `patience`: a process the kernel can't kill is reported, not waited for in silence.
+/// Waits for PID 1 for at most `patience`. If the kernel can't kill a process, this is reported instead of waiting
+/// forever.
 pub fn reap(pidfd: &impl AsFd, pid: Pid, patience: Duration) -> io::Result<Option<Reaped>> {
     let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
     let mut polls = [PollFd::new(pidfd, PollFlags::IN)];

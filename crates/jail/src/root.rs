@@ -1,7 +1,7 @@
-//! Making the private root: runs the plan's operations, inside the new mount namespace.
+//! Builds the private root: runs the plan's operations, inside the new mount namespace.
 //!
 //! The root is one tmpfs, so that everything the sandbox owns counts against one limit. It is attached over /proc, a
-//! directory every host has, filled, and pivoted to; the host's tree is then detached and out of reach.
+//! directory that every host has, then filled and pivoted to. Afterwards the host's tree is detached and out of reach.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,24 +21,24 @@ use crate::plan::{Attributes, Cover, Fate, Op, Plan, Source};
 use crate::rule::Rule;
 use crate::sys::{MountAttributes, clone_tree, make_read_only, pivot_here, set_mount_attributes};
 
-/// Where the new root is attached until it becomes the root.
+/// The temporary mount point of the new root.
 const STAGE: &str = "/proc";
-/// What private storage has when its limits are switched off: more than any case asks for, and no danger to the host.
+/// Size of private storage when its limit is switched off: more than any case needs, and no danger to the host.
 const OFF_BYTES: u64 = 1 << 30;
 const OFF_INODES: u64 = 1 << 20;
-/// Terminals there may be. The host has one pool of a few thousand, and their buffers count for nobody.
+/// Maximum number of terminals. The host has one pool of a few thousand, and no cgroup is charged for their buffers.
 const TERMINALS_MAX: u32 = 64;
 
-/// A root in the making.
+/// A root being built.
 pub(crate) struct Root {
     fd: OwnedFd,
     identity: Identity,
-    /// Where a copy-on-write view keeps its changes.
+    /// The layer that holds the changes of a copy-on-write view.
     layer: RefCell<Option<OwnedFd>>,
 }
 
 impl Root {
-    /// Makes the tmpfs and attaches it.
+    /// Creates the tmpfs and attaches it.
     pub(crate) fn stage(plan: &Plan) -> Result<Self, Errno> {
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let bytes = if Rule::Disk.is_on() { plan.storage_bytes } else { OFF_BYTES };
@@ -68,7 +68,7 @@ impl Root {
             Op::File { path, bytes } => self.file(path, bytes),
             Op::Link { path, target } => symlinkat(target.as_str(), &self.fd, path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
-            // A node can't be mounted on or executed, and set-id bits mean nothing on it: a plain bind will do.
+            // A node can't be mounted on or executed, and set-id bits have no effect on it, so a plain bind is enough.
             Op::Device { name } => {
                 self.file(&format!("dev/{name}"), b"")?;
                 mount_bind(format!("/dev/{name}"), format!("{STAGE}/dev/{name}"))
@@ -153,18 +153,18 @@ impl Root {
             mkdirat(&self.fd, path.as_str(), Mode::from_raw_mode(0o755))?;
         }
         self.bind(lower, &below, Attributes::ReadOnly)?;
-        // The top of the view must look like the top of what is below.
+        // The top of the view must look like the top of the lower layer.
         let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
         for (uid, gid) in [(Some(Uid::from_raw(top.st_uid)), None), (None, Some(Gid::from_raw(top.st_gid)))] {
             match chownat(&self.fd, upper.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-                // An owner or group that has no number in here can't be given, and shows as nobody either way.
+                // An owner or group without an id in here can't be set; it shows as the overflow id in either case.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        // Without marks the view could not tell a directory that was removed and made anew from one that was not: removing one fails
-        // half-way. Kernels before 6.6 keep none on a tmpfs.
+        // Without opaque marks the view could not tell a directory that was removed and created again from an unchanged
+        // one, and removing one fails half-way. Kernels before 6.6 keep no such marks on a tmpfs.
         let marked =
             openat(&self.fd, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if fate == Fate::HandedOver {
@@ -178,7 +178,8 @@ impl Root {
         fsconfig_set_flag(context.as_fd(), "userxattr")?;
         fsconfig_set_string(context.as_fd(), "source", "scratch")?;
         match fsconfig_create(context.as_fd()) {
-            // Kernels before 5.19 make no view of what is mapped. What nobody counts on is then there to be read.
+            // Kernels before 5.19 can't create an overlay of an idmapped mount. If the changes would be dropped anyway,
+            // the lower layer is bound there instead.
             Err(Errno::INVAL) if fate == Fate::Dropped => {
                 return mount_bind(format!("{STAGE}/{below}"), format!("{STAGE}/{target}"));
             }
@@ -190,15 +191,16 @@ impl Root {
         match fate {
             Fate::HandedOver => {
                 *self.layer.borrow_mut() = Some(marked);
-                // What the view is made of must not be seen beside it, nor where it is on the host.
+                // The parts of the view must not be visible beside it, nor its path on the host.
                 unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
             }
-            // The cover over all layers is enough here, and spares the wait that comes with every unmount.
+            // The cover over all layers is enough here, and avoids the delay of an unmount.
             Fate::Dropped => Ok(()),
         }
     }
 
-    /// Binds each directory on the way onto itself, which the kernel then refuses to rename or remove, and the last name read-only.
+    /// Binds each directory on the way onto itself, which stops the kernel from renaming or removing it, and the last
+    /// name read-only.
     fn protect(&self, under: &str, names: &[String]) -> Result<(), Errno> {
         let mut path = under.to_owned();
         let Some((last, parents)) = names.split_last() else { return Err(Errno::INVAL) };
@@ -230,7 +232,8 @@ impl Root {
 
     fn proc(&self, target: &str) -> Result<(), Errno> {
         let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        // Processes of others, the agent's own among them, are not even listed. The agent itself has to find them to end them.
+        // Processes of other users, including the agent, are not even listed. The agent itself has to find them to end
+        // them.
         if Rule::HidePid.is_on() {
             fsconfig_set_string(context.as_fd(), "hidepid", "invisible")?;
             if let Some(group) = self.identity.agents_group() {
@@ -262,14 +265,15 @@ impl Root {
         self.attach(tree.as_fd(), target)
     }
 
-    /// Covers what is there. One cover of each kind is made with its attributes; binding it elsewhere copies them too.
+    /// Covers an existing path. One cover of each kind is created with its attributes; binding it elsewhere copies
+    /// them.
     fn mask(&self, path: &str, cover: Cover) -> Result<(), Errno> {
         let source = match cover {
             Cover::File => format!("{STAGE}/{COVER_FILE}"),
             Cover::Directory => format!("{STAGE}/{COVER_DIRECTORY}"),
         };
         match mount_bind(source, format!("{STAGE}/{path}")) {
-            // Not every kernel has every file, and what isn't there needs no cover.
+            // Not every kernel has every file, and a missing file needs no cover.
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }
@@ -293,11 +297,11 @@ impl Root {
     }
 }
 
-/// Where the covers are: in the root, because only what is attached can be bound elsewhere.
+/// The covers are in the root, because only attached mounts can be bound elsewhere.
 const COVER_DIRECTORY: &str = ".empty";
 const COVER_FILE: &str = ".null";
 
-/// Opens a path without following a link anywhere in it, and makes sure that it is what the caller saw.
+/// Opens a path without following any link, and checks that it is the file the caller saw.
 fn pinned(path: &str, device: u64, inode: u64) -> Result<OwnedFd, Errno> {
     let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

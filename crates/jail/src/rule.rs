@@ -1,38 +1,37 @@
-//! Rules of enforcement by name, so that a check can switch one off and see that a conformance case notices.
+//! Enforcement rules by name, so that a check can switch one off and see that a conformance case fails.
 //!
-//! Only a build with the feature `mutation` reads `SAGGAR_MUTATE` (names with commas between them); in every other build a rule is on
-//! and the question is a constant. What must notice which rule is data: `conformance/rules.toml`.
+//! Only a build with the feature `mutation` reads `SAGGAR_MUTATE` (names separated by commas). In every other build all
+//! rules are on, and `is_on` is a constant. `conformance/rules.toml` lists which case must fail without which rule.
 //!
-//! No rule may be here whose absence could harm the host. So there is none for the user namespace and its range of ids (root inside
-//! would be root outside), the mount namespace and the pivot (our mounts would be the host's), the pid namespace (the end of all
-//! processes hangs on it), and the read-only mounts of the host's own /usr and its like (only their owners would stand between).
+//! A rule whose absence could harm the host is not listed here. So there is none for the user namespace and its range
+//! of ids (root inside would be root outside), the mount namespace and the pivot (our mounts would be the host's), the
+//! pid namespace (killing all processes depends on it), and the read-only mounts of the host's /usr and similar
+//! directories (only file ownership would protect them).
 
 use crate::seccomp::Group;
 
 #[cfg(all(feature = "mutation", not(debug_assertions)))]
-compile_error!("a build for use has no rule that can be switched off: the feature `mutation` is for checks");
+compile_error!("release builds must not allow switching off rules: the feature `mutation` is only for checks");
 
-/// The variable that names what is off, here and in the agent.
+/// The variable that names the rules to switch off, here and in the agent.
 #[cfg(feature = "mutation")]
 pub(crate) const VARIABLE: &str = "SAGGAR_MUTATE";
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
-        /// Something that is enforced.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Rule {
             $($(#[$doc])* $variant,)+
             /// A group of the system call filter.
             Seccomp(Group),
-            /// A path that is covered, from the root of the sandbox.
+            /// A masked path, from the root of the sandbox.
             Mask(&'static str),
         }
 
         impl Rule {
-            /// Every rule that stands by itself; groups of the filter and masks have lists of their own.
+            /// All rules except filter groups and masks, which have lists of their own.
             pub const SINGLE: &[Self] = &[$(Self::$variant),+];
 
-            /// The stable name.
             pub fn name(self) -> String {
                 match self {
                     $(Self::$variant => $name.to_owned(),)+
@@ -51,7 +50,7 @@ rules! {
     NetworkBounds = "network/bounds",
     /// An IPC namespace.
     IpcNamespace = "namespace/ipc",
-    /// A UTS namespace, and a name in it.
+    /// A UTS namespace, with its own host name.
     UtsNamespace = "namespace/uts",
     /// A cgroup namespace.
     CgroupNamespace = "namespace/cgroup",
@@ -61,39 +60,39 @@ rules! {
     LandlockScopes = "landlock/scopes",
     /// The root itself is read-only.
     SealedRoot = "root/sealed",
-    /// What a spec brings in read-only is mounted so.
+    /// Read-only mounts of a spec are mounted read-only.
     ReadOnlyMounts = "mount/read-only",
-    /// No set-id bits by mount.
+    /// `nosuid` on mounts.
     NoSuid = "mount/nosuid",
-    /// No device nodes by mount.
+    /// `nodev` on mounts.
     NoDev = "mount/nodev",
     /// Procfs is read-only.
     ReadOnlyProc = "proc/read-only",
-    /// Processes of others are not listed.
+    /// Processes of other users are not listed.
     HidePid = "proc/hidepid",
-    /// Protected paths are held.
+    /// Protected paths are read-only.
     HeldPaths = "protect/held",
-    /// So are the directories above them.
+    /// The directories above protected paths can't be renamed or removed.
     HeldAncestors = "protect/ancestors",
-    /// So is what the repository itself names: worktrees, submodules, hooks and settings elsewhere.
+    /// Paths that the repository itself names are protected too: worktrees, submodules, hooks and settings elsewhere.
     FoundPaths = "protect/found",
-    /// Links that were made in git directories are removed.
+    /// Links created in git directories are removed.
     GitLinks = "protect/git-links",
-    /// What the host's git would act on in a repository that was made inside is held back.
+    /// Hooks and settings of a repository created inside are taken out before the host's git can act on them.
     HeldBack = "protect/held-back",
-    /// A placeholder stays as long as anyone needs it, by whatever name they know the workspace.
+    /// A placeholder stays for as long as any sandbox needs it, whatever name it uses for the workspace.
     SharedPlaceholders = "protect/shared",
-    /// A record is believed only if nobody else can have written it.
+    /// A record is trusted only if no other user can have written it.
     OwnRecords = "record/own",
     /// What the kernel counts per user is counted for the sandbox's own range.
     OwnCounters = "identity/own-counters",
     /// No capability can be gained.
     BoundingSet = "privilege/bounding",
-    /// No program has more rights than who executes it.
+    /// Executing a program never raises privileges.
     NoNewPrivileges = "privilege/no-new-privs",
-    /// A keyring of its own.
+    /// A private session keyring.
     SessionKeyring = "privilege/session-keyring",
-    /// No core is dumped, and nobody is started to take one.
+    /// No core is dumped, and no core handler is started.
     CoreLimit = "rlimit/core",
     /// Little memory can be locked.
     LockedMemoryLimit = "rlimit/memlock",
@@ -101,46 +100,44 @@ rules! {
     MessageQueueLimit = "rlimit/msgqueue",
     /// Few signals can wait.
     PendingSignalsLimit = "rlimit/sigpending",
-    /// No priority above the usual.
+    /// No priority above the default.
     PriorityLimit = "rlimit/priority",
-    /// Descriptors of the runtime's are closed.
+    /// The runtime's descriptors are closed.
     Descriptors = "start/descriptors",
     /// The environment is built and not inherited.
     Environment = "start/environment",
-    /// The agent's program is sealed.
+    /// The agent's executable is sealed.
     SealedAgent = "agent/sealed",
-    /// Nobody looks into the agent.
+    /// The agent's memory can't be inspected.
     UndumpableAgent = "agent/undumpable",
     /// All processes end with the exec.
     TreeKill = "end/tree-kill",
-    /// What acts on a terminal is filtered.
+    /// Terminal escape sequences are filtered.
     EscapeFilter = "output/escape-filter",
     Timeout = "limit/timeout",
     Memory = "limit/memory",
-    /// Memory in sockets, which cgroups of version 1 count apart.
+    /// Memory in sockets, which cgroup v1 counts separately.
     SocketMemory = "limit/socket-memory",
     Cpus = "limit/cpus",
     Pids = "limit/pids",
-    /// Bytes of private storage.
+    /// Size of private storage.
     Disk = "limit/disk",
-    /// Files of private storage.
+    /// Number of files in private storage.
     Inodes = "limit/inodes",
     Files = "limit/files",
-    /// Output that is kept.
+    /// Captured output.
     Output = "limit/output",
     /// Terminals, of which the host has one pool.
     Terminals = "limit/terminals",
 }
 
 impl Rule {
-    /// Whether it is enforced.
     #[cfg(not(feature = "mutation"))]
     #[inline]
     pub const fn is_on(self) -> bool {
         true
     }
 
-    /// Whether it is enforced.
     #[cfg(feature = "mutation")]
     pub fn is_on(self) -> bool {
         let off = std::env::var(VARIABLE).unwrap_or_default();

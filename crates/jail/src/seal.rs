@@ -1,4 +1,4 @@
-//! The last things before the agent: resource limits, and which descriptors survive.
+//! The last steps before the agent: resource limits, and which descriptors stay open.
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -10,11 +10,11 @@ use crate::plan::{Plan, Supplies};
 use crate::rule::Rule;
 use crate::sys::checked;
 
-/// Where the agent finds its channel.
+/// The agent's channel.
 pub(crate) const CHANNEL: RawFd = 3;
-/// Where its own image is, until it is executed.
+/// The agent's image, until it is executed.
 pub(crate) const IMAGE: RawFd = 4;
-/// Where failures are reported, until it is executed.
+/// The socket for reporting failures, until the agent is executed.
 pub(crate) const REPORT: RawFd = 5;
 
 /// Lowers the limits that every process inside inherits.
@@ -38,17 +38,18 @@ pub(crate) fn limit(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Too little for a core, and not zero: where cores go to a program of the host's, zero does not keep the kernel from starting it, as
-/// root of the host, and one does. The filter keeps it so.
+/// Too small for a core, but not zero: if cores are piped to a program of the host, zero doesn't stop the kernel from
+/// starting that program as the host's root, and one does. The filter keeps this value.
 const CORE_BYTES: u64 = 1;
-/// The agent needs a few for each exec, of which it has 64, and two for each tree that is left of one, of which it has 192; it gives its
-/// programs no more than asked.
+/// The agent needs a few descriptors for each of its up to 64 execs, and two for each of up to 192 process trees left
+/// behind by one. Its programs get no more than requested.
 const AGENT_FILES: u64 = 1024;
-/// Locked memory is enough for keys, and no way round a memory limit. Less than kernels give by default, so that it is we who limit it.
+/// Enough locked memory for keys, but no way around a memory limit. Below the kernel's default, so that this limit
+/// applies.
 const MEMLOCK_BYTES: u64 = 1 << 20;
-/// Queued signals are counted for the user behind the namespace too.
+/// Queued signals are also counted for the user behind the namespace.
 const SIGNALS_PENDING: u64 = 4096;
-/// POSIX message queues live in kernel memory: four of the usual size, half of what kernels give by default.
+/// POSIX message queues take kernel memory: four of the usual size, half of the kernel's default.
 const MSGQUEUE_BYTES: u64 = 409_600;
 
 fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
@@ -57,14 +58,15 @@ fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-/// Leaves 0, 1 and 2 as the null device, the channel at 3, and above it only what closes when the agent is executed.
+/// Leaves the null device at 0, 1 and 2, the channel at 3, and above it only descriptors that close when the agent is
+/// executed.
 pub(crate) fn arrange_descriptors(channel: &OwnedFd, supplies: Supplies, report: &OwnedFd) -> Result<(), Errno> {
-    // No longer owned by anyone but the numbers below: closing them all at once must not be followed by closing them one by one.
+    // Give up ownership: the numbers below are closed all at once, and must not be closed a second time one by one.
     let Supplies { tasks, guest, views } = supplies;
     drop((tasks, views));
     let image = guest.into_fd().into_raw_fd();
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // All moved out of the way first: a source may sit where another has to go.
+    // Move all of them out of the way first: one may sit at the number another needs.
     let [null, channel, image, report] =
         [null.into_raw_fd(), channel.as_raw_fd(), image, report.as_raw_fd()].map(raised);
     let (null, channel, image, report) = (null?, channel?, image?, report?);

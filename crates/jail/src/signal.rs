@@ -13,8 +13,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the descriptor. Those that whoever started us has set to be ignored (`nohup`, a background job)
-    /// stay ignored. SIGCHLD gets its default back: ignored, it would keep us from learning how a child ended.
+    /// Blocks the signals and opens the descriptor. Signals that the parent process set to be ignored (`nohup`, a
+    /// background job) stay ignored. SIGCHLD gets its default action back: if it were ignored, we could not learn how a
+    /// child ended.
     pub fn block(signals: &[i32]) -> std::io::Result<Self> {
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the whole set before it is read; sigaddset, sigprocmask and signalfd get that valid set. No
@@ -37,7 +38,7 @@ impl Signals {
         }
     }
 
-    /// The next signal that came, if one did.
+    /// The next pending signal, if any.
     pub fn next(&self) -> std::io::Result<Option<i32>> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut info) {

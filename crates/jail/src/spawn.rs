@@ -1,4 +1,4 @@
-//! The parent's half: makes the child, maps its ids, and waits until the agent runs or a step failed.
+//! The parent's half: creates the child, maps its ids, and waits until the agent runs or a step failed.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,18 +22,18 @@ use crate::{child, sys, userns};
 pub struct Jailed {
     /// PID 1 of the sandbox, as the host numbers it.
     pub pid: Pid,
-    /// The same, immune to reuse of the number.
+    /// Refers to the same process, and is immune to pid reuse.
     pub pidfd: OwnedFd,
-    /// Where the filter asks about telling syscalls.
+    /// Receives the filter's notifications about telling calls.
     pub listener: Listener,
-    /// Where a scratch workspace keeps its changes; outlives the sandbox for as long as this is open.
+    /// Holds the changes of a scratch workspace; outlives the sandbox for as long as this is open.
     pub layer: Option<OwnedFd>,
 }
 
-/// Why there is no sandbox. Nothing of it is left: the child is reaped.
+/// Why the sandbox could not be started. Nothing of it is left: the child is reaped.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The kernel made no process in new namespaces.
+    /// The kernel could not create a process in new namespaces.
     #[error("creating namespaces")]
     Clone(#[source] Errno),
     /// The ids could not be mapped.
@@ -49,23 +49,21 @@ pub enum SpawnError {
     #[error("{step}")]
     Step {
         step: Step,
-        /// Which operation of the plan, when the step is the root.
+        /// The index of the plan's operation, if the step is `Root`.
         index: usize,
-        /// What the kernel answered.
         #[source]
         errno: Errno,
     },
-    /// The child died without a word.
+    /// The child died without reporting a failure.
     #[error("the new process died during set-up")]
     Died,
-    /// The child took too long. A first process of a pid namespace that crashes may not die of it.
+    /// The child took too long. PID 1 of a pid namespace that crashes may not die from it.
     #[error("the new process hung during set-up")]
     Hung,
 }
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident = $number:literal $text:literal),+ $(,)?) => {
-        /// The steps inside, in order.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Step { $($(#[$doc])* $name = $number),+ }
 
@@ -84,37 +82,28 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Waiting for the maps.
     Maps = 1 "waiting for the id maps",
     /// Becoming root of the range.
     Identity = 2 "taking on the sandbox's identity",
-    /// Waiting for the supplies.
     Supplies = 16 "waiting for the supplies",
-    /// Joining cgroups and hiding the ones above.
     Cgroup = 3 "joining the cgroups",
-    /// Naming the host.
     Hostname = 4 "setting the host name",
-    /// A network of its own.
     Network = 5 "making the network namespace",
-    /// A keyring of its own.
     Keyring = 6 "making a session keyring",
-    /// The tmpfs of the root.
     Storage = 7 "making the private storage",
     /// One of the plan's operations.
     Root = 8 "making the private root",
-    /// Leaving the host's tree.
     Pivot = 9 "entering the private root",
     Limits = 10 "lowering the resource limits",
     /// Capabilities and no_new_privs.
     Capabilities = 11 "dropping capabilities",
     Landlock = 12 "closing the Landlock fence",
-    /// Closing what is open.
     Descriptors = 13 "arranging descriptors",
     Seccomp = 14 "installing the seccomp filter",
     Execute = 15 "executing the agent",
 }
 
-/// What the child says when a step fails.
+/// The child's report of a failed step.
 pub(crate) struct Failure {
     pub(crate) step: Step,
     pub(crate) index: u16,
@@ -140,11 +129,11 @@ impl Failure {
     }
 }
 
-/// Starts a sandbox. The caller must have one thread. `supply` runs while the child makes its root.
+/// Starts a sandbox. The caller must be single-threaded. `supply` runs while the child builds its root.
 pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) -> Result<Jailed, SpawnError> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(SpawnError::Channel)?;
-    // The network namespace is made by the child, beside the rest.
+    // The child creates the network namespace, in parallel.
     let mut flags =
         libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     for (rule, flag) in [(Rule::IpcNamespace, libc::CLONE_NEWIPC), (Rule::UtsNamespace, libc::CLONE_NEWUTS)] {
@@ -170,7 +159,7 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     match attend(plan, pid, &ours, supply) {
         Ok((listener, layer)) => Ok(Jailed { pid, pidfd, listener, layer }),
         Err(error) => {
-            // Already dead in most cases; then the first call says so and the second reaps it.
+            // It is already dead in most cases; then the first call fails and the second reaps it.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()); // Reaping our own child can't fail usefully.
             Err(error)
@@ -178,7 +167,8 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     }
 }
 
-/// Ends the child if a panic would take it back into frames that are its parent's: there it would clean up what is not its own.
+/// Ends the child if a panic would unwind into stack frames of its parent, where it would clean up what belongs to the
+/// parent.
 struct NoWayBack;
 
 impl Drop for NoWayBack {
@@ -187,8 +177,9 @@ impl Drop for NoWayBack {
     }
 }
 
-/// Makes a user namespace whose owner is the first id of its range. What is counted per user (inotify, queued signals and more) is counted
-/// for the owner of each namespace above too: this way never for the host's root. Where only root may make user namespaces, it does.
+/// Creates a user namespace owned by the first id of its range. What is counted per user (inotify, queued signals and
+/// more) is also counted for the owner of each namespace above: this way never for the host's root. Where only root may
+/// create user namespaces, root is the owner.
 fn as_owner(base: u32, clone: impl Fn() -> Result<Cloned, Errno>) -> Result<Cloned, Errno> {
     let attempt = sys::with_effective_uid(base, &clone);
     match attempt {
@@ -213,7 +204,7 @@ fn attend(
     rustix::net::send(ours, &[1], rustix::net::SendFlags::NOSIGNAL).map_err(SpawnError::Channel)?;
     let supplies = supply().map_err(SpawnError::Supply)?;
     match crate::supply::send(ours, &supplies, &Filter::compile()) {
-        // A child that is gone has said why, and that is read next.
+        // A child that is gone has reported why, and that is read next.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
@@ -226,29 +217,29 @@ fn attend(
             (message, _) => return Err(said(&message)),
         }
     };
-    // The filter is on; what is left is the agent's execution, of which silence is success.
+    // The filter is installed. Only the agent's execution is left, and silence means that it succeeded.
     match receive(ours)? {
         (message, _) if message.is_empty() => Ok((listener, layer)),
         (message, _) => Err(said(&message)),
     }
 }
 
-/// What a last message means.
+/// Interprets a last message.
 fn said(message: &[u8]) -> SpawnError {
     Failure::from_bytes(message).map_or(SpawnError::Died, SpawnError::from)
 }
 
-/// Says that the layer of a scratch workspace is attached.
+/// The layer of a scratch workspace is attached.
 pub(crate) const LAYER: u8 = 2;
-/// Says that the filter's listener is attached, and the agent next.
+/// The filter's listener is attached, and the agent is executed next.
 pub(crate) const READY: u8 = 3;
 
-/// How long set-up may take on the slowest host.
+/// Maximum time of set-up, on the slowest host.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     let mut polls = [PollFd::new(ours, PollFlags::IN)];
-    // Interrupted or ready: the read tells.
+    // Interrupted or ready: the read shows which.
     if let Ok(0) = poll(&mut polls, Some(&PATIENCE)) {
         return Err(SpawnError::Hung);
     }
@@ -258,7 +249,8 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     let received = loop {
         match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
         {
-            // A reset is told once, when the child is gone and left something unread; what it had said before can still be read.
+            // A reset is reported once, if the child is gone and left something unread; earlier messages can still be
+            // read.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other.map_err(SpawnError::Channel)?,
         }

@@ -1,4 +1,5 @@
-//! Handing supplies to the child: one message with the descriptors attached, their counts and the names of the views in it, and the filter.
+//! Sends supplies to the child: one message with the descriptors attached, containing their counts, the names of the
+//! views, and the filter.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,9 +16,9 @@ use crate::memfd::SealedProgram;
 use crate::plan::Supplies;
 use crate::seccomp::Filter;
 
-/// Memory, processes, CPU and the freezer in hierarchies of their own, views of the first three, and the agent.
+/// Memory, processes, CPU and the freezer in separate hierarchies, views of the first three, and the agent.
 const DESCRIPTORS_MAX: usize = 8;
-/// How many cgroups there are to join, and how many views.
+/// The number of cgroups to join, and the number of views.
 const COUNTS_LEN: usize = 2;
 
 pub(crate) struct Delivery {
@@ -45,7 +46,6 @@ pub(crate) fn send(socket: &OwnedFd, supplies: &Supplies, filter: &Filter) -> Re
     Ok(())
 }
 
-/// Waits for everything.
 pub(crate) fn receive(socket: &OwnedFd) -> Result<Delivery, Errno> {
     let mut bytes = vec![0u8; COUNTS_LEN + View::ALL.len() + Filter::BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -58,7 +58,7 @@ pub(crate) fn receive(socket: &OwnedFd) -> Result<Delivery, Errno> {
         }
     }
     if descriptors.is_empty() {
-        // An end of file: the parent is gone, or gave up.
+        // End of file: the parent died or gave up.
         return Err(Errno::PIPE);
     }
     let guest = SealedProgram::from_sealed(descriptors.remove(0))?;

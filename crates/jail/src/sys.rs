@@ -1,4 +1,4 @@
-//! System calls that rustix does not wrap, each with the smallest safe face.
+//! System calls that rustix does not wrap, each behind a minimal safe function.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -8,13 +8,13 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::rule::Rule;
 
-/// What `mount_setattr` sets on a tree of mounts.
+/// Attributes that `mount_setattr` sets on a tree of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountAttributes<'a> {
     pub is_read_only: bool,
-    /// No program can be executed from it.
+    /// Programs on it can't be executed.
     pub is_no_exec: bool,
-    /// A user namespace whose mapping the mount translates ids by.
+    /// A user namespace by whose mapping the mount translates ids.
     pub id_map: Option<&'a OwnedFd>,
 }
 
@@ -35,7 +35,7 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Sets attributes on a mount and everything below it, and cuts it off from mount events elsewhere.
+/// Sets attributes on a mount and everything below it, and makes it private, so that mount events don't propagate.
 pub fn set_mount_attributes(mount: &impl AsFd, attributes: MountAttributes<'_>) -> Result<(), Errno> {
     let mut attr = MountAttr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     if Rule::NoSuid.is_on() {
@@ -57,7 +57,7 @@ pub fn set_mount_attributes(mount: &impl AsFd, attributes: MountAttributes<'_>) 
     mount_setattr(mount.as_fd(), &attr, libc::AT_EMPTY_PATH as u32 | AT_RECURSIVE)
 }
 
-/// Makes one mount read-only; mounts on top of it keep what they have.
+/// Makes one mount read-only; mounts on top of it keep their own flags.
 pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let attr = MountAttr { attr_set: MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
     mount_setattr(mount, &attr, libc::AT_EMPTY_PATH as u32)
@@ -87,17 +87,16 @@ pub fn clone_tree(directory: &impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
     open_tree(directory, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
 }
 
-/// What `clone3` made, seen from either side.
+/// The result of `clone3`, on either side.
 pub(crate) enum Cloned {
-    /// We are the child.
     Child,
-    /// We are the parent.
     Parent { pid: i32, pidfd: OwnedFd },
 }
 
-/// `clone3` with the parent's memory copied, as `fork` does. The caller is single-threaded, so the child may go on in ordinary code.
+/// `clone3` with the parent's memory copied, as `fork` does. The caller is single-threaded, so the child may continue
+/// in ordinary code.
 pub(crate) fn clone3(flags: u64, cgroup: Option<RawFd>) -> Result<Cloned, Errno> {
-    // SAFETY: clone_args is a plain struct of integers, for which all zeroes is the documented "nothing asked for".
+    // SAFETY: clone_args is a plain struct of integers, for which all zeroes is the documented default.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     let mut pidfd: RawFd = -1;
     args.flags = flags | libc::CLONE_PIDFD as u64;
@@ -107,7 +106,8 @@ pub(crate) fn clone3(flags: u64, cgroup: Option<RawFd>) -> Result<Cloned, Errno>
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup as u64;
     }
-    // SAFETY: `args` is live and of the size given; no stack and no CLONE_VM is asked for, so the child goes on with a copy of this one.
+    // SAFETY: `args` is live and of the size given; neither a stack nor CLONE_VM is requested, so the child continues
+    // on a copy of this stack.
     let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) })?;
     if pid == 0 {
         return Ok(Cloned::Child);
@@ -116,23 +116,26 @@ pub(crate) fn clone3(flags: u64, cgroup: Option<RawFd>) -> Result<Cloned, Errno>
     Ok(Cloned::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
 }
 
-/// Does something with another effective user, keeping root's eye for files: the kernel asks it about the cgroup to be born in.
+/// Runs `act` with another effective user, but with root's filesystem uid: the kernel checks it against the cgroup to
+/// be created in.
 pub(crate) fn with_effective_uid(uid: u32, act: &impl Fn() -> Result<Cloned, Errno>) -> Result<Cloned, Errno> {
     const KEEP: libc::uid_t = libc::uid_t::MAX;
-    // SAFETY: these calls change nothing but the calling thread's ids. Raw, because the C library's would go to all threads.
+    // SAFETY: these calls change only the calling thread's ids. They are raw because the C library's would apply to all
+    // threads.
     let set = |effective: libc::uid_t| checked(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, effective, KEEP) });
     set(uid)?;
     // SAFETY: as above.
     unsafe { libc::setfsuid(0) };
     let outcome = act();
-    // The child takes on its own identity next, and needs no way back. For the parent it can't fail: its real and saved ids are root's.
+    // The child takes on its own identity next, and needs no way back. For the parent it can't fail: its real and saved
+    // ids are root's.
     if !matches!(outcome, Ok(Cloned::Child)) {
         set(0)?;
     }
     outcome
 }
 
-/// Leaves the caller's cgroup namespace for a new one, rooted where the caller sits now.
+/// Moves the caller to a new cgroup namespace, rooted at its current cgroup.
 pub(crate) fn unshare_cgroup() -> Result<(), Errno> {
     // SAFETY: takes flags and no pointer.
     checked(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_NEWCGROUP) }).map(|_| ())
@@ -144,7 +147,7 @@ pub(crate) fn pivot_here() -> Result<(), Errno> {
     checked(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(|_| ())
 }
 
-/// A session keyring of our own: no key of whoever started us is reachable.
+/// A new session keyring: no key of the parent process is reachable.
 pub(crate) fn new_session_keyring() -> Result<(), Errno> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for an anonymous keyring.
@@ -157,24 +160,23 @@ pub(crate) fn new_session_keyring() -> Result<(), Errno> {
     }
 }
 
-/// Asks for SIGKILL when the parent dies. Changes of credentials clear it, so it is asked for again after each.
+/// Requests SIGKILL when the parent dies. Changes of credentials clear it, so it is requested again after each.
 pub(crate) fn die_with_parent() -> Result<(), Errno> {
     // SAFETY: takes integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) }.into()).map(|_| ())
 }
 
-/// Leaves for a new network namespace. Raw, because it is called where errno is shared.
+/// Moves the caller to a new network namespace. A raw call, because errno is shared here.
 pub(crate) fn unshare_network() -> Result<(), Errno> {
     // SAFETY: only the calling process's network namespace changes; no descriptor or memory is affected.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
 }
 
-/// Moves into a network namespace.
 pub(crate) fn join_network(namespace: &OwnedFd) -> Result<(), Errno> {
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(rustix::thread::LinkNameSpaceType::Network))
 }
 
-/// Brings the loopback of a new network namespace up. Raw, because it is called where errno is shared.
+/// Brings the loopback of a new network namespace up. A raw call, because errno is shared here.
 pub(crate) fn loopback_up() -> Result<(), Errno> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // SAFETY: ifreq is plain data for which zeroes are valid.
@@ -188,7 +190,7 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     }
 }
 
-/// Replaces this process by the program in `fd`, with one argument and no environment. Returns only on failure.
+/// Replaces this process with the program in `fd`, with one argument and no environment. Returns only on failure.
 pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
     let Ok(name) = CString::new(name) else { return Errno::INVAL };
     let argv = [name.as_ptr(), std::ptr::null()];
@@ -205,14 +207,14 @@ pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
     last_errno()
 }
 
-/// Waits a moment, for what the kernel tells of by no event. The caller looks again, a bounded number of times.
+/// Waits briefly, for changes that the kernel reports by no event. The caller checks again, a bounded number of times.
 pub fn pause_briefly() {
     let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-    // Woken early is fine.
+    // Waking early is fine.
     let _ = rustix::thread::nanosleep(&pause);
 }
 
-/// Ends this process without running anything the parent had registered or buffered.
+/// Ends this process without running exit handlers or flushing buffers inherited from the parent.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: takes an integer and does not return.
     unsafe { libc::_exit(code) }

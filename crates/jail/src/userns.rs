@@ -1,4 +1,4 @@
-//! User namespaces made only for their mapping: what an idmapped mount translates ids by.
+//! User namespaces created only for their id mapping, which idmapped mounts use.
 
 use std::os::fd::OwnedFd;
 
@@ -7,18 +7,18 @@ use rustix::io::Errno;
 
 use crate::sys::{Cloned, clone3};
 
-/// An id on disk, and the id of the host it appears as.
+/// An id on disk, and the host id it appears as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdPair {
     pub on_disk: u32,
-    /// As seen through the mount.
+    /// The id seen through the mount.
     pub seen: u32,
 }
 
-/// A user namespace that is there for its mapping.
+/// A user namespace that exists for its mapping.
 ///
-/// A process had to live in it while it was mapped and opened. It ends by itself, and is reaped when this goes: by then it is over, where
-/// waiting for it at once would cost a turn of the scheduler at every start.
+/// A process had to live in it while it was mapped and opened. It exits by itself, and is reaped when this is dropped.
+/// By then it has ended; waiting for it at once would cost a scheduling delay at every start.
 #[derive(Debug)]
 pub struct Mapping {
     namespace: OwnedFd,
@@ -26,7 +26,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// What an idmapped mount is told.
     pub fn namespace(&self) -> &OwnedFd {
         &self.namespace
     }
@@ -34,7 +33,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Our own child: nothing else reaps it, and there is nothing to learn from it.
+        // Our own child: nothing else reaps it, and its status doesn't matter.
         let _ = rustix::process::waitpid(Some(self.process), rustix::process::WaitOptions::empty());
     }
 }
@@ -45,8 +44,8 @@ pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<Mapping, Errno> {
     match clone3(libc::CLONE_NEWUSER as u64, None)? {
         Cloned::Child => {
             drop(theirs);
-            // Returns at end of file, when the parent has what it wants or is gone.
-            // The outcome does not matter: the next step is the end in any case.
+            // Returns at end of file, when the parent is done or gone. The result does not matter: the next step is to
+            // exit in any case.
             let _ = rustix::io::read(&ours, &mut [0u8; 1]);
             crate::sys::exit_now(0)
         }
@@ -74,7 +73,7 @@ fn map_and_open(pid: i32, uid: IdPair, gid: IdPair) -> Result<OwnedFd, Errno> {
     open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Writes one of the map files of a process; the kernel takes it whole or not at all.
+/// Writes one of the map files of a process; the kernel accepts it completely or not at all.
 pub(crate) fn write_map(pid: i32, name: &str, text: &str) -> Result<(), Errno> {
     let file = open(format!("/proc/{pid}/{name}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     match rustix::io::write(&file, text.as_bytes())? {

@@ -1,15 +1,17 @@
-//! Connections that wait to be accepted: a bound on them for the whole sandbox.
+//! A bound, for the whole sandbox, on connections that wait to be accepted.
 //!
-//! What arrives on a TCP connection before `accept` is charged to no cgroup, and neither is the connection itself. The kernel bounds the
-//! queue of each listener, but not the number of listeners. So every `listen` comes to the host, which makes the call itself, on a copy
-//! of the descriptor, with a backlog that is still left for the sandbox. It notes how much each listener was given, by inode, and
-//! looks up in the sandbox's list of sockets which of them are still there.
+//! What arrives on a TCP connection before `accept` is charged to no cgroup, and neither is the connection itself. The
+//! kernel bounds the queue of each listener, but not the number of listeners. So every `listen` goes to the host, which
+//! makes the call itself, on a copy of the descriptor, with a backlog from what is left for the sandbox. It records
+//! each listener's backlog by inode, and checks in the sandbox's list of sockets which listeners still exist.
 //!
-//! A helper process makes the call. Whatever kind of descriptor a program hands over, nothing that the helper does with it can hold up the
-//! supervisor: closing a socket that lingers, for one, takes as long as the program likes, unless it is closed by a process that ends.
+//! A helper process makes the call. Whatever kind of descriptor a program passes, nothing the helper does with it can
+//! block the supervisor. For example, closing a socket that lingers takes as long as the program likes, unless the
+//! process that closes it exits.
 //!
-//! Sockets of other kinds get what they ask for: what waits at a unix socket is charged to who sent it. A unix socket remembers who
-//! listened, and tells its clients, so the helper has the caller's ids then. (Its process id is not the caller's: clients inside see 0.)
+//! Sockets of other kinds get the backlog they ask for: data queued at a unix socket is charged to its sender. A unix
+//! socket remembers the ids of the process that called `listen`, and reports them to its clients, so the helper uses
+//! the caller's ids then. (Its process id is not the caller's: clients inside see 0.)
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -22,40 +24,39 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use crate::seccomp::{Listener, Notification};
 use crate::sys::{Cloned, checked, clone3, exit_now};
 
-/// How long the helper may take. It makes a handful of calls, of which none should wait.
+/// How long the helper may take. It makes a few calls, none of which should block.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-/// Bytes of the list of sockets that are looked at; more than the listeners there can be.
+/// Maximum length of the list of sockets that is read; more than the possible number of listeners needs.
 const LIST_BYTES_MAX: u64 = 1 << 20;
-/// What the kernel shows as the state of a listening socket.
+/// The kernel's notation for the state of a listening socket.
 const LISTENING: &str = "0A";
-/// One listener gets this part of what is left, so that the first doesn't take all.
+/// One listener gets this fraction of what is left, so that the first doesn't take everything.
 const SHARE: u32 = 16;
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 
-/// How many connections may wait in one sandbox, and who was given how many.
+/// The number of connections that may wait in one sandbox, and how they are distributed.
 #[derive(Debug)]
 pub struct Waiting {
     connections_max: u32,
     /// Connections that may wait at each listener, by the inode of its socket.
     granted: BTreeMap<u64, u32>,
-    /// Set when a helper did not come back: nothing is known of that listener, so there are no more.
+    /// Set if a helper did not finish: the state of that listener is unknown, so no more are allowed.
     is_closed: bool,
 }
 
 impl Waiting {
-    /// A bound for one sandbox.
     pub fn new(connections_max: u32) -> Self {
         Self { connections_max, granted: BTreeMap::new(), is_closed: false }
     }
 
-    /// Connections that may wait in a sandbox of so much memory. With the receive buffers that a private network has they
-    /// hold an eighth of it at most, where that is more than 8 MiB.
+    /// Connections that may wait in a sandbox with this much memory. With the receive buffers of a private network they
+    /// hold at most an eighth of it, if that is more than 8 MiB.
     pub fn connections_for(memory_bytes: u64) -> u32 {
         const BYTES_EACH: u64 = 256 << 10;
         u32::try_from(memory_bytes / 8 / BYTES_EACH).unwrap_or(u32::MAX).clamp(32, 1024)
     }
 
-    /// Makes a call of `listen` for the one that waits. ENOBUFS when no more connections may wait.
+    /// Makes a `listen` call on behalf of the waiting caller. ENOBUFS if no more connections may wait.
     pub fn listen(&mut self, listener: &Listener, notification: &Notification) -> Result<(), Errno> {
         if self.is_closed {
             return Err(Errno::NOBUFS);
@@ -79,8 +80,8 @@ impl Waiting {
         Ok(())
     }
 
-    /// The largest backlog for this socket. The kernel lets one more connection wait than the backlog says. A socket that listens already
-    /// keeps what it has: a program may call `listen` again, and must not get less for it.
+    /// The largest backlog for this socket. The kernel lets one connection more wait than the backlog says. A second `listen` on a
+    /// socket never lowers its backlog.
     fn share(&self, inode: u64) -> Option<u32> {
         let own = self.granted.get(&inode).copied().unwrap_or(0);
         let granted: u32 = self.granted.values().sum();
@@ -90,8 +91,8 @@ impl Waiting {
     }
 }
 
-/// A process that has the caller's descriptors. Kernels before 6.9 know none of a thread, only of the whole process, which may have others
-/// only if the program wants it so.
+/// A process that has the caller's descriptors. Kernels before 6.9 have pidfds only of whole processes; a thread has
+/// other descriptors than its process only if the program arranged that.
 fn open_owner(thread: Pid) -> Result<OwnedFd, Errno> {
     open_process(thread.as_raw_nonzero().get(), PIDFD_THREAD).or_else(|errno| {
         if errno != Errno::INVAL {
@@ -107,11 +108,11 @@ fn open_owner(thread: Pid) -> Result<OwnedFd, Errno> {
 fn open_process(pid: i32, flags: libc::c_uint) -> Result<OwnedFd, Errno> {
     // SAFETY: takes integers only.
     let fd = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) })?;
-    // SAFETY: the kernel just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// The effective user and group of a thread, as they are outside of its sandbox.
+/// The effective user and group of a thread, as seen outside its sandbox.
 fn ids_of(thread: Pid) -> Result<[u32; 2], Errno> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", thread.as_raw_nonzero()))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::SRCH))?;
@@ -122,7 +123,8 @@ fn ids_of(thread: Pid) -> Result<[u32; 2], Errno> {
     Ok([effective("Uid:").ok_or(Errno::SRCH)?, effective("Gid:").ok_or(Errno::SRCH)?])
 }
 
-/// Takes these ids for good. Runs in the helper, and leaves alone what is so already: an ordinary user's sandboxes have that user's ids.
+/// Switches to these ids permanently. Runs in the helper, and skips ids that are already set: an ordinary user's
+/// sandboxes have that user's ids.
 fn become_user([user, group]: [u32; 2]) -> Result<(), Errno> {
     if rustix::process::getegid().as_raw() != group {
         // SAFETY: takes integers only.
@@ -155,14 +157,14 @@ fn listening(thread: Pid, list: &str) -> Result<Vec<u64>, Errno> {
     Ok(found)
 }
 
-/// A process that makes one call, tells of it, and ends.
+/// A process that makes one call, reports the result, and exits.
 struct Helper {
     pid: Pid,
     answer: OwnedFd,
 }
 
 impl Helper {
-    /// Starts it. Where nothing is left it makes the call only for sockets that need nothing.
+    /// If no share is left, it makes the call only for sockets that need none.
     fn start(owner: &OwnedFd, ids: [u32; 2], descriptor: RawFd, asked: i32, waiting: &Waiting) -> Result<Self, Errno> {
         let (answer, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match clone3(0, None)? {
@@ -173,20 +175,20 @@ impl Helper {
                 };
                 let mut bytes = [0u8; ANSWER_LEN];
                 bytes.as_chunks_mut::<8>().0.iter_mut().zip(said).for_each(|(place, word)| *place = word.to_ne_bytes());
-                // If nobody reads it, the supervisor has given us up.
+                // If the supervisor doesn't read this, it has abandoned us.
                 let _ = rustix::io::write(&tell, &bytes);
-                // Not one descriptor is closed before: see above.
+                // No descriptor is closed before this: see above.
                 exit_now(0)
             }
             Cloned::Parent { pid, .. } => Ok(Self { pid: Pid::from_raw(pid).ok_or(Errno::SRCH)?, answer }),
         }
     }
 
-    /// What came of it: the socket's inode and its backlog, if it is one that counts.
+    /// The result: the socket's inode and its backlog, if the socket counts.
     fn finish(self) -> Result<Option<(u64, u32)>, Errno> {
         let mut waiting = [PollFd::new(&self.answer, PollFlags::IN)];
         let is_ready = poll(&mut waiting, Some(&PATIENCE)).is_ok_and(|count| count > 0);
-        // Our own child. One that has answered has nothing left to do, and one that hasn't is given up.
+        // Our own child. If it has answered it has nothing left to do; otherwise it is abandoned.
         let _ = kill_process(self.pid, Signal::KILL);
         if !is_ready {
             return Err(Errno::TIMEDOUT);
@@ -206,7 +208,7 @@ impl Helper {
         }
     }
 
-    /// Waits for the end of one that was killed. That should take no time; where it does, it isn't waited for.
+    /// Reaps a killed helper. That should take no time; the wait is bounded all the same.
     fn bury(&self) -> Result<(), Errno> {
         let handle = pidfd_open(self.pid, PidfdFlags::empty())?;
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
@@ -230,7 +232,7 @@ fn listen_at(
 ) -> Result<(u64, u32), Errno> {
     // SAFETY: takes integers only.
     let socket = checked(unsafe { libc::syscall(libc::SYS_pidfd_getfd, owner.as_raw_fd(), descriptor, 0) })? as RawFd;
-    // SAFETY: the kernel just made this descriptor. It is never closed by us, only by the end of this process.
+    // SAFETY: the kernel has just created this descriptor. Only the end of this process closes it.
     let socket = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(socket) });
     let domain = rustix::net::sockopt::socket_domain(&*socket)?;
     if domain != rustix::net::AddressFamily::INET && domain != rustix::net::AddressFamily::INET6 {
@@ -239,7 +241,7 @@ fn listen_at(
     }
     let inode = rustix::fs::fstat(&*socket)?.st_ino;
     let share = waiting.share(inode).ok_or(Errno::NOBUFS)?;
-    // The kernel takes a negative number for a very large one.
+    // The kernel treats a negative number as a very large one.
     let backlog = u32::try_from(asked).unwrap_or(share).min(share);
     rustix::net::listen(&*socket, backlog as i32).map(|()| (inode, backlog))
 }

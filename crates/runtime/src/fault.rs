@@ -66,13 +66,9 @@ pub enum Fault {
         /// What to do next.
         help: String,
     },
-    /// What is stored of the run is not what was written.
+    /// The run's stored data was altered.
     #[error("run {run} is damaged: {what}")]
-    RunDamaged {
-        run: RunId,
-        /// What can't be read.
-        what: String,
-    },
+    RunDamaged { run: RunId, what: String },
     /// The permit is for something else: a mistake of ours.
     #[error("a permit for something else was shown")]
     WrongPermit,
@@ -110,7 +106,7 @@ impl Fault {
         Self::NotFound { what: "run", id: id.to_string() }
     }
 
-    /// What of a run can't be read, and whether that is damage.
+    /// A store error met while reading a run: corruption is the run's damage.
     pub(crate) fn of_run(run: &RunId, error: saggar_store::Error) -> Self {
         match error {
             saggar_store::Error::Corrupt { what } => Self::RunDamaged { run: run.clone(), what },

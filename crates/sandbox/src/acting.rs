@@ -1,16 +1,17 @@
-//! Acting as the owner of a workspace while touching it.
+//! Acts as the owner of a workspace while touching it.
 //!
-//! As root we would otherwise create, change and remove files in a tree that someone else can rearrange at any moment. With the
-//! owner's filesystem ids, and none of root's groups, the kernel lets us do no more than the owner could, whatever is swapped for what.
+//! Otherwise root would create, change and remove files in a tree that another user can rearrange at any moment. With
+//! the owner's filesystem ids, and none of root's groups, the kernel lets us do no more than the owner could, whatever
+//! is swapped in.
 
 use rustix::process::{Gid, getgroups};
 use rustix::thread::set_thread_groups;
 
 use crate::host_tree::HostTree;
 
-/// Until it is dropped, files are made and reached with the owner's ids. Only root has another's to take.
+/// Until this is dropped, files are created and accessed with the owner's ids. Only root can take another user's ids.
 pub(crate) struct ActingAs {
-    /// Root's own groups, to be taken up again.
+    /// Root's own groups, to be restored.
     groups: Vec<Gid>,
 }
 
@@ -20,7 +21,7 @@ impl ActingAs {
         if rustix::process::geteuid().is_root() {
             groups = getgroups().unwrap_or_default();
             set_groups(&groups, &[]);
-            // The group first: afterwards we could no longer.
+            // The group first: afterwards we could no longer change it.
             set_filesystem_ids(tree.uid, tree.gid);
         }
         Self { groups }
@@ -36,17 +37,17 @@ impl Drop for ActingAs {
     }
 }
 
-/// Of this thread alone.
+/// For this thread only.
 fn set_groups(before: &[Gid], after: &[Gid]) {
     if before != after {
-        // In a container without the right to, nothing is lost but the restriction.
+        // In a container that doesn't permit this, only the restriction is lost.
         let _ = set_thread_groups(after);
     }
 }
 
-/// These calls can't fail for root and don't say if they did; with root's own ids nothing would be lost but the restriction.
+/// These calls can't fail for root and report no errors. If they did fail, only the restriction would be lost.
 fn set_filesystem_ids(uid: u32, gid: u32) {
-    // SAFETY: both take a number and change nothing but the calling thread's filesystem ids.
+    // SAFETY: both take a number and change only the calling thread's filesystem ids.
     unsafe {
         libc::setfsgid(gid);
         libc::setfsuid(uid);

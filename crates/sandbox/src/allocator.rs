@@ -1,11 +1,12 @@
-//! The allocator of the binary: small blocks from one heap, others from the kernel and back to it.
+//! The binary's allocator: small blocks come from one heap, large ones directly from the kernel.
 //!
-//! musl's own asks the kernel at every turn, which is most of what `saggar run` does outside it; so small blocks are dlmalloc's. That one never
-//! gives memory back from the middle of its heap: one small block behind the buffers of two hundred transfers, and a server holds their memory
-//! for good. So a buffer is a mapping of its own, which grows without being copied. A few that were freed are kept for whoever asks next, so
-//! that a transfer doesn't ask the kernel for each of its pieces; the rest is gone when it is freed.
+//! musl's own allocator calls the kernel for every allocation, which is most of what `saggar run` does outside the
+//! kernel, so small blocks come from dlmalloc. It never returns memory from the middle of its heap: a single small
+//! block behind the buffers of two hundred transfers would make a server hold their memory forever. So a large buffer
+//! is a mapping of its own, which can grow without being copied. A few freed mappings are kept for reuse, so that a
+//! transfer doesn't call the kernel for each piece; the others are unmapped when they are freed.
 //!
-//! It is in this crate because it can't be had without `unsafe`.
+//! It is in this crate because it needs `unsafe`.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{copy_nonoverlapping, null_mut};
@@ -14,44 +15,43 @@ use std::sync::Mutex;
 use dlmalloc::GlobalDlmalloc;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
-/// From here on a block is a mapping: less than what any piece of a file, of an answer or of output goes through.
+/// From this size on a block is a mapping. Buffers for pieces of files, responses or output are all at least as large.
 const LARGE: usize = 8 << 10;
-/// Up to here blocks have a power of two as their length, and are kept. Pages that nobody touches cost nothing.
+/// Up to this size the length of a mapping is a power of two, and it is kept for reuse. Untouched pages cost nothing.
 const KEPT_LEN_MAX: usize = 256 << 10;
-/// Most bytes that are kept.
+/// Maximum number of bytes kept.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Lengths of blocks that are kept.
+/// Number of different lengths that are kept.
 const LENGTHS: usize = (KEPT_LEN_MAX.trailing_zeros() - LARGE.trailing_zeros()) as usize + 1;
-/// What a mapping is aligned to.
+/// Alignment of a mapping.
 const PAGE: usize = 4096;
 
-/// What `#[global_allocator]` takes.
+/// The type for `#[global_allocator]`.
 #[derive(Debug, Default)]
 pub struct Allocator;
 
-/// Whether a block is a mapping. The layout decides, so it is the same answer when the block is freed.
+/// Whether a block is a mapping. This depends only on the layout, so the answer is the same when the block is freed.
 fn is_mapped(size: usize, align: usize) -> bool {
     size >= LARGE && align <= PAGE
 }
 
-/// How long the mapping of a block is.
 fn length(size: usize) -> usize {
     if size <= KEPT_LEN_MAX { size.next_power_of_two() } else { size.next_multiple_of(PAGE) }
 }
 
-/// Mappings that were freed, in lists by their length. Each holds the address of the next in its first bytes.
+/// Freed mappings, in lists by length. The first bytes of each hold the address of the next.
 struct Kept {
     first: [*mut u8; LENGTHS],
     bytes: usize,
 }
 
-// SAFETY: what is in the lists is nobody's, and whoever holds the lock has all of them.
+// SAFETY: blocks in the lists have no owner, and the holder of the lock has exclusive access to all of them.
 unsafe impl Send for Kept {}
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { first: [null_mut(); LENGTHS], bytes: 0 });
 
 impl Kept {
-    /// The list of blocks of this length; `None` when such are not kept.
+    /// The list of blocks of this length; `None` if such blocks are not kept.
     fn list(&mut self, length: usize) -> Option<&mut *mut u8> {
         let number = length.trailing_zeros().checked_sub(LARGE.trailing_zeros())? as usize;
         if length > KEPT_LEN_MAX { None } else { self.first.get_mut(number) }
@@ -69,13 +69,13 @@ impl Kept {
         Some(block)
     }
 
-    /// Whether the block is kept now.
+    /// Returns whether the block was kept.
     fn put(&mut self, block: *mut u8, length: usize) -> bool {
         if self.bytes + length > KEPT_BYTES_MAX {
             return false;
         }
         let Some(first) = self.list(length) else { return false };
-        // SAFETY: the block is a mapping of at least a page that its owner has given up.
+        // SAFETY: the block is a mapping of at least a page that its owner has freed.
         unsafe { block.cast::<*mut u8>().write(*first) };
         *first = block;
         self.bytes += length;
@@ -83,33 +83,36 @@ impl Kept {
     }
 }
 
-// SAFETY: each block is dlmalloc's or a mapping by its layout alone, and `GlobalAlloc` promises the same layout when it comes back; both give
-// memory that is nobody else's, of at least that size, aligned as asked: a mapping to a page, and no mapping is asked for more.
+// SAFETY: the layout alone decides whether a block is dlmalloc's or a mapping, and `GlobalAlloc` promises the same
+// layout when it is freed. Both return exclusively owned memory of at least that size and the requested alignment: a
+// mapping is page-aligned, and is used only for alignments up to that.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout.size(), layout.align()) {
             let length = length(layout.size());
             return kept(length).unwrap_or_else(|| map(length));
         }
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller makes the same promises.
         unsafe { GlobalDlmalloc.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout.size(), layout.align()) {
-            // What the kernel gives is zero, and costs nothing where it isn't touched.
+            // The kernel returns zeroed pages, which cost nothing until they are touched.
             return map(length(layout.size()));
         }
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller makes the same promises.
         unsafe { GlobalDlmalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_mapped(layout.size(), layout.align()) {
             let length = length(layout.size());
-            // Whoever finds the lock taken asks the kernel instead: nobody waits, not even a child of a fork for a thread it doesn't have.
+            // If the lock is taken, use the kernel instead: nothing waits here, not even a forked child for a thread it
+            // doesn't have.
             if !KEPT.try_lock().is_ok_and(|mut kept| kept.put(block, length)) {
-                // SAFETY: by its layout it is a whole mapping of `map`, and the caller is done with it. A failure leaves it mapped, which harms nobody.
+                // SAFETY: by its layout it is a whole mapping of `map`, and the caller has freed it. If this fails it
+                // stays mapped, which is harmless.
                 let _ = unsafe { munmap(block.cast(), length) };
             }
             return;
@@ -124,15 +127,16 @@ unsafe impl GlobalAlloc for Allocator {
             (false, false) => unsafe { GlobalDlmalloc.realloc(block, layout, size) },
             (true, true) if length(layout.size()) == length(size) => block,
             (true, true) => {
-                // SAFETY: it is a whole mapping of `map`; who asks uses only what is given back.
+                // SAFETY: it is a whole mapping of `map`; the caller uses only the returned address.
                 let moved = unsafe { mremap(block.cast(), length(layout.size()), length(size), MremapFlags::MAYMOVE) };
                 moved.map_or(null_mut(), |moved| moved.cast())
             }
             (true, false) | (false, true) => {
-                // SAFETY: the alignment is valid, as it was in `layout`, and the caller promises as much of the size.
+                // SAFETY: the alignment is valid, as it was in `layout`, and the caller promises a valid size.
                 let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
                 if !new.is_null() {
-                    // SAFETY: both are live, differ, and have at least that many bytes; then the old one is given up, as the caller expects.
+                    // SAFETY: both are live, differ, and have at least that many bytes. The old one is then freed, as
+                    // the caller expects.
                     unsafe {
                         copy_nonoverlapping(block, new, layout.size().min(size));
                         self.dealloc(block, layout);
@@ -144,14 +148,14 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// A block of this length that was freed before.
+/// A freed block of this length.
 fn kept(length: usize) -> Option<*mut u8> {
     KEPT.try_lock().ok()?.take(length)
 }
 
-/// A mapping of its own, or null.
+/// A new mapping, or null.
 fn map(length: usize) -> *mut u8 {
-    // SAFETY: no address is asked for, so nothing that is mapped changes.
+    // SAFETY: no address is requested, so existing mappings don't change.
     let mapped = unsafe { mmap_anonymous(null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), |mapped| mapped.cast())
 }
@@ -160,7 +164,7 @@ fn map(length: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
-    /// Grows and shrinks a block over the border both ways, and looks whether what was in it is still there.
+    /// Grows and shrinks a block across the threshold both ways, and checks that its contents survive.
     #[test]
     fn a_block_keeps_its_content_over_the_border_both_ways() {
         for align in [1, 16, PAGE, 2 * PAGE] {
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_large_block_is_given_back_when_it_is_freed() {
-        // So large that what takes its place meanwhile is smaller.
+        // So large that anything mapped in its place in the meantime is smaller.
         const SIZE: usize = 4 << 20;
         let layout = Layout::from_size_align(SIZE, 16).unwrap();
         // SAFETY: the block is written within its size, and freed once with its own layout.

@@ -1,26 +1,27 @@
-//! Root of a user namespace that has too few ids: root by name, as after `unshare -r`, with no right on the host that a sandbox could be made of.
+//! Detects root of a user namespace with too few ids: root by name only, as after `unshare -r`, without the privileges
+//! on the host that sandboxes need.
 
 use saggar_domain::{Code, Problem};
 
 use crate::ranges;
 
-/// Says so, if we are such a root: everything that follows would fail for reasons that lead nowhere.
+/// Returns a problem if we are such a root: everything that follows would fail for misleading reasons.
 pub(crate) fn borrowed_root() -> Option<Problem> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
-    // Without such a file there are no user namespaces, and this is the one root there is.
+    // Without this file the kernel has no user namespaces, so this is the real root.
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     (!has_ranges(&map)).then(|| {
         Problem::new(
             Code::UnsupportedCapability,
-            "saggar runs as root of a user namespace without ids of its own to give away, as `unshare -r` makes one; this root has no rights on the host",
-            "start it outside of that namespace: as the ordinary user you are there, or as root of the host",
+            "saggar runs as root of a user namespace that has no ids for sandboxes, such as `unshare -r` creates; this root has no privileges on the host",
+            "start it outside that namespace, as an ordinary user or as root of the host",
         )
     })
 }
 
-/// Whether the ids that sandboxes get are among those of this namespace.
+/// Whether the ids for sandboxes exist in this namespace.
 fn has_ranges(map: &str) -> bool {
     let wanted = ranges::all();
     map.lines().any(|line| {

@@ -1,6 +1,7 @@
-//! The data directory: where records of live sandboxes are, so that a killed process's leftovers can be found.
+//! The data directory, which holds records of live sandboxes, so that the leftovers of a killed process can be found.
 //!
-//! Mode 0700 and owned by us, or it is refused: who can write a record can have directories removed.
+//! It must have mode 0700 and belong to us, or it is refused: write access to a record would let a user have
+//! directories removed.
 
 use std::fs::DirEntry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +16,7 @@ use saggar_supervisor::control::Final;
 use crate::borrowed::borrowed_root;
 use crate::placeholder::Gate;
 
-/// What the names of the doctor's workspaces in it begin with.
+/// Prefix of the names of `doctor`'s workspaces.
 const TRIAL: &str = "trial-";
 
 /// An open data directory.
@@ -26,7 +27,8 @@ pub struct DataDirectory {
 }
 
 impl DataDirectory {
-    /// Opens it, making it if it isn't there. `given` comes before the environment's choice, and that before the default.
+    /// Opens it, creating it if it doesn't exist. `given` takes precedence over the environment, and that over the
+    /// default.
     pub fn open(given: Option<&Path>) -> Result<Self, Problem> {
         let path = match given {
             Some(path) => path.to_owned(),
@@ -38,7 +40,7 @@ impl DataDirectory {
                 format!("the data directory {what}"),
                 "name one that is yours alone (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
             );
-            // The default one is the host's root's.
+            // The default directory belongs to the host's root.
             borrowed_root().unwrap_or(problem)
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -54,12 +56,12 @@ impl DataDirectory {
             other => other,
         };
         let top = opened.map_err(|errno| fail(&format!("can't be opened: {errno}")))?;
-        let stat = fstat(&top).map_err(|errno| fail(&format!("can't be looked at: {errno}")))?;
+        let stat = fstat(&top).map_err(|errno| fail(&format!("can't be examined: {errno}")))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(fail("belongs to another user"));
         }
         if stat.st_mode & 0o022 != 0 {
-            // Someone may have put records there already.
+            // Another user may already have put records there.
             return Err(fail("can be written by others"));
         }
         if stat.st_mode & 0o077 != 0 {
@@ -77,7 +79,7 @@ impl DataDirectory {
         Ok(Self { path, sandboxes })
     }
 
-    /// Where it is if nobody says: by the environment, or where such things are kept.
+    /// The default path: from the environment, or the conventional place.
     pub fn default_path() -> Result<PathBuf, Problem> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = variable("SAGGAR_DATA_DIR") {
@@ -92,44 +94,46 @@ impl DataDirectory {
             .ok_or_else(|| {
                 Problem::new(
                     Code::DataDirectory,
-                    "there is no HOME to put a data directory in",
+                    "HOME is not set, so there is no default data directory",
                     "name one with --data-dir or SAGGAR_DATA_DIR",
                 )
             })
     }
 
-    /// Remembers what was said of this host, and whether that is news: what doesn't change is said once to a person, not at every start.
+    /// Stores a message about this host, and returns whether it is new: unchanged facts are shown once, not at every
+    /// start.
     pub fn is_news(&self, said: &str) -> bool {
         let path = self.path.join("said");
         if std::fs::read_to_string(&path).is_ok_and(|before| before == said) {
             return false;
         }
-        // What can't be remembered is said again.
+        // If it can't be stored, the message is shown again.
         let _ = std::fs::write(&path, said);
         true
     }
 
-    /// Where it is, as it was given.
+    /// Its path, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The control socket of a held sandbox. It is there from the moment its supervisor listens until nothing of the sandbox is left; who
-    /// is refused at it has found what a killed supervisor left.
+    /// The control socket of a held sandbox. It exists from the moment its supervisor listens until nothing of the
+    /// sandbox is left. If a connection to it is refused, a killed supervisor left it behind.
     pub fn control_socket(&self, sandbox: &SandboxId) -> PathBuf {
         self.path.join("control").join(crate::supervise::control_name(sandbox.as_str()))
     }
 
-    /// Where supervisors leave their last words, each as `SANDBOX.json` ([`Final`]), for a server to read and remove. Names that begin
-    /// with a dot are not finished.
+    /// The directory of final reports, each as `SANDBOX.json` ([`Final`]), for a server to read and remove. Names that
+    /// begin with a dot are incomplete.
     pub fn ended(&self) -> PathBuf {
         self.path.join("ended")
     }
 
-    /// Whether this tree of the host holds the data directory or part of it: then nothing inside a sandbox may have it. Who can
-    /// write a record can have things removed. The doctor's own workspace is the exception, and holds no record.
+    /// Whether this host path contains the data directory or part of it. Then no sandbox may access it: write access to
+    /// a record would let a program have files removed. The exception is `doctor`'s own workspace, which contains no
+    /// record.
     pub(crate) fn overlaps(&self, tree: &Path) -> bool {
-        // It is open, so it is there; if its path can't be resolved any more, nothing is safe to hand over.
+        // It is open, so it exists. If its path can no longer be resolved, treat every path as unsafe.
         let Ok(path) = self.path.canonicalize() else { return true };
         let is_trial = || {
             let name = tree.strip_prefix(&path).ok().and_then(Path::to_str);
@@ -142,9 +146,9 @@ impl DataDirectory {
         path.starts_with(tree) || (tree.starts_with(&path) && !is_trial())
     }
 
-    /// A new workspace for a doctor's trials, and the lock that says that it lives.
+    /// A new workspace for `doctor`'s trials, and the lock that marks it as in use.
     pub(crate) fn new_trial(&self, id: &SandboxId) -> std::io::Result<(PathBuf, OwnedFd)> {
-        // Until it is locked it looks like a dead one's.
+        // Until it is locked it looks abandoned.
         let _gate = Gate::close(self.sandboxes())?;
         let path = self.path.join(format!("{TRIAL}{id}"));
         rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700))?;
@@ -153,7 +157,7 @@ impl DataDirectory {
         Ok((path, lock))
     }
 
-    /// Removes the workspaces of doctors that were killed.
+    /// Removes the workspaces of `doctor` processes that were killed.
     pub(crate) fn remove_dead_trials(&self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         let is_trial = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(TRIAL);
@@ -173,17 +177,17 @@ impl DataDirectory {
         }
     }
 
-    /// The directory of kept changes, made when it is first needed.
+    /// The directory of kept changes, created when it is first needed.
     pub(crate) fn changes(&self) -> std::io::Result<OwnedFd> {
         self.made("changes")
     }
 
-    /// The directory of control sockets, likewise.
+    /// The directory of control sockets, created when it is first needed.
     pub(crate) fn control(&self) -> std::io::Result<OwnedFd> {
         self.made("control")
     }
 
-    /// Opens a directory that may not be there.
+    /// Opens a directory that may not exist.
     pub(crate) fn open_part(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         open(self.path.join(name), flags, Mode::empty())
@@ -201,7 +205,7 @@ impl DataDirectory {
         self.open_part(name).map_err(Into::into)
     }
 
-    /// Leaves the last word about a sandbox for a server to find: whole, or not at all.
+    /// Writes the final report of a sandbox for a server to find, atomically.
     pub(crate) fn write_ended(&self, last_word: &Final) -> std::io::Result<()> {
         let directory = self.made("ended")?;
         let name = format!("{}.json", last_word.sandbox_id);
@@ -212,13 +216,12 @@ impl DataDirectory {
         rustix::fs::renameat(&directory, beside.as_str(), &directory, name.as_str()).map_err(Into::into)
     }
 
-    /// The directory of kept changes, if there is one.
+    /// The directory of kept changes, if it exists.
     pub(crate) fn kept_changes(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         open(self.path.join("changes"), flags, Mode::empty()).ok()
     }
 
-    /// The directory of records.
     pub(crate) fn sandboxes(&self) -> BorrowedFd<'_> {
         self.sandboxes.as_fd()
     }

@@ -1,20 +1,20 @@
-//! Which limits this host can enforce, with what, and what follows when it can't.
+//! Which limits this host can enforce, with which mechanism, and what happens if it can't.
 
 use saggar_domain::{Code, LimitName, Limits, Problem, Spec};
 use saggar_jail::cgroup::{Controller, Host, Wanted};
 
-/// How the limits of one sandbox are enforced.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Enforcement {
     pub(crate) cgroup: Wanted,
-    /// By `RLIMIT_NPROC`, where no cgroup counts processes. Inside a user namespace the kernel counts those of that namespace only.
+    /// Enforced by `RLIMIT_NPROC` if no cgroup counts processes. Inside a user namespace the kernel counts only that
+    /// namespace's processes.
     pub(crate) processes: Option<u64>,
-    /// Defaults that nothing enforces, with the reason.
+    /// Default limits that nothing enforces, with the reason.
     pub(crate) unenforced: Vec<String>,
 }
 
 impl Enforcement {
-    /// Decides, and refuses what was asked for and can't be had.
+    /// Fails if a requested limit can't be enforced.
     pub(crate) fn decide(spec: &Spec, host: &Host) -> Result<Self, Problem> {
         let limits = &spec.limits;
         let missing = |controller: Controller| host.place(controller).err();
@@ -38,11 +38,11 @@ impl Enforcement {
 
     fn lack(&mut self, spec: &Spec, name: LimitName, why: &str) -> Result<(), Problem> {
         if spec.strict || is_asked(&spec.limits, name) {
-            let who = if is_asked(&spec.limits, name) { "was asked for" } else { "is insisted on by strict" };
+            let who = if is_asked(&spec.limits, name) { "was requested" } else { "is required by strict" };
             return Err(Problem::new(
                 Code::UnenforcedLimit,
                 format!("limit {} {who} and can't be enforced on this host: {why}", name.as_str()),
-                "leave the limit out, run as root, or let systemd delegate the controller: `systemd-run --user --scope -p Delegate=yes saggar run …`; `saggar doctor` shows what this host gives",
+                "leave the limit out, run as root, or let systemd delegate the controller: `systemd-run --user --scope -p Delegate=yes saggar run …`; `saggar doctor` shows what this host supports",
             ));
         }
         self.unenforced.push(format!("{}: {why}", name.as_str()));

@@ -1,4 +1,4 @@
-//! Entering: from a prepared sandbox to one whose agent runs. The same for a sandbox of one exec and for one that is held.
+//! Starts a prepared sandbox, up to a running agent. Used both for sandboxes with one exec and for held ones.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,12 +13,12 @@ use crate::plan::Layout;
 use crate::prepare::{Prepared, Stopped, failed};
 use crate::record::{FirstProcess, start_time};
 
-/// Bytes of private storage for each file or directory there may be.
+/// Bytes of private storage per allowed file or directory.
 const BYTES_PER_INODE: u64 = 4096;
 
 impl Prepared {
-    /// Makes the sandbox, with `channel` as its agent's end. Cgroups that were made are in `group` also when it fails. What has to be done
-    /// `meanwhile` is done while the first process makes its root.
+    /// Creates the sandbox, with `channel` as its agent's end. Cgroups that were created are in `group` even if this
+    /// fails. `meanwhile` runs while PID 1 builds its root.
     pub(crate) fn enter(
         &mut self,
         spec: &Spec,
@@ -27,9 +27,9 @@ impl Prepared {
         meanwhile: impl FnOnce() -> io::Result<()>,
     ) -> Result<Jailed, Stopped> {
         let Self { record, host, name, layout, identity, enforcement, .. } = self;
-        // A version 2 cgroup has to be there when the first process is born; version 1 can be made while it makes its root.
+        // A v2 cgroup must exist when PID 1 is created; v1 cgroups can be created while it builds its root.
         let begun = Group::begin(host, name, &enforcement.cgroup)
-            .map_err(|error| failed("making the cgroups", error.kind()))?;
+            .map_err(|error| failed("creating the cgroups", error.kind()))?;
         let group = group.insert(begun);
         let birthplace = group.birthplace().map_err(|error| failed("opening the cgroup", error.kind()))?;
         let plan = plan(layout, *identity, spec, enforcement, birthplace, channel);
@@ -40,20 +40,20 @@ impl Prepared {
             Ok(Supplies {
                 tasks: group.tasks()?,
                 guest: SealedProgram::new("saggar-guest", GUEST_IMAGE)?,
-                // An ordinary user may not mount them, and the layout then has no place for them.
+                // An ordinary user may not mount them, and the layout then has no mount points for them.
                 views: if layout_views.is_empty() { Vec::new() } else { group.views() },
             })
         };
         let jailed = spawn(&plan, supply).map_err(|error| explain(&error, &plan))?;
         let pid = jailed.pid.as_raw_nonzero().get();
-        // Where there are cgroups the reaper finds every process in them.
+        // If there are cgroups, the reaper finds every process in them.
         if enforcement.cgroup == Wanted::default()
             && let Some(started) = start_time(pid)
         {
-            // Without this line the reaper relies on PID 1 ending itself, which it does.
+            // Without this line the reaper relies on PID 1 exiting by itself, which it does.
             let _ = record.add_first_process(FirstProcess { pid, started });
         }
-        // They are in the root now.
+        // They are part of the root now.
         layout.mounts.clear();
         layout.mappings.clear();
         Ok(jailed)
@@ -85,7 +85,7 @@ fn plan(
     }
 }
 
-/// A failed step, told without naming a path of the host that the user did not name.
+/// Describes a failed step without naming a host path that the user did not name.
 fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
     match error {
         SpawnError::Step { step: Step::Root, index, errno } => {
@@ -112,7 +112,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
             failed(&error.to_string(), errno)
         }
         SpawnError::Supply(source) => failed(&error.to_string(), source.kind()),
-        SpawnError::Died => failed("set-up", "the new process died without a word"),
+        SpawnError::Died => failed("set-up", "the new process died without reporting an error"),
         SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
     }
 }

@@ -1,11 +1,13 @@
-//! What the host's git would act on in a workspace, besides the fixed names: worktrees, submodules, a git directory elsewhere, hooks
-//! and programs elsewhere, and what would make a repository of the workspace's own top.
+//! Finds what the host's git would act on in a workspace, besides the fixed names: worktrees, submodules, a git
+//! directory elsewhere, hooks and programs elsewhere, and anything that would turn the workspace's own top into a
+//! repository.
 //!
-//! Whoever can write one of these makes the host's git run programs of their choice. The names depend on the repository, so they are
-//! read from it, at the start, as git reads them. A link inside the workspace on the way to one is named too: it can't be held, so it
-//! refuses the workspace. What can't be read refuses it likewise: it might be hiding something. Files outside of the workspace (the
-//! user's own settings, a repository around the workspace) are read for what they say of the inside, as far as they can be.
-//! It goes by what is there: a repository that a program makes later, somewhere below, is not covered.
+//! Write access to any of these lets a program choose what the host's git runs. The names depend on the repository, so
+//! they are read from it at the start, the way git reads them. A link inside the workspace on the way to one is
+//! reported too: a link can't be protected, so the workspace is refused. If something can't be read the workspace is
+//! refused as well, because it might be hiding something. Files outside the workspace (the user's own settings, a
+//! repository around the workspace) are read for what they say about the inside, as far as they are readable. This
+//! covers existing repositories: one that a program creates later, somewhere below, is not covered.
 
 mod checkouts;
 pub(crate) mod config;
@@ -32,41 +34,38 @@ use reading::Reading;
 pub(crate) use links::remove_new_links;
 pub(crate) use reading::{line_of, path_of};
 
-/// Most paths; each costs a mount or two.
+/// Maximum number of paths; each costs a mount or two.
 const FOUND_MAX: usize = 4096;
-/// Deepest nesting of submodules.
+/// Maximum nesting of submodules.
 const DEPTH_MAX: usize = 8;
-/// Deepest nesting of included files; git's own limit.
+/// Maximum nesting of included files; git's own limit.
 const INCLUDES_MAX: usize = 10;
-/// Configurations are short.
+/// Maximum length of a configuration file.
 const CONFIG_LEN_MAX: usize = 1 << 20;
-/// An index has about a hundred bytes for each file of the repository.
+/// Maximum length of an index, which has about a hundred bytes for each file of the repository.
 const INDEX_LEN_MAX: usize = 256 << 20;
-/// What makes a directory one of git's own, but for its `HEAD`.
+/// Signs of a git directory, even without its `HEAD`.
 const SIGNS: [&str; 5] = ["HEAD", "config", "objects", "refs", "hooks"];
-/// Directories of a git directory that no submodule's is found in.
+/// Subdirectories of a git directory that contain no submodule's.
 const OWN: &[&[u8]] = &[b"hooks", b"info", b"logs", b"modules", b"objects", b"refs", b"worktrees"];
 
-/// What was found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The paths to protect.
     pub(crate) paths: Vec<ProtectedPath>,
-    /// Names at the top that have to be something git takes for no part of a repository.
+    /// Names at the top that must be a kind of file that git doesn't accept as part of a repository.
     pub(crate) stops: Vec<ProtectedPath>,
     /// The git directories of the workspace, relative to it; empty for the workspace itself.
     pub(crate) directories: Vec<String>,
-    /// Whether the workspace is a repository, or in one.
+    /// Whether the workspace is a repository, or inside one.
     pub(crate) has_repository: bool,
-    /// Where the user's own settings say that hooks are, relative to each checkout.
+    /// Hook directories from the user's own settings, relative to each checkout.
     pub(crate) hooks: Vec<Name>,
-    /// Links of a workspace that is a git directory itself, which are not the sandbox's.
+    /// Existing links in a workspace that is a git directory itself, which the sandbox didn't create.
     pub(crate) links: Vec<Name>,
     /// Files of the workspace that are marked in an index so that git shows no edits of them.
     pub(crate) hidden: BTreeSet<Vec<u8>>,
 }
 
-/// Looks for everything.
 pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
     if !Rule::FoundPaths.is_on() {
         return Ok(Found::default());
@@ -84,8 +83,8 @@ pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
             let path = path.strip_prefix(&workspace.path).unwrap_or(&path).display().to_string();
             Err(Problem::new(
                 Code::InvalidProtect,
-                format!("{path:?} of the workspace's repository can't be looked at, so it can't be protected: {errno}"),
-                "mend it or its permissions, prune what is no longer used, or use --fs read-only or --fs scratch",
+                format!("{path:?} of the workspace's repository can't be examined, so it can't be protected: {errno}"),
+                "repair it or its permissions, prune unused worktrees, or use --fs read-only or --fs scratch",
             ))
         }
     }
@@ -94,16 +93,16 @@ pub(crate) fn examine(workspace: &HostTree) -> Result<Found, Problem> {
 struct Finder<'a> {
     reading: Reading<'a>,
     personal: Personal,
-    /// What the user's own settings say, for every repository.
+    /// The user's own settings, which apply to every repository.
     settings: Vec<Setting>,
-    /// Git directories that were looked at.
+    /// Git directories examined so far.
     seen: BTreeSet<PathBuf>,
     found: Found,
 }
 
 type Outcome<T = ()> = Result<T, (PathBuf, Errno)>;
 
-/// A checkout, and what is set for it alone.
+/// A checkout, and the settings for it alone.
 struct Checkout {
     top: PathBuf,
     settings: Vec<Setting>,
@@ -119,7 +118,7 @@ impl Finder<'_> {
         let is_bare = ["HEAD", "objects", "refs"].iter().all(|name| self.counts(&top.join(name)));
         self.settings = Personal::from_environment();
         for file in self.personal.files() {
-            // Often a link into a directory of such files, which may be in the workspace itself.
+            // Often a link into a directory of dotfiles, which may be in the workspace itself.
             let file = self.lead(Path::new("/"), &file)?;
             self.hold(&file)?;
             let mut settings = Vec::new();
@@ -129,7 +128,7 @@ impl Finder<'_> {
         self.found.has_repository = is_bare || !repositories.is_empty();
         self.found.hooks = self.hooks_in_checkouts();
         if !self.found.has_repository {
-            // What leads into the workspace by a whole path does so for every repository of the host's.
+            // An absolute path into the workspace applies to every repository of the host.
             let mut settings = self.settings.clone();
             settings.retain(|setting| self.personal.is_whole_path(setting));
             self.acted_on(&top, settings.iter())?;
@@ -144,7 +143,7 @@ impl Finder<'_> {
         self.git_directory(&top, None, 0)
     }
 
-    /// Paths of hooks that lead to another place in each checkout, as the user's own settings have them.
+    /// Hook paths from the user's own settings that differ in each checkout.
     fn hooks_in_checkouts(&self) -> Vec<Name> {
         let set = values(&self.settings, "core.hookspath").filter_map(|value| {
             let paths = self.personal.expand(value.as_os_str().as_encoded_bytes()).unwrap_or_default();
@@ -153,8 +152,8 @@ impl Finder<'_> {
         set.map(|path| Name(path.into_os_string().into_encoded_bytes())).collect()
     }
 
-    /// A directory with `HEAD`, `objects` and `refs` is a repository to git where `.git` isn't one (any more); `commondir` may lead to
-    /// the other two. As the name that is missing there will be something that git does not take for one.
+    /// git accepts a directory with `HEAD`, `objects` and `refs` as a repository if `.git` isn't one (any more);
+    /// `commondir` may point to the other two. The missing name gets a placeholder that git doesn't accept.
     fn stop_bare(&mut self, top: &Path) -> Outcome {
         let name = ["refs", "objects", "HEAD"].into_iter().find(|name| !self.counts(&top.join(name)));
         for name in [name.unwrap_or("HEAD"), "commondir"] {
@@ -164,17 +163,18 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Whether git could take it for part of a repository. A socket is what another sandbox put there to stop just that.
+    /// Whether git could accept it as part of a repository. A socket is a placeholder of another sandbox that prevents
+    /// this.
     fn counts(&self, path: &Path) -> bool {
         !matches!(self.reading.kind(path), Ok(None | Some(FileType::Socket)))
     }
 
-    /// A directory with something called `.git` in it.
+    /// A directory that contains a `.git`.
     fn repository(&mut self, checkout: &Path, depth: usize) -> Outcome {
         let git = checkout.join(".git");
         match self.reading.kind(&git).map_err(|errno| (git.clone(), errno))? {
             Some(FileType::Directory) => self.git_directory(&git, Some(checkout), depth),
-            // A file that says where the git directory is.
+            // A file that names the git directory.
             Some(FileType::RegularFile) => {
                 self.hold(&git)?;
                 self.linked(&git, checkout, depth)
@@ -190,7 +190,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A git directory, and the top of the checkout it belongs to.
+    /// A git directory, and the top of its checkout.
     fn git_directory(&mut self, directory: &Path, checkout: Option<&Path>, depth: usize) -> Outcome {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
@@ -205,7 +205,7 @@ impl Finder<'_> {
         for name in ["config", "config.worktree", "commondir", "objects/info/alternates"] {
             self.hold(&directory.join(name))?;
         }
-        // Remotes by the older ways to write them down: a `git push` to a repository of the sandbox's runs that one's hooks.
+        // The older formats for remotes: a `git push` to a repository of the sandbox would run that one's hooks.
         for name in ["remotes", "branches"] {
             self.hold_directory(&directory.join(name))?;
         }
@@ -225,7 +225,7 @@ impl Finder<'_> {
             checkouts.push(Checkout { top, settings: Vec::new() });
         }
         self.worktrees(directory, &mut checkouts)?;
-        // Where hooks of a push to this repository are run.
+        // The directory in which hooks run when someone pushes to this repository.
         checkouts.push(Checkout { top: directory.to_owned(), settings: Vec::new() });
         for checkout in &checkouts {
             self.acted_on(&checkout.top, settings.iter().chain(&checkout.settings))?;
@@ -244,7 +244,7 @@ impl Finder<'_> {
         self.modules(&directory.join("modules"), depth + 1)
     }
 
-    /// Hooks, and programs by a path, that settings name for one checkout.
+    /// Hooks, and programs given by path, that settings name for one checkout.
     fn acted_on<'s>(&mut self, checkout: &Path, settings: impl Iterator<Item = &'s Setting>) -> Outcome {
         for setting in settings {
             let Some(value) = setting.value.as_deref() else { continue };
@@ -267,10 +267,10 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// A directory of hooks, with what links in it lead to.
+    /// A directory of hooks, with the targets of links in it.
     fn hooks(&mut self, directory: &Path) -> Outcome {
         self.hold_directory(directory)?;
-        // Hooks that husky makes in `.husky/_` run those of the same name in `.husky`.
+        // The hooks that husky creates in `.husky/_` run those of the same name in `.husky`.
         if let Some(above) = directory.parent().filter(|_| directory.ends_with("_")) {
             self.hold_directory(above)?;
         }
@@ -284,11 +284,11 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Files of the workspace that a command line names. They may be scripts that an interpreter is given, so every word counts.
+    /// Files of the workspace that a command line names. They may be scripts for an interpreter, so every word counts.
     fn programs(&mut self, checkout: &Path, command: &[u8]) -> Outcome {
         let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"\"'`$;|&()<>=!".contains(byte);
         for word in command.split(is_between).filter(|word| !word.is_empty()) {
-            // Where a name can't be expanded, no program is found by it.
+            // If a name can't be expanded, it finds no program.
             for path in self.personal.expand(word).unwrap_or_default() {
                 let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &checkout.join(&path));
                 let is_inside = links.iter().chain([&end]).any(|place| self.reading.is_inside(place));
@@ -317,7 +317,7 @@ impl Finder<'_> {
         let Some(bytes) = self.reading.read(file, CONFIG_LEN_MAX)? else { return Ok(()) };
         let settings = match config::parse(&bytes) {
             Ok(settings) => settings,
-            // With settings that it can't read git does nothing at all.
+            // If git can't parse its settings, it does nothing at all.
             Err(config::Malformed) if !self.reading.is_inside(file) => return Ok(()),
             Err(config::Malformed) => return Err((file.to_owned(), Errno::BADMSG)),
         };
@@ -335,7 +335,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Where a path leads that git reads relative to `base`. Links of the workspace on the way are among what has to be held.
+    /// Resolves a path that git reads relative to `base`. Links of the workspace on the way must be protected too.
     fn lead(&mut self, base: &Path, path: &Path) -> Outcome<PathBuf> {
         let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &base.join(path));
         links.iter().try_for_each(|link| self.hold(link))?;
@@ -352,13 +352,13 @@ impl Finder<'_> {
 
     fn hold_as(&mut self, path: &Path, tail: &str) -> Outcome {
         let fail = |errno: Errno| (path.to_owned(), errno);
-        // What is outside, a sandbox doesn't reach.
+        // A sandbox can't reach anything outside.
         let Ok(inside) = path.strip_prefix(&self.reading.workspace.path) else { return Ok(()) };
         if self.found.paths.len() >= FOUND_MAX {
             return Err(fail(Errno::TOOBIG));
         }
         let text = inside.to_str().ok_or_else(|| fail(Errno::ILSEQ))?;
-        // The workspace itself can't be held and be written too.
+        // The workspace itself can't be both protected and writable.
         let path = ProtectedPath::parse(&format!("{text}{tail}")).map_err(|_| fail(Errno::INVAL))?;
         if !self.found.paths.contains(&path) {
             self.found.paths.push(path);
@@ -367,13 +367,13 @@ impl Finder<'_> {
     }
 }
 
-/// All values of a key: which of them counts depends on who asks.
+/// All values of a key: which one applies depends on the reader.
 fn values<'s>(settings: &'s [Setting], key: &str) -> impl Iterator<Item = &'s Path> {
     let named = settings.iter().filter(move |setting| setting.is(key));
     named.filter_map(|setting| setting.value.as_deref()).map(path_of)
 }
 
-/// Whether git runs what the value says. An alias does where it begins with `!`.
+/// Whether git runs the value as a program. An alias does if it begins with `!`.
 fn runs_a_program(setting: &Setting) -> bool {
     let value = setting.value.as_deref().unwrap_or_default();
     match (setting.section(), setting.name()) {

@@ -1,4 +1,4 @@
-//! A file or directory of the host that a spec names: looked at once, by descriptor, and held to what was seen.
+//! A file or directory of the host that a spec names: examined once, by descriptor, and pinned.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,6 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2
 use rustix::io::Errno;
 use saggar_domain::{Code, HostPath, Problem};
 
-/// Something of the host, pinned.
 #[derive(Debug)]
 pub struct HostTree {
     pub(crate) path: PathBuf,
@@ -16,12 +15,13 @@ pub struct HostTree {
     pub(crate) inode: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Whether it is a directory rather than a file.
+    /// Otherwise it is a file.
     pub is_directory: bool,
 }
 
 impl HostTree {
-    /// Opens what `path` names. Directories on the way may be links; the last name may not, and it is neither `/` nor special.
+    /// Opens `path`. Directories on the way may be links; the last component may not. It must be neither `/` nor a
+    /// special file.
     pub fn open(path: &HostPath, code: Code, what: &str) -> Result<Self, Problem> {
         let fail = |why: &str, help: &str| Problem::new(code, format!("{what} {path} {why}"), help);
         let given = Path::new(path.as_str());
@@ -36,7 +36,7 @@ impl HostTree {
             }
             Err(errno) => return Err(fail(&format!("can't be opened: {errno}"), "name another")),
         };
-        let stat = fstat(&seen).map_err(|errno| fail(&format!("can't be looked at: {errno}"), "name another"))?;
+        let stat = fstat(&seen).map_err(|errno| fail(&format!("can't be examined: {errno}"), "name another"))?;
         let is_directory = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => true,
             FileType::RegularFile => false,
@@ -52,13 +52,13 @@ impl HostTree {
         if resolved == Path::new("/") {
             return Err(fail("is the whole host", "name the directory that the program is to work on"));
         }
-        // From here on the resolved path must lead to what was just seen, without a link anywhere.
+        // From here on the resolved path must lead to the file just examined, without any link.
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let fd = openat2(CWD, &resolved, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
-            .map_err(|_| fail("changed while it was being looked at", "try again when nothing renames it"))?;
-        let again = fstat(&fd).map_err(|errno| fail(&format!("can't be looked at: {errno}"), "name another"))?;
+            .map_err(|_| fail("changed while it was being examined", "try again when nothing renames it"))?;
+        let again = fstat(&fd).map_err(|errno| fail(&format!("can't be examined: {errno}"), "name another"))?;
         if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
-            return Err(fail("changed while it was being looked at", "try again when nothing renames it"));
+            return Err(fail("changed while it was being examined", "try again when nothing renames it"));
         }
         Ok(Self {
             path: resolved,
@@ -71,12 +71,12 @@ impl HostTree {
         })
     }
 
-    /// The same tree, through another descriptor of the same.
+    /// The same tree, through a duplicated descriptor.
     pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Self { path: self.path.clone(), fd: self.fd.try_clone()?, ..*self })
     }
 
-    /// Whether another path of the host lies in it, or is it.
+    /// Whether another host path is this tree or lies in it.
     pub fn holds(&self, path: &Path) -> bool {
         path.starts_with(&self.path)
     }

@@ -1,8 +1,8 @@
-//! Names: ids made from the kernel's randomness, and the hash that names a boundary.
+//! Ids from the kernel's randomness, and the hash of a policy.
 
 use saggar_domain::{Code, ExecId, HostPath, PolicyHash, Problem, SandboxId, Spec};
 
-/// The names of a sandbox and its exec.
+/// The ids of a sandbox and its exec.
 #[derive(Clone, Debug)]
 pub struct Ids {
     pub sandbox: SandboxId,
@@ -15,7 +15,6 @@ impl Ids {
     }
 }
 
-/// So many random bytes.
 pub(crate) fn random<const LEN: usize>() -> Result<[u8; LEN], Problem> {
     let mut bytes = [0u8; LEN];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
@@ -24,12 +23,12 @@ pub(crate) fn random<const LEN: usize>() -> Result<[u8; LEN], Problem> {
     }
 }
 
-/// The hash of a boundary, by where its paths lead: the same directory has one hash, however it is written, and the order in which
-/// mounts are named doesn't count.
+/// The hash of a policy, with resolved paths: the same directory always gives the same hash, however it is written, and
+/// the order of mounts doesn't matter.
 pub fn policy_hash(spec: &Spec) -> PolicyHash {
     let resolved = |path: &HostPath| {
         let real = std::path::Path::new(path.as_str()).canonicalize().ok();
-        // What can't be resolved is refused later; until then it is called what it was called.
+        // Paths that can't be resolved are refused later; until then they are used as written.
         real.and_then(|real| HostPath::parse(real.to_str()?).ok()).unwrap_or_else(|| path.clone())
     };
     let mut spec = spec.clone();

@@ -1,6 +1,7 @@
-//! Sandboxes: one lifecycle over the tiers, from a spec to a tree of dead processes and nothing left behind.
+//! Sandboxes: one lifecycle over all tiers, from a spec until every process is dead and nothing is left behind.
 //!
-//! This crate decides how a spec is carried out on this host, and refuses what can't be. It knows nothing of runs or HTTP.
+//! This crate decides how to implement a spec on this host, and refuses what it can't. It knows nothing of runs or
+//! HTTP.
 
 mod acting;
 mod allocator;

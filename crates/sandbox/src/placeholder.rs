@@ -1,10 +1,11 @@
-//! Protected paths of a workspace, present or absent.
+//! Protected paths of a workspace, whether they exist or not.
 //!
-//! The kernel can only hold a path that exists, so an absent one gets a placeholder on the host while sandboxes use the
-//! workspace. Several may: a placeholder goes when the last record that names it goes, because removing a name that is held
-//! elsewhere would let go of it there. A gate makes "look, record, place" and "look, remove" each one step among our own.
+//! The kernel can only protect an existing path, so an absent one gets a placeholder on the host while sandboxes use
+//! the workspace. Several sandboxes may share it: a placeholder is removed with the last record that names it, because
+//! removing a name that another sandbox protects would end the protection there. A gate makes "check, record, place"
+//! and "check, remove" atomic among our own processes.
 //!
-//! What is held is a name. A file with a second one could be written by that, so it is refused.
+//! Protection applies to a name. A file with a second hard link could be written through that, so it is refused.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,36 +26,35 @@ use crate::holdback::{Before, Known};
 use crate::host_tree::HostTree;
 use crate::record::{Found, inspect};
 
-/// An empty one would make git fail in every directory below; this one says what git assumes without it.
+/// An empty one would make git fail in every directory below; this content is what git assumes without the file.
 const COMMONDIR: (&str, &[u8]) = ("/commondir", b".\n");
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// What has to be held, and what has to be placed first.
+/// What to protect, and which placeholders to create first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// Names from the workspace down, for each path to hold.
+    /// Components from the workspace down, for each path to protect.
     pub(crate) held: Vec<Vec<String>>,
-    /// Paths to place, parents first.
+    /// Placeholders to create, parents first.
     pub(crate) absent: Vec<String>,
-    /// What to place there, in the same order.
+    /// The kind of each placeholder, in the same order.
     shapes: Vec<Shape>,
     /// The git directories of the workspace.
     pub(crate) git_directories: Vec<String>,
-    /// Links in it, where it is a git directory itself.
+    /// Links in the workspace, if it is a git directory itself.
     pub(crate) git_links: Vec<Name>,
-    /// Files that git shows no edits of.
+    /// Files whose edits git doesn't show.
     pub(crate) hidden: BTreeSet<Vec<u8>>,
-    /// What has to be known at the end, to tell what the sandbox made.
+    /// The state needed at the end, to tell what the sandbox created.
     pub(crate) before: Before,
 }
 
-/// Our own directory.
 const OWN: &str = ".saggar";
 
-/// Which of the built-in paths get no placeholder. What a sandbox makes of them is held back when it ends.
+/// Which of the built-in paths get no placeholder. What a sandbox creates there is held back when it ends.
 #[derive(Clone, Copy, Debug)]
 struct LeftOpen {
-    /// Those in `.git`: there is no repository yet, and `git init` has to make one.
+    /// Those in `.git`: there is no repository yet, and `git init` must be able to create one.
     repository: bool,
     /// All of them: the workspace is empty, and `git clone URL .` needs it to be.
     everything: bool,
@@ -68,22 +68,22 @@ impl LeftOpen {
     }
 }
 
-/// What a placeholder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Directory,
     File,
-    /// A socket that nobody listens on: git takes it for no part of a repository, and lists it as no file of one either.
+    /// A socket without a listener: git doesn't accept it as part of a repository, and doesn't list it as a file
+    /// either.
     Stop,
 }
 
-/// Most names in protected directories that are looked at for second names elsewhere.
+/// Maximum number of files in protected directories that are checked for second hard links.
 const NAMES_MAX: usize = 4096;
 
-/// It is held for moments; whoever holds it longer was stopped or hangs.
+/// The gate is held only briefly; a process that holds it longer was stopped or hangs.
 const GATE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The gate: while it is held, no other of our processes places or removes a placeholder.
+/// The gate: while it is held, no other process of ours places or removes a placeholder.
 #[derive(Debug)]
 pub(crate) struct Gate {
     _locked: OwnedFd,
@@ -104,14 +104,14 @@ impl Gate {
 }
 
 impl Protection {
-    /// Looks at each path without following a link.
+    /// Examines each path without following a link.
     pub(crate) fn look(
         workspace: &HostTree,
         paths: &[ProtectedPath],
         records: BorrowedFd<'_>,
         _gate: &Gate,
     ) -> Result<Self, Problem> {
-        // Dead ones count too: what they placed goes when they are reaped, and would then go from under us.
+        // Dead records count too: their placeholders are removed when they are reaped, even if we rely on them.
         let theirs = paths_of_others(records, workspace, None, |found| match found {
             Found::Live(holdings) => holdings.placeholders,
             Found::Dead(dead) => dead.holdings.placeholders,
@@ -137,7 +137,7 @@ impl Protection {
             known: match left_open {
                 LeftOpen { everything: true, .. } => Known::All(Vec::new()),
                 LeftOpen { repository: true, .. } => Known::of(workspace),
-                // What is here is held; looking through all of a large repository would make every start slower.
+                // Existing paths are protected; searching all of a large repository would slow down every start.
                 LeftOpen { repository: false, .. } => Known::Unknown,
             },
             held: protection.held.iter().map(|names| names.join("/")).collect(),
@@ -172,12 +172,12 @@ impl Protection {
                     return Err(Problem::new(
                         Code::InvalidProtect,
                         format!(
-                            "protected path {path} goes through the symbolic link {so_far:?}, which can't be held in place"
+                            "protected path {path} goes through the symbolic link {so_far:?}, which can't be protected"
                         ),
-                        "replace the link by what it leads to, or use --fs read-only or --fs scratch",
+                        "replace the link with its target, or use --fs read-only or --fs scratch",
                     ));
                 }
-                // A file where a directory was expected (.git of a worktree) is what has to be held.
+                // A file in place of a directory (.git of a worktree) is what has to be protected.
                 Some(FileType::Directory) | None => {}
                 Some(_) if !is_last => {
                     self.hold(&names[..=index]);
@@ -211,7 +211,7 @@ impl Protection {
         }
     }
 
-    /// Puts the placeholders there, owned like the workspace. One that appeared meanwhile is as good.
+    /// Creates the placeholders, with the workspace's owner. One that appeared in the meantime is fine.
     pub(crate) fn put(&self, workspace: &HostTree, _gate: &Gate) -> Result<(), Problem> {
         let _owner = ActingAs::owner_of(workspace);
         for (path, shape) in self.absent.iter().zip(&self.shapes) {
@@ -231,7 +231,6 @@ fn has(workspace: &HostTree, name: &str) -> bool {
     !matches!(statat(&workspace.fd, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
 }
 
-/// Whether there is nothing in a workspace.
 fn is_empty(workspace: &HostTree) -> Result<bool, Problem> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let first = openat2(workspace.fd.as_fd(), ".", flags, Mode::empty(), RESOLVE).and_then(|directory| {
@@ -262,7 +261,7 @@ fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> 
             Ok(())
         }),
         Shape::Stop => match mknodat(&parent, name, FileType::Socket, Mode::from_raw_mode(0o644), 0) {
-            // Not every filesystem has sockets. An empty file stops git as well; it only shows as one.
+            // Not every filesystem supports sockets. An empty file stops git as well, but is visible as a file.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => put_file().map(drop),
             other => other,
         },
@@ -273,8 +272,8 @@ fn put_one(workspace: &HostTree, path: &str, shape: Shape) -> Result<(), Errno> 
     }
 }
 
-/// Removes placeholders that no other live record names and that are still as we left them. The record that named them must
-/// no longer count: either it is the caller's own (`own`) or it is dead.
+/// Removes placeholders that no other live record names and that are unchanged. The record that named them must no
+/// longer count: either it is the caller's own (`own`) or it is dead.
 pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd<'_>, own: &str, _gate: &Gate) {
     let theirs = paths_of_others(records, workspace, Some(own), |found| match found {
         Found::Live(holdings) => holdings.placeholders,
@@ -282,7 +281,7 @@ pub(crate) fn remove(workspace: &HostTree, paths: &[String], records: BorrowedFd
     });
     let _owner = ActingAs::owner_of(workspace);
     for path in paths.iter().rev().filter(|path| !theirs.contains(path)) {
-        // What can't be removed is no longer a placeholder: something was put into it or in its place.
+        // If it can't be removed it is no longer a placeholder: something was put into it or in its place.
         let _ = remove_one(workspace, path);
     }
 }
@@ -303,7 +302,7 @@ fn remove_one(workspace: &HostTree, path: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether a file still says what a placeholder does.
+/// Whether a file still has a placeholder's content.
 fn is_as_placed(parent: &OwnedFd, name: &str, path: &str) -> Result<bool, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(parent, name, flags, Mode::empty())?;
@@ -312,14 +311,14 @@ fn is_as_placed(parent: &OwnedFd, name: &str, path: &str) -> Result<bool, Errno>
     Ok(length == 0 || (path.ends_with(COMMONDIR.0) && content[..length] == *COMMONDIR.1))
 }
 
-/// Files in a protected directory must have no second name elsewhere. Objects of git are named for what is in them, and
-/// clones share them.
+/// Checks that files in a protected directory have no second hard link elsewhere. git's objects are exempt: they are
+/// named after their content, and clones share them.
 fn check_names_in(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<(), Problem> {
     let mut waiting = vec![path.to_owned()];
     let mut looked_at = 0;
     while let Some(directory) = waiting.pop() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // What we can't list can't be held either, and that is told of there.
+        // A directory that we can't list can't be protected either, which is reported there.
         let Ok(fd) = openat2(workspace.fd.as_fd(), directory.as_str(), flags, Mode::empty(), RESOLVE) else { continue };
         let Ok(entries) = Dir::read_from(&fd) else { continue };
         for entry in entries.flatten() {
@@ -346,8 +345,8 @@ fn check_names_in(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Re
 fn has_two_names(asked: &ProtectedPath, path: &str) -> Problem {
     Problem::new(
         Code::InvalidProtect,
-        format!("{path:?}, held as protected path {asked}, has a second name, by which it could be written"),
-        "replace it by a copy of itself (cp, then mv), or use --fs read-only or --fs scratch",
+        format!("{path:?}, part of protected path {asked}, has a second hard link, through which it could be written"),
+        "replace it with a copy of itself (cp, then mv), or use --fs read-only or --fs scratch",
     )
 }
 
@@ -358,13 +357,13 @@ fn stat_of(workspace: &HostTree, path: &str, asked: &ProtectedPath) -> Result<Op
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(Problem::new(
             Code::InvalidProtect,
-            format!("protected path {asked} can't be looked at: {errno}"),
+            format!("protected path {asked} can't be examined: {errno}"),
             "check the permissions of the directories above it",
         )),
     }
 }
 
-/// The directory a path's last name is in, reached without leaving the workspace or following a link.
+/// The directory that contains a path's last component, reached without leaving the workspace or following a link.
 fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a str), Errno> {
     let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
     let fd = openat2(
@@ -377,17 +376,17 @@ fn parent_of<'a>(workspace: &HostTree, path: &'a str) -> Result<(OwnedFd, &'a st
     Ok((fd, name))
 }
 
-/// What others have in a workspace.
+/// What other sandboxes have in a workspace.
 #[derive(Debug, Default)]
 pub(crate) struct Others {
-    /// Placeholders, which go with their owners.
+    /// Placeholders, which are removed with their owners.
     placed: Vec<String>,
-    /// What mounts of live sandboxes hold. Taking its name away would let go of it there.
+    /// Paths that mounts of live sandboxes protect. Removing such a name would end the protection.
     pub(crate) held: Vec<String>,
 }
 
 impl Others {
-    /// Looks at all records but the caller's own.
+    /// Examines all records but the caller's own.
     pub(crate) fn look(records: BorrowedFd<'_>, workspace: &HostTree, own: &str, _gate: &Gate) -> Self {
         let placed = paths_of_others(records, workspace, Some(own), |found| match found {
             Found::Live(holdings) => holdings.placeholders,
@@ -401,7 +400,8 @@ impl Others {
         Self { placed, held }
     }
 
-    /// Whether a path is a placeholder of theirs, and nobody has written to it. A directory is one whatever was put into it.
+    /// Whether a path is an unchanged placeholder of another sandbox. A directory counts as one whatever was put into
+    /// it.
     pub(crate) fn have_placed(&self, workspace: &HostTree, path: &[u8], is_directory: bool) -> bool {
         let Some(path) = self.placed.iter().find(|placed| placed.as_bytes() == path) else { return false };
         let looked = || parent_of(workspace, path).and_then(|(parent, name)| is_as_placed(&parent, name, path));
@@ -409,8 +409,8 @@ impl Others {
     }
 }
 
-/// Paths in this workspace that other records name, of which `which` takes some. A caller's own record is passed over without being
-/// opened: closing it again would drop its lock.
+/// Paths in this workspace that other records name, as selected by `which`. The caller's own record is skipped without
+/// being opened: closing it again would drop its lock.
 fn paths_of_others(
     records: BorrowedFd<'_>,
     workspace: &HostTree,
@@ -445,7 +445,7 @@ mod tests {
     use crate::record::{Holdings, Record};
     use saggar_domain::{HostPath, SandboxId};
 
-    /// Its owner died after the reaper came by: the placeholder is on disk, and belongs to nobody who lives.
+    /// Its owner died after the reaper ran: the placeholder is on disk, and no live process owns it.
     #[test]
     fn a_placeholder_of_the_dead_is_taken_over_and_not_taken_for_the_users() {
         let root = std::env::temp_dir().join(format!("saggar-placeholder-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! From a spec to the jail's plan: which operations make the root, and what Landlock grants on it.
+//! Turns a spec into the jail's plan: the operations that build the root, and what Landlock grants on it.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,53 +15,51 @@ use saggar_jail::{
 use crate::host_tree::HostTree;
 use crate::{processors, template};
 
-/// Directories of private storage that stay writable where the root is sealed.
+/// Directories of private storage that stay writable if the root is sealed.
 const WRITABLE: &[&str] = &["tmp", "home/user"];
-/// What copy-on-write views are made of.
+/// The directory that holds the layers of copy-on-write views.
 pub(crate) const SCRATCH: &str = ".scratch";
 
-/// The root of one sandbox, and the mounts it needs kept open until it is made.
+/// The root of one sandbox, and the mounts that must stay open until it is built.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) ops: Vec<Op>,
     pub(crate) fence: Fence,
     /// Keeps the detached mounts that the operations refer to.
     pub(crate) mounts: Vec<OwnedFd>,
-    /// What they are mapped by, until it costs nothing to let go of.
+    /// The id mappings of these mounts, kept until dropping them costs nothing.
     pub(crate) mappings: Vec<Mapping>,
-    /// Which of its cgroups it sees.
+    /// The cgroup views that the sandbox gets.
     pub(crate) views: Vec<View>,
-    /// Which CPUs it runs on, where they are fewer than there are.
+    /// The CPUs it runs on; `None` for all of the host's.
     pub(crate) processors: Option<CpuSet>,
-    /// Whether programs can run as root of the sandbox.
     has_root: bool,
-    /// Whether there is a copy-on-write view.
     has_layers: bool,
 }
 
-/// What of the host a spec brings in, pinned.
+/// Host files and directories that a spec mounts, pinned.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
     pub(crate) workspace: Option<HostTree>,
     pub(crate) mounts: Vec<(Mount, HostTree)>,
-    /// Protected paths to hold, as names from the workspace down.
+    /// Protected paths, as components from the workspace down.
     pub(crate) held: Vec<Vec<String>>,
 }
 
-/// How long a sandbox is there, as far as its root depends on it.
+/// The lifetime of a sandbox, as far as its root depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// For one program, which runs as the sandbox's own user.
+    /// One program, which runs as the sandbox's own user.
     OneProgram,
-    /// For programs that are asked for later, as whichever user.
+    /// Programs that are requested later, as any user.
     Held,
 }
 
 /// Lays out the root.
 ///
-/// Where programs can run as root of the sandbox, the private root stays writable and its owners and permissions say who may write where; all
-/// but what is mounted read-only, /dev and /sys. Where none can, it is sealed as well, and Landlock grants no more than the few places that the
-/// one user has: a second lock at no cost to anyone.
+/// If programs can run as root of the sandbox, the private root stays writable, and owners and permissions decide who
+/// may write where; read-only mounts, /dev and /sys are exceptions. Otherwise the root is sealed as well, and Landlock
+/// grants only the few places that the one user has: a second barrier at no cost.
 pub(crate) fn lay_out(
     spec: &Spec,
     life: Life,
@@ -72,7 +70,7 @@ pub(crate) fn lay_out(
 ) -> Result<Layout, Problem> {
     let has_root = match (spec.user, life, identity) {
         (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
-        // With a single id there is no other to become.
+        // With a single id there is no other user to switch to.
         (User::User, Life::Held, Identity::Single { .. }) | (User::User, Life::OneProgram, _) => false,
     };
     let mut layout = Layout {
@@ -100,7 +98,7 @@ pub(crate) fn lay_out(
 }
 
 impl Layout {
-    /// A directory of private storage that the sandbox's user may write. Its owner is in the template.
+    /// A directory of private storage that the sandbox's user may write. The template sets its owner.
     fn writable(&mut self, path: &str) {
         if !self.has_root {
             self.ops.push(Op::Writable { path: path.to_owned() });
@@ -108,8 +106,8 @@ impl Layout {
         }
     }
 
-    /// Parts of the host's /etc. Whoever may write /etc gets a copy-on-write view of them instead of a read-only mount: to copy hundreds of
-    /// files for each sandbox would take longer than all the rest.
+    /// Parts of the host's /etc. A user who may write /etc gets a copy-on-write view of them instead of a read-only
+    /// mount: copying hundreds of files for each sandbox would take longer than everything else.
     fn of_the_host(&mut self, identity: Identity) {
         let mapping = match identity {
             Identity::Range { base } if self.has_root => {
@@ -126,7 +124,8 @@ impl Layout {
                 self.ops.push(Op::Bind { source, target, attributes: Attributes::ReadOnly });
                 continue;
             }
-            // What can't be mapped shows as nobody's: root inside can replace it, but not change it in place.
+            // Ids that can't be mapped show as the overflow id: root inside can replace such a file, but not change it
+            // in place.
             let lower = mapping.as_ref().and_then(|mapping| mapped(&path, mapping.namespace()).ok());
             let lower = lower.map_or(Source::System(path), |mount| {
                 let source = Source::Detached(mount.as_raw_fd());
@@ -147,7 +146,7 @@ impl Layout {
         self.ops.extend(parents.chain(places).map(directory));
     }
 
-    /// The CPUs that the sandbox runs on, where the C library counts them (`os.cpu_count()`, `getconf _NPROCESSORS_ONLN`).
+    /// Lists the sandbox's CPUs in the files that the C library reads (`os.cpu_count()`, `getconf _NPROCESSORS_ONLN`).
     fn show_processors(&mut self) {
         let Some(processors) = &self.processors else { return };
         let list = processors::list(processors);
@@ -157,7 +156,6 @@ impl Layout {
         self.ops.extend(files.map(|path| Op::File { path, bytes: list.clone().into_bytes() }));
     }
 
-    /// Where the changes of a copy-on-write view go.
     fn layer(&mut self, name: &str) -> String {
         if !self.has_layers {
             self.has_layers = true;
@@ -166,9 +164,9 @@ impl Layout {
         format!("{SCRATCH}/{name}")
     }
 
-    /// What comes last: from here on the root is as the programs see it.
+    /// The last steps: from here on the root is as programs see it.
     fn close(&mut self) {
-        // What views are made of is not for those who look at them.
+        // The layers of views must not be visible to programs.
         if self.has_layers && Rule::Mask(SCRATCH).is_on() {
             self.ops.push(Op::Mask { path: SCRATCH.to_owned(), cover: Cover::Directory });
         }
@@ -237,7 +235,7 @@ impl Layout {
             }
         }
         if matches!(target.as_str(), "mnt" | "opt" | "srv") && tree.is_directory {
-            // The template has it, empty, to be mounted on.
+            // The template has an empty directory there to mount on.
         } else if tree.is_directory {
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
         } else {
@@ -255,8 +253,8 @@ impl Layout {
         Ok(())
     }
 
-    /// With a range of its own, the sandbox's user stands in for the owner of what is brought in: the mount translates the
-    /// two into one another and knows no other id. An ordinary user needs no translation, and could not have one.
+    /// With its own range of ids, the sandbox's user stands for the owner of the mounted files: the mount translates
+    /// between the two and maps no other id. An ordinary user needs no translation, and could not have one.
     fn source(
         &mut self,
         tree: &HostTree,
@@ -282,14 +280,14 @@ impl Layout {
             move |errno: rustix::io::Errno| {
                 Problem::new(
                     code,
-                    format!("{:?} can't be brought into the sandbox: {what}: {errno}", tree.path),
+                    format!("{:?} can't be mounted in the sandbox: {what}: {errno}", tree.path),
                     "its filesystem must support idmapped mounts (ext4, xfs, btrfs, tmpfs do); copy it to one that does",
                 )
             }
         };
         let seen = base + spec.user.id();
         let mapping = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
-            .map_err(refuse("making its id map"))?;
+            .map_err(refuse("creating its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
         let attributes = MountAttributes {
             is_read_only: access == Access::ReadOnly && Rule::ReadOnlyMounts.is_on(),
@@ -304,7 +302,7 @@ impl Layout {
     }
 }
 
-/// Something of the host's root, as a mount through which it is the sandbox's root's.
+/// A mount that shows files of the host's root as owned by the sandbox's root.
 fn mapped(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mount = clone_tree(&rustix::fs::CWD, path)?;
     let attributes = MountAttributes { is_read_only: true, id_map: Some(namespace), ..MountAttributes::default() };
@@ -312,7 +310,7 @@ fn mapped(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(mount)
 }
 
-/// Directories that the template makes, which a mount may be put into.
+/// Directories of the template in which mounts are allowed.
 fn is_template_directory(path: &str) -> bool {
     matches!(path, "home" | "home/user" | "mnt" | "opt" | "root" | "run" | "srv" | "tmp" | "var")
 }

@@ -1,6 +1,8 @@
-//! Preparing a sandbox: everything that can be refused is looked at, then the record is written, then placeholders are put.
+//! Prepares a sandbox: everything that may be refused is checked, then the record is written, then placeholders are
+//! created.
 //!
-//! Until the record nothing exists on the host. From there on every way out removes what the record names, the record last.
+//! Before the record nothing exists on the host. From then on every exit path removes what the record names, and the
+//! record last.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +25,7 @@ use crate::processors;
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 
-/// A sandbox that is recorded and ready to be made.
+/// A sandbox that is recorded and ready to start.
 pub(crate) struct Prepared {
     pub(crate) record: Record,
     pub(crate) range: Option<Range>,
@@ -33,26 +35,25 @@ pub(crate) struct Prepared {
     pub(crate) identity: Identity,
     pub(crate) enforcement: Enforcement,
     pub(crate) placed: Option<Placed>,
-    /// What is below a scratch layer.
+    /// The workspace below a scratch layer.
     pub(crate) scratch: Option<Scratch>,
 }
 
-/// The workspace below a scratch layer.
 pub(crate) struct Scratch {
     pub(crate) workspace: HostTree,
-    /// When the sandbox began to see it.
+    /// When the sandbox started to see it.
     pub(crate) started_ns: i128,
-    /// What is not to be applied to it.
+    /// Paths that must not be applied to it.
     pub(crate) protect: Vec<ProtectedPath>,
 }
 
-/// Placeholders of ours in a workspace that a sandbox writes, and its git directories.
+/// Our placeholders in a writable workspace, and its git directories.
 pub(crate) struct Placed {
     pub(crate) workspace: HostTree,
     pub(crate) paths: Vec<String>,
     pub(crate) git_directories: Vec<String>,
     pub(crate) git_links: Vec<Name>,
-    /// Files that git showed no edits of when the sandbox began.
+    /// Files whose edits git didn't show when the sandbox started.
     pub(crate) hidden: BTreeSet<Vec<u8>>,
     pub(crate) before: Before,
     pub(crate) started_ns: i128,
@@ -105,19 +106,19 @@ pub(crate) fn prepare(
     }
 }
 
-/// What the cgroups of a sandbox are called. Every local user can list them, so the name doesn't tell the id.
+/// The name of a sandbox's cgroups. Every local user can list them, so the name doesn't reveal the id.
 pub(crate) fn cgroup_name(sandbox: &SandboxId) -> String {
     format!("saggar-{}", sandbox.alias())
 }
 
-/// The wall clock. Files are stamped by it or, on older kernels, by one that lags a few milliseconds: a change that soon after the start is
-/// then taken for an earlier one, which the sandbox, not yet running, has seen.
+/// The wall clock. Files get their times from it or, on older kernels, from one that lags a few milliseconds. A change
+/// so soon after the start then counts as an earlier one, which the sandbox, not yet running, has seen.
 fn now_ns() -> i128 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
-/// Opens what the spec names of the host, and refuses what would hand our own records over.
+/// Opens the host paths that the spec names, and refuses any that would expose our own records.
 fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
         if data.overlaps(&tree.path) {
@@ -152,7 +153,7 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
             && (tree.holds(&workspace.path) || workspace.holds(&tree.path))
         {
             let message = format!(
-                "writable mount source {} overlaps the workspace, and would be a way round its protected paths",
+                "writable mount source {} overlaps the workspace, and would bypass its protected paths",
                 mount.host
             );
             return Err(Problem::new(
@@ -175,7 +176,7 @@ fn identity(user: User) -> std::io::Result<(Identity, Option<Range>)> {
     Ok((Identity::Range { base: range.base() }, Some(range)))
 }
 
-/// Writes the record, with placeholders where a protected path is absent, and puts those there.
+/// Writes the record and creates placeholders for absent protected paths.
 fn record(
     data: &DataDirectory,
     sandbox: &SandboxId,
@@ -218,20 +219,20 @@ fn record(
     Ok((record, Some(placed)))
 }
 
-/// Removes what is left on the host, the record last and still within the gate: whoever looks next finds either both or neither.
+/// Removes what is left on the host. The record goes last and still within the gate, so that others find either both or
+/// neither.
 pub(crate) fn clean_up(data: &DataDirectory, sandbox: &SandboxId, record: Record, placed: Option<Placed>) {
     let Some(placed) = placed.filter(|placed| !placed.paths.is_empty()) else {
-        // If this fails, the next start's reaper finds the record and has nothing left to do.
+        // If this fails, the next start's reaper finds the record and nothing else to remove.
         let _ = record.remove(data.sandboxes());
         return;
     };
-    // Without the gate nothing is removed: the record stays, and the reaper does both.
+    // Without the gate nothing is removed: the record stays, and the reaper removes both.
     let Ok(gate) = Gate::close(data.sandboxes()) else { return };
     remove(&placed.workspace, &placed.paths, data.sandboxes(), sandbox.as_str(), &gate);
     let _ = record.remove(data.sandboxes()); // As above.
 }
 
-/// Why nothing was started.
 pub(crate) struct Stopped {
     pub(crate) status: ExecStatus,
     pub(crate) error: Problem,
@@ -245,7 +246,7 @@ pub(crate) fn failed(what: &str, error: impl std::fmt::Display) -> Stopped {
     let problem = Problem::new(
         Code::SetupFailed,
         format!("{what} failed: {error}"),
-        "`saggar doctor` shows what this host gives and what is missing",
+        "`saggar doctor` shows what this host supports and what is missing",
     );
     Stopped { status: ExecStatus::SetupFailed, error: problem }
 }

@@ -1,13 +1,13 @@
-//! Which CPUs a sandbox runs on: as many as its limit rounds up to, so that programs which count CPUs count those.
+//! Chooses the CPUs that a sandbox runs on: its limit rounded up, so that programs that count CPUs see that number.
 //!
-//! It is no limit: a program may choose others, and the cgroup's quota holds wherever it runs. Each sandbox takes a neighbourhood that begins
-//! at a random place, so that many small ones spread over the machine.
+//! This is not the limit: a program may choose other CPUs, and the cgroup's quota applies wherever it runs. Each
+//! sandbox gets neighbouring CPUs from a random start, so that many small ones spread over the machine.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::ids::random;
 
-/// The CPUs for a limit in thousandths of one; `None` where there are no more than that anyway.
+/// The CPUs for a limit in thousandths of one; `None` if there are no more than that anyway.
 pub(crate) fn choose(cpu_millis: u32) -> Option<CpuSet> {
     let allowed = sched_getaffinity(None).ok()?;
     let start = random().map_or(0, u32::from_ne_bytes);

@@ -1,7 +1,7 @@
-//! Ranges of host ids, one for each sandbox of root's.
+//! Ranges of host ids, one for each sandbox that root creates.
 //!
-//! A range is held by a lock on one byte of a file: the kernel lets go of it when its holder dies, so nothing has to be
-//! cleaned up. The file is host-wide, so that two data directories never share a range.
+//! A range is held by a lock on one byte of a file: the kernel releases it when its holder dies, so no clean-up is
+//! needed. The file is host-wide, so that two data directories never share a range.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,20 +9,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use saggar_jail::Identity;
 
-/// Above everything that distributions, systemd and subuid files hand out, and below the sign bit that some programs mistake.
+/// Above everything that distributions, systemd and subuid files assign, and below the sign bit that some programs
+/// misread.
 const FIRST: u32 = 0x7000_0000;
-/// How many ranges there are.
+/// Number of ranges.
 const COUNT: u32 = 4094;
-/// Nothing inside a sandbox may have it.
+/// No sandbox may access it.
 pub(crate) const DIRECTORY: &str = "/run/saggar";
 const FILE: &str = "/run/saggar/ranges";
 
-/// All ids that a sandbox may get.
 pub(crate) fn all() -> std::ops::Range<u32> {
     FIRST..FIRST + COUNT * Identity::RANGE
 }
 
-/// A range of ids that no other live sandbox has.
 #[derive(Debug)]
 pub(crate) struct Range {
     base: u32,
@@ -30,7 +29,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Takes a free range; the search starts at a random place, so that ids are not soon used again.
+    /// Takes a free range. The search starts at a random place, so that ids are not soon reused.
     pub(crate) fn take(random: u32) -> io::Result<Self> {
         match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(DIRECTORY) {
             Ok(()) => {}
@@ -48,13 +47,13 @@ impl Range {
         Err(io::Error::new(io::ErrorKind::QuotaExceeded, "every range of ids is in use"))
     }
 
-    /// The first id.
     pub(crate) fn base(&self) -> u32 {
         self.base
     }
 }
 
-/// Locks one byte for this process; false when another has it. Not inherited by children, unlike locks of the open file.
+/// Locks one byte for this process; false if another has it. Unlike open file description locks, children don't inherit
+/// it.
 fn lock_byte(file: &OwnedFd, byte: u32) -> io::Result<bool> {
     // SAFETY: flock is plain data for which zeroes are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

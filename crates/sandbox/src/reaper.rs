@@ -1,7 +1,7 @@
-//! The reaper: finds what a killed process left behind, and removes it.
+//! The reaper: finds and removes what a killed process left behind.
 //!
-//! Runs at every start. It goes by records alone, and a record is written before anything it names is made, so there is
-//! nothing that it could miss. What still runs is killed first and waited for.
+//! It runs at every start and relies on records alone. A record is written before anything it names is created, so
+//! nothing can be missed. Processes that still run are killed first and waited for.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -23,14 +23,14 @@ use crate::prepare::cgroup_name;
 use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
 use crate::supervise::{control_name, unnamed};
 
-/// How long a killed PID 1 may take.
+/// How long a killed PID 1 may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One sandbox that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     pub sandbox: SandboxId,
-    /// Whether all of it is gone now; otherwise what isn't, and it is tried again at the next start.
+    /// An error says what could not be removed; the next start tries again.
     pub outcome: Result<(), String>,
 }
 
@@ -38,7 +38,8 @@ pub struct Leftover {
 pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     let records = data.sandboxes();
     data.remove_dead_trials();
-    // Looked at before the records: a record comes before its socket, so a socket without one had it and is done with it.
+    // Listed before the records: a record is created before its socket, so a socket without a record belongs to a
+    // finished one.
     let sockets = data.open_part("control").map(|directory| (entries(directory.as_fd()), directory));
     let names = entries(records);
     if let Ok((sockets, directory)) = &sockets {
@@ -74,7 +75,6 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     leftovers
 }
 
-/// The names of all records.
 pub(crate) fn names(records: BorrowedFd<'_>) -> Vec<String> {
     entries(records).into_iter().filter(|name| SandboxId::parse(name).is_some()).collect()
 }
@@ -92,8 +92,8 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
         end(first)?;
     }
     for leaf in &dead.holdings.cgroups {
-        // A record names leaves of its own sandbox in a cgroup filesystem, or it isn't one. Earlier versions named
-        // leaves for the id.
+        // A valid record names only its own sandbox's leaves in a cgroup filesystem. Earlier versions named leaves
+        // after the id.
         let own = [cgroup_name(sandbox), format!("saggar-{name}")];
         let is_leaf = Path::new(leaf).file_name().is_some_and(|last| own.iter().any(|name| last == name.as_str()));
         if !is_leaf || !Path::new(leaf).starts_with("/sys/fs/cgroup") {
@@ -119,20 +119,20 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
     let gate =
         Gate::close(records).map_err(|error| format!("the placeholder gate can't be closed: {}", error.kind()))?;
     let Holdings { git_directories, git_links, started_ns, .. } = &dead.holdings;
-    // What can't be removed now can't be at the next start either.
+    // If it can't be removed now, it can't be at the next start either.
     let _ = remove_new_links(&workspace, git_directories, git_links, *started_ns);
     if let (Some(before), Some(id)) = (&dead.holdings.before, SandboxId::parse(name)) {
         let held = hold_back_within(data, &id, &workspace, before, *started_ns, &gate);
         if held.is_postponed {
-            return Err("another sandbox holds what it made in the workspace".to_owned());
+            return Err("another sandbox still uses files that it created in the workspace".to_owned());
         }
     }
     remove(&workspace, &dead.holdings.placeholders, records, name, &gate);
-    // Within the gate: whoever looks next finds either both or neither.
+    // Within the gate, so that others find either both or neither.
     unlink()
 }
 
-/// The workspace that placeholders and links are in, unless it is gone and took them along.
+/// The workspace that contains placeholders and links, unless it is gone along with them.
 fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
     let Holdings { placeholders, git_directories, before, .. } = &dead.holdings;
     let has_any = !placeholders.is_empty() || !git_directories.is_empty() || before.is_some();
@@ -143,16 +143,16 @@ fn workspace_of(dead: &Dead) -> Result<Option<HostTree>, String> {
     }
     let tree = HostTree::open(&HostPath::parse(path)?, Code::InvalidWorkspace, "workspace")
         .map_err(|problem| problem.message)?;
-    // Another directory by that name is none of ours.
+    // Another directory by that name isn't ours.
     Ok(Some(tree).filter(|tree| dead.holdings.is_of(tree)))
 }
 
-/// Every name that the control socket of a sandbox can have; the last is the one that earlier versions gave until it listened.
+/// All possible names of a sandbox's control socket; the last is the one that earlier versions used until it listened.
 fn sockets_of(sandbox: &SandboxId) -> [String; 3] {
     [control_name(sandbox.as_str()), unnamed(sandbox), format!(".{sandbox}.sock")]
 }
 
-/// Removes control sockets that nobody listens at any more and that no record names: their supervisor died after its sandbox did.
+/// Removes control sockets without a listener or a record: their supervisor died after its sandbox did.
 fn remove_dead_sockets(sockets: &[String], directory: BorrowedFd<'_>, records: &[String]) {
     for socket in sockets {
         let is_of = |record: &String| SandboxId::parse(record).is_some_and(|id| sockets_of(&id).contains(socket));
@@ -172,7 +172,7 @@ fn remove_dead_sockets(sockets: &[String], directory: BorrowedFd<'_>, records: &
     }
 }
 
-/// Removes a file that was never finished, where those have names. Its owner holds it for moments.
+/// Removes an incomplete file, on filesystems where those have names. Its owner holds it only briefly.
 fn remove_unfinished(directory: BorrowedFd<'_>, name: &str) {
     let is_old = || {
         let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -185,14 +185,14 @@ fn remove_unfinished(directory: BorrowedFd<'_>, name: &str) {
     }
 }
 
-/// Kills a PID 1, unless its number belongs to another process by now.
+/// Kills a PID 1, unless its pid belongs to another process by now.
 fn end(first: FirstProcess) -> Result<(), String> {
     let Some(pid) = Pid::from_raw(first.pid) else { return Ok(()) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
     if start_time(first.pid) != Some(first.started) {
         return Ok(());
     }
-    // Gone in the meantime is what we want.
+    // It may be gone in the meantime.
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     let mut polls = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
     let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };

@@ -1,8 +1,8 @@
-//! Records: what a sandbox will have on the host, written before any of it is made.
+//! Records: what a sandbox will have on the host, written before any of it is created.
 //!
-//! A record is a file named for its sandbox, locked by the process that owns the sandbox. The lock goes when that process
-//! dies, however it dies; whoever can then take it may remove everything the record names. It becomes visible only when it
-//! is whole and locked, so there is no moment at which a live one looks dead.
+//! A record is a file named after its sandbox, locked by the process that owns the sandbox. The lock is released when
+//! that process dies, however it dies; a process that can then take it may remove everything the record names. A record
+//! becomes visible only once it is complete and locked, so a live one never looks dead.
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,41 +17,38 @@ use crate::changes::Name;
 use crate::holdback::Before;
 use crate::host_tree::HostTree;
 
-/// The schema of a record's lines.
 const SCHEMA: &str = "saggar.record/v1";
-/// No record is longer.
 const RECORD_LEN_MAX: usize = 1 << 20;
 
-/// What a sandbox has on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holdings {
     pub(crate) schema: String,
     /// Directories in cgroup hierarchies.
     pub(crate) cgroups: Vec<String>,
-    /// The workspace that placeholders are in.
+    /// The workspace that contains placeholders.
     pub(crate) workspace: Option<String>,
-    /// What it is, whatever it is called: another mount of it is the same place.
+    /// Its identity, independent of its name: another mount of it is the same place.
     #[serde(default)]
     workspace_device: u64,
     #[serde(default)]
     workspace_inode: u64,
     /// Paths in it that stand in for absent protected ones, parents first.
     pub(crate) placeholders: Vec<String>,
-    /// Its git directories, which may have links when the sandbox is dead that weren't there before.
+    /// Its git directories, in which a dead sandbox may have left new links.
     #[serde(default)]
     pub(crate) git_directories: Vec<String>,
-    /// Links of a workspace that is a git directory itself, which were there before.
+    /// Existing links of a workspace that is a git directory itself.
     #[serde(default)]
     pub(crate) git_links: Vec<Name>,
-    /// What the workspace had before, where something may have to be held back.
+    /// The previous state of the workspace, if something may have to be held back.
     #[serde(default)]
     pub(crate) before: Option<Before>,
-    /// When the sandbox began, by the wall clock.
+    /// Start of the sandbox, by the wall clock.
     #[serde(default)]
     pub(crate) started_ns: i128,
 }
 
-/// PID 1 of a sandbox, told from a later process with the same number by when it started.
+/// PID 1 of a sandbox. The start time tells it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstProcess {
     pub(crate) pid: i32,
@@ -81,7 +78,7 @@ impl Holdings {
 }
 
 impl Record {
-    /// Writes, locks and only then shows a record.
+    /// Writes and locks a record, and only then makes it visible.
     pub(crate) fn create(directory: BorrowedFd<'_>, id: &SandboxId, holdings: &Holdings) -> std::io::Result<Self> {
         let mut line = serde_json::to_vec(holdings)?;
         line.push(b'\n');
@@ -96,7 +93,7 @@ impl Record {
                 linkat(rustix::fs::CWD, own.as_str(), directory, name.as_str(), AtFlags::SYMLINK_FOLLOW)?;
                 Ok(Self { file, name })
             }
-            // Overlay filesystems of older kernels, and some on the network, have no unnamed files.
+            // Overlay filesystems of older kernels, and some network filesystems, don't support unnamed files.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let beside = format!("{UNFINISHED}{name}");
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -109,20 +106,21 @@ impl Record {
         }
     }
 
-    /// Adds who PID 1 is. A line cut short by death is ignored by the reader, and then PID 1 ends itself.
+    /// Adds the identity of PID 1. The reader ignores a line that is cut short by a death, and then PID 1 exits by
+    /// itself.
     pub(crate) fn add_first_process(&mut self, first: FirstProcess) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(&first)?;
         line.push(b'\n');
         self.file.write_all(&line)
     }
 
-    /// Removes the record: the last thing, when everything it names is gone.
+    /// Removes the record: the last step, once everything it names is gone.
     pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> std::io::Result<()> {
         unlinkat(directory, self.name.as_str(), AtFlags::empty()).map_err(Into::into)
     }
 }
 
-/// How records that are not yet whole are called where they need a name.
+/// Prefix of incomplete records, on filesystems where they need a name.
 pub(crate) const UNFINISHED: &str = ".unfinished-";
 
 fn write_locked(fd: OwnedFd, line: &[u8]) -> std::io::Result<std::fs::File> {
@@ -132,14 +130,14 @@ fn write_locked(fd: OwnedFd, line: &[u8]) -> std::io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// A record of someone else's.
+/// A record of another process.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Its owner lives.
+    /// Its owner is alive.
     Live(Holdings),
     /// Its owner is dead, and we hold its lock now.
     Dead(Dead),
-    /// It went away while we looked.
+    /// It was removed in the meantime.
     Gone,
 }
 
@@ -151,7 +149,7 @@ pub(crate) struct Dead {
     _locked: OwnedFd,
 }
 
-/// Looks at a record. Taking the lock of a dead one keeps other reapers off it.
+/// Examines a record. Taking the lock of a dead one keeps other reapers away.
 pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<Found> {
     let fd = match openat(directory, name, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(Found::Gone),
@@ -174,7 +172,7 @@ pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<
     }
     let text = read_whole(&fd)?;
     let mut lines = text.split(|byte| *byte == b'\n');
-    // A record is shown only when it is whole, so one that can't be read is not ours to guess about.
+    // A record is visible only once it is complete, so an unreadable one isn't ours to interpret.
     let holdings: Holdings = serde_json::from_slice(lines.next().unwrap_or_default())?;
     if holdings.schema != SCHEMA {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a record of another schema"));
@@ -183,7 +181,7 @@ pub(crate) fn inspect(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<
     Ok(if is_dead { Found::Dead(Dead { holdings, first, _locked: fd }) } else { Found::Live(holdings) })
 }
 
-/// Reads by position through the one descriptor there is: closing a second one would drop the lock.
+/// Reads by position through the only descriptor: closing a second one would drop the lock.
 fn read_whole(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut piece = [0u8; 4096];
@@ -196,9 +194,9 @@ fn read_whole(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// When a process started, in the kernel's ticks since boot.
+/// Start time of a process, in the kernel's ticks since boot.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; the fields after it are numbered from 3.
+    // The name in parentheses may contain anything; the fields after it are numbered from 3.
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }

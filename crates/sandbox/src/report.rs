@@ -1,4 +1,4 @@
-//! Reports: what was seen of an exec, turned into what is said of it.
+//! Turns the observations of an exec into its report.
 
 use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
@@ -6,36 +6,31 @@ use saggar_domain::{
 use saggar_jail::cgroup::Counters;
 use saggar_supervisor::{Outcome, Refused, describe_ending};
 
-/// Denials kept of one exec; each kind is kept once.
+/// Maximum number of denials kept for one exec; each kind is kept once.
 const DENIALS_MAX: usize = 100;
-/// Denial events of one exec; the rest is told in one more.
+/// Maximum number of denial events of one exec; one more summarises the rest.
 const DENIAL_EVENTS_MAX: u32 = 1000;
 
-/// How it went.
 #[derive(Debug)]
 pub struct Report {
-    /// How it ended.
     pub status: ExecStatus,
-    /// The program's exit code.
     pub exit_code: Option<u8>,
-    /// The signal that ended it.
     pub signal: Option<u8>,
-    /// What was kept of its output.
+    /// The captured output.
     pub output: Output,
-    /// What it used.
     pub usage: Usage,
-    /// Defaults that were not enforced.
+    /// Default limits that were not enforced.
     pub unenforced: Vec<String>,
     /// What was refused or cut off.
     pub denials: Vec<Denial>,
-    /// How many changes of a scratch workspace are kept; `None` when none could be.
+    /// Number of kept changes of a scratch workspace; `None` if none could be kept.
     pub changes_kept: Option<u64>,
-    /// Why it isn't an ordinary end.
+    /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
 }
 
 impl Report {
-    /// Nothing was started.
+    /// For an exec that was never started.
     pub fn not_started(status: ExecStatus, error: Problem) -> Self {
         let denials = match status {
             ExecStatus::Refused => vec![Denial {
@@ -59,7 +54,7 @@ impl Report {
     }
 }
 
-/// Refused syscalls, each kind kept once, so that a loop of them can't grow anything.
+/// Refused system calls. Each kind is kept once, so that a loop can't use up memory.
 #[derive(Default)]
 pub(crate) struct Denials {
     pub(crate) kept: Vec<Denial>,
@@ -71,7 +66,7 @@ impl Denials {
         let denial = refused.to_denial();
         let is_new = self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial);
         if is_new {
-            // Whatever else was told: the first of each kind always is.
+            // The first of each kind is always kept.
             self.kept.push(denial.clone());
             observe(EventBody::Denial(denial));
             return;
@@ -83,7 +78,7 @@ impl Denials {
                 code: DenialCode::DenialsDropped,
                 rule: "events/denials".to_owned(),
                 message: format!(
-                    "more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused in silence"
+                    "more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused without being reported"
                 ),
             })),
             std::cmp::Ordering::Greater => {}
@@ -98,7 +93,6 @@ pub(crate) struct Asked {
     pub(crate) limits: Limits,
 }
 
-/// Turns what was seen into what is said.
 pub(crate) fn conclude(
     outcome: Outcome,
     mut denials: Vec<Denial>,

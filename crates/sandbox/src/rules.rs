@@ -1,4 +1,4 @@
-//! Every rule of enforcement there is, for the check that switches them off one at a time.
+//! All enforcement rules, for the check that switches them off one at a time.
 
 use saggar_jail::Rule;
 use saggar_jail::seccomp::Group;
@@ -6,7 +6,6 @@ use saggar_jail::seccomp::Group;
 use crate::plan::SCRATCH;
 use crate::template::{MASKED_DIRECTORIES, MASKED_FILES};
 
-/// All of them, each from where it is defined.
 pub fn rules() -> Vec<Rule> {
     let masks = MASKED_FILES.iter().chain(MASKED_DIRECTORIES).chain(&[SCRATCH]);
     let groups = Group::ALL.iter().copied().map(Rule::Seccomp);

@@ -1,10 +1,10 @@
-//! One exec in a fresh sandbox, from spec to nothing left.
+//! One exec in a fresh sandbox, from its spec until nothing is left.
 //!
 //! ```text
 //!  spec ─▶ checked ─▶ recorded ─▶ jailed ─▶ attended ─▶ reaped ─▶ cleaned up ─▶ report
 //! ```
-//! Up to "recorded" nothing exists on the host. From there on the record names everything that might, and every way out
-//! goes through the same cleaning up; a way out that doesn't run at all (SIGKILL) is the reaper's.
+//! Before "recorded" nothing exists on the host. From there on the record names everything that might exist, and every
+//! exit path runs the same clean-up. If none can run (SIGKILL), the reaper cleans up.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -25,36 +25,36 @@ use crate::plan::Life;
 use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
 
-/// The one exec of a sandbox made for it.
+/// The number of the only exec of a one-shot sandbox.
 const ONLY_EXEC: u32 = 1;
-/// How much later a deadline is when it is switched off: late enough to be noticed, and an end all the same.
+/// How much later a deadline is if it is switched off: late enough to be noticed, but it still ends.
 const OFF_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to collect what a sandbox changed. It is bounded by what the sandbox could store, so this is for disks that hang.
+/// How long collecting the changes of a sandbox may take. Their size is bounded by the sandbox's storage limit, so this
+/// is for disks that hang.
 const COLLECT_PATIENCE: Duration = Duration::from_secs(600);
 /// How to see such files, and how to unmark them.
 const HIDDEN_HELP: &str = "list such files with `git ls-files -v | grep '^[a-z]\\|^S'`, and unmark one with `git update-index \
                            --no-assume-unchanged --no-skip-worktree FILE`";
 
-/// What to run, and in what.
 #[derive(Debug)]
 pub struct Job<'a> {
     pub spec: Spec,
     /// The program and its arguments.
     pub program: Vec<Vec<u8>>,
     pub streams: Streams,
-    /// A terminal of its own, of this size, if it is to have one.
+    /// `None` for no terminal.
     pub terminal: Option<TerminalSize>,
-    /// What kind of terminal programs are told they have.
+    /// The terminal type given to programs.
     pub terminal_name: Option<String>,
-    /// Whether anyone wants to know how much it used.
+    /// Whether the caller wants to know the usage.
     pub wants_usage: bool,
-    /// Whether what a scratch workspace changed is kept when it ends.
+    /// Whether the changes of a scratch workspace are kept at the end.
     pub keeps_changes: bool,
-    /// Which signals cancel, blocked already.
+    /// The signals that cancel, already blocked.
     pub signals: &'a Signals,
 }
 
-/// Runs a job. `observe` hears of everything as it happens, up to but without the finish.
+/// Runs a job. `observe` gets every event as it happens, except the last one, `finish`.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
     match prepare(data, &ids.sandbox, Host::detect(), &job.spec, Life::OneProgram, observe) {
         Ok(prepared) => prepared.run(data, ids, job, observe),
@@ -69,7 +69,7 @@ impl Prepared {
         let (keeps_changes, wants_usage, signals) = (job.keeps_changes, job.wants_usage, job.signals);
         let started = self.start_and_attend(job, &mut group, observe);
         let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
-        // Where no tree is killed, its cgroups and its record stay for the reaper.
+        // If the tree is not killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
         let mut is_postponed = false;
@@ -80,7 +80,7 @@ impl Prepared {
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
                     self.keep_changes(data, ids, &layer, signals, &mut report);
                 }
-                // What isn't dead could make more of them: those are the reaper's.
+                // A process that isn't dead could create more links; these are left to the reaper.
                 if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {
                     let links = without_links(placed);
                     let held = hold_back(data, &ids.sandbox, &placed.workspace, &placed.before, placed.started_ns);
@@ -98,7 +98,7 @@ impl Prepared {
         };
         report.unenforced = unenforced;
         match removed {
-            // What has to wait is the reaper's.
+            // Postponed work is left to the reaper.
             Ok(()) if is_dead && !is_postponed => clean_up(data, &ids.sandbox, self.record, self.placed),
             Ok(()) => {}
             // Something in there doesn't die. The record stays, so that the next start tries again.
@@ -115,7 +115,7 @@ impl Prepared {
         report
     }
 
-    /// Keeps what a scratch workspace changed. That it can't be kept is an error of the exec: someone counts on it.
+    /// Keeps the changes of a scratch workspace. A failure is an error of the exec, because the caller relies on them.
     fn keep_changes(&self, data: &DataDirectory, ids: &Ids, layer: &OwnedFd, signals: &Signals, report: &mut Report) {
         let Some(Scratch { workspace, started_ns, protect }) = &self.scratch else { return };
         let deadline = Instant::now() + COLLECT_PATIENCE;
@@ -126,7 +126,7 @@ impl Prepared {
         };
         let kept = Pending::begin(data, &ids.sandbox).and_then(|mut pending| {
             collect(layer, workspace, *started_ns, &mut pending, &go_on)?;
-            // Looked for again when they are applied; what can't be looked at is told of then.
+            // Searched again when they are applied; errors are reported then.
             let of_git = git::examine(workspace).map(|found| found.paths).unwrap_or_default();
             let protected = protect.iter().chain(&of_git).map(|path| path.as_str().to_owned()).collect();
             pending.finish(&ids.sandbox, workspace, protected)
@@ -141,7 +141,7 @@ impl Prepared {
                 };
                 let problem = Problem::new(
                     Code::ChangesLost,
-                    format!("what the sandbox changed can't be kept: {why}"),
+                    format!("the sandbox's changes can't be kept: {why}"),
                     "check the space and permissions of the data directory, and run it again",
                 );
                 report.error.get_or_insert(problem);
@@ -160,7 +160,7 @@ impl Prepared {
         if !Rule::Timeout.is_on() {
             deadline += OFF_TIMEOUT;
         }
-        let (mut channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error))?;
+        let (mut channel, theirs) = Channel::pair().map_err(|error| failed("creating the control channel", error))?;
         let program_name = String::from_utf8_lossy(program.first().map_or(&[], Vec::as_slice)).into_owned();
         let program = Program {
             exec: ONLY_EXEC,
@@ -178,7 +178,7 @@ impl Prepared {
         channel.send(&ToGuest::Exec(program.into_request(&spec))).map_err(|error| {
             refused(Problem::new(
                 Code::InvalidValue,
-                format!("the program, its arguments or its environment can't be passed on: {error}"),
+                format!("the program, its arguments or its environment can't be sent: {error}"),
                 "shorten them, or put them into a file",
             ))
         })?;
@@ -205,7 +205,7 @@ impl Prepared {
     }
 }
 
-/// Removes links that were made in git directories, and says so.
+/// Removes links created in git directories, and reports them.
 pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
     if !Rule::GitLinks.is_on() {
         return None;
@@ -218,7 +218,7 @@ pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
             removed.count
         )
     } else if removed.is_incomplete {
-        "a git directory of the workspace can't be looked through for symbolic links; look before you use git on it"
+        "a git directory of the workspace can't be searched for symbolic links; check it before you use git on it"
             .to_owned()
     } else {
         return None;
@@ -226,9 +226,9 @@ pub(crate) fn without_links(placed: &Placed) -> Option<Denial> {
     Some(Denial { code: DenialCode::LinkRemoved, rule: "protect/git-links".to_owned(), message })
 }
 
-/// Says which files were marked in git's index so that a review by git passes over them.
+/// Reports files that were marked in git's index so that a review with git misses their edits.
 fn hidden_edits(placed: &Placed) -> Option<Denial> {
-    // What can't be looked at refuses the workspace at its next start, with the reason.
+    // If it can't be examined, the next start refuses the workspace, with the reason.
     let now = git::examine(&placed.workspace).ok()?.hidden;
     let hidden: Vec<String> = now.difference(&placed.hidden).map(|path| Name(path.clone()).to_string()).collect();
     let message = match hidden.as_slice() {
@@ -242,7 +242,6 @@ fn hidden_edits(placed: &Placed) -> Option<Denial> {
     Some(Denial { code: DenialCode::EditsHidden, rule: "protect/git-index".to_owned(), message })
 }
 
-/// What there is to report on.
 struct Seen {
     outcome: Outcome,
     denials: Vec<Denial>,

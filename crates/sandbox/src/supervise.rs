@@ -1,13 +1,14 @@
-//! `saggar __supervise`: the process that holds one sandbox, from what it is told on its standard input to nothing left.
+//! `saggar __supervise`: the process that holds one sandbox, from the request on its standard input until nothing is
+//! left.
 //!
 //! ```text
 //!  start read ─▶ detached ─▶ prepared ─▶ jailed ─▶ control socket ─▶ ready told ─▶ held ─▶ cleaned up ─▶ last word ─▶ gone
 //! ```
-//! It outlives whoever started it. Up to "ready" every way out says why on the socket it was told on; from there on what it has to say is
-//! said over its control socket, and at last in `ended/`. One that is killed leaves a record, and the reaper does the rest: the sandbox
-//! itself dies with it.
+//! It outlives the process that started it. Up to "ready" every exit path reports its reason on the socket it was
+//! started with; from there on it reports over its control socket, and at the end in `ended/`. If it is killed it
+//! leaves a record, and the reaper does the rest: the sandbox itself dies with it.
 //!
-//! One process holds one sandbox: its locks are the process's.
+//! One process holds one sandbox, because its locks belong to the process.
 
 mod control_socket;
 mod start;
@@ -31,18 +32,17 @@ use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
 use start::Starter;
 
-/// How the mode is called.
 pub const SUPERVISE: &str = "__supervise";
 
-/// SIGTERM ends the sandbox in order; those that a terminal sends are for others.
+/// SIGTERM ends the sandbox in an orderly way; signals from a terminal are meant for others.
 const ENDING: &[i32] = &[libc::SIGTERM];
 const IGNORED: &[i32] = &[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Holds a sandbox until it is no more.
+/// Returns once the sandbox is gone.
 pub fn supervise() -> ExitCode {
     let (mut starter, start) = match Starter::receive() {
         Ok(received) => received,
-        // Nobody who could be told.
+        // There is no connection to report this on.
         Err(_) => return ExitCode::FAILURE,
     };
     start::detach(IGNORED);
@@ -51,13 +51,17 @@ pub fn supervise() -> ExitCode {
         .and_then(|signals| Supervised::make(start, signals));
     match outcome {
         Ok(supervised) => {
-            // Whoever started us may be gone; the sandbox is there all the same, and will be found.
-            let _ = starter.tell(&Reply::Ready(Box::new(supervised.hold.describe())));
+            // If the starter died before it heard of this sandbox, another process may already have recorded that there is none. So
+            // the sandbox ends, in the same order as on any SIGTERM. Once the starter has heard, others find the sandbox by its socket.
+            if starter.tell(&Reply::Ready(Box::new(supervised.hold.describe()))).is_err() {
+                let asked = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+                debug_assert!(asked.is_ok(), "{asked:?}");
+            }
             drop(starter);
             supervised.hold()
         }
         Err(problem) => {
-            // As above; then there is nothing to be found.
+            // The starter may be gone; then there is nothing to be found.
             let _ = starter.tell(&Reply::Error(problem));
             ExitCode::FAILURE
         }
@@ -85,8 +89,8 @@ impl Supervised {
         if start.terms.then == Then::Pause && host.freezer().is_err() {
             return Err(Problem::new(
                 Code::UnsupportedCapability,
-                "this host can't freeze a sandbox: no cgroup that can be frozen is ours to use",
-                "end it when its time is up; `saggar doctor` shows what this host gives",
+                "this host can't freeze a sandbox: no freezable cgroup is available",
+                "end it at its deadline instead; `saggar doctor` shows what this host supports",
             ));
         }
         let mut prepared =
@@ -117,16 +121,17 @@ impl Supervised {
                 if let Some((socket, _)) = socket {
                     socket.remove();
                 }
-                // Whatever isn't removed now is found by the record.
+                // Whatever isn't removed now is found through the record.
                 if group.map_or(Ok(()), Group::remove).is_ok() {
                     clean_up(&data, &sandbox, prepared.record, prepared.placed);
                 }
-                Err(entered.err().unwrap_or_else(|| failed("making the control socket", "it was not made").error))
+                Err(entered.err().unwrap_or_else(|| failed("creating the control socket", "it was not created").error))
             }
         }
     }
 
-    /// Holds it, and cleans up: the tree, the cgroups, the placeholders, the record; then the last word, and the socket last.
+    /// Holds it, and cleans up: the tree, the cgroups, the placeholders, the record; then writes the final report, and
+    /// removes the socket last.
     fn hold(self) -> ExitCode {
         let Self { data, sandbox, prepared, socket, hold } = self;
         let mut held = hold.run();
@@ -134,17 +139,18 @@ impl Supervised {
         match removed {
             Ok(()) if held.reaped.is_some() => {
                 let is_postponed = prepared.placed.as_ref().is_some_and(|placed| {
-                    // Nobody reads the last word's denials yet; that it is done is what matters.
+                    // The final report's denials are not read yet; only the removal matters.
                     let _ = without_links(placed);
                     let before = &placed.before;
                     hold_back(&data, &sandbox, &placed.workspace, before, placed.started_ns).is_postponed
                 });
-                // What has to wait is the reaper's.
+                // Postponed work is left to the reaper.
                 if !is_postponed {
                     clean_up(&data, &sandbox, prepared.record, prepared.placed);
                 }
             }
-            // Something in there doesn't die, which is told already. The record stays, so that the reaper tries again.
+            // Something in there doesn't die, which is already reported. The record stays, so that the reaper tries
+            // again.
             Ok(()) => {}
             Err(error) => {
                 held.last_word.error.get_or_insert_with(|| {
@@ -164,7 +170,7 @@ impl Supervised {
     }
 }
 
-/// Makes the sandbox and its control socket. What was made is in `group` and `socket` also when it fails.
+/// Creates the sandbox and its control socket. What was created is in `group` and `socket` even if this fails.
 fn enter(
     data: &DataDirectory,
     sandbox: &SandboxId,
@@ -173,7 +179,7 @@ fn enter(
     group: &mut Option<Group>,
     socket: &mut Option<(ControlSocket, OwnedFd)>,
 ) -> Result<(Jailed, Channel), Problem> {
-    let (channel, theirs) = Channel::pair().map_err(|error| failed("making the control channel", error).error)?;
+    let (channel, theirs) = Channel::pair().map_err(|error| failed("creating the control channel", error).error)?;
     let listen = || {
         *socket = Some(ControlSocket::listen(data, sandbox)?);
         Ok(())

@@ -1,4 +1,5 @@
-//! The built-in template `host`: the host's programs and libraries, the few files of /etc that programs need, and nothing else.
+//! The built-in template `host`: the host's programs and libraries, the few files of /etc that programs need, and
+//! nothing else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,19 +7,19 @@ use std::path::Path;
 use saggar_domain::NetworkMode;
 use saggar_jail::{Attributes, Cover, Op, Rule, Source};
 
-/// Directories at the top that hold programs and libraries; links on a host with a merged /usr.
+/// Top-level directories that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
 const ETC_FILES: &[&str] = &["ld.so.cache", "protocols", "services", "ssl/openssl.cnf"];
-/// Directories of /etc with too much in them to copy.
+/// Directories of /etc that are too large to copy.
 const ETC_DIRECTORIES: &[&str] = &["alternatives", "fonts", "ssl/certs"];
-/// Copied files are no larger.
+/// Maximum size of a copied file.
 const ETC_FILE_MAX: u64 = 1 << 20;
-/// Devices that are safe to share: they hold no state of the host's.
+/// Devices that are safe to share: they hold no state of the host.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
-/// Files of /proc that tell of the host or act on it. All of /proc is read-only besides, and what only the host's root may read
-/// stays unreadable, because no one inside is the host's root. `sched_debug` and `timer_stats` are gone from every kernel that has
-/// Landlock (5.13), so no sandbox can meet them.
+/// Files of /proc that reveal something about the host or act on it. All of /proc is also read-only, and files that
+/// only the host's root may read stay unreadable, because no process inside is the host's root. `sched_debug` and
+/// `timer_stats` are gone from every kernel that has Landlock (5.13), so no sandbox has them.
 pub(crate) const MASKED_FILES: &[&str] = &[
     "proc/cmdline",
     "proc/iomem",
@@ -40,7 +41,7 @@ const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &[u8] = b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n";
 const HOSTS: &[u8] = b"127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// The root of the template, up to but without what a spec adds to it. `has_root` says whether programs can run as root of the sandbox.
+/// The root of the template, without what a spec adds. `has_root` says whether programs can run as root of the sandbox.
 pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
     let mut ops = Vec::with_capacity(128);
     directories(&mut ops);
@@ -127,7 +128,7 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
     }
 }
 
-/// Directories of the host's /etc that are there inside too.
+/// Directories of the host's /etc that exist inside too.
 pub(crate) fn etc_directories() -> Vec<String> {
     let names = ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories());
     let is_there =
@@ -135,7 +136,7 @@ pub(crate) fn etc_directories() -> Vec<String> {
     names.filter(is_there).collect()
 }
 
-/// Java keeps part of itself in a directory of /etc named for its version.
+/// Java keeps part of itself in a directory of /etc named after its version.
 fn versioned_directories() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir("/usr/lib/jvm") else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -156,7 +157,7 @@ fn small_file(path: &str) -> Option<Vec<u8>> {
 
 fn devices(ops: &mut Vec<Op>, has_root: bool) {
     if has_root {
-        // A mount of its own, so that it can be sealed apart from the rest.
+        // A separate mount, so that it can be sealed independently.
         ops.push(Op::Writable { path: "dev".to_owned() });
     }
     ops.extend(DEVICES.iter().map(|name| Op::Device { name: (*name).to_owned() }));
@@ -172,7 +173,7 @@ fn devices(ops: &mut Vec<Op>, has_root: bool) {
     ops.push(Op::Terminals { target: "dev/pts".to_owned() });
 }
 
-/// A procfs of its own with masks, and an empty /sys: nothing in there is needed, and much of it is the host's.
+/// A private procfs with masks, and an empty /sys: programs need nothing in there, and much of it belongs to the host.
 fn kernel(ops: &mut Vec<Op>) {
     ops.push(Op::Proc { target: "proc".to_owned() });
     ops.push(Op::Covers);

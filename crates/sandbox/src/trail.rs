@@ -1,7 +1,8 @@
-//! Trails: where a path that someone wrote down leads, step by step, and which links of a workspace it goes through.
+//! Trails: resolves a path step by step, and records which links of a workspace it goes through.
 //!
-//! Links outside of the workspace are the host's, and followed. A link inside is one that a sandbox could turn elsewhere, so it is
-//! named: whoever holds the end of a trail has to hold those too, or refuse. Nothing is opened; what is found out is a list of names.
+//! Links outside the workspace belong to the host, and are followed. A sandbox could change a link inside, so it is
+//! recorded: to protect the end of a trail, the caller must protect these links too, or refuse. Nothing is opened; the
+//! result is a list of names.
 
 use std::collections::VecDeque;
 use std::path::{Component, Path, PathBuf};
@@ -10,20 +11,18 @@ use saggar_domain::{Code, HostPath, Problem, ProtectedPath};
 
 use crate::host_tree::HostTree;
 
-/// As many as the kernel follows.
+/// The kernel's own limit.
 const LINKS_MAX: usize = 40;
 
-/// Where a path leads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trail {
     /// Links of the workspace on the way.
     pub(crate) links: Vec<PathBuf>,
-    /// The end, without a link in it. It need not exist.
+    /// The end, without any link. It need not exist.
     pub(crate) end: PathBuf,
 }
 
 impl Trail {
-    /// Follows `path`, which must be absolute.
     pub(crate) fn follow(workspace: &Path, path: &Path) -> Self {
         let mut links = Vec::new();
         let mut end = PathBuf::from("/");
@@ -64,7 +63,7 @@ fn parts(path: &Path) -> VecDeque<PathBuf> {
     named.collect()
 }
 
-/// What has to be protected of a workspace so that `file` stays what it is: nothing when it lies elsewhere.
+/// What has to be protected in a workspace so that `file` can't be changed; empty if it lies elsewhere.
 pub fn held_for(workspace: &HostPath, file: &Path) -> Result<Vec<ProtectedPath>, Problem> {
     let tree = HostTree::open(workspace, Code::InvalidWorkspace, "workspace")?;
     let fail = |why: &str| {

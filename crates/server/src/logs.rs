@@ -2,7 +2,7 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Config, LogFormat, LogLevel};
+use crate::settings::{Config, LogFormat, LogLevel};
 
 /// Begins to log. Once in a process.
 pub fn start(config: &Config) {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use saggar_api::{CreatedKey, KeyName, Secret};
 use saggar_domain::{Code, Problem, ProjectName};
+use saggar_http::wire;
 use saggar_runtime::Fault;
 use saggar_runtime::store::Store;
 
 use crate::serve::ServeError;
-use crate::wire;
 
 /// Makes a key of a project, and the project if it isn't there; `None` is the one that every server has.
 pub async fn create_key(
@@ -23,9 +23,11 @@ pub async fn create_key(
 ) -> Result<CreatedKey, ServeError> {
     let refused = |what: &str, help: &str| Fault::Refused(Problem::new(Code::DataDirectory, what, help));
     if !Store::is_in(data_directory) {
-        return Err(
-            refused("the data directory has no store", "name the data directory of a server that has run").into()
-        );
+        return Err(refused(
+            "the data directory has no store",
+            "name the data directory of a server that has been started before",
+        )
+        .into());
     }
     let store = Store::open(data_directory)?;
     let (key, secret) = saggar_runtime::create_key_in(&store, project, name.as_str(), life).await?;

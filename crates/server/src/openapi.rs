@@ -8,7 +8,7 @@ use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
-use crate::routes::Document;
+use crate::native::Document;
 
 /// What each group of operations is about.
 const TAGS: [(&str, &str); 6] = [

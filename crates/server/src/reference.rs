@@ -1,26 +1,27 @@
 //! The API reference for people, made from the OpenAPI document.
 
+mod example;
+
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use crate::openapi::text;
+use example::{EXAMPLES, PREPARATION, position};
 
 /// What comes first.
 const PREFACE: &str = "# API\n\n\
-    Made from [openapi.json](openapi.json), which the server also gives at `/api/v1/openapi.json`. Don't edit: a test fails when it is stale.\n\n\
-    Every request but `/health` carries a key: `Authorization: Bearer sgr_…` or `X-API-Key: sgr_…`. Every error is `application/problem+json`\n\
-    with a stable `code`, a `detail` that names the object, and `help` that says what to do next. Bodies are JSON unless another type is named;\n\
-    unknown fields are refused by name. Sizes are written `512M`, time spans `5m`, instants `2026-11-15T12:00:00Z`.\n\n\
-    What listens in a sandbox is reached at `/api/v1/sandboxes/{id}/ports/{port}/…`, at any path with the headers `Saggar-Sandbox` and\n\
-    `Saggar-Port`, or at the host `{port}-{id}.DOMAIN`: with a key, with the sandbox's access token (`Saggar-Access-Token`, or once as\n\
-    `?saggar_token=`, which becomes a cookie), or without anything where the port was declared public. By path a page shares the API's\n\
-    origin and is therefore told to act as an origin of its own (`Content-Security-Policy: sandbox`); by host it has one.\n";
+    Made from [openapi.json](openapi.json), which the server also serves at `/api/v1/openapi.json`. Don't edit it: a test fails when it is stale.\n\n\
+    - Every request except `/health` needs a key: `Authorization: Bearer sgr_…` or `X-API-Key: sgr_…`.\n\
+    - Every error is `application/problem+json` with a stable `code`, a `detail` that names the object, and `help` that says what to do next.\n\
+    - Bodies are JSON unless another type is named. Unknown fields are refused by name.\n\
+    - Sizes are written `512M`, time spans `5m`, instants `2026-11-15T12:00:00Z`.\n\
+    - Ports of a sandbox are not part of this reference: see [ports](server.md#ports).\n\n";
 
 /// The reference as Markdown.
 pub fn markdown() -> String {
     let document: Value = serde_json::from_str(text()).expect("our own document is JSON");
-    let mut out = PREFACE.to_owned();
+    let mut out = format!("{PREFACE}{PREPARATION}");
     // Writing to a string can't fail.
     let _ = operations(&mut out, &document)
         .and_then(|()| codes(&mut out, &document))
@@ -32,12 +33,14 @@ fn operations(out: &mut String, document: &Value) -> std::fmt::Result {
     for tag in document["tags"].as_array().into_iter().flatten() {
         let name = tag["name"].as_str().unwrap_or_default();
         writeln!(out, "\n## {name}\n\n{}\n", tag["description"].as_str().unwrap_or_default())?;
-        for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            for (method, operation) in item.as_object().into_iter().flatten() {
-                if operation["tags"][0] == name {
-                    one(out, &method.to_uppercase(), path, operation)?;
-                }
-            }
+        let paths = document["paths"].as_object().into_iter().flatten();
+        let operations = paths.flat_map(|(path, item)| {
+            item.as_object().into_iter().flatten().map(move |(method, operation)| (path, method, operation))
+        });
+        let mut operations: Vec<_> = operations.filter(|(_, _, operation)| operation["tags"][0] == name).collect();
+        operations.sort_by_key(|(_, _, operation)| position(&text_of(&operation["operationId"])));
+        for (path, method, operation) in operations {
+            one(out, &method.to_uppercase(), path, operation)?;
         }
     }
     Ok(())
@@ -76,7 +79,16 @@ fn one(out: &mut String, method: &str, path: &str, operation: &Value) -> std::fm
         let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(" or ")) };
         writeln!(out, "- {status} {}{kinds}", text_of(&response["description"]))?;
     }
+    example(out, operation)?;
     writeln!(out)
+}
+
+fn example(out: &mut String, operation: &Value) -> std::fmt::Result {
+    let example = EXAMPLES.iter().find(|example| operation["operationId"] == example.operation);
+    let Some(example) = example.filter(|example| !example.text.is_empty()) else { return Ok(()) };
+    let language = if example.text.starts_with("$ ") { "console" } else { "sh" };
+    let mark = example.mark.map(|mark| format!("<!-- {mark} -->\n")).unwrap_or_default();
+    writeln!(out, "\n{mark}```{language}\n{}\n```", example.text)
 }
 
 /// A body's type and, where it has one, its schema.
@@ -144,4 +156,25 @@ fn kind_of(schema: &Value) -> String {
 
 fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_has_an_example_and_every_example_an_operation() {
+        let document: Value = serde_json::from_str(text()).unwrap();
+        let items = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+        let operations: BTreeSet<String> = items.map(|operation| text_of(&operation["operationId"])).collect();
+        let examples: BTreeSet<String> = EXAMPLES.iter().map(|example| example.operation.to_owned()).collect();
+        assert_eq!(operations, examples);
+        assert_eq!(EXAMPLES.len(), examples.len(), "one each");
+        // An exec is attached to by WebSocket, which no common command line speaks.
+        let without: Vec<&str> =
+            EXAMPLES.iter().filter(|example| example.text.is_empty()).map(|example| example.operation).collect();
+        assert_eq!(without, ["attachExec"]);
+    }
 }

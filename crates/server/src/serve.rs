@@ -3,9 +3,13 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use saggar_http::access::spelling;
+use saggar_http::listen::tls::{self, Certificate, TlsError};
+use saggar_http::listen::{Bounds, listen};
+use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
 use saggar_runtime::store::{KeySecret, Store};
 use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
@@ -13,15 +17,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
 
-use crate::config::{Auth, Config};
-use crate::connections::Bounds;
-use crate::context::UnderWay;
-use crate::e2b::{self, Inputs, Watchers};
-use crate::keys::Keys;
-use crate::listen::listen;
-use crate::routes;
-use crate::server::Server;
-use crate::tls::{self, TlsError};
+use crate::compose;
+use crate::server::{Server, Shared};
+use crate::settings::{Auth, Config};
 use crate::work::{share, worker};
 
 /// How long the end of what nobody owns may take when the server goes.
@@ -70,7 +68,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.socket_address();
     let store = Store::open(&config.data_directory)?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
-    let tls = config.tls.then(|| tls::acceptor(&config)).transpose()?;
+    let tls = certificate(&config).map(|certificate| tls::acceptor(&certificate)).transpose()?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
     let adopted = sandboxes.adopt().await?;
@@ -102,22 +100,17 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     announce(&url, &config, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
     let grace = config.shutdown_grace;
     let bounds = Bounds { all: config.connections_max, per_address: config.connections_per_address };
-    let server = Arc::new(Server {
-        sandboxes: sandboxes.clone(),
+    let gate = Arc::new(Gate::new(sandboxes.clone(), gate_settings(&config), everybody, stopping.clone()));
+    let server = Shared(Arc::new(Server {
+        e2b: saggar_e2b::Shared::new(Arc::clone(&gate), config.e2b_network.mode()),
+        gate,
         runs,
-        keys: Keys::default(),
-        under_way: UnderWay::new(config.requests_per_key),
-        config,
-        everybody,
+        origins: config.origins,
         capabilities: OnceCell::new(),
-        unenforced: OnceLock::new(),
-        inputs: Inputs::default(),
-        watchers: Watchers::default(),
-        stopping: stopping.clone(),
-    });
+    }));
     let (ended, working) = (stopping.clone(), worker);
     let working = tokio::spawn(async move { working.run(ended).await });
-    let serving = listen(listener, routes::router(server), tls.map(|(acceptor, _)| acceptor), bounds, stopping, grace);
+    let serving = listen(listener, compose::router(server), tls.map(|(acceptor, _)| acceptor), bounds, stopping, grace);
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -159,6 +152,33 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     }
 }
 
+fn gate_settings(config: &Config) -> GateSettings {
+    GateSettings {
+        tls: config.tls,
+        domain: config.domain.clone(),
+        default_ttl: config.default_ttl,
+        upload_max: config.upload_max,
+        requests_per_key: config.requests_per_key,
+    }
+}
+
+/// The certificate that is shown; `None` where TLS is not spoken.
+fn certificate(config: &Config) -> Option<Certificate> {
+    let given = config.tls_certificate.clone().zip(config.tls_key.clone());
+    config.tls.then(|| match given {
+        Some((certificate, key)) => Certificate::Given { certificate, key },
+        None => Certificate::SelfMade {
+            data_directory: config.data_directory.clone(),
+            names: vec![
+                "localhost".to_owned(),
+                config.address.to_string(),
+                config.domain.clone(),
+                format!("*.{}", config.domain),
+            ],
+        },
+    })
+}
+
 /// An address that can be opened. One that stands for all of the host's can't, and this machine is one of them.
 fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
@@ -185,7 +205,7 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
         (None, Auth::Off) => writeln!(out, "No key is asked for. Try it:\n\n{curl}\n")?,
         (None, Auth::Keys) => {}
     }
-    let key = match (secret.and_then(|secret| e2b::spelled_key(secret.expose())), config.auth) {
+    let key = match (secret.and_then(|secret| spelling::spelled(secret.expose())), config.auth) {
         (Some(key), _) => key,
         // Clients want one, and nobody looks at it.
         (None, Auth::Off) => "e2b_00".to_owned(),
@@ -194,7 +214,7 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
     // From the first column on, so that it can be pasted as it is.
     writeln!(out, "With E2B's clients, unchanged (pip install e2b):\n")?;
     writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
-    if let Some(certificate) = tls::self_made_certificate(config) {
+    if let Some(certificate) = certificate(config).as_ref().and_then(tls::self_made_certificate) {
         let path = certificate.display();
         writeln!(out, "export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
     }

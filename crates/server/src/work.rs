@@ -10,8 +10,8 @@ use saggar_runtime::{Fault, Sandboxes};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::config::{Config, SharedSettings};
 use crate::serve::{ServeError, settings};
+use crate::settings::{Config, SharedSettings};
 
 /// How often a worker looks whether the server goes by other settings.
 const SETTINGS_EVERY: Duration = Duration::from_secs(1);

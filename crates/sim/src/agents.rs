@@ -1,4 +1,5 @@
-//! Agents to simulate: what they are, what their model says, and what their tools give. All of it follows from names, never from time.
+//! Simulated agents: their definitions, their models' replies and their tools' results. All are derived from names,
+//! never from time.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +7,13 @@ use saggar_engine::{AgentSpec, Body, Budget, Class, ModelRef, ModelReply, RetryP
 
 use crate::chance::Chance;
 
-/// Turns in which an agent's model asks for something; then it is done.
+/// Number of turns in which an agent's model requests something; then it finishes.
 const TURNS: u64 = 5;
-/// The same of an agent that is started by others.
+/// The same for an agent that other agents start.
 const HELPER_TURNS: u64 = 1;
-/// Who is started by others.
+/// The agent that other agents start.
 const HELPER: &str = "helper";
-/// Patient enough for every fault of a simulation: who gives up has another end.
+/// Enough attempts for every fault of a simulation: a run that gave up would end differently.
 const RETRY: RetryPolicy = RetryPolicy { attempts_max: 1000, first_ms: 50, most_ms: 500 };
 
 /// The tools of every agent, one for each class and kind.
@@ -26,7 +27,7 @@ const TOOLS: [(&str, Class); 7] = [
     ("delegate", Class::Keyed),
 ];
 
-/// An agent whose model follows from a seed, and one that it may start.
+/// An agent whose model is derived from a seed, and a helper that it may start.
 pub(crate) fn agent(name: &str, seed: u64, limits: Budget) -> AgentSpec {
     let helper = spec(HELPER, seed.rotate_left(7), Budget::default());
     AgentSpec { agents: [(HELPER.to_owned(), helper)].into(), ..spec(name, seed, limits) }
@@ -52,7 +53,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
     }
 }
 
-/// What an agent's model says after so many replies. Some of it is too long for a journal.
+/// The model's reply after this many replies. Some are too long for a journal.
 pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
     let task = agent.task.as_text().unwrap_or_default();
     let seed = agent.model.model.parse::<u64>().unwrap_or_default() ^ sum(task);
@@ -67,7 +68,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
                 "wait" => format!("{{\"seconds\": {}}}", chance.below(5)),
                 "ask_human" if chance.per_mille(100) => format!("{{\"question\": \"{}?\"}}", "q".repeat(20_000)),
                 "ask_human" => format!("{{\"question\": \"{replies}.{index}?\"}}"),
-                // Now and then the same agent once more.
+                // Sometimes it starts the same agent again.
                 "delegate" if chance.per_mille(100) => format!("{{\"task\": \"{}\"}}", chance.number()),
                 "delegate" => format!("{{\"task\": \"{}\", \"agent\": \"{HELPER}\"}}", chance.number()),
                 _ if chance.per_mille(100) => format!("{{\"long\": \"{}\"}}", "x".repeat(20_000)),
@@ -81,7 +82,6 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
     ModelReply { text: Body::text(text), calls }
 }
 
-/// What a tool gives for a key.
 pub(crate) fn result(tool: &str, key: &str) -> String {
     if Chance::new(sum(key)).per_mille(50) {
         format!("{tool} {key} {}", "y".repeat(20_000))

@@ -1,18 +1,16 @@
-//! Chance that follows from a seed.
+//! Random numbers derived from a seed.
 
 use std::time::Duration;
 
-/// SplitMix64: small, quick, and the same everywhere.
+/// SplitMix64: small, fast, and the same on every platform.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// From a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,17 +18,16 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one.
     pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end.max(1)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `times` in a thousand.
     pub fn per_mille(&mut self, times: u64) -> bool {
         self.below(1000) < times
     }
 
-    /// A span of up to so many milliseconds.
+    /// A duration of up to this many milliseconds.
     pub fn span(&mut self, most_ms: u64) -> Duration {
         Duration::from_millis(self.below(most_ms + 1))
     }

@@ -1,6 +1,7 @@
-//! The judge of families: no child twice, each one's end told once to whoever started it, and every limit held by all of a tree together.
+//! Checks trees of runs: no child exists twice, each child's end is reported to its parent once, and every limit
+//! holds for the whole tree.
 //!
-//! What was spent is counted from the journals, event by event, and not by the ledgers that are judged.
+//! Spending is summed from the journals, event by event, and not taken from the ledgers under test.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use saggar_engine::{Budget, Effect, Event, Run, Settled, Spending};
 
 use crate::memory::Memory;
 
-/// All runs of a simulation, with who started them.
+/// All runs of a simulation with their parents.
 pub(crate) struct Family {
     runs: BTreeMap<RunId, Member>,
 }
@@ -30,12 +31,12 @@ impl Family {
         Self { runs: memory.ids().into_iter().map(member).collect() }
     }
 
-    /// How many were started by others.
+    /// The number of child runs.
     pub(crate) fn children(&self) -> usize {
         self.runs.values().filter(|member| member.row_child_of.is_some()).count()
     }
 
-    /// What should never have been.
+    /// The violations.
     pub(crate) fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (id, member) in &self.runs {
@@ -55,7 +56,7 @@ impl Family {
         wrong
     }
 
-    /// Intended once, and told of once, unless its parent ended before it.
+    /// A child must be intended once, and its end reported once unless its parent ended first.
     fn check_child(&self, id: &RunId, child: &Member, parent: &RunId) -> Option<String> {
         let Some(parent) = self.runs.get(parent) else { return Some(format!("{id} has no parent")) };
         let intended = started(&parent.events).filter(|child| *child == id).count();
@@ -78,12 +79,12 @@ impl Family {
         (!is_given_up && ends.first() != own.as_ref().as_ref()).then(|| format!("{id} ended otherwise than was told"))
     }
 
-    /// What all of a tree has spent is within the limits of its first run, and what that run thinks.
+    /// The spending of a whole tree must be within the limits of its first run, and must match that run's ledger.
     fn check_limits(&self, id: &RunId, first: &Member) -> Option<String> {
         let tree: Vec<&Member> = self.below(id);
         let total = tree.iter().map(|member| spent(&member.events)).fold(Spending::default(), Spending::plus);
         let (limit, ledger) = (first.run.ledger().limit(), first.run.ledger());
-        // A reply costs 1, which is what is set aside for the first: no limit is overshot.
+        // A reply costs 1, which is what the first call reserves, so no limit is exceeded.
         if let Some(what) = past(&limit, total) {
             return Some(format!("{id}: its tree has spent {what}: {total:?} of {limit:?}"));
         }
@@ -94,7 +95,7 @@ impl Family {
         (!is_right).then(|| format!("{id}: its ledger says {most:?}, and its tree has spent {total:?}"))
     }
 
-    /// A run and everything below it.
+    /// A run and all its descendants.
     fn below(&self, id: &RunId) -> Vec<&Member> {
         let mut tree: Vec<&Member> = self.runs.get(id).into_iter().collect();
         let children = self.runs.iter().filter(|(_, member)| member.row_child_of.as_ref() == Some(id));
@@ -110,14 +111,14 @@ fn started(events: &[Event]) -> impl Iterator<Item = &RunId> {
     })
 }
 
-/// What one run has spent itself.
+/// What one run spent itself.
 fn spent(events: &[Event]) -> Spending {
     let mut all = Spending::default();
     let (mut call, mut begun) = (None, None);
     for event in events {
         match event {
             Event::StepIntended { step, attempt, effect, .. } => {
-                // One that waited for room begins once more, and is the same attempt.
+                // A step that waited for capacity starts again as the same attempt.
                 all.retries += u64::from(*attempt > 1 && begun != Some((step, attempt)));
                 begun = Some((step, attempt));
                 call = Some(effect);
@@ -139,7 +140,7 @@ fn spent(events: &[Event]) -> Spending {
     all
 }
 
-/// Which limit is passed. A try that a lost worker made necessary is never refused, so retries are not judged.
+/// The first limit that is exceeded. A retry after a lost worker is never refused, so retries are not checked.
 fn past(limit: &Budget, spent: Spending) -> Option<&'static str> {
     let is_past = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent > limit);
     [
@@ -153,7 +154,7 @@ fn past(limit: &Budget, spent: Spending) -> Option<&'static str> {
     .find_map(|(what, is_past)| is_past.then_some(what))
 }
 
-/// Whether what a run thinks is no less than what was spent, of everything that has a limit.
+/// Whether the ledger's upper bound covers the actual spending, for everything that has a limit.
 fn covers(limit: &Budget, most: Spending, spent: Spending) -> bool {
     let covers = |limit: Option<u64>, most: u64, spent: u64| limit.is_none() || most >= spent;
     covers(limit.steps, most.steps, spent.steps)

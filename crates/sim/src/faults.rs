@@ -1,71 +1,68 @@
-//! What goes wrong, and how often.
+//! The faults of a simulation and their frequency.
 
 use std::time::Duration;
 
-/// What goes wrong in one simulation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
-    /// Calls of the store that fail, in a thousand; half of them after they were done.
+    /// Store calls that fail, per thousand; half of them after they were done.
     pub store_fails: u64,
-    /// Calls of the store that are done a second time a moment later, in a thousand.
+    /// Store calls that are repeated a moment later, per thousand.
     pub store_repeats: u64,
-    /// The longest that a call of the store takes each way, in milliseconds.
+    /// Maximum latency of a store call in each direction, in milliseconds.
     pub store_ms: u64,
-    /// Effects that certainly did nothing, in a thousand.
+    /// Effects that fail without having been done, per thousand.
     pub effect_fails: u64,
-    /// Effects of which nobody knows, in a thousand; half of them were done.
+    /// Effects with an unknown outcome, per thousand; half of them were done.
     pub effect_lost: u64,
-    /// Effects that never answer, in a thousand.
+    /// Effects that never answer, per thousand.
     pub effect_hangs: u64,
-    /// Effects in a sandbox for which there is no room yet, in a thousand.
+    /// Effects in a sandbox for which there is no capacity yet, per thousand.
     pub no_room: u64,
-    /// The longest that an effect takes each way, in milliseconds.
+    /// Maximum latency of an effect in each direction, in milliseconds.
     pub effect_ms: u64,
-    /// How often something happens to the workers, the store or the clock.
+    /// Number of disturbances of workers, store or clock.
     pub disturbances: u32,
-    /// To which of them.
     pub disturbs: Disturbs,
-    /// The furthest that the clock is ever off, in milliseconds, either way.
+    /// Maximum clock error in either direction, in milliseconds.
     pub clock_ms: u64,
-    /// The longest time between two of them, in milliseconds.
+    /// Maximum time between two disturbances, in milliseconds.
     pub disturb_ms: u64,
-    /// What happens at one call of the store, counted over all workers from 1.
+    /// A fault at one store call, counted over all workers from 1.
     pub at_call: Option<(u64, AtCall)>,
 }
 
-/// What something happens to.
+/// The targets of disturbances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Disturbs {
-    /// Workers are killed, stopped and woken, the store fails, the clock is set, people speak.
+    /// Workers are killed, stopped and woken; the store fails; the clock is set; messages are sent.
     #[default]
     Everything,
-    /// The clock is set, and nothing else goes wrong.
+    /// Only the clock is set.
     TheClock,
 }
 
-/// What happens at one call of the store.
+/// A fault at one store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtCall {
-    /// It fails, and was not done.
+    /// It fails without having been done.
     FailBefore,
-    /// It fails, and was done.
+    /// It fails after it was done.
     FailAfter,
     /// Its worker is killed before it was done.
     KillBefore,
-    /// Its worker is killed after it was done, and before it knows.
+    /// Its worker is killed after it was done, before it gets the result.
     KillAfter,
 }
 
 impl AtCall {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::FailBefore, Self::FailAfter, Self::KillBefore, Self::KillAfter];
 }
 
 impl FaultPlan {
-    /// Of the ten disturbances, the one that is of the clock.
+    /// The index of the clock among the ten disturbances.
     pub(crate) const CLOCK: u64 = 8;
 
-    /// Which disturbance comes, where `any` draws one of all.
+    /// The next disturbance; `any` draws one of all.
     pub(crate) fn disturbed(&self, any: impl FnOnce() -> u64) -> u64 {
         match self.disturbs {
             Disturbs::Everything => any(),
@@ -73,12 +70,11 @@ impl FaultPlan {
         }
     }
 
-    /// Nothing goes wrong.
     pub fn none() -> Self {
         Self { store_ms: 2, effect_ms: 20, ..Self::default() }
     }
 
-    /// Everything goes wrong now and then.
+    /// Every kind of fault happens sometimes.
     pub fn rough() -> Self {
         Self {
             store_fails: 30,
@@ -97,18 +93,18 @@ impl FaultPlan {
         }
     }
 
-    /// Somebody sets the clock, forward and back, by far more than a lease or a wait takes.
+    /// The clock is set forward and back, by far more than a lease or a backoff.
     pub fn clock() -> Self {
         Self { disturbances: 40, disturbs: Disturbs::TheClock, clock_ms: 60 * 1000, disturb_ms: 500, ..Self::none() }
     }
 
-    /// Only this, at this call.
+    /// Only this fault, at this call.
     pub fn at_call(call: u64, what: AtCall) -> Self {
         Self { at_call: Some((call, what)), ..Self::none() }
     }
 }
 
-/// How one call of the store goes.
+/// The fate of one store call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreFate {
     pub(crate) there: Duration,
@@ -117,18 +113,18 @@ pub(crate) struct StoreFate {
     pub(crate) again_after: Option<Duration>,
 }
 
-/// How one effect goes.
+/// The fate of one effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EffectFate {
     Done,
     /// Certainly not done.
     Failed,
-    /// Not done, and nobody knows.
+    /// Not done, with an unknown outcome.
     LostBefore,
-    /// Done, and nobody knows.
+    /// Done, with an unknown outcome.
     LostAfter,
     /// Done, and never answered.
     Hangs,
-    /// Not begun, if it needs a sandbox: it waits for room.
+    /// Not started if it needs a sandbox: it waits for capacity.
     NoRoom,
 }

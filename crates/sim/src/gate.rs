@@ -1,11 +1,11 @@
-//! Stopping a worker as SIGSTOP does: its tasks are not polled, and time goes on without it.
+//! Stops a worker as SIGSTOP does: its tasks are not polled while time goes on.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Whether a worker's tasks run. Cheap to clone.
+/// Controls whether a worker's tasks run. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate {
     inner: Arc<Mutex<Inner>>,
@@ -30,7 +30,7 @@ impl Gate {
         }
     }
 
-    /// Does the work while the gate is open.
+    /// Polls the work only while the gate is open.
     pub(crate) async fn within<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         poll_fn(|context| {

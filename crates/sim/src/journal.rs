@@ -1,6 +1,7 @@
-//! A worker's view of the store: late, unreliable, and sometimes twice.
+//! A worker's view of the store: slow, unreliable, and sometimes duplicating calls.
 //!
-//! A call that has left its worker is done whatever becomes of that: as a write that is queued is committed though its process dies.
+//! A call that has left its worker is completed even if the worker is killed, just as a queued write is committed
+//! though its process dies.
 
 use std::future::pending;
 
@@ -16,7 +17,7 @@ use crate::faults::{AtCall, StoreFate};
 use crate::memory::Memory;
 use crate::world::World;
 
-/// The store, as one worker meets it.
+/// The store as seen by one worker.
 #[derive(Clone, Debug)]
 pub struct FaultyJournal {
     memory: Memory,
@@ -82,7 +83,7 @@ impl FaultyJournal {
 
 impl Journal for FaultyJournal {
     async fn claim(&self, holder: Holder, at: Timestamp, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
-        // Done twice, it takes what nobody asked for; no store of ours does that.
+        // A duplicated claim would take a run that no worker asked for; our stores never do that.
         let fate = StoreFate { again_after: None, ..self.world.store_fate() };
         self.send("claim", fate, move |memory| memory.claim(&holder, at, lease, taking)).await
     }
@@ -92,7 +93,7 @@ impl Journal for FaultyJournal {
     }
 
     async fn is_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
-        // Not counted among the calls: workers look all the time.
+        // Not counted as a call: workers poll this all the time.
         Ok(self.memory.is_due(now, taking))
     }
 
@@ -125,7 +126,7 @@ impl Journal for FaultyJournal {
     }
 
     async fn wake_unread(&self, now: Timestamp) -> Result<usize, Error> {
-        // Not counted among the calls: it is of no consequence when it fails.
+        // Not counted as a call: its failure has no consequences.
         Ok(self.memory.wake_unread(now))
     }
 
@@ -160,7 +161,7 @@ impl Journal for FaultyJournal {
     }
 }
 
-/// Without faults: for the contract's own tests.
+/// Without faults, for the contract's own tests.
 impl Journal for Memory {
     async fn claim(&self, holder: Holder, at: Timestamp, lease: Lease, taking: Taking) -> Result<Vec<Claimed>, Error> {
         Ok(Memory::claim(self, &holder, at, lease, taking))

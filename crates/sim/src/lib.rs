@@ -5,8 +5,9 @@
 //!        │                                                          workers are killed, stopped, woken; the clock is set
 //!        └──▶ SimEffects ──▶ World: the outside ledger              calls are under way, done, answered, or never answered
 //! ```
-//! Everything that varies follows from a seed, on one thread, so the same seed gives the same trace. After each step the invariants
-//! are checked by what the ledger and the journals say, never by what a worker believes. Needs a paused tokio clock. Never shipped.
+//! Everything that varies is derived from a seed, on one thread, so the same seed gives the same trace. After each
+//! step the invariants are checked against the ledger and the journals, never against a worker's own state. Needs a
+//! paused tokio clock. Never shipped.
 #![forbid(unsafe_code)]
 
 mod agents;

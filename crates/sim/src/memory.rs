@@ -1,6 +1,7 @@
-//! The store's contract in memory: what is appended, by whom, in which order. The tests in `tests/contract.rs` run on this and on the store.
+//! An in-memory model of the store's contract. The tests in `tests/contract.rs` run on this model and on the real
+//! store.
 //!
-//! Only what workers need, and without durability: what survives here is what this module holds.
+//! It has only what workers need, and no durability.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use saggar_store::{
     NewRun, Now, RunRow, Taking,
 };
 
-/// A store in memory. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
@@ -53,7 +54,7 @@ impl Kept {
 }
 
 impl Inner {
-    /// What is next, as the store has it: projects take turns, within limits.
+    /// The next due runs, in the store's order: projects take turns, within limits.
     fn due(&self, now: Now, taking: Taking) -> Vec<RunId> {
         let mut held: Vec<&RunRow> =
             self.runs.values().filter(|kept| !kept.is_free(now.uptime)).map(|kept| &kept.row).collect();
@@ -84,7 +85,7 @@ impl Inner {
         chosen
     }
 
-    /// Writes down a run, unless there is one of that id.
+    /// Inserts a run, unless the id exists.
     fn create(&mut self, new: NewRun) {
         if self.runs.contains_key(&new.id) {
             return;
@@ -111,7 +112,7 @@ impl Inner {
             block: None,
         };
         let events = match agent_of_entry(1, &new.first) {
-            // It is stored before the entry that names it.
+            // The blob must be stored before the entry that names it.
             Some(hash) => {
                 with_agent(&new.first, &self.blobs[&hash.to_hex()]).map(|entry| entry.event).into_iter().collect()
             }
@@ -131,7 +132,7 @@ impl Inner {
         true
     }
 
-    /// A run's word to another takes the place of its word before.
+    /// A new letter from one run to another replaces the earlier one.
     fn deliver(&mut self, new: NewLetter) {
         self.inbox.retain(|(run, letter)| *run != new.run || letter.id != new.id);
         self.put_letter(new);
@@ -143,17 +144,16 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down a run, to be taken at once.
+    /// Inserts a run that is due at once.
     pub fn create(&self, new: NewRun) {
         self.lock().create(new);
     }
 
-    /// Takes a letter; `false` when the run is over or there is none.
+    /// Adds a letter; `false` if the run is over or doesn't exist.
     pub fn put_letter(&self, new: NewLetter) -> bool {
         self.lock().put_letter(new)
     }
 
-    /// A run's row.
     pub fn row(&self, run: &RunId) -> Option<RunRow> {
         self.lock().runs.get(run).map(|kept| kept.row.clone())
     }
@@ -162,13 +162,13 @@ impl Memory {
         self.lock().runs.keys().cloned().collect()
     }
 
-    /// Looks at what a run's journal says.
+    /// Reads a run's journal.
     pub fn events<T>(&self, run: &RunId, look: impl FnOnce(&[Event]) -> T) -> T {
         let inner = self.lock();
         look(inner.runs.get(run).map(|kept| kept.events.as_slice()).unwrap_or_default())
     }
 
-    /// Letters that wait for a run.
+    /// Unread letters of a run.
     pub fn letters(&self, run: &RunId) -> Vec<Letter> {
         self.lock().inbox.iter().filter(|(of, _)| of == run).map(|(_, letter)| letter.clone()).collect()
     }
@@ -302,7 +302,7 @@ impl Memory {
         let has_letters = inner.inbox.iter().any(|(run, letter)| *run == append.run && letter.n > append.seen);
         kept.row.head += append.entries.len() as u64;
         let is_running = summary.state == RunState::Running && kept.row.state == RunState::Running;
-        // One that goes on as it did is due already, and stays so.
+        // A run that continues to wait as before is already due, and stays so.
         let has_room = summary.room_since.is_none() && kept.row.room_since.is_none();
         let goes_on =
             is_running && has_room && summary.sandbox.is_none() && kept.row.wake_at.is_some_and(|at| at <= summary.at);
@@ -339,7 +339,7 @@ impl Memory {
     }
 }
 
-/// None for what is no entry: the contract's own tests append anything.
+/// Empty for text that isn't an entry: the contract's own tests append arbitrary text.
 fn decode(entry: &str) -> Vec<Event> {
     Entry::decode(entry).map(|entry| entry.event).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! One simulation: runs, workers, people, disturbances, and then peace until everything has its end.
+//! One simulation: runs, workers, users and disturbances, followed by a quiet period until every run has ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,51 +22,43 @@ use crate::journal::FaultyJournal;
 use crate::memory::Memory;
 use crate::world::{SimEffects, World, check_replay};
 
-/// How long everything may take to end once nothing goes wrong any more.
+/// Maximum time for every run to end after the last fault.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// How often people look at their runs.
+/// How often users look at their runs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The lease of simulated workers.
 const LEASE: Duration = Duration::from_millis(1000);
 
-/// What is simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What everything follows from.
     pub seed: u64,
-    /// How many runs.
     pub runs: usize,
-    /// How many workers.
     pub workers: usize,
-    /// What goes wrong.
     pub plan: FaultPlan,
-    /// What each run may spend, with everything below it.
+    /// Budget of each run, including its children.
     pub limits: Budget,
-    /// Whether people cancel runs now and then.
+    /// Whether runs are sometimes cancelled.
     pub cancels: bool,
 }
 
-/// What came of it.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What happened, in order.
+    /// Events in order.
     pub trace: Vec<String>,
-    /// What should never have.
     pub violations: Vec<String>,
-    /// Calls of the store.
+    /// Number of store calls.
     pub calls: u64,
     /// How often each effect was done.
     pub ledger: BTreeMap<String, u64>,
-    /// What each run said and was told by its tools, and how it ended.
+    /// Each run's conversation and how it ended.
     pub ends: BTreeMap<RunId, Vec<String>>,
-    /// How many runs were started by others.
+    /// Number of child runs.
     pub children: usize,
 }
 
 struct Life {
     task: JoinHandle<()>,
     gate: Gate,
-    /// Nobody tells a simulated worker to stop.
+    /// Kept so that no simulated worker is told to stop.
     _stop: watch::Sender<bool>,
 }
 
@@ -76,14 +68,13 @@ struct Simulation {
     world: World,
     project: ProjectId,
     workers: Vec<Option<Life>>,
-    /// Signals that were acknowledged.
+    /// Acknowledged signals.
     told: Vec<(RunId, String)>,
     letters: u64,
-    /// Answers that were given.
     answers: Vec<(RunId, Instruction)>,
 }
 
-/// Simulates. The clock must be paused.
+/// Runs the simulation. The tokio clock must be paused.
 pub async fn simulate(scenario: Scenario) -> Outcome {
     let memory = Memory::default();
     let world = World::new(scenario.seed, scenario.plan, memory.clone());
@@ -99,7 +90,7 @@ pub async fn simulate(scenario: Scenario) -> Outcome {
 
 impl Simulation {
     fn begin(&mut self) {
-        // Ids don't depend on what goes wrong: keys, and so results, are those of a simulation in which nothing does.
+        // Ids don't depend on faults, so that keys and results equal those of a simulation without faults.
         let mut chance = Chance::new(self.scenario.seed ^ 0x5eed);
         for index in 0..self.scenario.runs {
             let id = RunId::from_random(chance.bits());
@@ -125,7 +116,7 @@ impl Simulation {
         }
     }
 
-    /// Lets a worker live: a new one, if it was killed.
+    /// Opens a worker's gate, or starts a new worker if it was killed.
     fn wake(&mut self, worker: usize) {
         if let Some(life) = &self.workers[worker] {
             life.gate.open();
@@ -161,7 +152,7 @@ impl Simulation {
         }
     }
 
-    /// Time passes; who has to be killed meanwhile is, and comes back a moment later.
+    /// Lets time pass. A worker that is killed meanwhile comes back a moment later.
     async fn pass(&mut self, span: Duration) {
         let until = Instant::now() + span;
         loop {
@@ -208,7 +199,7 @@ impl Simulation {
         }
     }
 
-    /// Somebody didn't hear that an answer was taken, and gives it again: much later, and not as the same letter.
+    /// A client got no response to its answer and repeats it much later, as a different letter.
     fn repeat_an_answer(&mut self) {
         if !self.answers.is_empty() {
             let which = self.world.chance(|chance| chance.below(self.answers.len() as u64)) as usize;
@@ -217,7 +208,7 @@ impl Simulation {
         }
     }
 
-    /// Somebody says something to some run, or pauses it, or lets it go on.
+    /// Sends a signal, a pause or a resume to some run.
     fn speak(&mut self) {
         self.repeat_an_answer();
         let ids = self.memory.ids();
@@ -239,14 +230,14 @@ impl Simulation {
         }
     }
 
-    /// The letter's id, if the run isn't over.
+    /// The letter's id; `None` if the run is over.
     fn send(&mut self, run: &RunId, instruction: &Instruction) -> Option<String> {
         self.letters += 1;
         let id = format!("letter {}", self.letters);
         let body = instruction.encode().expect("it is short");
         let project = self.project.clone();
         let letter = NewLetter { project, run: run.clone(), id: id.clone(), at: self.world.now(), body };
-        // One in three is sent twice: whoever sent it did not hear that it was taken.
+        // One in three letters is sent twice, as by a client that got no response.
         let is_taken = self.memory.put_letter(letter.clone());
         if is_taken && self.world.chance(|chance| chance.per_mille(333)) {
             self.memory.put_letter(letter);
@@ -254,7 +245,7 @@ impl Simulation {
         is_taken.then_some(id)
     }
 
-    /// People answer what they are asked, and decide what nobody knows after they have looked.
+    /// Users answer questions, and decide about unknown outcomes after they have checked them.
     fn attend(&mut self) {
         for id in self.memory.ids() {
             let Some(row) = self.memory.row(&id) else { continue };
@@ -294,7 +285,7 @@ impl Simulation {
         self.tell(id, Instruction::Decide { step: open.step, decision });
     }
 
-    /// As the runtime's handle does before it takes a letter.
+    /// Stores a long text as the runtime's handle does before it accepts a letter.
     fn shelved(&self, text: String) -> Body {
         let length = text.len() as u64;
         match Body::text(text) {
@@ -306,7 +297,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing goes wrong any more: every run must come to its end.
+    /// The quiet period: every run must end.
     async fn settle(&mut self) {
         self.world.heal();
         let until = Instant::now() + PATIENCE;
@@ -347,7 +338,7 @@ impl Simulation {
         self.memory.row(id).is_some_and(|row| row.state == RunState::Finished)
     }
 
-    /// Over, and nobody looks at it again.
+    /// Whether the run is over and released, so that no worker looks at it again.
     fn is_let_go(&self, id: &RunId) -> bool {
         self.is_over(id) && self.memory.row(id).is_some_and(|row| row.wake_at.is_none() && row.holder.is_none())
     }
@@ -367,7 +358,7 @@ impl Simulation {
             for (run, letter) in self.told.iter().filter(|(run, _)| *run == id) {
                 let is_it = |event: &&Event| matches!(event, Event::SignalReceived { id, .. } if id == letter);
                 let times = events.iter().filter(is_it).count();
-                // A run that came to its end first has no more use for it; what it has heard, it has heard once.
+                // A run that has ended needs no letter any more; every letter is received at most once.
                 if times > 1 || (times == 0 && !self.is_over(run)) {
                     self.world.violation(format!("{run}: {letter} was heard {times} times"));
                 }
@@ -387,7 +378,7 @@ impl Simulation {
         Outcome { trace, violations, calls, ledger, ends, children: family.children() }
     }
 
-    /// Each question has the answer that was given to it, however often others were repeated.
+    /// Each question must have the answer that was given to it, even if other answers were repeated.
     fn check_answers(&self, id: &RunId, events: &[Event]) {
         let asked = events.iter().filter_map(|event| match event {
             Event::StepIntended { step, effect: Effect::AskHuman { .. }, .. } => Some(*step),
@@ -402,7 +393,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing is begun, and nothing done again, while a run is paused.
+    /// Nothing may start or be redone while a run is paused.
     fn check_pauses(&self, id: &RunId, events: &[Event]) {
         let mut is_paused = false;
         for event in events {
@@ -417,7 +408,8 @@ impl Simulation {
         }
     }
 
-    /// By the outside ledger: nothing twice but what may be, and nothing that was recorded as done but wasn't.
+    /// Checks the outside ledger: no effect done twice unless its class allows it, and none recorded as done that
+    /// wasn't.
     fn check_effects(&self, id: &RunId, events: &[Event], ledger: &BTreeMap<String, u64>) {
         for event in events {
             let Event::StepIntended { step, effect, attempt: 1, .. } = event else { continue };
@@ -426,7 +418,7 @@ impl Simulation {
             let key = EffectKey::of(id, 0, *step);
             let times = ledger.get(key.as_str()).copied().unwrap_or(0);
             let is_it = |event: &Event| matches!(event, Event::StepSettled { step: of, result: Settled::Returned(_), .. } if of == step);
-            // What was given up may have been done or not.
+            // An abandoned effect may or may not have been done.
             let least = u64::from(events.iter().any(is_it));
             let is_right = match call.tool.as_str() {
                 "pure" => times >= least,
@@ -443,11 +435,11 @@ fn answer_to(step: u64) -> String {
     format!("the answer to step {step}")
 }
 
-/// What was said and done, without when and how often it was tried.
+/// The conversation and the outcome, without times and numbers of attempts.
 fn end(events: &[Event]) -> Vec<String> {
     let run = Run::from_events(events);
     let said = run.conversation().iter().filter_map(|message| match message {
-        // When somebody said something depends on how far the run was.
+        // The position of a user's message depends on how far the run was.
         Message::System(_) | Message::User(_) => None,
         Message::Assistant(reply) => Some(format!("{reply:?}")),
         Message::Tool { call, result } => Some(format!("{call} {result:?}")),

@@ -1,7 +1,8 @@
-//! The world outside: who did what, by a ledger that no worker can write but by doing it. And the judge of it all.
+//! The outside world: a ledger of effects that a worker can only change by executing one. It also checks the
+//! invariants.
 //!
-//! A call that has left its worker arrives whatever becomes of that. Whoever takes keyed calls and probeable ones knows their keys, and does
-//! each once; whoever takes the others does them as often as they come.
+//! A call that has left its worker arrives even if the worker is killed. Keyed and probeable executors know their
+//! keys and do each effect once; the others do an effect every time it arrives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, pending};
@@ -21,12 +22,12 @@ use crate::faults::{AtCall, EffectFate, FaultPlan, StoreFate};
 use crate::gate::Gate;
 use crate::memory::Memory;
 
-/// The tools that need a sandbox; the first call makes it.
+/// Tools that need a sandbox; the first call creates it.
 const IN_A_SANDBOX: [&str; 2] = ["probeable", "once"];
-/// When simulated time begins.
+/// Start of simulated time.
 const EPOCH_MS: u64 = 1_800_000_000_000;
 
-/// The world outside. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     inner: Arc<Mutex<Inner>>,
@@ -44,9 +45,9 @@ struct Inner {
     outage_until: Option<Instant>,
     /// How often each effect was done.
     ledger: BTreeMap<String, u64>,
-    /// Calls that have left a worker and have not arrived.
+    /// Calls that have left a worker and not yet arrived.
     in_transit: BTreeMap<String, u64>,
-    /// The sandbox of each run that has had one, and whether it lives.
+    /// The sandbox of each run that has had one, and whether it is live.
     sandboxes: BTreeMap<RunId, bool>,
     kills: VecDeque<usize>,
     trace: Vec<String>,
@@ -75,19 +76,19 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The wall clock, which somebody sets now and then.
+    /// The wall clock, which disturbances set.
     pub(crate) fn now(&self) -> Timestamp {
         let passed = i64::try_from(self.begun.elapsed().as_millis()).unwrap_or(i64::MAX);
         let moved = passed.saturating_add(self.lock().clock_ms);
         Timestamp::from_millis(EPOCH_MS.saturating_add_signed(moved))
     }
 
-    /// The clock of leases, which nobody sets.
+    /// The monotonic clock of leases, which no disturbance sets.
     pub(crate) fn uptime(&self) -> Uptime {
         Uptime::from_millis(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Sets the clock to what is off by this much.
+    /// Sets the clock's error.
     pub(crate) fn set_clock(&self, off_ms: i64) {
         let before = std::mem::replace(&mut self.lock().clock_ms, off_ms);
         let direction = if off_ms < before { "back" } else { "forward" };
@@ -103,7 +104,7 @@ impl World {
         draw(&mut self.lock().chance)
     }
 
-    /// From here on nothing goes wrong.
+    /// From now on no fault happens.
     pub(crate) fn heal(&self) {
         let mut inner = self.lock();
         inner.plan = FaultPlan { at_call: inner.plan.at_call, ..FaultPlan::none() };
@@ -120,7 +121,7 @@ impl World {
         self.lock().violations.push(what);
     }
 
-    /// A worker is to be killed; whoever runs the scenario does it.
+    /// Marks a worker to be killed by the scenario.
     pub(crate) fn kill(&self, worker: usize) {
         self.lock().kills.push_back(worker);
         self.killing.notify_one();
@@ -135,18 +136,18 @@ impl World {
         }
     }
 
-    /// Trace, violations, calls of the store, ledger.
+    /// Trace, violations, number of store calls, ledger.
     pub(crate) fn close(&self) -> (Vec<String>, Vec<String>, u64, BTreeMap<String, u64>) {
         let inner = self.lock();
         (inner.trace.clone(), inner.violations.clone(), inner.calls, inner.ledger.clone())
     }
 
-    /// Runs whose sandbox lives.
+    /// Runs with a live sandbox.
     pub(crate) fn sandboxes(&self) -> Vec<RunId> {
         self.lock().sandboxes.iter().filter(|(_, lives)| **lives).map(|(run, _)| run.clone()).collect()
     }
 
-    /// What a person finds who looks whether something was done; `None` while that may change.
+    /// Whether an effect was done, as a human would find out; `None` while that may still change.
     pub(crate) fn was_done(&self, key: &str) -> Option<bool> {
         let inner = self.lock();
         let is_settled = inner.in_transit.get(key).is_none_or(|calls| *calls == 0);
@@ -173,18 +174,18 @@ impl World {
         StoreFate { there, back, at_call, again_after: again.then_some(again_after) }
     }
 
-    /// What every append must leave behind, whoever made it.
+    /// The invariants after every append.
     pub(crate) fn check_append(&self, append: &Append, appended: Appended) {
         if !matches!(appended, Appended::Done { .. }) {
             return;
         }
-        // What is new is at the end; a whole journal is held against a replay when everything is over.
+        // New entries are at the end; whole journals are replayed when the simulation ends.
         if let Err(what) = self.memory.events(&append.run, check_journal) {
             self.violation(format!("{}: {what}", append.run));
         }
     }
 
-    /// An effect that begins must have its intent in the journal.
+    /// An effect that starts must have its intent in the journal.
     fn check_intent(&self, run: &RunId, task: &Task) {
         let is_intent = |event: &Event| match (event, &task.work) {
             (Event::StepIntended { step, attempt, .. }, Work::CallModel { .. } | Work::CallTool { .. }) => {
@@ -233,7 +234,7 @@ impl World {
             Work::CallTool { tool, .. } => {
                 let mut inner = self.lock();
                 if IN_A_SANDBOX.contains(&tool.as_str()) {
-                    // One that has ended is not made again.
+                    // A sandbox that has ended is not created again.
                     inner.sandboxes.entry(about.run.clone()).or_insert(true);
                 }
                 let times = inner.ledger.entry(key.to_owned()).or_default();
@@ -258,7 +259,7 @@ fn needs_a_sandbox(work: &Work) -> bool {
     matches!(work, Work::CallTool { tool, .. } if IN_A_SANDBOX.contains(&tool.as_str()))
 }
 
-/// What holds of every journal at every moment.
+/// Invariants of every journal at every moment.
 fn check_journal(events: &[Event]) -> Result<(), String> {
     let finished = events.iter().position(|event| matches!(event, Event::RunFinished { .. }));
     if finished.is_some_and(|at| at + 1 < events.len()) {
@@ -281,7 +282,7 @@ fn check_journal(events: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-/// A whole journal, held against what the engine makes of it now.
+/// Compares a whole journal with its replay.
 pub(crate) fn check_replay(events: &[Event]) -> Result<(), String> {
     match replay(events).divergence {
         Some(divergence) => Err(format!("a replay differs at {}: {divergence:?}", divergence.at)),
@@ -289,7 +290,7 @@ pub(crate) fn check_replay(events: &[Event]) -> Result<(), String> {
     }
 }
 
-/// The world, as one worker meets it.
+/// The world as seen by one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct SimEffects {
     pub(crate) world: World,
@@ -325,7 +326,7 @@ impl Effects for SimEffects {
     }
 }
 
-/// The world, for one run.
+/// The world for one run.
 #[derive(Debug)]
 pub(crate) struct SimSession {
     world: World,

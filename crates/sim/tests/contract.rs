@@ -1,4 +1,5 @@
-//! The contract of a journal, on the simulator's model and on the store: what holds of one must hold of the other, or a simulation shows nothing.
+//! The journal's contract, tested on the simulator's model and on the store. Simulations prove something only if both
+//! behave alike.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
@@ -15,7 +16,7 @@ use saggar_store::{
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
 
-/// A journal, and what isn't a worker's to do.
+/// A journal, plus the operations that workers don't have.
 trait Kept {
     type Journal: Journal;
     fn journal(&self) -> &Self::Journal;
@@ -70,7 +71,7 @@ impl Kept for InStore {
 
 impl Drop for InStore {
     fn drop(&mut self) {
-        // Nobody reads it any more.
+        // The directory is no longer used, so a leftover is harmless.
         let _ = std::fs::remove_dir_all(&self.2);
     }
 }
@@ -91,7 +92,7 @@ fn holder(name: &str) -> Holder {
     Holder::parse(name).unwrap()
 }
 
-/// The clock of leases goes with the wall clock here.
+/// The clock of leases runs with the wall clock here.
 fn up(at: Timestamp) -> Uptime {
     Uptime::from_millis(at.as_millis() - NOW.before(Duration::from_secs(7200)).as_millis())
 }
@@ -120,7 +121,7 @@ fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Ti
     }
 }
 
-/// Everything that happens to three runs, as lines; the same for whoever keeps the contract.
+/// Everything that happens to three runs, as lines; equal for every implementation of the contract.
 async fn story(kept: &impl Kept) -> Vec<String> {
     let mut lines = Vec::new();
     let journal = kept.journal();
@@ -153,7 +154,7 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(format!("{:?}", journal.append(append(&run(1), 1, 1, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.append(append(&run(1), 7, 2, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.append(append(&run(9), 1, 0, RunState::Running, Some(NOW))).await));
-    // Renewed, it is held for longer; after that another takes it, and the first can do nothing.
+    // A renewed lease lasts longer. After it, another worker claims the run, and the first can do nothing.
     lines.push(format!("{:?}", journal.renew(holder("one"), up(later.after(Duration::from_secs(5)))).await));
     let then = later.after(Duration::from_secs(2));
     lines.push(taken(journal.claim(holder("three"), then, lease(then), ANY).await.unwrap()));
@@ -161,7 +162,7 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(taken(journal.claim(holder("three"), then, lease(then), ANY).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 1, 2, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.renew(holder("one"), up(then)).await));
-    // Asleep for ever, but for a letter; one that comes before the append isn't slept over.
+    // The run sleeps forever unless a letter arrives; a letter that arrives before the append keeps it awake.
     let letter = |id: &str| NewLetter {
         project: kept.project(),
         run: run(1),
@@ -191,11 +192,12 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     lines.push(format!("{:?}", journal.drop_holder(holder("five"), then).await));
     lines.push(format!("{:?}", journal.drop_holder(holder("three"), then).await));
     lines.push(taken(journal.claim(holder("six"), then, lease(then), ANY).await.unwrap()));
-    // A lease that ends later than any can was given in an earlier boot.
+    // A lease that ends later than any possible lease was given in an earlier boot.
     let back = NOW.after(Duration::from_secs(5)).before(Duration::from_secs(3));
     lines.push(format!("{:?}", journal.renew(holder("six"), up(then.after(Duration::from_secs(3600)))).await));
     lines.push(taken(journal.claim(holder("seven"), back, lease(back), ANY).await.unwrap()));
-    // A child is there with the append that starts it; a newer word takes the place of the one before; a finished run is held until it is let go of.
+    // A child exists with the append that starts it; a newer letter replaces the earlier one; a finished run is held
+    // until it is released.
     let child = NewRun {
         id: run(8),
         project: kept.project(),
@@ -237,7 +239,8 @@ async fn story(kept: &impl Kept) -> Vec<String> {
         journal.held(holder("nine")).await.unwrap().len(),
         journal.is_due(both(then), ANY).await
     ));
-    // A wall clock that is set forward ends no lease; what nobody can read is nobody's until a person says so.
+    // Setting the wall clock forward ends no lease. A run with an unreadable journal is not claimed until a human
+    // unblocks it.
     let held = journal.claim(holder("ten"), then, lease(then), ANY).await.unwrap();
     lines.push(taken(held.clone()));
     let late = Now { wall: then.after(Duration::from_secs(3600)), uptime: up(then) };

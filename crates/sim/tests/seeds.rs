@@ -1,17 +1,18 @@
-//! Seeds, and one fault at every call: whatever goes wrong, every run comes to the end it would have had, and nothing is done twice.
+//! Random seeds, and one fault at every call: every run ends as it would have without faults, and nothing is done
+//! twice.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_engine::Budget;
 use saggar_sim::{AtCall, FaultPlan, Outcome, Scenario, simulate};
 
-/// Seeds of one test; there are several, so that they share the cores. A failing seed becomes a named case below.
+/// Seeds per test; there are several tests, so that they share the cores. A failing seed becomes a named case below.
 const SEEDS: u64 = 50;
 
-/// A seed whose one run starts others, and isn't long.
+/// A seed whose single, short run starts children.
 const SEED_WITH_CHILDREN: u64 = 25;
 
-/// Everything goes wrong now and then.
+/// Every kind of fault happens sometimes.
 fn rough(seed: u64) -> Scenario {
     let (plan, limits) = (FaultPlan::rough(), Budget::default());
     Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false }
@@ -42,7 +43,7 @@ fn seeds() -> u64 {
     std::env::var("SAGGAR_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
 }
 
-/// Whatever goes wrong, every run comes to its end and nothing is done twice.
+/// Every run ends and nothing is done twice, whatever the faults.
 fn check_seeds(first: u64) {
     let seeds = seeds();
     let mut children = 0;
@@ -78,7 +79,8 @@ fn a_run_taken_again_while_it_is_given_back_and_the_answer_lost_is_driven() {
     check(rough(20_000), &peaceful(rough(20_000)));
 }
 
-/// Limits hold for whole trees, whatever goes wrong and whoever is cancelled: no end is compared, for where a limit trips depends on that.
+/// Limits hold for whole trees despite faults and cancellations. Ends are not compared, because faults decide where a
+/// limit trips.
 #[test]
 fn limits_hold_for_whole_trees() {
     let limits = [
@@ -113,11 +115,11 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(run(rough(1)).trace, run(rough(2)).trace);
 }
 
-/// Seeds where only the clock is set: what has to wait for it takes long.
+/// Number of seeds in which only the clock is set: they take long, because timers have to wait for it.
 const CLOCK_SEEDS: u64 = 12;
 
-/// Waits are durable timers by that clock: they come early or late, and nothing else changes. Leases are judged by another clock: nobody loses
-/// one, so there is nothing that a person has to decide.
+/// Waits are durable timers by the wall clock: they end early or late, and nothing else changes. Leases use another
+/// clock, so none is lost and no human has to decide anything.
 #[test]
 fn a_clock_that_is_set_forward_and_back_changes_no_end() {
     let mut waits = 0;
@@ -135,7 +137,7 @@ fn a_clock_that_is_set_forward_and_back_changes_no_end() {
     assert!(waits > 20, "{waits} waits came to their end");
 }
 
-/// One fault at every call of the store changes nothing.
+/// One fault at every store call changes nothing.
 fn check_every_call(what: AtCall) {
     let scenario = Scenario { runs: 1, workers: 2, plan: FaultPlan::none(), ..rough(SEED_WITH_CHILDREN) };
     let expected = peaceful(scenario);

@@ -1,4 +1,4 @@
-//! How many sandboxes a second can be written down, by how many write at once and by what the writes survive.
+//! Measures how many sandboxes per second can be inserted, by number of concurrent writers and by durability.
 //!
 //! `cargo run --release --package saggar-store --example throughput -- <directory on the disk in question>`
 #![forbid(unsafe_code)]
@@ -49,7 +49,7 @@ async fn measure(directory: &Path, durability: Durability, writers: usize) -> Re
         tasks.spawn(async move {
             while begun.elapsed() < SPAN {
                 let number = u128::from(next.fetch_add(1, Ordering::Relaxed));
-                // Scattered over the index as random ones are.
+                // Spread over the index as random ids are.
                 let bits = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_le_bytes();
                 let created_at = template.created_at.after(begun.elapsed());
                 let new = NewSandbox { id: SandboxId::from_random(bits), created_at, ..template.clone() };

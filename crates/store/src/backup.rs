@@ -1,7 +1,7 @@
-//! Backups: a whole, consistent copy of the store in one file, made while the server runs; and the way back.
+//! Backups: a complete, consistent copy of the store in one file, made while the server runs; and restoring it.
 //!
-//! Neither needs the server. A backup only reads, so it doesn't ask for the lock; a restore does. What is checked is the very
-//! file that is handed over, after it was written: a backup that can't be restored is an error today. These calls block.
+//! Neither needs the server. A backup only reads, so it doesn't take the lock; a restore does. The written file
+//! itself is verified, so a backup that can't be restored fails now and not later. These calls block.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -18,57 +18,48 @@ use crate::migrate::{self, MigrateError};
 use crate::open::{self, OpenError};
 use crate::restored;
 
-/// Appended to a name while the file is not yet whole.
+/// Suffix of a file that is not yet complete.
 const PARTIAL: &str = ".partial";
-/// What SQLite keeps beside a database; stale without it.
+/// Files that SQLite keeps beside a database; stale without it.
 pub(crate) const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 
-/// Why a backup or a restore failed. Nothing that was there before has changed.
+/// Why a backup or a restore failed. Existing files have not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// There is nothing to back up.
     #[error("the data directory has no store")]
     NoStore,
-    /// The file to be written is there already.
-    #[error("the file for the backup is there already")]
+    #[error("the backup file already exists")]
     TargetExists,
-    /// There is a store where one should be restored.
-    #[error("the data directory has a store already")]
+    #[error("the data directory already has a store")]
     StoreExists,
-    /// The copy is not whole, or not a store.
+    /// The copy is incomplete, or not a store.
     #[error("the backup {what}")]
-    Unusable {
-        /// In what way.
-        what: String,
-    },
-    /// The data directory can't be had.
+    Unusable { what: String },
+    /// The data directory can't be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Reading or writing the store failed.
     #[error(transparent)]
     Storage(#[from] Error),
-    /// Reading or writing the backup failed.
     #[error("the backup can't be read or written: {}", .0.kind())]
     Io(#[from] std::io::Error),
 }
 
 impl BackupError {
-    /// What to do next.
     pub fn help(&self) -> String {
         match self {
-            Self::NoStore => "name the data directory of a server that has run".into(),
+            Self::NoStore => "name the data directory of a server that has been started before".into(),
             Self::TargetExists => "name a new file; backups are never overwritten".into(),
             Self::StoreExists => format!("move {} away first, or name another data directory", open::DATABASE),
             Self::Unusable { .. } => "use another backup; this one can't be restored".into(),
             Self::Open(error) => error.help(),
             Self::Storage(error) => error.help().into(),
-            Self::Io(_) => "look at the path, its permissions and the room on its disk".into(),
+            Self::Io(_) => "check the path, its permissions and the free space on its disk".into(),
         }
     }
 }
 
-/// Writes a copy of the store of a data directory to a new file, whether or not a server runs there. The copy says of itself that it is
-/// one, and of when: whoever opens it knows that its runs may have gone on.
+/// Writes a copy of a data directory's store to a new file, whether or not a server runs there. The copy is marked as
+/// one, with its time, because its runs may have continued in the original.
 pub fn backup(data_directory: &Path, to: &Path, now: Timestamp) -> Result<(), BackupError> {
     let database = open::database_in(data_directory);
     if !database.try_exists()? {
@@ -82,7 +73,7 @@ pub fn backup(data_directory: &Path, to: &Path, now: Timestamp) -> Result<(), Ba
     discard_unless(written, &partial)
 }
 
-/// Makes a backup the store of a data directory that has none. An older one is migrated when it is opened.
+/// Restores a backup into a data directory that has no store. An older version is migrated when it is opened.
 pub fn restore(from: &Path, data_directory: &Path) -> Result<(), BackupError> {
     let _lock = open::lock(data_directory)?;
     let database = open::database_in(data_directory);
@@ -90,15 +81,15 @@ pub fn restore(from: &Path, data_directory: &Path) -> Result<(), BackupError> {
         return Err(BackupError::StoreExists);
     }
     let partial = with_suffix(&database, PARTIAL);
-    // Left by a restore that was killed; the lock says that nobody is at it.
+    // Left by a restore that was killed; the lock shows that no restore is in progress.
     remove_if_there(&partial)?;
     make_new(&partial)?;
     let written = copy_file(from, &partial)
         .and_then(|()| check(&partial))
-        // A backup of an earlier version doesn't say that it is one.
+        // Backups of earlier versions are not marked as copies.
         .and_then(|()| mark(&partial, restored::mark_restored))
         .and_then(|()| COMPANIONS.iter().try_for_each(|suffix| remove_if_there(&with_suffix(&database, suffix))))
-        // It speaks of the store that was here.
+        // The marker describes the store that was here before.
         .and_then(|()| Ok(Marker::remove(data_directory).and_then(|()| marker::expect_no_log(data_directory))?))
         .and_then(|()| publish(&partial, &database));
     discard_unless(written, &partial)
@@ -107,13 +98,13 @@ pub fn restore(from: &Path, data_directory: &Path) -> Result<(), BackupError> {
 fn copy_database(database: &Path, to: &Path, now: Timestamp) -> Result<(), BackupError> {
     let connection = open::connect_to_read(database)?;
     let target = to.to_str().ok_or_else(|| std::io::Error::from(ErrorKind::InvalidInput))?;
-    // It only reads this database; but a connection that may only query refuses the statement.
+    // The statement only reads this database, but a query-only connection refuses it.
     connection.pragma_update(None, "query_only", false).map_err(Error::from)?;
     connection.execute("VACUUM INTO ?1", [target]).map_err(Error::from)?;
     mark(to, |copy| restored::mark_copy(copy, now))
 }
 
-/// Writes to the copy itself, before it has its name.
+/// Writes to the copy itself, before it gets its name.
 pub(crate) fn mark(copy: &Path, mark: impl FnOnce(&Connection) -> Result<(), Error>) -> Result<(), BackupError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(copy, flags).map_err(Error::from)?;
@@ -151,10 +142,10 @@ fn check(path: &Path) -> Result<(), BackupError> {
 pub(crate) fn integrity(connection: &Connection) -> Result<String, Error> {
     let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     let dangling: u32 = connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0))?;
-    Ok(if found == "ok" && dangling > 0 { format!("{dangling} rows belong to nothing") } else { found })
+    Ok(if found == "ok" && dangling > 0 { format!("{dangling} rows have no parent row") } else { found })
 }
 
-/// Under its name only once it is whole and on the disk.
+/// Renames the file only when it is complete and synced.
 fn publish(partial: &Path, to: &Path) -> Result<(), BackupError> {
     File::open(partial)?.sync_all()?;
     match renameat_with(CWD, partial, CWD, to, RenameFlags::NOREPLACE) {
@@ -177,7 +168,7 @@ fn make_new(path: &Path) -> Result<(), BackupError> {
 
 fn discard_unless(written: Result<(), BackupError>, partial: &Path) -> Result<(), BackupError> {
     if written.is_err() {
-        // The error that is on its way says more than one about the remains of it.
+        // The original error is more useful than one about its leftovers.
         let _ = remove_if_there(partial);
     }
     written

@@ -1,6 +1,7 @@
-//! Looking a data directory through: is everything in the store what was once written?
+//! Verifies a data directory: is everything in the store as it was written?
 //!
-//! Only reads, and doesn't ask for the lock: a server may run meanwhile. These calls block. What entries mean is for the caller to judge.
+//! It only reads and doesn't take the lock, so a server may be running. These calls block. The caller judges the
+//! contents of entries.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -23,30 +24,27 @@ const ORPHANS: &str = "
     SELECT count(*) AS orphans FROM journal WHERE NOT EXISTS (
         SELECT 1 FROM run WHERE run.id = journal.run_id AND seq <= head AND seq > coalesce(parent_through, 0))";
 const BLOBS: &str = "SELECT hash, bytes FROM blob";
-/// Files that hold everything a server knows: nobody else may read them.
+/// Files with private data, which must not be readable by other users.
 const PRIVATE: [&str; 4] = [open::DATABASE, open::LOCK, marker::MARKER, "signing.key"];
 
-/// What was looked at, and what was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// The schema's version.
+    /// Version of the schema.
     pub schema: u32,
-    /// Runs whose journals were read.
+    /// Number of runs whose journals were read.
     pub runs: u64,
-    /// Entries of these.
+    /// Number of entries in these journals.
     pub entries: u64,
-    /// Blobs whose hashes were compared.
+    /// Number of blobs whose hashes were compared.
     pub blobs: u64,
-    /// What is wrong. Empty where nothing is.
+    /// Problems; empty if the data directory is intact.
     pub findings: Vec<Finding>,
 }
 
-/// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about: a file, a run, a blob.
+    /// The subject: a file, a run or a blob.
     pub about: String,
-    /// What is wrong with it.
     pub what: String,
 }
 
@@ -56,7 +54,8 @@ impl Checked {
     }
 }
 
-/// Looks a data directory through. `judge` is given each run with its whole journal and whether blobs are there, and says what is wrong with it.
+/// Verifies a data directory. `judge` gets each run with its complete journal and access to the blobs, and returns
+/// what is wrong with it.
 pub fn check(
     data_directory: &Path,
     mut judge: impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
@@ -70,8 +69,8 @@ pub fn check(
     check_files(data_directory, &mut checked);
     if let Err(error @ OpenError::LogDamaged { .. }) = open::check_log(data_directory) {
         checked.find(format!("{}-wal", open::DATABASE), error.to_string());
-        // Reading on would have SQLite recover from it, and what tells of the damage would be gone.
-        checked.find(open::DATABASE, "was not looked at, because its log is damaged");
+        // Reading on would make SQLite recover the log, which destroys the evidence of the damage.
+        checked.find(open::DATABASE, "was not checked, because its log is damaged");
         return Ok(checked);
     }
     let connection = open::connect_to_read(&path).map_err(OpenError::from_storage)?;
@@ -83,7 +82,8 @@ pub fn check(
     }
     if checked.schema != migrate::known() {
         let (found, known) = (checked.schema, migrate::known());
-        checked.find(open::DATABASE, format!("has schema version {found}; its runs are looked at in version {known}"));
+        checked
+            .find(open::DATABASE, format!("has schema version {found}; its runs are checked only in version {known}"));
         return Ok(checked);
     }
     for looked in [check_runs(&connection, &mut checked, &mut judge), check_blobs(&connection, &mut checked)] {
@@ -99,7 +99,7 @@ fn check_files(directory: &Path, checked: &mut Checked) {
         if let Ok(found) = std::fs::metadata(directory.join(name))
             && found.permissions().mode() & 0o077 != 0
         {
-            checked.find(name, "can be read by others: its mode should be 0600");
+            checked.find(name, "is readable by other users: its mode should be 0600");
         }
     }
     if std::fs::metadata(directory.join("signing.key")).is_ok_and(|key| key.len() != 32) {
@@ -107,7 +107,7 @@ fn check_files(directory: &Path, checked: &mut Checked) {
     }
     let partial = format!("{}.partial", open::DATABASE);
     if directory.join(&partial).exists() {
-        checked.find(partial, "was left by a restore that was broken off: it can be removed");
+        checked.find(partial, "was left by an interrupted restore: it can be removed");
     }
 }
 
@@ -144,8 +144,8 @@ fn check_run(
     judge: &mut impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<Option<String>, Error> {
     let id = RunId::parse(text).ok_or_else(|| column::damaged("id"))?;
-    // A server may append or remove meanwhile: the row, the entries and the blobs are those of one moment. It only reads, and ends with the
-    // run, so that the log is not kept from being folded back.
+    // A server may write meanwhile, so the row, entries and blobs are read in one transaction. It ends with this run, so
+    // that it doesn't hold up checkpoints.
     let _moment = connection.unchecked_transaction()?;
     let Some(row) = run::any(connection, &id)? else { return Ok(None) };
     let mut entries = Vec::new();
@@ -168,21 +168,22 @@ fn check_blobs(connection: &Connection, checked: &mut Checked) -> Result<(), Err
         let (hash, bytes): (Vec<u8>, Vec<u8>) = (column::plain(row, "hash")?, column::plain(row, "bytes")?);
         let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         if BlobHash::of(&bytes).to_hex() != hash {
-            checked.find(format!("blob {hash}"), "doesn't have its hash any more");
+            checked.find(format!("blob {hash}"), "no longer matches its hash");
         }
     }
     Ok(())
 }
 
-/// Goes on without the writes that a damaged or missing log has lost. What is left of the log is kept beside it; every open run is blocked
-/// at the next start, because it may have done more than the store knows. `false` where nothing was lost.
+/// Continues without the writes that a damaged or missing log has lost. The rest of the log is kept beside it. Every
+/// open run is blocked at the next start, because it may have done more than the store knows. Returns `false` if
+/// nothing was lost.
 pub fn accept_loss(data_directory: &Path) -> Result<bool, BackupError> {
     let _lock = open::lock(data_directory)?;
     let database = open::database_in(data_directory);
     if !database.exists() {
         return Err(BackupError::NoStore);
     }
-    // They would write to a log that is taken from under them.
+    // A live worker would write to a log that is being removed.
     if is_any_worker_alive(data_directory)? {
         return Err(OpenError::Locked { pid: None }.into());
     }
@@ -197,7 +198,7 @@ pub fn accept_loss(data_directory: &Path) -> Result<bool, BackupError> {
         std::fs::copy(&log, &kept)?;
         std::fs::File::open(&kept)?.sync_all()?;
     }
-    // Without it SQLite reads the log itself, up to where it is damaged.
+    // Without the index, SQLite reads the log itself, up to the damage.
     remove_if_there(&index)?;
     mark(&database, restored::mark_loss)?;
     marker::expect_no_log(data_directory)?;

@@ -1,5 +1,5 @@
-//! Columns to types and back. What a column holds was checked before it was written, so a value that doesn't read back is
-//! damage, and is reported as that: never a default in its place.
+//! Conversions between columns and types. Values are validated before they are written, so a value that doesn't parse
+//! is damage and is reported as such; it never becomes a default.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
-/// A text column that `parse` understands.
+/// A text column, parsed by `parse`.
 pub(crate) fn parsed<T>(row: &Row<'_>, column: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Error> {
     parse(row.get_ref(column)?.as_str().map_err(|_| damaged(column))?).ok_or_else(|| damaged(column))
 }
 
-/// The same where there may be nothing.
+/// The same for a nullable column.
 pub(crate) fn parsed_optional<T>(
     row: &Row<'_>,
     column: &str,
@@ -26,22 +26,22 @@ pub(crate) fn parsed_optional<T>(
     text.map(|text| parse(text).ok_or_else(|| damaged(column))).transpose()
 }
 
-/// A column with JSON of a type of ours.
+/// A column with JSON of one of our types.
 pub(crate) fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Result<T, Error> {
     parsed(row, column, |text| serde_json::from_str(text).ok())
 }
 
-/// A column that SQLite's own types are enough for.
+/// A column of a type that SQLite converts.
 pub(crate) fn plain<T: FromSql>(row: &Row<'_>, column: &str) -> Result<T, Error> {
     row.get(column).map_err(|_| damaged(column))
 }
 
-/// A column that counts something.
+/// A column with a non-negative number.
 pub(crate) fn number(row: &Row<'_>, column: &str) -> Result<u64, Error> {
     number_optional(row, column)?.ok_or_else(|| damaged(column))
 }
 
-/// The same where there may be nothing.
+/// The same for a nullable column.
 pub(crate) fn number_optional(row: &Row<'_>, column: &str) -> Result<Option<u64>, Error> {
     let number: Option<i64> = plain(row, column)?;
     number.map(|number| u64::try_from(number).map_err(|_| damaged(column))).transpose()
@@ -59,36 +59,36 @@ pub(crate) fn span_optional(row: &Row<'_>, column: &str) -> Result<Option<Durati
     Ok(number_optional(row, column)?.map(Duration::from_millis))
 }
 
-/// A moment as a column holds it.
+/// The column value of a timestamp: milliseconds.
 pub(crate) fn millis(time: Timestamp) -> i64 {
     i64::try_from(time.as_millis()).expect("a timestamp ends with the year 9999")
 }
 
-/// A moment of the clock of leases, as a column holds it.
+/// The column value of a moment of the lease clock: milliseconds.
 pub(crate) fn uptime(moment: Uptime) -> i64 {
     i64::try_from(moment.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A span as a column holds it; longer than time itself is the longest.
+/// The column value of a duration, in milliseconds; saturates.
 pub(crate) fn span(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A count as a column holds it.
+/// The column value of a count.
 pub(crate) fn count(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// JSON of a type of ours, for a column.
+/// JSON of one of our types, for a column.
 pub(crate) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("our own types have only text keys")
 }
 
 pub(crate) fn damaged(column: &str) -> Error {
-    Error::corrupt(format!("column {column} doesn't read back"))
+    Error::corrupt(format!("column {column} can't be parsed"))
 }
 
-/// The one row there is, if there is one.
+/// The single row, if there is one.
 pub(crate) fn one<T>(
     connection: &rusqlite::Connection,
     sql: &'static str,
@@ -100,7 +100,7 @@ pub(crate) fn one<T>(
     found.transpose()
 }
 
-/// Every row. The statement bounds how many.
+/// All rows. The statement bounds their number.
 pub(crate) fn all<T>(
     connection: &rusqlite::Connection,
     sql: &'static str,
@@ -112,7 +112,7 @@ pub(crate) fn all<T>(
     rows.collect()
 }
 
-/// Does it; says how many rows it touched.
+/// Executes a statement and returns the number of changed rows.
 pub(crate) fn execute(
     connection: &rusqlite::Connection,
     sql: &'static str,

@@ -1,28 +1,26 @@
-//! Cursors: where in a list, newest first, the next page begins.
+//! Cursors: where the next page of a list, newest first, begins.
 //!
-//! Opaque to clients, and not a capability: it says only where to go on in what the caller may see anyway. The check digits are
-//! there so that one that was cut, edited or guessed is refused as such instead of skipping rows silently.
+//! A cursor is opaque to clients and not a capability: it only names a position in a list that the caller may see
+//! anyway. Check digits reject a truncated, edited or guessed cursor, which would otherwise skip rows silently.
 
 use std::fmt;
 
 use saggar_domain::{ExecId, RunId, SandboxId, Timestamp};
 use sha2::{Digest, Sha256};
 
-/// The form of the text; another form gets another number.
+/// Version of the text form.
 const VERSION: &str = "1";
-/// Hexadecimal digits of the check.
+/// Number of hexadecimal check digits.
 const CHECK_LEN: usize = 12;
 
-/// Where a list goes on: after the item of this age and id.
+/// The position after the item with this age and id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor<Id> {
     pub(crate) created_at: Timestamp,
     pub(crate) id: Id,
 }
 
-/// In a list of sandboxes.
 pub type SandboxCursor = Cursor<SandboxId>;
-/// In a list of execs.
 pub type ExecCursor = Cursor<ExecId>;
 
 /// The text is not a cursor of this list.
@@ -31,13 +29,12 @@ pub type ExecCursor = Cursor<ExecId>;
 pub struct CursorError;
 
 impl CursorError {
-    /// What to do next.
     pub fn help(&self) -> &'static str {
-        "use the cursor of the last page as it is, or leave it out to begin at the newest"
+        "pass the cursor of the previous page unchanged, or leave it out to start at the newest"
     }
 }
 
-/// What a list is ordered by, after the age.
+/// The second sort key of a list, after the age.
 pub trait CursorId: Sized {
     fn parse(text: &str) -> Option<Self>;
     fn as_str(&self) -> &str;
@@ -74,14 +71,13 @@ impl CursorId for RunId {
 }
 
 impl<Id: CursorId> Cursor<Id> {
-    /// Reads a cursor back.
     pub fn parse(text: &str) -> Result<Self, CursorError> {
         let mut parts = text.splitn(4, '-');
         let mut next = || parts.next().ok_or(CursorError);
         let (version, created_at, id, digits) = (next()?, next()?, next()?, next()?);
         let millis = u64::from_str_radix(created_at, 16).map_err(|_| CursorError)?;
         let cursor = Self { created_at: Timestamp::from_millis(millis), id: Id::parse(id).ok_or(CursorError)? };
-        // Writing it again must give the same text, so one place has one cursor.
+        // Formatting must give the same text again, so each position has exactly one cursor.
         let is_ours = version == VERSION && digits.len() == CHECK_LEN && cursor.to_string() == text;
         if is_ours { Ok(cursor) } else { Err(CursorError) }
     }

@@ -1,66 +1,63 @@
-//! What can go wrong with stored state, by what the caller can do about it.
+//! Errors of the store, grouped by what the caller can do about them.
 //!
-//! Outcomes that are part of an operation (a replayed request, a sandbox that has moved on) are not errors: they are in its
-//! result. No message here holds a path of the data directory.
+//! Expected outcomes of an operation (a replayed request, a sandbox that has changed state) are not errors: they are
+//! in its result. No message here contains a path of the data directory.
 
 use rusqlite::ErrorCode;
 
-/// Why an operation on the store failed. After any of them but [`Error::Stopped`] the store is as usable as before.
+/// Why an operation on the store failed. After any error except [`Error::Stopped`] the store stays usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No room: nothing of the operation was written.
+    /// The disk is full: nothing of the operation was written.
     #[error("the disk of the data directory is full")]
     Full,
-    /// The file system doesn't take writes.
-    #[error("the data directory can't be written")]
+    /// The file system refuses writes.
+    #[error("the data directory is not writable")]
     ReadOnly,
-    /// Another process held the database for longer than we wait.
+    /// Another process held the database for longer than the busy timeout.
     #[error("the store is busy")]
     Busy,
-    /// What was read is not what was once written.
+    /// Stored data has changed since it was written.
     #[error("the store is damaged: {what}")]
     Corrupt { what: String },
-    /// Something of that name is there already.
-    #[error("{what} is there already")]
+    #[error("{what} already exists")]
     Taken { what: &'static str },
-    /// There are as many as there may be.
+    /// A named bound is reached.
     #[error("there are too many {what}")]
     TooMany { what: &'static str },
-    /// What the row belongs to isn't there.
+    /// The row that this one refers to doesn't exist.
     #[error("{what} isn't there")]
     Missing { what: &'static str },
-    /// The store's thread is gone: after a shutdown, or after a bug.
+    /// The store's thread has ended, after a shutdown or because of a bug.
     #[error("the store has stopped")]
     Stopped,
-    /// The random source failed.
     #[error("the system's random source failed")]
     Random,
-    /// Anything else that the database says.
+    /// Any other error of the database.
     #[error("the store failed: {message}")]
     Failed {
-        /// In SQLite's words.
+        /// SQLite's message.
         message: String,
     },
 }
 
 impl Error {
-    /// What to do next.
     pub fn help(&self) -> &'static str {
         match self {
             Self::Full => {
-                "make room on the disk of the data directory; nothing was lost, and writes go on by themselves"
+                "free space on the disk of the data directory; nothing was lost, and writes resume without a restart"
             }
             Self::ReadOnly => {
-                "make the data directory writable again; a remount after disk errors is in the kernel's log"
+                "make the data directory writable again; after disk errors the kernel's log shows a read-only remount"
             }
-            Self::Busy => "try again; if it stays, another program has the database open",
+            Self::Busy => "try again; if it persists, another program has the database open",
             Self::Corrupt { .. } => "stop the server, keep the file, and restore the last backup with: saggar restore",
             Self::Taken { .. } => "choose another name",
-            Self::TooMany { .. } => "remove what is not needed any more",
-            Self::Missing { .. } => "look whether it was deleted in the meantime",
-            Self::Stopped => "restart the server; the log says what stopped the store",
-            Self::Random => "look at the system's random source; nothing was written",
-            Self::Failed { .. } => "look at the server's log",
+            Self::TooMany { .. } => "remove some that are no longer needed",
+            Self::Missing { .. } => "check whether it was deleted in the meantime",
+            Self::Stopped => "restart the server; its log shows what stopped the store",
+            Self::Random => "check the system's random source; nothing was written",
+            Self::Failed { .. } => "check the server's log",
         }
     }
 
@@ -68,7 +65,7 @@ impl Error {
         Self::Corrupt { what: what.into() }
     }
 
-    /// Gives a failed constraint the name of what it is about.
+    /// Names the object of a failed constraint.
     pub(crate) fn naming(self, what: &'static str) -> Self {
         match self {
             Self::Taken { .. } => Self::Taken { what },
@@ -95,8 +92,8 @@ impl From<rusqlite::Error> for Error {
         };
         match failure.extended_code {
             ffi::SQLITE_CONSTRAINT_UNIQUE | ffi::SQLITE_CONSTRAINT_PRIMARYKEY => return Self::Taken { what: "a row" },
-            ffi::SQLITE_CONSTRAINT_FOREIGNKEY => return Self::Missing { what: "what it belongs to" },
-            // What SQLite has open when a file system is made read-only fails like this, and not as read-only.
+            ffi::SQLITE_CONSTRAINT_FOREIGNKEY => return Self::Missing { what: "the object it belongs to" },
+            // When a file system becomes read-only, files that SQLite has open fail like this and not as read-only.
             ffi::SQLITE_IOERR_WRITE
             | ffi::SQLITE_IOERR_FSYNC
             | ffi::SQLITE_IOERR_DIR_FSYNC
@@ -107,8 +104,8 @@ impl From<rusqlite::Error> for Error {
             ErrorCode::DiskFull => Self::Full,
             ErrorCode::ReadOnly => Self::ReadOnly,
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Busy,
-            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::corrupt("the file is not what it should be"),
-            // SQLite's own words, without the statement: that could hold values.
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::corrupt("the file is not a valid database"),
+            // SQLite's own message, without the statement, which could contain values.
             _ => Self::Failed { message: failure.to_string() },
         }
     }
@@ -125,7 +122,7 @@ mod tests {
         let cases = [
             (ffi::SQLITE_FULL, Error::Full),
             (ffi::SQLITE_READONLY, Error::ReadOnly),
-            // By a file that was open when its disk was made read-only.
+            // A file that was open when its disk became read-only.
             (ffi::SQLITE_IOERR_WRITE, Error::ReadOnly),
             (ffi::SQLITE_IOERR_FSYNC, Error::ReadOnly),
             (ffi::SQLITE_IOERR_TRUNCATE, Error::ReadOnly),

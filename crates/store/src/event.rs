@@ -1,4 +1,4 @@
-//! What happened in a sandbox, in the order its supervisor gave it: the last ten thousand events of each.
+//! Events of a sandbox in the supervisor's order: the last ten thousand of each sandbox.
 
 use rusqlite::{Connection, Row};
 use saggar_domain::{SandboxId, Timestamp};
@@ -10,12 +10,12 @@ use crate::page::PageLimit;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Most events kept of one sandbox; the oldest go.
+/// Maximum number of events kept per sandbox; the oldest are dropped.
 pub const EVENTS_PER_SANDBOX_MAX: u64 = 10_000;
 
 const INSERT: &str = "
     INSERT INTO event (sandbox_id, seq, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sandbox_id, seq) DO NOTHING";
-/// Numbers are given once and only rise, so bounding their span bounds how many there are.
+/// Numbers are unique and only rise, so bounding their span bounds their count.
 const DROP_OLDEST: &str = "
     DELETE FROM event WHERE sandbox_id = ?1 AND seq <= (SELECT max(seq) FROM event WHERE sandbox_id = ?1) - ?2";
 const LIST: &str = "
@@ -27,27 +27,26 @@ const LATEST: &str = "SELECT max(seq) AS latest FROM event WHERE sandbox_id = ?1
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Its place in the order, from whoever saw it.
+    /// Position in the order, assigned by the supervisor.
     pub seq: u64,
     pub at: Timestamp,
     pub body: JsonText,
 }
 
-/// Some of a sandbox's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventPage {
     pub events: Vec<StoredEvent>,
-    /// The first that is still kept: what lies between the one asked after and this is gone.
+    /// The oldest event that is kept. If it is later than the requested position, the events in between were dropped.
     pub oldest: Option<u64>,
 }
 
 impl Store {
-    /// Writes down events. One that is there already (by its number) stays as it is, so they may come twice.
+    /// Appends events. One whose number exists stays as it is, so duplicates are harmless.
     pub async fn append_events(&self, sandbox: SandboxId, events: Vec<StoredEvent>) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| append(connection, &sandbox, &events)).await
     }
 
-    /// Events after that number, or from the first; in order.
+    /// Events after this number, or from the first; in order.
     pub async fn events_after(
         &self,
         sandbox: SandboxId,
@@ -55,7 +54,7 @@ impl Store {
         limit: PageLimit,
     ) -> Result<EventPage, Error> {
         let work = move |connection: &Connection| {
-            // Numbers begin at 0, so everything is after -1.
+            // Numbers begin at 0, so every event is after -1.
             let after = after.map_or(-1, column::count);
             let events = column::all(connection, LIST, (sandbox.as_str(), after, limit.get()), read)?;
             let oldest =
@@ -65,12 +64,12 @@ impl Store {
         self.read(work).await
     }
 
-    /// All events of a sandbox in which this text occurs, in order: all of them are looked at, and there are as many as are kept.
+    /// All events of a sandbox that contain this text, in order. All kept events are scanned.
     pub async fn events_naming(&self, sandbox: SandboxId, text: String) -> Result<Vec<StoredEvent>, Error> {
         self.read(move |connection| column::all(connection, NAMING, (sandbox.as_str(), text.as_str()), read)).await
     }
 
-    /// The number of the last event, to go on from.
+    /// The number of the last event.
     pub async fn last_event(&self, sandbox: SandboxId) -> Result<Option<u64>, Error> {
         let work = move |connection: &Connection| {
             let latest =

@@ -1,7 +1,7 @@
-//! Execs as rows: what was run in a sandbox, how it ended, and the last of what it printed.
+//! Execs as rows: what was run in a sandbox, how it ended, and the end of its output.
 //!
-//! Of each sandbox the last thousand are kept, and the output of the last 64 of them: what a program runs in a loop can't fill
-//! the disk of the host.
+//! The last thousand execs of each sandbox are kept, and the output of the last 64, so that execs in a loop can't
+//! fill the host's disk.
 
 mod read;
 mod record;
@@ -11,62 +11,53 @@ use saggar_domain::{ExecId, ExecStatus, GuestPath, SandboxId, Timestamp, User};
 pub use record::ExecRecord;
 pub(crate) use record::{lose_running, record};
 
-/// Most finished execs kept of one sandbox.
+/// Maximum number of finished execs kept per sandbox.
 pub const EXECS_PER_SANDBOX_MAX: u32 = 1_000;
-/// Most finished execs of one sandbox whose output is kept.
+/// Maximum number of finished execs per sandbox whose output is kept.
 pub const OUTPUTS_PER_SANDBOX_MAX: u32 = 64;
-/// Most bytes kept of each stream.
+/// Maximum number of bytes kept of each stream.
 const TAIL_BYTES_MAX: usize = 256 << 10;
 
-/// An exec that starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewExec {
     pub id: ExecId,
-    /// Where it runs.
     pub sandbox: SandboxId,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its working directory, if one was asked for.
+    /// The requested working directory, if any.
     pub cwd: Option<GuestPath>,
-    /// Who it runs as.
     pub user: User,
-    /// When it started.
     pub started_at: Timestamp,
 }
 
-/// An exec that started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    /// What was started.
     pub asked: NewExec,
-    /// How far it is.
     pub progress: ExecProgress,
 }
 
-/// How far an exec is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecProgress {
     Running,
     Ended(ExecEnd),
-    /// The sandbox ended and nobody saw how this did.
+    /// The sandbox ended before this exec's end was seen.
     Lost {
-        /// When the sandbox did.
+        /// When the sandbox ended.
         at: Timestamp,
     },
 }
 
-/// How an exec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecEnd {
     pub at: Timestamp,
     pub status: ExecStatus,
-    /// The program's exit code, when it exited.
+    /// Set if the program exited.
     pub exit_code: Option<u8>,
-    /// The signal's number, when one ended it.
+    /// Number of the signal that ended the program.
     pub signal: Option<u8>,
 }
 
-/// The last of what an exec printed.
+/// The end of an exec's output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     pub stdout: Tail,
@@ -81,19 +72,18 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Keeps the end of `bytes`, before which `dropped` more were printed.
+    /// Keeps the end of `bytes`; `dropped` is the number of bytes before them.
     pub fn new(mut bytes: Vec<u8>, dropped: u64) -> Self {
         let excess = bytes.len().saturating_sub(TAIL_BYTES_MAX);
         bytes.drain(..excess);
         Self { bytes, dropped: dropped.saturating_add(excess as u64) }
     }
 
-    /// The bytes that are kept.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many came before them.
+    /// Number of bytes before them that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -1,4 +1,4 @@
-//! SHA-256 of what isn't kept, and of what is only compared.
+//! SHA-256 hashes of values that aren't stored, or are only compared.
 
 use sha2::{Digest, Sha256};
 
@@ -9,7 +9,8 @@ macro_rules! hash {
         pub struct $name([u8; 32]);
 
         impl $name {
-            /// The hash of these bytes. Different kinds of hash never agree by accident: each begins with its kind.
+            /// The hash of these bytes. Each kind of hash has its own prefix, so that hashes of different kinds never
+            /// match.
             pub fn of(bytes: &[u8]) -> Self {
                 let mut digest = Sha256::new_with_prefix(concat!($domain, "\0"));
                 digest.update(bytes);
@@ -28,27 +29,27 @@ macro_rules! hash {
 }
 
 hash!(
-    /// Of a request, to know whether it is the same one again.
+    /// Hash of a request, to recognise a repetition.
     RequestHash, "saggar.request/v1"
 );
 hash!(
-    /// Of a sandbox's access token. The token has 256 random bits, so nothing slower is needed; see `KeySecret`.
+    /// Hash of a sandbox's access token. The token has 256 random bits, so a fast hash is enough; see `KeySecret`.
     TokenHash, "saggar.token/v1"
 );
 hash!(
-    /// Of an API key's secret.
+    /// Hash of an API key's secret.
     KeyHash, "saggar.key/v1"
 );
 
 impl TokenHash {
-    /// Whether it is the hash of this token; takes as long whatever the answer is.
+    /// Whether it is the hash of this token. Takes constant time.
     pub fn matches(&self, token: &[u8]) -> bool {
         is_same(&self.0, Self::of(token).as_bytes())
     }
 }
 
 impl KeyHash {
-    /// Compares without telling by its duration where they differ.
+    /// Compares in constant time.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         is_same(&self.0, &other.0)
     }

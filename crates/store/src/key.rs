@@ -1,4 +1,4 @@
-//! API keys: what a client shows to act for a project.
+//! API keys: the credentials with which a client acts for a project.
 
 mod create;
 mod find;
@@ -17,39 +17,35 @@ pub use find::KeyCheck;
 pub use revoke::Revoked;
 pub use secret::KeySecret;
 
-/// Most keys of one project, those that are worth nothing any more included.
+/// Maximum number of keys per project, including expired and revoked ones.
 pub const KEYS_PER_PROJECT_MAX: u32 = 1_000;
-/// Longest name of a key, in characters.
+/// Maximum length of a key's name, in characters.
 const NAME_LEN_MAX: usize = 64;
 
-/// A key as it can be shown again: everything but its secret.
+/// A key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     pub id: KeyId,
-    /// Whom it acts for.
+    /// The project it acts for.
     pub project: ProjectId,
-    /// What people call it.
     pub name: KeyName,
-    /// The first characters of the secret, to know it by.
+    /// The first characters of the secret, for recognising it.
     pub prefix: String,
-    /// What it may do.
     pub permissions: Permissions,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// From when on it is worth nothing.
+    /// When it becomes invalid.
     pub expires_at: Option<Timestamp>,
-    /// Since when it is worth nothing, because somebody said so.
+    /// When it was revoked, if it was.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last shown to us, to the minute.
+    /// Last use, to the minute.
     pub last_used_at: Option<Timestamp>,
 }
 
-/// What people call a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyName(String);
 
 impl KeyName {
-    /// Takes 1 to 64 characters on one line, without spaces around them.
+    /// Accepts 1 to 64 characters on one line, without surrounding spaces.
     pub fn parse(text: &str) -> Option<Self> {
         let length = text.chars().count();
         let is_name =
@@ -57,13 +53,11 @@ impl KeyName {
         is_name.then(|| Self(text.to_owned()))
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What a key may do in its project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permissions {
     Full,
@@ -76,7 +70,6 @@ impl Permissions {
         }
     }
 
-    /// Reads a name back.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Full].into_iter().find(|permissions| permissions.as_str() == text)
     }

@@ -1,8 +1,9 @@
-//! The store: the index of sandboxes, their history, and what was acknowledged to a client. SQLite; the only crate with SQL.
+//! The store: the index of sandboxes, their history, and everything acknowledged to clients. SQLite; the only crate
+//! with SQL.
 //!
-//! One thread writes, in groups; a few read. A call returns after the commit. What belongs to a live sandbox is its supervisor's
-//! to know; here is what must be found again when the server is gone. Nothing here reads a clock: every moment is an argument.
-//! No secret is kept: of keys and tokens there are only hashes.
+//! One thread writes, in groups; a few threads read. A call returns after the commit. The supervisor owns the state
+//! of a live sandbox; the store owns what must survive the server. Nothing here reads a clock: every time is an
+//! argument. No secrets are stored: of keys and tokens there are only hashes.
 #![forbid(unsafe_code)]
 
 mod backup;

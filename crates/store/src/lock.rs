@@ -1,7 +1,7 @@
 //! One process per data directory.
 //!
-//! SQLite would let two in; but then two servers would hold the same sandboxes. The lock is on a file beside the database and
-//! goes with the process, however that ends. The holder's pid in it is for the message alone.
+//! SQLite would allow two processes, but then two servers would manage the same sandboxes. The lock is on a file
+//! beside the database and ends with the process, however it ends. The pid in the file is only for the error message.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,17 +11,16 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Longest pid that is read back.
+/// Maximum length of a pid that is read back.
 const PID_LEN_MAX: u64 = 20;
 
-/// Held for as long as it lives.
+/// Held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock alone")] File);
 
-/// Why there is no lock.
 #[derive(Debug)]
 pub(crate) enum LockError {
-    /// Somebody has it: which process, if that can be told.
+    /// Another process has the lock; its pid, if known.
     Held(Option<u32>),
     Io(std::io::Error),
 }
@@ -36,7 +35,7 @@ impl Lock {
             Err(Errno::WOULDBLOCK) => return Err(LockError::Held(read_pid(&mut file))),
             Err(errno) => return Err(LockError::Io(errno.into())),
         }
-        // A disk too full for a pid is no reason to stay out.
+        // A disk too full for a pid is no reason to fail.
         let _ = write_pid(&mut file);
         Ok(Self(file))
     }
@@ -54,7 +53,7 @@ fn read_pid(file: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Whether the process that took the lock last lives. For a guess only: a pid is used again.
+/// Whether the process that last took the lock is alive. Only a guess: pids are reused.
 pub(crate) fn is_held(path: &Path) -> bool {
     let pid = File::open(path).ok().and_then(|mut file| read_pid(&mut file));
     pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())

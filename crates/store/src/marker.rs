@@ -1,7 +1,8 @@
-//! The marker beside the database: what the data directory knows of its store, in a file of its own.
+//! The marker file beside the database: facts about the store that the database itself can't know.
 //!
-//! A database can't tell that it is missing, that it is an older copy of itself, or that its log was taken away. The marker can. It is
-//! written at each opening, after the commit that it speaks of, so that the database is never behind it by itself.
+//! A database can't tell that it is missing, that it is an older copy of itself, or that its log was removed. The
+//! marker can. It is written at each opening, after the commit that it describes, so that the database is never
+//! behind it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,20 +11,21 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The file, in the data directory.
+/// The file's name in the data directory.
 pub(crate) const MARKER: &str = "saggar.state";
-/// Beside it: there while the database must have a log. Whoever closes the store removes it first, which a full disk doesn't prevent.
+/// A file that exists while the database must have a log. A closing store removes it first, which works even on a
+/// full disk.
 pub(crate) const OPEN: &str = "saggar.open";
 const VERSION: u32 = 1;
 const LEN_MAX: u64 = 4096;
 
-/// What it says. A later version may say more.
+/// The marker's contents. A later version may add fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Marker {
     v: u32,
-    /// How often the store has been opened, as the store itself counts.
+    /// Number of openings, as counted by the store itself.
     pub(crate) opens: u64,
-    /// The boot of the host at the last opening.
+    /// The host's boot id at the last opening.
     pub(crate) boot: Option<String>,
 }
 
@@ -32,7 +34,7 @@ impl Marker {
         Self { v: VERSION, opens, boot: boot() }
     }
 
-    /// `None` where there is none; one that can't be read says nothing.
+    /// `None` if there is none, or if it can't be parsed.
     pub(crate) fn read(directory: &Path) -> io::Result<Option<Self>> {
         let file = match File::open(path_in(directory)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -43,12 +45,12 @@ impl Marker {
         Ok(serde_json::from_str(&text).ok())
     }
 
-    /// Whether the store was last opened in this boot: then nothing of it was lost by a power cut.
+    /// Whether the store was last opened in this boot. If so, no power cut has lost anything.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         self.boot.is_some() && self.boot == boot()
     }
 
-    /// Takes the place of the one before as a whole, and survives a power cut.
+    /// Replaces the previous marker atomically and durably.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         let new = directory.join(format!("{MARKER}.{}", std::process::id()));
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -63,17 +65,16 @@ impl Marker {
     }
 }
 
-/// From here on there is a log, and it may not go missing.
+/// From now on a missing log is an error.
 pub(crate) fn expect_log(directory: &Path) -> io::Result<()> {
     File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join(OPEN)).map(drop)
 }
 
-/// From here on the log may go: whoever closes the store last folds it back into the database.
+/// From now on the log may be removed: the last process to close the store checkpoints it into the database.
 pub(crate) fn expect_no_log(directory: &Path) -> io::Result<()> {
     remove(&directory.join(OPEN))
 }
 
-/// Whether there must be a log.
 pub(crate) fn is_log_expected(directory: &Path) -> bool {
     directory.join(OPEN).exists()
 }

@@ -1,4 +1,4 @@
-//! A few facts about the store itself.
+//! Facts about the store itself.
 
 use saggar_domain::BootId;
 
@@ -14,11 +14,11 @@ pub(crate) const FORGET: &str = "DELETE FROM meta WHERE key = ?1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKey {
-    /// The boot of the host that the store was last used in.
+    /// The host's boot id when the store was last used.
     BootId,
-    /// Which key signs URLs now.
+    /// The key that currently signs URLs.
     SigningKeyId,
-    /// The settings that the server and every worker beside it go by.
+    /// The settings that the server shares with its workers.
     SharedSettings,
 }
 
@@ -33,13 +33,11 @@ impl MetaKey {
 }
 
 impl Store {
-    /// A fact, if it was ever set.
     pub async fn meta(&self, key: MetaKey) -> Result<Option<String>, Error> {
         self.read(move |connection| column::one(connection, GET, [key.as_str()], |row| column::plain(row, "value")))
             .await
     }
 
-    /// Sets a fact.
     pub async fn set_meta(&self, key: MetaKey, value: String) -> Result<(), Error> {
         let work = move |connection: &rusqlite::Connection| {
             column::execute(connection, SET, (key.as_str(), &value))?;
@@ -48,11 +46,9 @@ impl Store {
         self.write(Durability::Power, work).await
     }
 
-    /// The boot that the store was last used in.
+    /// The host's boot id when the store was last used.
     pub async fn last_boot(&self) -> Result<Option<BootId>, Error> {
         let value = self.meta(MetaKey::BootId).await?;
-        value
-            .map(|text| BootId::parse(&text).ok_or_else(|| Error::corrupt("the boot id doesn't read back")))
-            .transpose()
+        value.map(|text| BootId::parse(&text).ok_or_else(|| Error::corrupt("the boot id can't be parsed"))).transpose()
     }
 }

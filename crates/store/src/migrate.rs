@@ -1,15 +1,15 @@
-//! The schema's versions: which a file has, and the way from there to ours.
+//! Versions of the schema, and the migrations between them.
 //!
-//! Versions count from 1 in `user_version`. Each migration runs in a transaction with the change of that number, so that a file
-//! is always whole at one version. There is no way back: a newer file is refused.
+//! Versions count from 1 in `user_version`. Each migration runs in one transaction with the change of that number, so
+//! that a file always has exactly one version. There are no downgrades: a newer file is refused.
 
 use rusqlite::Connection;
 
 use crate::error::Error;
 
-/// What marks a file as ours: "SGAR".
+/// Marks a file as ours: "SGAR".
 const APPLICATION_ID: i32 = 0x5347_4152;
-/// The way from version n to n + 1 is at index n.
+/// The migration from version n to n + 1 is at index n.
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_first.sql"),
     include_str!("../migrations/0002_runs.sql"),
@@ -20,7 +20,6 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0007_letters.sql"),
 ];
 
-/// Why a file can't be brought to our version.
 #[derive(Debug)]
 pub(crate) enum MigrateError {
     Newer { found: u32, known: u32 },
@@ -34,7 +33,7 @@ impl<E: Into<Error>> From<E> for MigrateError {
     }
 }
 
-/// Whether the file is empty or one of ours that is not too new; which version.
+/// Checks that the file is empty, or ours and not too new. Returns its version.
 pub(crate) fn check_version(connection: &Connection) -> Result<u32, MigrateError> {
     check_up_to(connection, latest(MIGRATIONS))
 }
@@ -43,7 +42,7 @@ pub(crate) fn known() -> u32 {
     latest(MIGRATIONS)
 }
 
-/// Brings the file to our version, one step at a time.
+/// Migrates the file to our version, one step at a time.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), MigrateError> {
     migrate_by(connection, MIGRATIONS)
 }

@@ -1,4 +1,5 @@
-//! Opening: lock, look, migrate, connect. A file that isn't ours, is damaged or is newer than us is refused and left as it is.
+//! Opening a store: lock, verify, migrate, connect. A file that is foreign, damaged or newer is refused and left
+//! unchanged.
 
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -19,97 +20,89 @@ use crate::stuck::{Turn, is_any_worker_alive, wait_for_turn};
 use crate::wal::{self, Left, Verdict};
 use crate::writer::Durability;
 
-/// The database, in the data directory.
+/// File name of the database in the data directory.
 pub(crate) const DATABASE: &str = "saggar.db";
-/// The lock beside it.
+/// File name of the lock.
 pub(crate) const LOCK: &str = "saggar.lock";
-/// Made by a server once it has opened its store; so where it is, there was one.
+/// A server creates it after it has opened its store, so its presence proves that there was a store.
 const SIGNING_KEY: &str = "signing.key";
-/// What SQLite's log begins with.
+/// Size of the header of SQLite's log.
 const LOG_HEADER_BYTES: u64 = 32;
-/// How long to wait for another process that has the database: a backup, or a person with a shell.
+/// How long to wait for another process that uses the database, such as a backup or an operator's shell.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Statements kept ready on each connection: about as many as there are.
+/// Prepared statements cached per connection: about as many as there are.
 const STATEMENTS_MAX: usize = 64;
-/// The log is cut back to this when it has been folded into the file.
+/// The log is truncated to this size after a checkpoint.
 const LOG_BYTES_MAX: i64 = 64 << 20;
-/// Up to this size the whole file is looked through at each start (a fraction of a second); above, damage is met where it is read.
+/// Up to this size the whole file is verified at each start (a fraction of a second); larger files report damage when
+/// it is read.
 const CHECKED_BYTES_MAX: u64 = 64 << 20;
 
-/// How to hold the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What every acknowledged write survives at least; some survive more.
+    /// The minimum durability of every acknowledged write; some writes are more durable.
     pub durability: Durability,
 }
 
-/// Why a store can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
     #[error("the data directory is in use by {}", holder(*.pid))]
     Locked {
-        /// Which, if that can be told.
+        /// Its pid, if known.
         pid: Option<u32>,
     },
-    /// The file isn't a database, isn't whole, or isn't one of ours.
+    /// The file isn't a database, is incomplete, or isn't ours.
     #[error("the store in the data directory {what}")]
-    Damaged {
-        /// In what way.
-        what: String,
-    },
-    /// What was committed since the last checkpoint is not all there.
+    Damaged { what: String },
+    /// Writes committed since the last checkpoint are missing.
     #[error("acknowledged writes are lost: the log of the store in the data directory {what}")]
-    LogDamaged {
-        /// In what way.
-        what: String,
-    },
-    /// There was a store, and it isn't there.
-    #[error("the data directory has had a store, and its database {what}")]
+    LogDamaged { what: String },
+    /// The data directory had a store before.
+    #[error("the data directory had a store before, but its database {what}")]
     Gone {
         /// Missing, or empty.
         what: &'static str,
     },
-    /// Written by a later version.
     #[error("the store has schema version {found}, and this program knows up to {known}")]
     Newer { found: u32, known: u32 },
-    /// Not brought to our version by its server.
+    /// The server has not migrated it to our version yet.
     #[error("the store has schema version {found}, and this program needs {known}")]
     Older { found: u32, known: u32 },
-    /// To be brought to our version, while a process of another version works in it.
+    /// The store must be migrated, and a worker of the earlier version is running.
     #[error(
-        "the store has schema version {found}, and a worker that knows no other has it open: it was not brought to version {known}"
+        "the store has schema version {found} and can't be migrated to {known} while a worker of the earlier version is running"
     )]
     OldWorker { found: u32, known: u32 },
     /// The directory or the file can't be used.
     #[error("the store can't be opened: {0}")]
     Storage(#[from] Error),
-    /// The same, by the operating system.
+    /// The same, as reported by the operating system.
     #[error("the store can't be opened: {}", .0.kind())]
     Io(#[source] std::io::Error),
 }
 
 impl OpenError {
-    /// What to do next.
     pub fn help(&self) -> String {
         match self {
-            Self::Locked { .. } => "stop that process, or ask it: a running server does everything over its API".into(),
+            Self::Locked { .. } => {
+                "stop that process, or use its API: a running server provides every operation there".into()
+            }
             Self::Damaged { .. } => {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
             Self::LogDamaged { .. } => format!(
-                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or go on without the lost writes with: saggar check --accept-loss"
+                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or continue without the lost writes with: saggar check --accept-loss"
             ),
             Self::Gone { .. } => format!(
-                "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to begin anew, name an empty data directory"
+                "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to start from scratch, name an empty data directory"
             ),
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
-            Self::Older { .. } => "start the server of this version first: it brings the store to its own".into(),
+            Self::Older { .. } => "start the server of this version first: it migrates the store".into(),
             Self::OldWorker { .. } => {
                 "nothing was changed: stop every `saggar worker` of this data directory, start the server, then start workers of its version".into()
             }
             Self::Storage(error) => error.help().into(),
-            Self::Io(_) => "name a directory that is yours alone (mode 0700) on a disk that takes writes".into(),
+            Self::Io(_) => "name a directory of your own (mode 0700) on a writable disk".into(),
         }
     }
 
@@ -117,7 +110,7 @@ impl OpenError {
         Self::Io(error)
     }
 
-    /// A directory or file that can't be made, by what is in the way.
+    /// An error that a directory or file can't be created, classified by its cause.
     fn at_file(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
@@ -154,9 +147,8 @@ impl OpenError {
     }
 }
 
-/// Everything an open store holds.
 pub(crate) struct Opened {
-    /// Absent in a process that has joined another.
+    /// `None` in a process that has joined another.
     pub(crate) lock: Option<Lock>,
     pub(crate) directory: PathBuf,
     pub(crate) writer: Connection,
@@ -171,7 +163,7 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     check_log(directory)?;
     make_private(&path).and_then(|()| sync_directory(directory)).map_err(OpenError::at_file)?;
     let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
-    // Before anything is changed: the mode of the journal is written into the file.
+    // Before anything is changed: setting the journal mode writes to the file.
     let found = check_before(&writer, &path)?;
     if found != 0 && found != migrate::known() && is_any_worker_alive(directory).map_err(OpenError::at_file)? {
         return Err(OpenError::OldWorker { found, known: migrate::known() });
@@ -179,7 +171,8 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     settle(&writer).map_err(OpenError::from_storage)?;
     migrate::migrate(&mut writer)?;
     if marker.is_none() && restored::counted(&writer).map_err(OpenError::from_storage)?.is_none() {
-        // From here on the marker is there before the store counts: a kill in between is not taken for a copy.
+        // The marker must exist before the store counts this opening, so that a kill in between isn't mistaken for a
+        // copied store.
         Marker::opened(0).write(directory).map_err(OpenError::at_file)?;
     }
     let opens = restored::settle(&writer, &Turn::new(directory), marker.as_ref()).map_err(OpenError::from_storage)?;
@@ -190,7 +183,8 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { lock: Some(lock), directory: directory.to_owned(), writer, readers })
 }
 
-/// Opens beside the process that has the lock. Changes nothing: a file that isn't at our version is not for us to migrate.
+/// Opens beside the process that has the lock. Changes nothing: migrating a file of another version is the lock
+/// holder's task.
 pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
     let path = database_in(directory);
     check_log(directory)?;
@@ -205,7 +199,7 @@ pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { lock: None, directory: directory.to_owned(), writer, readers })
 }
 
-/// Makes the directory if it isn't there, and keeps other processes out.
+/// Creates the directory if missing, and takes the lock.
 pub(crate) fn lock(directory: &Path) -> Result<Lock, OpenError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(OpenError::at_file)?;
     Lock::take(&directory.join(LOCK)).map_err(|error| match error {
@@ -237,7 +231,8 @@ fn connect_to_write(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// A database that was there and isn't, or is empty, is not made anew: that would pass for a store in which nothing has ever happened.
+/// A database that has disappeared or is empty is not recreated: it would look like a store in which nothing has ever
+/// happened.
 fn check_there(directory: &Path, marker: Option<&Marker>) -> Result<(), OpenError> {
     let len = |name: &str| match std::fs::metadata(directory.join(name)) {
         Ok(found) => Ok(Some(found.len())),
@@ -251,30 +246,31 @@ fn check_there(directory: &Path, marker: Option<&Marker>) -> Result<(), OpenErro
     };
     let had_one = marker.is_some()
         || len(SIGNING_KEY)?.is_some()
-        // The log of a store whose making was broken off has no frames in it.
+        // The log of a store whose creation was interrupted has no frames.
         || len(&format!("{DATABASE}-wal"))?.is_some_and(|len| len > LOG_HEADER_BYTES);
     if had_one { Err(OpenError::Gone { what }) } else { Ok(()) }
 }
 
-/// Before SQLite reads the log: it takes damage for a write that a crash cut off, and forgets what comes after.
+/// Runs before SQLite reads the log: SQLite takes damage for a write that a crash cut off, and discards everything
+/// after it.
 pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
     let path = database_in(directory);
     if !path.exists() {
         return Ok(());
     }
     let damaged = |what: String| Err(OpenError::LogDamaged { what });
-    // Asked before the log is looked for: whoever closes the store removes the log last.
+    // Checked before the log is looked for, because a closing store removes the log last.
     let is_expected = marker::is_log_expected(directory);
     let marker = Marker::read(directory).map_err(OpenError::at_file)?;
     if is_expected && !wal::is_there(&path).map_err(OpenError::at_file)? {
-        // Another SQLite program that folds the log takes the index away, too.
+        // A SQLite program that merges the log into the database removes the index as well.
         let is_folded = !wal::beside(&path, "-shm").exists() && is_all_folded(&path, marker.as_ref());
         return if is_folded { Ok(()) } else { damaged("is missing".into()) };
     }
     let left = if marker.is_some_and(|marker| marker.is_of_this_boot()) { Left::SameBoot } else { Left::Unknown };
     match wal::look(&path, left).map_err(OpenError::at_file)? {
         Verdict::Whole => Ok(()),
-        Verdict::Damaged { frame: 0 } => damaged("doesn't begin as one".into()),
+        Verdict::Damaged { frame: 0 } => damaged("has no valid header".into()),
         Verdict::Damaged { frame } => damaged(format!("is damaged at frame {frame}, and more was committed after it")),
     }
 }
@@ -305,12 +301,12 @@ fn settle(connection: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// SQLite gives its log and index the mode of the database; so that must be private from its first moment.
+/// SQLite gives its log and index the mode of the database, so the database must be private when it is created.
 fn make_private(path: &Path) -> std::io::Result<()> {
     File::options().read(true).append(true).create(true).mode(0o600).open(path).map(drop)
 }
 
-/// A write that survives a power cut is of no use in a file whose name doesn't.
+/// A durable write is useless if the file's name is lost, so the directory is synced too.
 fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! Projects: who owns sandboxes and keys. Nothing of one is seen from another.
+//! Projects own sandboxes and keys. Projects can't see each other's objects.
 
 use rusqlite::{Connection, Row};
 use saggar_domain::{ProjectId, ProjectName, Timestamp};
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// The name of the project that is there without being asked for.
+/// The name of the project that always exists.
 const DEFAULT_NAME: &str = "default";
 pub const PROJECTS_MAX: u32 = 1_000;
 
@@ -22,19 +22,18 @@ const COUNT: &str = "SELECT count(*) AS projects FROM project";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
     pub id: ProjectId,
-    /// What people call it; no two have the same.
+    /// Unique.
     pub name: ProjectName,
-    /// When it was made.
     pub created_at: Timestamp,
 }
 
 impl Store {
-    /// Makes a project; [`Error::Taken`] when there is one of that name.
+    /// [`Error::Taken`] if the name exists.
     pub async fn create_project(&self, project: Project) -> Result<(), Error> {
         self.write(Durability::Power, move |connection| insert(connection, &project)).await
     }
 
-    /// The project `default`; makes it, with this id, if it isn't there.
+    /// The project `default`; created with this id if missing.
     pub async fn default_project(&self, id: ProjectId, now: Timestamp) -> Result<Project, Error> {
         let name = ProjectName::parse(DEFAULT_NAME).expect("it is a short word");
         if let Some(project) = self.project_by_name(name.clone()).await? {
@@ -55,12 +54,11 @@ impl Store {
         self.read(move |connection| column::one(connection, GET, [id.as_str()], read)).await
     }
 
-    /// The project of that name.
     pub async fn project_by_name(&self, name: ProjectName) -> Result<Option<Project>, Error> {
         self.read(move |connection| by_name(connection, &name)).await
     }
 
-    /// All projects, oldest first.
+    /// Oldest first.
     pub async fn projects(&self) -> Result<Vec<Project>, Error> {
         self.read(|connection| column::all(connection, LIST, [PROJECTS_MAX], read)).await
     }

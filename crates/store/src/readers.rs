@@ -1,6 +1,6 @@
-//! The threads that read: each with a connection of its own that can't write, all fed from one queue.
+//! The reading threads: each has its own read-only connection, and all take jobs from one queue.
 //!
-//! In WAL mode a reader sees the last commit before it began, and neither waits for the writer nor holds it up.
+//! In WAL mode a reader sees the last commit before it began. It neither waits for the writer nor blocks it.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -10,21 +10,19 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
 
-/// Reads at once. They are short and come from memory; more threads than this only wait for the same cores.
+/// Concurrent reads. They are short and served from memory; more threads would only compete for the same cores.
 pub(crate) const READERS: usize = 4;
-/// Reads that may wait; more callers wait for a place among them.
+/// Maximum number of queued reads; further callers wait for a free slot.
 const QUEUE_MAX: usize = 1024;
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Hands reads to the threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     queue: mpsc::Sender<Job>,
 }
 
 impl Readers {
-    /// Starts a thread for each connection.
     pub(crate) fn start(connections: Vec<Connection>) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (queue, waiting) = mpsc::channel::<Job>(QUEUE_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
@@ -39,7 +37,7 @@ impl Readers {
         Ok((Self { queue }, threads.collect::<std::io::Result<_>>()?))
     }
 
-    /// Returns what `work` read. May be dropped at any await.
+    /// Returns the result of `work`. May be cancelled at any await.
     pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -47,7 +45,7 @@ impl Readers {
     {
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
-            // Who asked may have gone away.
+            // The caller may have gone away.
             let _ = reply.send(work(connection));
         });
         self.queue.send(job).await.map_err(|_| Error::Stopped)?;
@@ -55,8 +53,8 @@ impl Readers {
     }
 }
 
-/// Whoever holds the lock waits for the next job, and lets go of it before doing that.
+/// The thread that holds the lock waits for the next job, and releases the lock before it runs the job.
 fn next(waiting: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
-    // A lock poisoned by a panic here guards a receiver that is as good as before.
+    // The lock guards only a receiver, which a panic can't leave in a bad state.
     waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).blocking_recv()
 }

@@ -1,10 +1,10 @@
 //! Runs as rows, and their journals.
 //!
-//! A run is held by one worker at a time: who takes it raises its epoch, and every append names the epoch and the head it goes on
-//! from. So a worker that was stopped, and wakes up after another has taken over, changes nothing, whatever its clock says. The
-//! lease only says when another may take over.
+//! A run is held by one worker at a time. A claim raises the run's epoch, and every append names the epoch and the
+//! head that it continues from. So a worker that was stopped, and wakes up after another has taken over, can't change
+//! anything, whatever its clock says. The lease only says when another worker may take over.
 //!
-//! This module doesn't look into entries: what they mean is the engine's to know.
+//! This module doesn't interpret entries; the engine does.
 
 mod append;
 mod blob;
@@ -44,41 +44,33 @@ pub(crate) use remove::{forget, forget_requests};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRow {
     pub id: RunId,
-    /// Whose it is.
     pub project: ProjectId,
-    /// What its agent is called.
     pub agent: String,
-    /// What people hung on it to find it again.
     pub labels: Labels,
-    /// What it does.
     pub state: RunState,
-    /// When it was asked for.
     pub created_at: Timestamp,
-    /// When something last happened to it.
+    /// When it last changed.
     pub updated_at: Timestamp,
     /// The number of its last entry.
     pub head: u64,
-    /// The epoch of whoever holds it, or held it last.
+    /// The epoch of the current or last holder.
     pub epoch: u64,
-    /// Who holds it.
     pub holder: Option<Holder>,
-    /// When somebody should look at it.
+    /// When a worker should look at it.
     pub wake_at: Option<Timestamp>,
     /// The first run of its tree.
     pub root: RunId,
-    /// Whose past it has, and up to which entry.
+    /// For a fork: the run whose history it shares, and up to which entry.
     pub parent: Option<(RunId, u64)>,
-    /// Who started it, and which step of that run waits for it.
+    /// The run that started it, and the step of that run that waits for it.
     pub child_of: Option<(RunId, u64)>,
-    /// Which branch of its tree.
+    /// The branch of its tree.
     pub generation: u32,
-    /// Since when its open step has waited for room for a sandbox, where it had to.
+    /// Since when its open step has been waiting for sandbox capacity.
     pub room_since: Option<Timestamp>,
-    /// The sandbox it works in.
     pub sandbox: Option<SandboxId>,
-    /// How it ended.
     pub outcome: Option<JsonText>,
-    /// Why no worker takes it until a person has decided.
+    /// Why no worker claims it until a human has decided.
     pub block: Option<Block>,
 }
 

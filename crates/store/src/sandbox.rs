@@ -1,7 +1,7 @@
-//! Sandboxes as rows: what each was asked to be, where in its life it is, and how it ended.
+//! Sandboxes as rows: the request, the state, and how each ended.
 //!
-//! A row is written before anything is made, so whatever exists on the host has one. What a live sandbox does is its
-//! supervisor's to know; a row may lag behind by a moment, and adoption brings it up to date.
+//! A row is written before the sandbox is created, so everything that exists on the host has one. The supervisor owns
+//! the state of a live sandbox; a row may lag behind it, and adoption updates it.
 
 mod change;
 mod get;
@@ -28,73 +28,60 @@ pub use insert::{IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion};
 pub use list::{SandboxQuery, Scope};
 pub use patch::SandboxPatch;
 
-/// A sandbox to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSandbox {
     pub id: SandboxId,
-    /// Whose it is.
     pub project: ProjectId,
-    /// When it was asked for.
     pub created_at: Timestamp,
-    /// How long it may live.
     pub lifetime: Lifetime,
-    /// Whether a request to it while it is paused wakes it.
+    /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
-    /// What it starts from.
     pub template: TemplateName,
-    /// How it reaches the network.
     pub network: NetworkMode,
-    /// The boot of the host it is made in.
+    /// The host's boot id.
     pub boot_id: BootId,
     pub policy_hash: Option<PolicyHash>,
-    /// What its access token hashes to.
     pub access_token_hash: Option<TokenHash>,
     /// Ports that need no token.
     pub public_ports: PublicPorts,
-    /// What people find it by.
     pub labels: Labels,
-    /// The spec it is made to.
     pub spec: JsonText,
 }
 
-/// A sandbox that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// What it was asked to be, with later changes.
+    /// The request, with later changes.
     pub asked: NewSandbox,
-    /// Where in its life it is.
     pub life: Life,
-    /// The process that holds it, once it was started.
+    /// Known once it was started.
     pub supervisor_pid: Option<u32>,
 }
 
-/// Where in its life a sandbox is, with what is known from then on.
+/// The state of a sandbox, with what is known in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Acknowledged, not yet usable.
     Creating,
     Running {
-        /// When it first was.
+        /// When it first ran.
         started_at: Timestamp,
-        /// Since when it runs: its start, or the last resume.
+        /// Since when it has been running: its start, or the last resume.
         since: Timestamp,
     },
     Paused {
-        /// When it was first usable.
+        /// When it first ran.
         started_at: Timestamp,
-        /// Since when it is frozen.
+        /// Since when it has been frozen.
         since: Timestamp,
     },
     Ended {
-        /// When it was first usable, if it ever was.
+        /// When it first ran, if it ever did.
         started_at: Option<Timestamp>,
-        /// How it ended.
         ending: Ending,
     },
 }
 
 impl Life {
-    /// The state without what is known of it.
     pub fn state(&self) -> SandboxState {
         match self {
             Self::Creating => SandboxState::Creating,
@@ -105,23 +92,20 @@ impl Life {
     }
 }
 
-/// How a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     pub at: Timestamp,
     pub reason: EndReason,
-    /// What its supervisor, or whoever found it, has to say.
+    /// Details from its supervisor, or from the process that found it dead.
     pub detail: Option<JsonText>,
 }
 
-/// How long a sandbox may live, and what happens then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// When its time is up; never, if there is none.
+    /// `None` means never.
     pub deadline: Option<Timestamp>,
-    /// What happens then.
     pub on_deadline: DeadlineAction,
-    /// For how long it may be left alone.
+    /// Maximum time without activity.
     pub idle_timeout: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
 //! The handle to an open store.
 //!
-//! Cheap to clone. The last one to go waits for its threads: everything that was queued is written, then the file is closed and
-//! the data directory is free for the next process. The operations are beside the types they work on.
+//! Cheap to clone. Dropping the last handle waits for the threads: all queued writes are done, then the file is
+//! closed and the data directory is free for the next process. The operations are defined beside their types.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,30 +18,27 @@ use crate::stuck::Turn;
 use crate::wal;
 use crate::writer::{Durability, Writer};
 
-/// An open store.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
 }
 
 impl Store {
-    /// Opens the store of a data directory, making or migrating it where needed. One process at a time.
+    /// Opens the store of a data directory; creates or migrates it if needed. One process at a time.
     pub fn open(data_directory: &Path) -> Result<Self, OpenError> {
         Self::open_with(data_directory, Settings::default())
     }
 
-    /// Whether a data directory has a store.
     pub fn is_in(data_directory: &Path) -> bool {
         open::database_in(data_directory).exists()
     }
 
-    /// Opens the store of a data directory beside the process that has it, as a worker does: it must be there, and of our version.
-    /// SQLite keeps the writers apart, and what is appended to a run is fenced by its epoch.
+    /// Opens the store beside the process that holds the lock, as a worker does. It must exist and have our version.
+    /// SQLite serialises the writers, and appends to a run are fenced by its epoch.
     pub fn join(data_directory: &Path) -> Result<Self, OpenError> {
         Self::start(open::join(data_directory)?, Settings::default())
     }
 
-    /// The same with settings.
     pub fn open_with(data_directory: &Path, settings: Settings) -> Result<Self, OpenError> {
         Self::start(open::open(data_directory)?, settings)
     }
@@ -95,33 +92,33 @@ struct Inner {
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
     directory: PathBuf,
-    /// Let go of last: after the connections are closed. Absent in a process that has joined another.
+    /// Dropped last, after the connections are closed. `None` in a process that has joined another.
     lock: Option<Lock>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(Queues { writer, readers }) = self.queues.take() else { return };
-        // A thread ends when its queue is closed and empty. Readers first: the last connection to be closed folds the log back
-        // into the file, and only the writer's can.
+        // A thread ends when its queue is closed and empty. Readers end first: the last connection to close
+        // checkpoints the log into the file, and only the writer's can do that.
         drop(readers);
         for thread in self.reading.drain(..) {
-            // One that panicked has nothing left to wait for.
+            // A thread that panicked has nothing left to wait for.
             let _ = thread.join();
         }
-        // The last one to close folds the log back and removes it. A worker is that only where its server is gone.
+        // The last process to close checkpoints the log and removes it. That is a worker only if its server is gone.
         if self.lock.is_some() || !lock::is_held(&self.directory.join(open::LOCK)) {
-            // Where this fails, the log can't be removed either.
+            // If this fails, the log can't be removed either.
             let _ = marker::expect_no_log(&self.directory);
         }
         drop(writer);
         if let Some(thread) = self.writing.take() {
-            // The same.
+            // As above: a thread that panicked has nothing left to wait for.
             let _ = thread.join();
         }
-        // A server that went meanwhile has left the closing to us.
+        // The server ended in the meantime and left the checkpoint to us.
         if wal::is_there(&open::database_in(&self.directory)).is_ok_and(|is_there| !is_there) {
-            // As above.
+            // As above: if this fails, the log can't be removed either.
             let _ = marker::expect_no_log(&self.directory);
         }
     }

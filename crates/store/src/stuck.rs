@@ -1,9 +1,10 @@
-//! A worker that was stopped in the middle of a commit keeps SQLite's write lock, and nobody else can write. It is killed.
+//! Kills a worker that was stopped in the middle of a commit: it would keep SQLite's write lock and block all other
+//! writers.
 //!
-//! The lock is a record lock on the index of the log, and the kernel says whose it is. Only a process that holds a lock in `workers/` is one
-//! of ours, and only one that is stopped is killed: a slow disk stops nobody. Killed, it loses nothing that was acknowledged: its
-//! transaction was not committed, and its runs are taken over like those of any worker that died. A server that was stopped is left alone,
-//! and so is a person with a shell.
+//! The lock is a record lock on the index of the log, and the kernel reports its owner. Only a process that holds a
+//! lock in `workers/` is one of our workers, and only a stopped one is killed, so a slow disk kills no worker.
+//! Killing it loses nothing that was acknowledged: its transaction was not committed, and its runs are recovered like
+//! those of any dead worker. A stopped server and an operator's shell are left alone.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -17,18 +18,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::error::Error;
 use crate::{open, wal};
 
-/// The directory in the data directory where each worker holds a lock on a file of its name.
+/// Directory in the data directory where each worker holds a lock on a file of its name.
 pub const WORKERS: &str = "workers";
-/// The byte of the index that whoever writes has locked.
+/// The byte of the index that a writer locks.
 const WRITE_LOCK: u64 = 120;
-/// How often a writer looks whether another process has finished its commit.
+/// How often a waiting writer retries.
 const TURN: Duration = Duration::from_micros(500);
-/// How long a writer waits before it looks who keeps it waiting. One that is seen stopped twice is killed.
+/// How long a writer waits before it checks which process blocks it. A worker that is seen stopped twice is killed.
 const ROUND: Duration = Duration::from_millis(500);
-/// How long a writer waits in all.
+/// How long a writer waits in total.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Begins to write, and sees to it that a worker that was stopped doesn't prevent that.
+/// Starts write transactions, and makes sure that a stopped worker doesn't block them.
 #[derive(Debug)]
 pub(crate) struct Turn {
     directory: PathBuf,
@@ -39,12 +40,10 @@ impl Turn {
         Self { directory: directory.to_owned() }
     }
 
-    /// The data directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Waits for the write lock.
     pub(crate) fn begin(&self, connection: &Connection) -> Result<(), Error> {
         let begun = Instant::now();
         let mut stopped = None;
@@ -56,7 +55,7 @@ impl Turn {
         }
     }
 
-    /// Who keeps everybody waiting, where that is a stopped worker. The second time it is killed.
+    /// The blocking process, if it is a stopped worker. The second time it is killed.
     fn look(&self, before: Option<Process>) -> Option<Process> {
         let found = self.holder().filter(|process| process.is_stopped());
         if found.is_none() || found != before {
@@ -64,7 +63,7 @@ impl Turn {
         }
         let process = found?;
         let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
-        // From here on the number can't come to mean another process; that it still means this one is looked at once more.
+        // From here on the pid can't be reused; check once more that it still is the same process.
         let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         if self.holder() != Some(process) || !process.is_stopped() {
             return None;
@@ -92,12 +91,12 @@ impl Turn {
         let writer = locks.iter().find(|lock| lock.is_record && lock.inode == index && lock.covers(WRITE_LOCK))?.pid;
         let holds = |inode: u64| locks.iter().any(|lock| !lock.is_record && lock.pid == writer && lock.inode == inode);
         let is_worker = workers.iter().any(|worker| holds(*worker)) && !server.is_some_and(holds);
-        // The pid is 0 where the holder can't be seen from here.
+        // The pid is 0 if the holder is in another pid namespace.
         (is_worker && writer != 0 && writer != std::process::id()).then(|| Process::find(writer))?
     }
 }
 
-/// Whether some worker has this store open.
+/// Whether any worker has this store open.
 pub(crate) fn is_any_worker_alive(directory: &Path) -> std::io::Result<bool> {
     let entries = match std::fs::read_dir(directory.join(WORKERS)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -112,18 +111,18 @@ pub(crate) fn is_any_worker_alive(directory: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// SQLite's own waiting doubles up to a tenth of a second, and so loses most turns to a writer that comes back at once: a worker beside a
-/// busy server would get none.
+/// SQLite's own backoff doubles up to a tenth of a second, and so loses most attempts to a writer that returns at
+/// once: a worker beside a busy server would never write.
 #[expect(
     clippy::disallowed_methods,
-    reason = "SQLite tells nobody when a lock is let go of: there is no event to wait for"
+    reason = "SQLite has no notification for a released lock, so there is no event to wait for"
 )]
 pub(crate) fn wait_for_turn(tried: i32) -> bool {
     std::thread::sleep(TURN);
     TURN * tried.unsigned_abs() < ROUND
 }
 
-/// A process, which another of the same number is not.
+/// A process, distinguished from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -141,19 +140,19 @@ impl Process {
     }
 }
 
-/// What a process does, and when it was started.
+/// The state and the start time of a process.
 fn stat(pid: u32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything.
+    // The process name before it may contain anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// A lock as the kernel lists it.
+/// A lock in the kernel's list.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
-    /// A record lock, and not one on a whole file.
+    /// A record lock, not one on a whole file.
     is_record: bool,
     pid: u32,
     inode: u64,
@@ -162,7 +161,7 @@ struct Held {
 }
 
 impl Held {
-    /// Reads a line of an exclusive lock that somebody has; `None` for the others, and for those who wait for one.
+    /// Parses a line of a held exclusive lock; `None` for other locks, and for waiting requests.
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, kind, _, "WRITE", pid, file, first, last] = fields[..] else { return None };

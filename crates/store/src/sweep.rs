@@ -1,7 +1,8 @@
-//! Forgetting: sandboxes and runs that ended long ago, with everything of theirs, and idempotency keys older than a day.
+//! Retention: deletes sandboxes and runs that ended long ago, with everything that belongs to them, and expired
+//! idempotency keys.
 //!
-//! A sweep takes a bounded number of rows in one go, so that no write waits long behind it. Who wants everything gone calls
-//! again while there is more.
+//! One sweep deletes a bounded number of rows, so that no write waits long. A caller that wants everything deleted
+//! repeats it while there is more.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use crate::sandbox::IDEMPOTENCY_RETENTION;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Most rows of one sweep, unless the caller says otherwise: a few milliseconds of the writer.
+/// Default maximum of rows per sweep: a few milliseconds of the writer.
 const ROWS_MAX: NonZeroU32 = NonZeroU32::new(1_000).expect("it is not zero");
-/// For how long an ended sandbox is kept, unless the caller says otherwise: a week.
+/// Default retention of an ended sandbox: a week.
 const ENDED_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// For how long a run that is over is kept, unless the caller says otherwise: thirty days.
+/// Default retention of a finished run: thirty days.
 const RUNS_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 const FORGET_KEYS: &str = "
     DELETE FROM idempotency WHERE (project_id, key) IN (
         SELECT project_id, key FROM idempotency WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
-/// A sandbox that a key still stands for stays: the key must be able to give it as its answer.
+/// A sandbox that an idempotency key still refers to stays, because it is the response to a repeated request.
 const OLDEST_ENDED: &str = "
     SELECT id FROM sandbox WHERE state = 'ended' AND ended_at <= ?1
         AND NOT EXISTS (SELECT 1 FROM idempotency WHERE sandbox_id = sandbox.id)
@@ -37,14 +38,13 @@ const FORGET_EXECS: &str = "
     DELETE FROM exec WHERE id IN (SELECT id FROM exec WHERE sandbox_id = ?1 LIMIT ?2)";
 const FORGET_SANDBOX: &str = "DELETE FROM sandbox WHERE id = ?1";
 
-/// What to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// For how long an ended sandbox is kept.
+    /// How long an ended sandbox is kept.
     pub ended: Duration,
-    /// For how long a run that is over is kept.
+    /// How long a finished run is kept.
     pub runs: Duration,
-    /// Most rows that one sweep deletes.
+    /// Maximum number of rows that one sweep deletes.
     pub rows_max: NonZeroU32,
 }
 
@@ -54,21 +54,20 @@ impl Default for Retention {
     }
 }
 
-/// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Sandboxes that are gone.
+    /// Number of deleted sandboxes.
     pub sandboxes: u32,
-    /// Runs that are gone.
+    /// Number of deleted runs.
     pub runs: u32,
-    /// Rows of any kind that are gone.
+    /// Number of deleted rows of any kind.
     pub rows: u32,
     /// Whether the bound was reached, so that there may be more.
     pub has_more: bool,
 }
 
 impl Store {
-    /// Deletes what is older than it is kept, up to a number of rows.
+    /// Deletes expired rows, up to a bound.
     pub async fn sweep(&self, now: Timestamp, retention: Retention) -> Result<Swept, Error> {
         self.write(Durability::Process, move |connection| sweep(connection, now, retention)).await
     }
@@ -84,7 +83,7 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
     for id in oldest_ended(connection, now.before(retention.ended), room)? {
         room -= rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
         room -= rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
-        // With no room left something may still belong to it; then it goes next time.
+        // If the bound is reached, rows may still refer to it; it is deleted next time.
         if room == 0 {
             break;
         }

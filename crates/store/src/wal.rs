@@ -1,59 +1,60 @@
-//! SQLite's write-ahead log, looked at before SQLite does.
+//! Checks SQLite's write-ahead log before SQLite reads it.
 //!
-//! After a crash SQLite reads its log up to the first frame that isn't whole, and forgets what comes after: it takes that for a write that
-//! the crash cut off. A bit that flipped on the disk looks the same, and everything acknowledged since would be gone without a word. Two
-//! things tell them apart:
+//! After a crash SQLite reads its log up to the first invalid frame and discards the rest, because it assumes a write
+//! that the crash cut off. A flipped bit on the disk looks the same, and would silently discard everything
+//! acknowledged since. Two sources tell them apart:
 //!
-//! - The index beside the log (`-shm`) says how many frames were committed. It is not written to be kept, but as long as the host has not
-//!   been started anew it is what the processes saw last. Fewer whole frames than that is damage.
-//! - Without it: whoever writes a frame has written all before it. Each frame's checksum goes on from that of the one before, so a frame
-//!   can be checked by what its predecessor says of itself. A committed transaction after a frame that isn't whole is damage.
+//! - The index beside the log (`-shm`) has the number of committed frames. It isn't durable, but until the host
+//!   reboots it is what the processes last saw. Fewer valid frames than that means damage.
+//! - Without it: frames are written in order, and each frame's checksum continues from that of the frame before. So a
+//!   frame can be verified with the checksum that its predecessor states. A committed transaction after an invalid
+//!   frame means damage.
 //!
-//! What can't be told from a write that was cut off is the last transaction, after a power cut.
+//! Only the last transaction can't be told apart from a write that was cut off, after a power cut.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// How often the index is read again where processes that live change it meanwhile.
+/// How often the index is read again while live processes change it.
 const TRIES_MAX: usize = 20;
 const HEADER_LEN: usize = 32;
 const FRAME_HEADER_LEN: usize = 24;
 const MAGIC_LITTLE: u32 = 0x377f_0682;
 const MAGIC_BIG: u32 = 0x377f_0683;
 const VERSION: u32 = 3_007_000;
-/// One copy of the index's header. There are two, and then what is known of checkpoints.
+/// Length of one copy of the index's header. There are two copies, followed by checkpoint information.
 const INDEX_HEADER_LEN: usize = 48;
 const INDEX_LEN: usize = 2 * INDEX_HEADER_LEN + 4;
 
 /// How the log was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The host has run since the store was last opened: the index is to be believed.
+    /// The host has not rebooted since the store was last opened, so the index can be trusted.
     SameBoot,
-    /// Perhaps by a power cut: the index may be from before or after it, and what was not synced may be there in any order.
+    /// Possibly by a power cut: the index may be from before or after it, and unsynced writes may be present in any
+    /// order.
     Unknown,
 }
 
-/// What a log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// What SQLite makes of it is all that was committed, as far as can be told.
+    /// As far as can be determined, SQLite will read everything that was committed.
     Whole,
     /// Committed transactions would be lost.
     Damaged {
-        /// The first frame that isn't whole, from 1; 0 is the log's header.
+        /// The first invalid frame, from 1; 0 is the log's header.
         frame: u64,
     },
 }
 
-/// Looks at the log of a database. Only reads.
+/// Checks the log of a database. Only reads.
 pub(crate) fn look(database: &Path, left: Left) -> io::Result<Verdict> {
     let (log, index) = (beside(database, "-wal"), beside(database, "-shm"));
     if left == Left::SameBoot {
         for _ in 0..TRIES_MAX {
             let Some(before) = Index::read(&index)? else { break };
-            // What is in the database already is not lost with the log.
+            // Frames that are already in the database are not lost with the log.
             if before.frames <= before.folded {
                 return Ok(Verdict::Whole);
             }
@@ -67,7 +68,7 @@ pub(crate) fn look(database: &Path, left: Left) -> io::Result<Verdict> {
         }
     }
     let scan = Scan::of(&log, None)?;
-    // What a power cut leaves of the last transaction may lack any of its sectors.
+    // A power cut may leave any subset of the last transaction's sectors.
     let needed = if left == Left::SameBoot { 1 } else { 2 };
     Ok(match scan.salts {
         None if scan.is_strange => Verdict::Damaged { frame: 0 },
@@ -76,7 +77,7 @@ pub(crate) fn look(database: &Path, left: Left) -> io::Result<Verdict> {
     })
 }
 
-/// Whether there is a log with something in it.
+/// Whether there is a log that isn't empty.
 pub(crate) fn is_there(database: &Path) -> io::Result<bool> {
     match std::fs::metadata(beside(database, "-wal")) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -93,19 +94,19 @@ pub(crate) fn beside(database: &Path, suffix: &str) -> std::path::PathBuf {
 type Salts = [u8; 8];
 type Checksum = (u32, u32);
 
-/// What the index says.
+/// The contents of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Index {
-    /// Frames that were committed.
+    /// Number of committed frames.
     frames: u64,
-    /// Of these, those that are in the database.
+    /// Number of these that are in the database.
     folded: u64,
     salts: Salts,
     checksum: Checksum,
 }
 
 impl Index {
-    /// `None` where there is none, or none that anybody finished writing.
+    /// `None` if there is no index, or only an incomplete one.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         for _ in 0..TRIES_MAX {
             let mut bytes = [0; INDEX_LEN];
@@ -138,23 +139,23 @@ impl Index {
     }
 }
 
-/// What is in a log.
+/// The contents of a log.
 #[derive(Debug, Default)]
 struct Scan {
-    /// Of its header; `None` where that isn't one.
+    /// From its header; `None` if that is invalid.
     salts: Option<Salts>,
-    /// There is something, and it doesn't begin as a log does.
+    /// The file isn't empty and doesn't begin like a log.
     is_strange: bool,
-    /// Frames from the first that follow from each other.
+    /// Number of valid frames from the start.
     whole: u64,
     /// The checksum of the last of them.
     last: Option<Checksum>,
-    /// Transactions of this log that were committed after the first frame that isn't whole.
+    /// Number of transactions of this log that were committed after the first invalid frame.
     commits_after: u64,
 }
 
 impl Scan {
-    /// Reads a log, or so many frames of it.
+    /// Reads a log, or up to a number of its frames.
     fn of(path: &Path, frames_max: Option<u64>) -> io::Result<Self> {
         let mut scan = Self::default();
         let mut file = match File::open(path) {
@@ -167,7 +168,7 @@ impl Scan {
             return Ok(scan);
         }
         let Some((read, page_len, salts, start)) = parse_header(&header) else {
-            // A file that has its length and not yet its content is what a power cut leaves.
+            // A power cut can leave a file with its length but not yet its content.
             scan.is_strange = header != [0; HEADER_LEN] && fill(&mut file, &mut [0])?;
             return Ok(scan);
         };
@@ -184,7 +185,7 @@ impl Scan {
                 scan.whole += 1;
                 scan.last = Some(stored);
             } else {
-                // The first page of a transaction that ends here says how long the database is then.
+                // The last frame of a transaction has the size of the database.
                 scan.commits_after += u64::from(is_broken && is_of_this && follows && word(4) != 0);
                 is_broken = true;
                 if frames_max.is_some() {
@@ -212,7 +213,7 @@ fn parse_header(header: &[u8; HEADER_LEN]) -> Option<(ReadWord, usize, Salts, Ch
     is_whole.then_some((read, page_len, header[16..24].try_into().ok()?, stored))
 }
 
-/// SQLite's checksum, going on from another.
+/// SQLite's checksum, continued from another.
 fn sum(bytes: &[u8], from: Checksum, read: ReadWord) -> Checksum {
     let (mut one, mut two) = from;
     for pair in bytes.chunks_exact(8) {
@@ -222,7 +223,7 @@ fn sum(bytes: &[u8], from: Checksum, read: ReadWord) -> Checksum {
     (one, two)
 }
 
-/// Whether there was as much.
+/// Returns whether the file had enough bytes.
 fn fill(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(true),

@@ -1,11 +1,12 @@
-//! The one thread that writes, and how many writes share a commit.
+//! The writer thread, and how writes share commits.
 //!
-//! What waits while a commit is under way is the next group: one transaction, so that a group costs one commit however many are in it. A
-//! member is acknowledged after the commit that holds it, never before. A member that fails undoes itself alone: nearly none does, so a group
-//! is tried without a savepoint for each, which cost more than the writes, and again with them when somebody has failed. Where the whole
-//! transaction fails (a full disk rolls it back), each member is tried again alone, and only who can't be written hears of it.
+//! Writes that arrive during a commit form the next group: one transaction, so that a group costs one commit whatever
+//! its size. A write is acknowledged after the commit that contains it, never before. A failed write is rolled back
+//! alone. Failures are rare, so a group is first tried without savepoints, which cost more than the writes, and
+//! repeated with savepoints if a write fails. If the whole transaction fails (a full disk rolls it back), each write
+//! is retried alone, and only those that fail again report an error.
 //!
-//! If the thread dies, its channel closes: who waits and whoever comes later gets [`Error::Stopped`], and nobody hangs.
+//! If the thread dies, its channel closes: waiting and later callers get [`Error::Stopped`], and none hangs.
 
 use std::thread::JoinHandle;
 
@@ -16,23 +17,23 @@ use crate::error::Error;
 use crate::fold::count_if_folded;
 use crate::stuck::Turn;
 
-/// Writes that may wait; more callers wait for a place among them.
+/// Maximum number of queued writes; further callers wait for a free slot.
 const QUEUE_MAX: usize = 1024;
-/// Most members of one commit: bounds how long the first waits for the last.
+/// Maximum number of writes per commit: bounds how long the first waits for the last.
 const GROUP_MAX: usize = 256;
 
-/// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// The death of the server at any moment. All that the state of sandboxes needs: a power cut ends every one of them anyway.
+    /// Survives the death of the server at any moment. This is enough for the state of sandboxes: a power cut ends
+    /// all of them anyway.
     #[default]
     Process,
-    /// A power cut too: what people were told to write down, such as keys.
+    /// Survives a power cut too: for what clients rely on later, such as keys.
     Power,
 }
 
 impl Durability {
-    /// As the pragma has it. In WAL mode NORMAL syncs at checkpoints alone, FULL at every commit as well.
+    /// The value of SQLite's pragma. In WAL mode NORMAL syncs only at checkpoints, FULL also at every commit.
     fn synchronous(self) -> &'static str {
         match self {
             Self::Process => "NORMAL",
@@ -41,14 +42,13 @@ impl Durability {
     }
 }
 
-/// Hands writes to the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Box<dyn Job>>,
 }
 
 impl Writer {
-    /// Starts the thread on its connection. Every commit is at least as durable as `floor`.
+    /// Starts the thread. Every commit is at least as durable as `floor`.
     pub(crate) fn start(
         connection: Connection,
         turn: Turn,
@@ -61,7 +61,7 @@ impl Writer {
         Ok((Self { queue }, thread))
     }
 
-    /// Returns after the commit that holds the write. Dropped before that, the write may still be done.
+    /// Returns after the commit that contains the write. If cancelled before that, the write may still be done.
     pub(crate) async fn write<T, F>(&self, durability: Durability, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -73,23 +73,23 @@ impl Writer {
         answer.await.unwrap_or(Err(Error::Stopped))
     }
 
-    /// A write that nobody waits for and that may as well not happen, as when the queue is full.
+    /// Queues an optional write without waiting. It is dropped if the queue is full.
     pub(crate) fn offer<F>(&self, work: F)
     where
         F: Fn(&Connection) -> Result<(), Error> + Send + 'static,
     {
         let job = Box::new(Write { work, durability: Durability::Process, outcome: None, reply: None });
-        // Full or stopped: the caller said that it may be left out.
+        // Full or stopped: the write is optional.
         let _ = self.queue.try_send(job);
     }
 }
 
-/// One write, whatever its result is.
+/// One write, independent of its result type.
 trait Job: Send {
     fn durability(&self) -> Durability;
-    /// Does it, within a transaction. May be called again after that was lost.
+    /// Does the write, within a transaction. May be called again after the transaction was rolled back.
     fn attempt(&mut self, connection: &Connection) -> Result<(), Error>;
-    /// Tells whoever waits.
+    /// Reports the result to the caller.
     fn settle(self: Box<Self>, commit: Result<(), Error>);
 }
 
@@ -118,13 +118,13 @@ where
 
     fn settle(self: Box<Self>, commit: Result<(), Error>) {
         let answer = match (commit, self.outcome) {
-            // Its own error says more than the transaction's.
+            // Its own error is more specific than the transaction's.
             (Err(_), Some(Err(error))) => Err(error),
             (Err(error), _) => Err(error),
             (Ok(()), outcome) => outcome.expect("a commit is only made after every member was attempted"),
         };
         if let Some(reply) = self.reply {
-            // Who asked has gone away; the write stands.
+            // The caller has gone away; the write stands.
             let _ = reply.send(answer);
         }
     }
@@ -134,7 +134,7 @@ struct Committer {
     connection: Connection,
     turn: Turn,
     floor: Durability,
-    /// What the connection is set to.
+    /// The connection's current setting.
     set: Option<Durability>,
 }
 
@@ -161,7 +161,7 @@ impl Committer {
         }
     }
 
-    /// All members in one transaction. A failure means that none of them is written.
+    /// All writes in one transaction. On failure none of them is written.
     fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         let durability = group.iter().map(|job| job.durability()).max().unwrap_or_default().max(self.floor);
         self.begin(durability).map_err(Failure::Before)?;
@@ -181,7 +181,7 @@ impl Committer {
 
     fn roll_back(&self) {
         if !self.connection.is_autocommit() {
-            // If even this fails, the next BEGIN does too, and says why.
+            // If even this fails, the next BEGIN fails too and reports why.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
     }
@@ -194,18 +194,18 @@ impl Committer {
         self.turn.begin(&self.connection)
     }
 
-    /// Up to the first that fails, which may leave a half of itself.
+    /// Stops at the first failure, which may leave a partial write.
     fn attempt_all(&self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
         group.iter_mut().try_for_each(|job| job.attempt(&self.connection))
     }
 
-    /// All of them; who fails leaves nothing.
+    /// Does all of them; a failed one leaves nothing.
     fn attempt_each(&self, group: &mut [Box<dyn Job>]) -> Result<(), Error> {
         for job in group {
             self.connection.prepare_cached("SAVEPOINT member")?.execute([])?;
             if let Err(error) = job.attempt(&self.connection) {
                 if self.connection.is_autocommit() {
-                    // SQLite has rolled back everything, the members before this one too.
+                    // SQLite has rolled back the whole transaction, including the earlier writes.
                     return Err(error);
                 }
                 self.connection.prepare_cached("ROLLBACK TO member")?.execute([])?;
@@ -216,11 +216,10 @@ impl Committer {
     }
 }
 
-/// Why a group was not committed.
 enum Failure {
-    /// It could not begin: no member alone would fare better.
+    /// It could not begin: a single write would fail too.
     Before(Error),
-    /// It broke off on the way, by one member's doing or by how many they are.
+    /// It failed halfway, because of one write or because of the size of the group.
     Within(Error),
 }
 

@@ -1,9 +1,9 @@
-//! Attending one exec: from the agent's start to the death of the last process.
+//! Attends one exec: from the agent's start to the death of the last process.
 //!
-//! Happy path: `Hello`, `Started`, output, `Exited`, the agent exits, the kernel kills what is left of the pid namespace,
-//! PID 1 is reaped. Only then is anything reported, so a report means that the whole tree is dead, daemonised children too.
-//! The ways it fails: the deadline passes or the user cancels (ask, wait, kill PID 1); the agent dies or speaks nonsense
-//! (kill PID 1); the program can't be started (`Failed`). Each ends in the same reaping.
+//! Happy path: `Hello`, `Started`, output, `Exited`, the agent exits, the kernel kills the rest of the pid namespace,
+//! PID 1 is reaped. Only then is anything reported, so a report means that the whole tree is dead, including daemonised
+//! children. Failures: the deadline passes or the user cancels (ask the program to end, wait, kill PID 1); the agent
+//! dies or breaks the protocol (kill PID 1); the program can't be started (`Failed`). Each ends with the same reaping.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,26 +20,24 @@ use crate::deadline::{Action, Cause, Deadline};
 use crate::sink::Sink;
 use crate::watch::{Observation, Watch};
 
-/// How long a killed PID 1 may take to be gone before we report that it isn't.
+/// How long a killed PID 1 may take to end before this is reported as a failure.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of stdin read at once.
 const STDIN_LEN: usize = 16 * 1024;
 
-/// The streams of an exec.
 #[derive(Debug)]
 pub struct Streams {
-    /// Where stdin comes from; `None` for an empty one.
+    /// `None` means an empty stdin.
     pub stdin: Option<OwnedFd>,
-    /// Where stdout goes.
     pub stdout: Sink,
-    /// Where stderr goes.
     pub stderr: Sink,
-    /// The operator's terminal, whose size the program's terminal follows.
+    /// The operator's terminal; the program's terminal follows its size.
     pub terminal: Option<OwnedFd>,
 }
 
 impl Streams {
-    /// Writes what the readers take. While one stream is cut inside of a sequence the other waits: they may be one terminal.
+    /// Writes what the readers accept. If one stream is cut inside an escape sequence the other waits, because both may
+    /// lead to the same terminal.
     fn pass_on(&mut self) {
         if !self.stderr.is_cut() {
             self.stdout.write_some();
@@ -50,46 +48,43 @@ impl Streams {
     }
 }
 
-/// How an exec ended, and what was seen on the way.
+/// How an exec ended, and observations on the way.
 #[derive(Debug)]
 pub struct Outcome {
     pub ending: Ending,
-    /// Whether the private storage was full at the end.
+    /// Whether private storage was full at the end.
     pub is_storage_full: bool,
-    /// What the tree used.
+    /// Resources that the tree used.
     pub reaped: Option<Reaped>,
-    /// The streams, with what was kept.
+    /// The streams, with the captured output.
     pub streams: Streams,
 }
 
-/// How an exec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Ended(End),
-    /// Its time was up.
+    /// The deadline passed.
     TimedOut,
-    /// The user asked.
+    /// The user cancelled it.
     Cancelled,
-    /// It did not start.
     NotStarted {
         stage: FailStage,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: i32,
     },
-    /// The agent died or spoke nonsense.
+    /// The agent died or broke the protocol.
     GuestLost,
 }
 
-/// Everything needed to attend one exec.
 #[derive(Debug)]
 pub struct Attendance<'a> {
     pub jailed: Jailed,
-    /// The channel to its agent, with the exec's request already sent.
+    /// The channel to its agent; the exec request has already been sent.
     pub channel: Channel,
     pub exec: ExecId,
-    /// When it must be gone.
+    /// The deadline by which it must have ended.
     pub deadline: Instant,
-    /// Its limit on memory.
+    /// The sandbox's memory limit.
     pub memory_bytes: u64,
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
     pub signals: &'a Signals,
@@ -97,7 +92,7 @@ pub struct Attendance<'a> {
 }
 
 impl Attendance<'_> {
-    /// Attends until the whole tree is dead.
+    /// Returns when the whole tree is dead.
     pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
         let mut attendant = Attendant {
             watch: Watch::new(Some(self.jailed.listener), self.memory_bytes),
@@ -120,7 +115,7 @@ impl Attendance<'_> {
         if !Rule::TreeKill.is_on() {
             return attendant.leave_running(outcome);
         }
-        // Whatever the agent said or did: from here on it is dead or dying.
+        // Whatever the agent said or did, it is dead or dying from here on.
         attendant.kill();
         let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
         outcome?;
@@ -148,11 +143,10 @@ struct Attendant<'a> {
     is_started: bool,
     is_storage_full: bool,
     is_channel_open: bool,
-    /// The user no longer waits for output that has yet to be read.
+    /// The user no longer wants output that has not been read yet.
     is_abandoned: bool,
 }
 
-/// What a descriptor in the poll set stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Channel,
@@ -164,7 +158,8 @@ enum Source {
 }
 
 impl Attendant<'_> {
-    /// The loop: wait, serve what is ready, look at the clock; until the agent is gone and its last words are passed on.
+    /// The loop: waits, handles what is ready, and checks the clock, until the agent is gone and its last output is
+    /// delivered.
     fn attend(&mut self, observe: &mut dyn FnMut(Observation)) -> io::Result<()> {
         loop {
             let now = Instant::now();
@@ -191,7 +186,7 @@ impl Attendant<'_> {
         }
     }
 
-    /// Output that still has a reader to go to. Nobody waits for a reader on behalf of a program that was made to end.
+    /// Output that a reader still has to take. For a program that was made to end, readers are not waited for.
     fn has_backlog(&self) -> bool {
         self.deadline.cause().is_none()
             && !self.is_abandoned
@@ -207,8 +202,8 @@ impl Attendant<'_> {
                 wanted.push((Source::Channel, self.channel.as_fd(), incoming | outgoing));
             }
         }
-        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start. The agent
-        // tells by itself, and makes no such call.
+        // A refused call before the start event is answered only after it, so that the refusal is reported after the
+        // start. The agent itself sends that event, and makes no such call.
         if let Some(fd) = self.watch.waiting_on(now).filter(|_| self.is_started) {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
@@ -224,7 +219,7 @@ impl Attendant<'_> {
         }
         let mut polls: Vec<PollFd<'_>> =
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        // The clock runs for the program; once it has ended, a slow reader may take its time.
+        // The deadline applies to the program; once it has ended, a slow reader may take its time.
         let deadline = self.deadline.next().filter(|_| self.end.is_none());
         let next = [deadline, self.watch.next(now)].into_iter().flatten().min();
         let timeout = next
@@ -242,12 +237,13 @@ impl Attendant<'_> {
             .collect())
     }
 
-    /// Only as much as the agent has room for, and not before it has read what it was sent: it could say that it has room, and never read.
+    /// Sends only as much as the agent has room for, and only once it has read what it was sent: it could claim to have
+    /// room and never read.
     fn wants_stdin(&self) -> bool {
         self.stdin_credit > 0 && self.is_channel_open && !self.channel.has_outgoing()
     }
 
-    /// Whether a slow reader makes the program wait. A program that was made to end no longer has that claim.
+    /// Whether a slow reader makes the program wait. A program that was made to end is not made to wait.
     fn is_backed_up(&self) -> bool {
         self.deadline.cause().is_none() && (self.streams.stdout.is_backed_up() || self.streams.stderr.is_backed_up())
     }
@@ -276,12 +272,13 @@ impl Attendant<'_> {
         }
     }
 
-    /// One frame of the guest's. Nothing in it is taken on trust: a frame out of order ends the conversation.
+    /// Handles one frame from the guest. Nothing in it is trusted: an out-of-order frame ends the conversation.
     fn hear(&mut self, frame: FromGuest, observe: &mut dyn FnMut(Observation)) {
         match frame {
             FromGuest::Hello { protocol } if !self.is_greeted && protocol == PROTOCOL => self.is_greeted = true,
             FromGuest::Hello { .. } => self.lose_guest(),
-            // Only where the sandbox does not end with the program, which a check may ask for; then there is nothing to do about it.
+            // Occurs only if the sandbox doesn't end with the program, which a check may request; then nothing needs to
+            // be done.
             FromGuest::TreeGone { .. } | FromGuest::Deserted { .. } if self.is_greeted && self.end.is_some() => {}
             _ if !self.is_greeted || self.end.is_some() => self.lose_guest(),
             FromGuest::Started { .. } => {
@@ -300,7 +297,7 @@ impl Attendant<'_> {
             }
             FromGuest::StorageFull { .. } => self.is_storage_full = true,
             FromGuest::Exited { end, .. } => {
-                // All its output came before. The agent is about to leave, and needn't be believed about that.
+                // All its output came before. The agent is about to exit, but that is not relied upon.
                 self.end = Some(Ending::Ended(end));
                 if !Rule::TreeKill.is_on() {
                     self.is_channel_open = false;
@@ -308,7 +305,7 @@ impl Attendant<'_> {
                 }
                 self.kill();
             }
-            // The kernel counts what the whole sandbox used.
+            // The kernel counts the usage of the whole sandbox.
             FromGuest::Used { .. } => {}
             FromGuest::TreeGone { .. } | FromGuest::Deserted { .. } => self.lose_guest(),
             FromGuest::Failed { stage, errno, .. } => {
@@ -361,7 +358,7 @@ impl Attendant<'_> {
                 self.say(&ToGuest::Stdin { exec: self.exec, bytes });
             }
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // An unreadable stdin is an empty one to the program.
+            // To the program, an unreadable stdin is an empty one.
             Err(_) => self.end_stdin(),
         }
     }
@@ -387,22 +384,22 @@ impl Attendant<'_> {
         self.kill();
     }
 
-    /// PID 1 dies, and the kernel takes the whole pid namespace with it.
+    /// Kills PID 1; the kernel then kills the whole pid namespace.
     fn kill(&mut self) {
-        // Dead already is what we want.
+        // It may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// For the check that a tree which isn't killed is noticed: it lives as long as this process does, which its first process is tied to.
+    /// For the check that notices an unkilled tree. The tree lives as long as this process, to which its PID 1 is tied.
     fn leave_running(self, outcome: io::Result<()>) -> io::Result<Outcome> {
         outcome?;
         let ending = self.ending();
-        // An open channel is what the agent goes on for.
+        // The agent runs for as long as the channel is open.
         std::mem::forget(self.channel);
         Ok(Outcome { ending, is_storage_full: self.is_storage_full, reaped: None, streams: self.streams })
     }
 
-    /// What we did to a program before it ended outranks what it says of its end.
+    /// What we did to a program before it ended takes precedence over its own exit status.
     fn ending(&self) -> Ending {
         match (self.deadline.cause(), self.end) {
             (Some(Cause::Timeout), _) => Ending::TimedOut,
@@ -423,7 +420,7 @@ mod tests {
         let ((slow, to_slow), (free, to_free)) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
         let sink = |fd| Sink::forward(fd, None, Some(EscapeFilter::default()));
         let mut streams = Streams { stdin: None, stdout: sink(to_slow), stderr: sink(to_free), terminal: None };
-        // All that a pipe holds, up to the middle of a colour.
+        // Everything that a pipe holds, up to the middle of a colour sequence.
         let room = rustix::pipe::fcntl_getpipe_size(&slow).unwrap();
         streams.stdout.take(&vec![b'x'; room - 3]);
         streams.stdout.take(b"\x1b[31mred");

@@ -16,18 +16,18 @@ use saggar_guest::{Decoder, FrameError, FromGuest, JOINS_MAX, ToGuest};
 /// Bytes read from the channel at once.
 pub(crate) const READ_LEN: usize = 16 * 1024;
 
-/// One end of the conversation with a guest.
+/// The host's end of the connection to a guest.
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
     outgoing: VecDeque<u8>,
-    /// Descriptors to send, in order, each with how many bytes go before the first byte of their frame.
+    /// Descriptors to send, in order, each with the number of bytes that go before the first byte of their frame.
     attached: VecDeque<Attached>,
     decoder: Decoder<FromGuest>,
     buffer: Vec<u8>,
 }
 
-/// The descriptors of one frame that is not sent yet.
+/// The descriptors of one unsent frame.
 #[derive(Debug)]
 struct Attached {
     // INVARIANT: never more than `outgoing.len()`, and ascending along the queue.
@@ -35,18 +35,18 @@ struct Attached {
     descriptors: Vec<OwnedFd>,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// Frames, perhaps none yet.
+    /// Frames; may be empty.
     Frames(Vec<FromGuest>),
     /// The guest closed its end.
     End,
 }
 
 impl Channel {
-    /// A channel, and the end of it that the guest inherits. Descriptors go in and never come out: what the guest might attach is
-    /// dropped by the kernel, because no room is offered for it.
+    /// Returns a channel, and the end that the guest inherits. Descriptors only go in: the kernel drops any that the
+    /// guest attaches, because no room is offered for them.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -60,12 +60,13 @@ impl Channel {
         Ok((channel, theirs))
     }
 
-    /// Queues a frame that has no descriptors and sends what fits now.
+    /// Queues a frame without descriptors and sends as much as possible now.
     pub fn send(&mut self, frame: &ToGuest) -> Result<(), FrameError> {
         self.send_with(frame, Vec::new())
     }
 
-    /// Queues a frame with the descriptors that belong to it and sends what fits now. They are closed here once they are sent.
+    /// Queues a frame with its descriptors and sends as much as possible now. The descriptors are closed here once they
+    /// are sent.
     pub fn send_with(&mut self, frame: &ToGuest, descriptors: Vec<OwnedFd>) -> Result<(), FrameError> {
         if descriptors.len() != frame.descriptors() {
             return Err(FrameError::Invalid("descriptors"));
@@ -80,7 +81,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends what fits now. A guest that is gone shows when reading, so nothing is reported here.
+    /// Sends as much as possible now. A guest that is gone shows when reading, so errors are not reported here.
     pub(crate) fn flush(&mut self) {
         while !self.outgoing.is_empty() {
             match self.send_some() {
@@ -89,7 +90,7 @@ impl Channel {
                     self.attached.iter_mut().for_each(|attached| attached.before -= sent);
                 }
                 Err(Errno::INTR) => {}
-                // The second is said when too many descriptors are on their way: the guest has to take some first.
+                // The second error means that too many descriptors are in flight: the guest has to receive some first.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS) => return,
                 Err(_) => {
                     self.outgoing.clear();
@@ -100,7 +101,7 @@ impl Channel {
         }
     }
 
-    /// Sends once, and never beyond the first byte of a frame that has descriptors unless they go with it.
+    /// Sends once. Never goes past the first byte of a frame that has descriptors unless they go with it.
     fn send_some(&mut self) -> Result<usize, Errno> {
         let (front, _) = self.outgoing.as_slices();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -108,7 +109,7 @@ impl Channel {
         if next.before > 0 {
             return send(&self.fd, &front[..front.len().min(next.before)], flags);
         }
-        // Not into the next frame with descriptors: the kernel gives one set of them to one read.
+        // Stops before the next frame with descriptors: the kernel delivers one set of them to one read.
         let most = self.attached.get(1).map_or(front.len(), |after| front.len().min(after.before));
         let descriptors: Vec<BorrowedFd<'_>> = next.descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(JOINS_MAX))];
@@ -125,7 +126,7 @@ impl Channel {
         !self.outgoing.is_empty()
     }
 
-    /// Bytes that wait to be sent.
+    /// Number of bytes that wait to be sent.
     pub(crate) fn outgoing_len(&self) -> usize {
         self.outgoing.len()
     }
@@ -137,7 +138,7 @@ impl Channel {
                 Ok((length, _)) => break length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Incoming::Frames(Vec::new())),
-                // A reset is an end with something unread on the other side.
+                // A reset is an end with unread data on the other side.
                 Err(_) => return Ok(Incoming::End),
             }
         };
@@ -170,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// More frames with descriptors than the socket takes at once, so that they wait here.
+    /// More frames with descriptors than the socket accepts at once, so that some queue here.
     const FRAMES: u32 = 2000;
 
     fn open(stream: u32) -> ToGuest {
@@ -186,7 +187,7 @@ mod tests {
         })
     }
 
-    /// A file that says which frame it belongs to.
+    /// A file whose content identifies its frame.
     fn marked(stream: u32) -> OwnedFd {
         let file = rustix::fs::memfd_create("mark", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, stream.into()).unwrap();

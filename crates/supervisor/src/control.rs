@@ -1,11 +1,12 @@
-//! What a server and the process that holds a sandbox say to each other.
+//! The protocol between a server and the process that holds a sandbox (its supervisor).
 //!
-//! One connection is one operation: a request, its answer, and for some a stream until either side closes. That leaves the
-//! bookkeeping of who waits for whom to the kernel: a slow reader holds up its own connection and nothing else, and a
-//! server that dies takes none of this process's state with it.
+//! One connection is one operation: a request, its reply, and for some a stream until either side closes. The kernel
+//! then does the bookkeeping: a slow reader blocks only its own connection, and a server that dies takes none of the
+//! supervisor's state with it.
 //!
-//! Control is JSON, because two versions of us talk here (a server is replaced while its sandboxes live on): unknown fields
-//! are ignored, new ones are optional. Bytes of programs are raw. [`Request::v`] says what the asker speaks.
+//! Control messages are JSON, because two versions of Saggar talk here (a server is replaced while its sandboxes keep
+//! running): unknown fields are ignored, and new ones are optional. Bytes of programs are raw. [`Request::v`] is the
+//! client's protocol version.
 
 mod client;
 mod codec;
@@ -17,5 +18,4 @@ pub use codec::{Decoder, Frame, FrameError, JSON_MAX, encode_json, encode_output
 pub use reply::{Description, Event, EventBody, ExecState, Final, FinishedExec, Reply, Sample, State, UsageReport};
 pub use request::{Attach, From, Op, PerExec, Request, Scope, Start, StartExec, Target, Terms, Then, WindowSize};
 
-/// The version of this protocol.
 pub const CONTROL: u32 = 1;

@@ -1,34 +1,33 @@
-//! When a program must be gone: asked to end first, ended for certain a little later.
+//! Deadlines of a program: it is first asked to end, and killed a little later.
 //!
 //! ```text
 //!  Running ──timeout or cancel──▶ Asked ──grace over, or asked again──▶ Killed
 //! ```
-//! Read-only of clocks: `now` is an argument, and it is a clock that doesn't jump with the wall clock.
+//! Reads no clock: `now` is an argument, from a clock that doesn't jump with the wall clock.
 
 use std::ops::Add;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to end by itself once it was asked.
+/// How long a program may take to end by itself once it was asked to.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 /// Why a program was made to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Its time was up.
+    /// Its deadline passed.
     Timeout,
-    /// The user asked.
+    /// The user cancelled it.
     Cancel,
 }
 
 /// What has to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Ask it to end.
     Ask,
     Kill,
 }
 
-/// The state of an ending, by one clock or another.
+/// The state of an ending, on any kind of clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline<T = Instant> {
     timeout: T,
@@ -47,7 +46,7 @@ impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
         Self { timeout, state: State::Running }
     }
 
-    /// When to look again; `None` when there is nothing more to do.
+    /// When to check again; `None` if nothing is left to do.
     pub(crate) fn next(&self) -> Option<T> {
         match self.state {
             State::Running => Some(self.timeout),
@@ -56,7 +55,6 @@ impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
         }
     }
 
-    /// What the time says.
     pub(crate) fn tick(&mut self, now: T) -> Option<Action> {
         match self.state {
             State::Running if now >= self.timeout => self.ask(Cause::Timeout, now),
@@ -65,7 +63,7 @@ impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
         }
     }
 
-    /// The user wants it to end; wanting it twice means now.
+    /// The user wants it to end. A second request kills it at once.
     pub(crate) fn cancel(&mut self, now: T) -> Option<Action> {
         match self.state {
             State::Running => self.ask(Cause::Cancel, now),
@@ -82,7 +80,7 @@ impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
         }
     }
 
-    /// The clock stood still for what is being watched.
+    /// Shifts the deadline after the watched program was frozen.
     pub(crate) fn move_on(&mut self, by: Duration) {
         self.timeout = self.timeout + by;
         if let State::Asked { cause, until } = self.state {

@@ -1,4 +1,4 @@
-//! Endings: how an exec ended, as the agent and the kernel tell it, turned into what is said of it.
+//! Endings: turns the agent's and the kernel's account of how an exec ended into the reported result.
 
 use rustix::io::Errno;
 use saggar_domain::{Code, ExecStatus, Problem};
@@ -7,13 +7,14 @@ use saggar_guest::{End, FailStage};
 use crate::attend::Ending;
 
 const NOT_FOUND: i32 = Errno::NOENT.raw_os_error();
-/// Of a change of owner to an id that the user namespace has no place for.
+/// From a change of owner to an id that the user namespace doesn't map.
 const NO_SUCH_ID: i32 = Errno::INVAL.raw_os_error();
-/// What a shell gives for a child that SIGKILL ended.
+/// A shell's exit code for a child that SIGKILL ended.
 const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
 
-/// How an exec ended, in the words of results: status, exit code, signal, and why it isn't an ordinary end. `was_killed` says whether the
-/// kernel killed a process of it for want of memory; a message names the program and its directory as they were asked for.
+/// How an exec ended, as reported: status, exit code, signal, and a problem unless it is an ordinary end. `was_killed`
+/// says whether the kernel killed one of its processes because memory ran out. A message names the program and its
+/// directory as they were requested.
 pub fn describe_ending(
     ending: Ending,
     was_killed: bool,
@@ -40,7 +41,7 @@ pub fn describe_ending(
         Ending::GuestLost => {
             let problem = Problem::new(
                 Code::GuestLost,
-                "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
+                "the agent inside the sandbox died or broke the protocol; everything in it was killed",
                 "run it again; if it repeats, report it",
             );
             (ExecStatus::SetupFailed, None, None, Some(problem))
@@ -56,7 +57,7 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
             Problem::new(
                 Code::ProgramNotFound,
                 format!("no program {program:?} in the sandbox"),
-                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If it is there, what its first line (#!) names isn't",
+                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If the file exists, the interpreter in its first line (#!) doesn't",
             ),
         ),
         (FailStage::Program, _) => (
@@ -75,12 +76,12 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
                 "give a directory that exists inside with --cwd",
             ),
         ),
-        // What is made for the program is made its user's, and the sandbox has no such id.
+        // The program's streams are given to its user, and the sandbox has no such id.
         (FailStage::Pipes | FailStage::Terminal | FailStage::Identity, NO_SUCH_ID) => (
             ExecStatus::Refused,
             Problem::new(
                 Code::UnsupportedCapability,
-                "the sandbox doesn't have that user: where saggar runs as an ordinary user, a sandbox has only the user that it was made for",
+                "the sandbox doesn't have that user: if saggar runs as an ordinary user, a sandbox has only the user it was created for",
                 "create a sandbox for that user, or run saggar as root",
             ),
         ),
@@ -89,7 +90,7 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
             Problem::new(
                 Code::SetupFailed,
                 format!("starting the program failed ({stage:?}): {reason}"),
-                "`saggar doctor` shows what this host gives and what is missing",
+                "`saggar doctor` shows what this host supports and what is missing",
             ),
         ),
     }

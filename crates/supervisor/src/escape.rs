@@ -1,10 +1,11 @@
-//! Terminal escapes taken out of output that is shown on a terminal.
+//! Removes terminal escape sequences from output that is shown on a terminal.
 //!
-//! A program in a sandbox must not be able to set the operator's clipboard (OSC 52), retitle the window, ask the terminal
-//! to type an answer (DECRQSS, DA, title report), or move the cursor over what was printed before. What stays: printable
-//! text, newline, carriage return, tab, backspace, and colours (CSI … m). Everything else is shown as a visible letter or dropped whole.
+//! A program in a sandbox must not be able to set the operator's clipboard (OSC 52), change the window title, make the
+//! terminal type an answer (DECRQSS, DA, title report), or move the cursor over earlier output. Printable text,
+//! newline, carriage return, tab, backspace, and colours (CSI … m) pass. Everything else is shown as a visible
+//! character or dropped entirely.
 //!
-//! A program that has a terminal of its own may use the whole screen besides ([`EscapeFilter::for_screen`]): what passes then is a list too.
+//! A program with its own terminal may also use the whole screen ([`EscapeFilter::for_screen`]), again by an allowlist.
 
 mod screen;
 
@@ -12,18 +13,18 @@ mod screen;
 #[derive(Clone, Debug, Default)]
 pub struct EscapeFilter {
     state: State,
-    /// Bytes of a sequence that may turn out to be harmless: at most [`SEQUENCE_MAX`].
+    /// Bytes of a sequence that may turn out to be harmless; at most [`SEQUENCE_MAX`].
     sequence: Vec<u8>,
     keeps: Keeps,
 }
 
-/// What stays besides text.
+/// What passes in addition to text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Keeps {
-    /// Colours: what is shown comes after what was shown before.
+    /// Colours: new output only ever follows earlier output.
     #[default]
     Colours,
-    /// Whatever a screen is used for.
+    /// Everything that full-screen programs need.
     Screen,
 }
 
@@ -31,13 +32,13 @@ enum Keeps {
 enum State {
     #[default]
     Text,
-    /// After a lead byte of UTF-8: so many continuation bytes follow.
+    /// After a lead byte of UTF-8: this many continuation bytes follow.
     Utf8 {
         left: u8,
         lead: u8,
     },
     Escape,
-    /// After ESC and an intermediate byte, such as a choice of character set.
+    /// After ESC and an intermediate byte, such as one that selects a character set.
     Intermediate,
     Control,
     /// Inside a string (OSC, DCS, APC, PM, SOS): all of it is dropped.
@@ -46,19 +47,19 @@ enum State {
     Text8Escape,
 }
 
-/// A sequence that passes is short; anything longer is not one.
+/// Sequences that pass are short; anything longer is not one of them.
 const SEQUENCE_MAX: usize = 64;
 const ESC: u8 = 0x1b;
-/// U+FFFD, for bytes that a terminal could read as a control.
+/// U+FFFD, in place of bytes that a terminal could take for a control.
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 impl EscapeFilter {
-    /// For a program that has the terminal to itself: the screen is its own, and nothing else of the terminal is.
+    /// For a program that has the terminal to itself: it controls the screen, and nothing else of the terminal.
     pub fn for_screen() -> Self {
         Self { keeps: Keeps::Screen, ..Self::default() }
     }
 
-    /// Passes on what is harmless.
+    /// Passes on harmless bytes.
     pub fn pass(&mut self, bytes: &[u8], mut out: impl FnMut(u8)) {
         if !saggar_jail::Rule::EscapeFilter.is_on() {
             return bytes.iter().copied().for_each(out);
@@ -103,13 +104,14 @@ impl EscapeFilter {
             },
             State::Control => self.control(byte, out),
             State::Text8 => match byte {
-                // The end, or what cancels a string; nothing of it was passed on, so the terminal is not inside of one.
+                // The terminator, or a byte that cancels a string. None of the string was passed on, so the terminal is
+                // not inside one.
                 0x07 | 0x18 | 0x1a => self.state = State::Text,
                 ESC => self.state = State::Text8Escape,
                 _ => {}
             },
             State::Text8Escape if byte == b'\\' => self.state = State::Text,
-            // Another sequence begins here, and ends the string.
+            // Another sequence begins here and ends the string.
             State::Text8Escape => {
                 self.state = State::Escape;
                 self.step(byte, out);
@@ -135,7 +137,7 @@ impl EscapeFilter {
             0xf0..=0xf4 => self.lead(3, byte),
             // Lone continuation bytes are the C1 controls of an 8-bit terminal.
             0x80..=0xff => REPLACEMENT.iter().for_each(|byte| out(*byte)),
-            // The rest of C0 and DEL: bell, shift-out, enquiry and their like.
+            // The rest of C0, and DEL: bell, shift-out, enquiry and the like.
             _ => {}
         }
     }
@@ -159,7 +161,7 @@ impl EscapeFilter {
         }
         self.state = State::Text;
         let shown = match std::str::from_utf8(&self.sequence) {
-            // U+0080 to U+009F are the C1 controls; the bidirectional ones make text read as what it isn't.
+            // U+0080 to U+009F are the C1 controls; bidirectional controls make text look like something else.
             Ok(text) if !text.chars().any(is_hazard) => self.sequence.as_slice(),
             _ => REPLACEMENT,
         };
@@ -180,7 +182,7 @@ impl EscapeFilter {
                     [ESC, b'['].iter().chain(&shown).for_each(|byte| out(*byte));
                 }
             }
-            // A control inside a sequence ends it here, so that nothing is swallowed for ever.
+            // A control inside a sequence ends it here, so that output is not swallowed forever.
             _ => {
                 self.state = State::Text;
                 self.text(byte, out);
@@ -189,22 +191,21 @@ impl EscapeFilter {
     }
 }
 
-/// Where a cut falls in text that was filtered, which is made of whole characters and whole sequences.
+/// Where a cut falls in filtered text, which consists of whole characters and whole sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Seam {
-    /// Between two of them: something else may be written here.
+    /// Between two of them: other text may be written here.
     #[default]
     Whole,
-    /// After the ESC of a sequence, and after what may follow it.
+    /// After the ESC of a sequence, and after an intermediate.
     Escape,
-    /// Inside of a control sequence, such as a colour.
+    /// Inside a control sequence, such as a colour.
     Control,
-    /// Inside of a character, before so many bytes.
+    /// Inside a character, this many bytes before its end.
     Character { left: u8 },
 }
 
 impl Seam {
-    /// The place one byte further.
     pub(crate) fn after(self, byte: u8) -> Self {
         match (self, byte) {
             (Self::Control, 0x40..=0x7e) | (Self::Character { left: 0 | 1 }, _) => Self::Whole,
@@ -220,8 +221,8 @@ impl Seam {
     }
 }
 
-/// Whether a colour sequence makes text invisible. An 8 that belongs to a longer colour, after 38, 48 or 58, is not one that conceals; one
-/// that comes after the whole of it is.
+/// Whether a colour sequence makes text invisible. An 8 that is part of a longer colour, after 38, 48 or 58, doesn't
+/// conceal; an 8 after the whole colour does.
 fn conceals(sequence: &[u8]) -> bool {
     let is = |part: &[u8], number: &[u8]| part.iter().skip_while(|byte| **byte == b'0').eq(number);
     let mut parts = sequence.split(|byte| *byte == b';');
@@ -233,7 +234,8 @@ fn conceals(sequence: &[u8]) -> bool {
             }
             continue;
         }
-        // With colons it is one part. Otherwise its kind and its numbers are the next ones, if all of them are there.
+        // With colons it is a single part. Otherwise its kind and its numbers are the following parts, if all of them
+        // are present.
         let mut ahead = parts.clone();
         let length = match ahead.next() {
             _ if part.contains(&b':') => 0,

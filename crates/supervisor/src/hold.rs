@@ -1,7 +1,8 @@
-//! Holding a sandbox: one process, one thread and one poll loop between its agent and whoever asks about it.
+//! Holds a sandbox: one process, one thread and one poll loop between its agent and its clients.
 //!
-//! The loop knows the agent (many execs over one channel), the filter's questions, the control socket and its connections, and a few
-//! deadlines. It decides nothing about what a sandbox is; it lives until the sandbox is dead, and then says how that came about.
+//! The loop serves the agent (many execs over one channel), the filter's notifications, the control socket and its
+//! connections, and a few deadlines. It makes no decisions about the sandbox's policy. It runs until the sandbox is
+//! dead, and then reports how it ended.
 
 mod ancestry;
 mod connection;

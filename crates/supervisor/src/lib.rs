@@ -1,7 +1,8 @@
-//! Holds one sandbox from outside: its control channel, its deadlines, its streams and its filter's questions.
+//! Holds one sandbox from outside: its control channel, its deadlines, its streams and its filter's notifications.
 //!
-//! One thread, one poll loop, no async runtime: what stands between a sandbox and everything else should be small and
-//! depend on little. What comes out of a sandbox is never trusted: frames are bounded and checked, output is bytes.
+//! One thread, one poll loop, no async runtime: the process between a sandbox and everything else should be small and
+//! have few dependencies. Data from a sandbox is never trusted: frames are bounded and checked, and output is only
+//! bytes.
 #![forbid(unsafe_code)]
 
 mod attend;

@@ -1,6 +1,6 @@
-//! Programs: what is asked to be run, turned into what the agent is told.
+//! Programs: turns a request to run a program into the agent's request.
 //!
-//! The environment is built, never inherited: what is not named here, in the spec or in the request is not there.
+//! The environment is built, never inherited: it contains only variables named here, in the spec or in the request.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,35 @@ use saggar_domain::{Spec, User};
 use saggar_guest::{ExecId, ExecRequest, TerminalSize};
 use saggar_jail::Rule;
 
-/// Where what is searched by name is looked for.
+/// The default `PATH`.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// One program to run in a sandbox.
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
-    /// The number that every frame about it bears.
+    /// The number that every frame about it carries.
     pub exec: ExecId,
     /// The program and its arguments.
     pub argv: Vec<Vec<u8>>,
-    /// Added to the environment; a later one wins.
+    /// Added to the environment; later maps take precedence.
     pub env: &'a [&'a BTreeMap<String, String>],
-    /// Working directory; `None` for the sandbox's.
+    /// `None` for the sandbox's working directory.
     pub cwd: Option<&'a str>,
     pub user: User,
-    /// Whether stdin comes in frames.
+    /// Whether stdin is sent in frames.
     pub has_stdin: bool,
-    /// A terminal of this size, if it is to have one.
+    /// `None` for no terminal.
     pub terminal: Option<TerminalSize>,
-    /// What kind of terminal it is told that it has.
+    /// The terminal type given to the program.
     pub terminal_name: Option<&'a str>,
-    /// How much output may be on its way; `None` for any amount.
+    /// Bytes of output that may be in flight; `None` for any amount.
     pub output_window: Option<u32>,
-    /// How many cgroups of its own it joins.
+    /// Number of its own cgroups that it joins.
     pub joins: u8,
     /// Whether the sandbox ends with it.
     pub is_one_shot: bool,
 }
 
 impl Program<'_> {
-    /// The request for the agent.
     pub fn into_request(self, spec: &Spec) -> ExecRequest {
         let name = self.user.as_str();
         let mut env = BTreeMap::from([
@@ -79,12 +77,12 @@ impl Program<'_> {
     }
 }
 
-/// Another user than the sandbox's begins at home where the sandbox's own would.
+/// A user other than the sandbox's starts in its own home if the sandbox's user would start in theirs.
 pub(crate) fn default_cwd(spec: &Spec, user: User) -> &str {
     if spec.cwd.as_str() == spec.user.home() { user.home() } else { spec.cwd.as_str() }
 }
 
-/// Never more than whoever started us may have: a limit that is tighter than asked holds too.
+/// Capped at our own limit: a tighter limit than requested is fine.
 fn files_within_reach(asked: u64) -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.map_or(asked, |most| most.min(asked))
 }

@@ -1,10 +1,12 @@
-//! Sinks: where a program's output goes, each with its bound.
+//! Sinks: destinations of a program's output, each with a bound.
 //!
-//! `Keep` remembers up to a limit and counts the rest: it never blocks the program. `Forward` passes bytes on live and holds
-//! at most a small backlog: when the reader is slow the program waits, as in any pipe, and deadlines go on being watched.
+//! `Keep` captures up to a limit and counts the rest; it never blocks the program. `Forward` passes bytes on live and
+//! holds at most a small backlog: if the reader is slow the program waits, as with any pipe, and deadlines are still
+//! enforced.
 //!
-//! Two filtered sinks may lead to one terminal, which takes as much of a write as it has room for. What follows the first half of a colour
-//! sequence there is read as its second half, so while one sink is cut inside of one, the other must not write.
+//! Two filtered sinks may lead to the same terminal, which accepts only part of a write if it has little room. Text
+//! after the first half of a colour sequence would be read as its second half, so while one sink is cut inside a
+//! sequence, the other must not write.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,15 +21,14 @@ use crate::escape::{EscapeFilter, Seam};
 
 /// Bytes held for a slow reader before the guest is no longer read.
 const BACKLOG_MAX: usize = 256 * 1024;
-/// Bytes ever held. Larger by what one read of the channel can bring after the backlog was looked at: as many bytes as are
-/// read at once, and the rest of a frame that was begun before; each of them up to three, after the filter.
+/// Maximum bytes ever held. Larger by what one read of the channel can bring after the backlog was checked: the bytes
+/// of one read, and the rest of a frame that was begun before. The filter can expand each byte to three.
 const BACKLOG_LEN_MAX: usize = BACKLOG_MAX + EXPANSION * (READ_LEN + FRAME_MAX);
-/// A byte that the filter replaces becomes so many.
+/// A byte that the filter replaces becomes this many.
 const EXPANSION: usize = "\u{fffd}".len();
-/// A pipe that polls writable takes this much without blocking.
+/// A pipe that polls writable accepts this much without blocking.
 const WRITE_LEN: usize = 4096;
 
-/// Where one output stream goes.
 #[derive(Debug)]
 pub struct Sink {
     target: Target,
@@ -35,10 +36,9 @@ pub struct Sink {
     totals: Totals,
 }
 
-/// How much of a stream there was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes kept or passed on.
+    /// Bytes captured or passed on.
     pub accepted: u64,
     /// Bytes past the limit.
     pub dropped: u64,
@@ -50,23 +50,23 @@ enum Target {
     Forward { fd: OwnedFd, backlog: VecDeque<u8>, filter: Option<EscapeFilter>, seam: Seam, state: Reader },
 }
 
-/// The other end of a forwarded stream.
+/// State of the reader of a forwarded stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
     Open,
-    /// Gone; the guest has to be told.
+    /// Gone; the guest has yet to be told.
     Lost,
-    /// Gone; the guest was told.
+    /// Gone; the guest has been told.
     Told,
 }
 
 impl Sink {
-    /// Keeps up to `limit` bytes.
+    /// Captures up to `limit` bytes.
     pub fn keep(limit: u64) -> Self {
         Self { target: Target::Keep(Vec::new()), limit: Some(limit), totals: Totals::default() }
     }
 
-    /// Passes bytes on to `fd`, all of them unless a limit is given, through a filter if one is given.
+    /// Passes bytes on to `fd`, up to the limit and through the filter, if given.
     pub fn forward(fd: OwnedFd, limit: Option<u64>, filter: Option<EscapeFilter>) -> Self {
         Self {
             target: Target::Forward {
@@ -81,12 +81,10 @@ impl Sink {
         }
     }
 
-    /// How much there was.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// What was kept.
     pub fn into_kept(self) -> Vec<u8> {
         match self.target {
             Target::Keep(bytes) => bytes,
@@ -94,8 +92,9 @@ impl Sink {
         }
     }
 
-    /// Takes bytes of the program, to be written by and by. While the attendant heeds [`Sink::is_backed_up`] there is always room for them; once it is
-    /// ending the program it no longer does, and what a reader hasn't taken by then is lost.
+    /// Takes output of the program, to be written later. While the attendant respects [`Sink::is_backed_up`] there is
+    /// always room; once it is ending the program it no longer does, and output that the reader hasn't taken by then is
+    /// lost.
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         if self.backlog_len() + EXPANSION * bytes.len() > BACKLOG_LEN_MAX {
             return;
@@ -115,7 +114,7 @@ impl Sink {
         }
     }
 
-    /// Whether the guest should wait before it says more.
+    /// Whether the guest should wait before sending more.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.backlog_len() >= BACKLOG_MAX
     }
@@ -127,7 +126,7 @@ impl Sink {
         }
     }
 
-    /// Whether what was written so far ends inside of a sequence.
+    /// Whether the text written so far ends inside a sequence.
     pub(crate) fn is_cut(&self) -> bool {
         matches!(&self.target, Target::Forward { seam, .. } if *seam != Seam::Whole)
     }
@@ -140,8 +139,8 @@ impl Sink {
         }
     }
 
-    /// Writes while the descriptor takes it. It is the operator's own, perhaps shared with others, so it is never made
-    /// non-blocking: it is polled, and given no more than it promises to take.
+    /// Writes while the descriptor accepts data. It belongs to the operator and may be shared, so it is never made
+    /// non-blocking: it is polled, and written only as much as it promises to accept.
     pub(crate) fn write_some(&mut self) {
         let Target::Forward { fd, backlog, filter, seam, state } = &mut self.target else { return };
         let is_filtered = filter.is_some() && Rule::EscapeFilter.is_on();
@@ -163,7 +162,7 @@ impl Sink {
         }
     }
 
-    /// Whether the reader went away since last asked.
+    /// Whether the reader was lost since the last call.
     pub(crate) fn take_lost(&mut self) -> bool {
         match &mut self.target {
             Target::Forward { state: state @ Reader::Lost, .. } => {
@@ -178,7 +177,7 @@ impl Sink {
 fn is_writable(fd: BorrowedFd<'_>) -> bool {
     let mut poll = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // A descriptor in error polls ready too, and the write then tells.
+    // A descriptor in error polls ready too, and the write then fails.
     rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
@@ -237,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_sink_knows_that_it_was_cut_inside_of_a_sequence() {
-        // A pipe takes pages, so the colour begins on the last bytes of one.
+        // A pipe takes whole pages, so the colour begins on the last bytes of one.
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let room = 16 * WRITE_LEN;
         let mut sink = Sink::forward(writer, None, Some(EscapeFilter::default()));

@@ -1,8 +1,9 @@
-//! How often programs of a sandbox without a network tried to reach one.
+//! Counts how often programs in a sandbox without a network tried to use one.
 //!
-//! The kernel refuses such a try by itself, with "network is unreachable", and counts it for the network namespace. Reading the counters at
-//! the end costs nothing while programs run and can't be misled; it tells how often, not where to. A name that is looked up counts too:
-//! with no resolver named, the C library asks port 53 of the loopback, where nobody is.
+//! The kernel refuses such attempts by itself, with "network is unreachable", and counts them for the network
+//! namespace. Reading the counters at the end costs nothing while programs run, and programs can't falsify them. They
+//! tell how often, not which address. Name lookups count too: without a configured resolver, the C library sends
+//! queries to port 53 of the loopback, where nothing listens.
 
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -10,13 +11,14 @@ use std::os::unix::fs::FileExt;
 use rustix::process::Pid;
 use saggar_domain::{Denial, DenialCode};
 
-/// Each file of counters is a few kilobytes.
+/// Maximum length of each file of counters.
 const COUNTERS_LEN: usize = 16 * 1024;
-/// No route to where it was to go, and nobody at the port: of version 4 by table and name, of version 6 by name.
+/// No route to the destination, and no listener at the port: for IPv4 by table and name, for IPv6 by name.
 const COUNTED: &[(&str, &str)] = &[("Ip", "OutNoRoutes"), ("Udp", "NoPorts")];
 const COUNTED_V6: &[&str] = &["Ip6OutNoRoutes", "Udp6NoPorts"];
 
-/// The counters of one sandbox's network namespace. They can be read as long as this lives, also when the sandbox is gone.
+/// The counters of one sandbox's network namespace. They can be read as long as this exists, even after the sandbox is
+/// gone.
 #[derive(Debug)]
 pub struct Unreached {
     files: Vec<std::fs::File>,
@@ -24,7 +26,7 @@ pub struct Unreached {
 }
 
 impl Unreached {
-    /// Watches the namespace that a process is in; `None` if it is our own.
+    /// Opens the counters of a process's namespace; `None` if it is our own.
     pub fn watch(pid: Pid) -> Option<Self> {
         let number = pid.as_raw_nonzero();
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
@@ -37,7 +39,7 @@ impl Unreached {
         Some(unreached)
     }
 
-    /// What there is to say since it was last asked.
+    /// A denial for attempts since the last call, if there were any.
     pub fn take_denial(&mut self) -> Option<Denial> {
         let count = self.count();
         let more = count.saturating_sub(self.seen);
@@ -60,12 +62,12 @@ impl Unreached {
 fn text(file: &std::fs::File) -> String {
     let mut text = String::new();
     let mut place = Place { file, at: 0 }.take(COUNTERS_LEN as u64);
-    // What can't be read counts for nothing.
+    // A file that can't be read counts as zero.
     let _ = place.read_to_string(&mut text);
     text
 }
 
-/// Reads from the beginning, however often.
+/// Reads from the beginning each time.
 struct Place<'a> {
     file: &'a std::fs::File,
     at: u64,
@@ -79,7 +81,8 @@ impl Read for Place<'_> {
     }
 }
 
-/// The sum of what counts in the text of either file: a line of names and a line of numbers for each table, or a name and a number a line.
+/// Sums the relevant counters in either format: a line of names and a line of numbers for each table, or a name and a
+/// number per line.
 fn counted(text: &str) -> u64 {
     let mut sum = 0;
     let mut lines = text.lines().peekable();

@@ -1,8 +1,8 @@
-//! Watching the filter's questions: every telling syscall is refused, told of, and answered no faster than a named rate. A `listen` is made
-//! for the program, as long as not too many connections may wait already.
+//! Answers the filter's notifications: every telling call is refused, reported, and answered at a limited rate. A
+//! `listen` is made on the program's behalf, unless too many connections may wait already.
 //!
-//! The rate matters: each answer costs the host a little outside the sandbox's CPU limit, and a program that asks in a loop
-//! must not be able to spend that without end. It waits instead.
+//! The rate matters: each answer costs the host a little outside the sandbox's CPU limit, and a program that makes such
+//! calls in a loop must not spend that without end. It waits instead.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -12,17 +12,16 @@ use saggar_domain::{Denial, DenialCode};
 use saggar_jail::Waiting;
 use saggar_jail::seccomp::{Group, Listener, Verdict, verdict};
 
-/// Answered at once before the rate holds.
+/// Number of calls answered at once before the rate applies.
 const BURST: u32 = 256;
-/// Between two answers afterwards, and what it takes for one of the burst to come back.
+/// Time between two answers afterwards, and the time to regain one of the burst.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// What happened inside, as it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// The program runs.
     Started,
-    /// A telling syscall was refused.
+    /// A telling call was refused.
     Refused(Refused),
 }
 
@@ -30,7 +29,6 @@ pub enum Observation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub syscall: &'static str,
-    /// The rule that refused it.
     pub rule: &'static str,
     pub answered: Answered,
 }
@@ -39,16 +37,15 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     AtOnce,
-    /// So many came that the next one waits for its turn. A program that doesn't know of this looks as if it hung.
+    /// The burst is used up, so the next call has to wait. A program that makes many such calls seems to hang.
     Slowly,
 }
 
 impl Refused {
-    /// What is said of it.
     pub fn to_denial(self) -> Denial {
         let message = if self.answered == Answered::Slowly {
             format!(
-                "a program called {} so often that calls which the host answers now wait: after {BURST} at once, one is answered in each {} ms of this sandbox",
+                "a program called {} so often that it is slowed down: after {BURST} calls at once, the host answers one call of this kind every {} ms",
                 self.syscall,
                 INTERVAL.as_millis()
             )
@@ -67,7 +64,6 @@ impl Refused {
     }
 }
 
-/// The filter's listener with its rate.
 #[derive(Debug)]
 pub(crate) struct Watch {
     listener: Option<Listener>,
@@ -76,24 +72,23 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// For a sandbox with so much memory.
     pub(crate) fn new(listener: Option<Listener>, memory_bytes: u64) -> Self {
         let waiting = Waiting::new(Waiting::connections_for(memory_bytes));
         Self { listener, waiting, pace: Pace::default() }
     }
 
-    /// The descriptor to wait for, unless the rate says to wait for the time.
+    /// The descriptor to wait for, unless the rate requires waiting for time to pass.
     pub(crate) fn waiting_on(&self, now: Instant) -> Option<BorrowedFd<'_>> {
         self.listener.as_ref().filter(|_| self.pace.next(now).is_none()).map(AsFd::as_fd)
     }
 
-    /// When the rate allows the next answer, if it doesn't now. Never in the past: who waits until then would not wait at all.
+    /// When the rate allows the next answer, if it doesn't now. Never in the past, where a wait would return at once.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         self.listener.as_ref().and(self.pace.next(now))
     }
 
-    /// Answers the call that waits, and says what was refused or has to wait from now on. A hang-up without a question means that nobody is left to ask. `look` is
-    /// given the thread that asks, which waits until it has been looked at.
+    /// Answers the waiting call, and returns what was refused or is slowed down from now on. A hang-up without a
+    /// notification means that no process is left. `look` gets the calling thread, which waits until `look` returns.
     pub(crate) fn answer<T>(&mut self, now: Instant, look: impl FnOnce(u32) -> T) -> Option<(Refused, T)> {
         let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -104,7 +99,7 @@ impl Watch {
         let listener = self.listener.as_ref()?;
         let notification = match listener.receive() {
             Ok(notification) => notification?,
-            // Without a listener the kernel refuses by itself, which is as good.
+            // Without a listener the kernel refuses by itself, which is just as good.
             Err(_) => {
                 self.listener = None;
                 return None;
@@ -114,7 +109,7 @@ impl Watch {
             Verdict::Refuse(refusal) => (Err(refusal.errno), refusal, true),
             Verdict::Bound(refusal) => {
                 let made = self.waiting.listen(listener, &notification);
-                // Any other error is the kernel's answer to what the program asked, such as a port that is taken.
+                // Any other error is the kernel's answer to the program's call, such as a port that is in use.
                 (made, refusal, made == Err(refusal.errno))
             }
         };
@@ -129,15 +124,15 @@ impl Watch {
     }
 }
 
-/// How fast calls are answered: a burst of them at once, then one in each interval. What isn't used comes back, up to the whole burst.
+/// The rate of answers: a burst at once, then one in each interval. What isn't used is regained, up to the whole burst.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When all that was spent will have come back.
+    /// When everything spent will have been regained.
     whole_at: Option<Instant>,
 }
 
 impl Pace {
-    /// When there is one to spend again, if there is none now.
+    /// When the next one is available, if none is now.
     fn next(&self, now: Instant) -> Option<Instant> {
         let missing = self.whole_at?.saturating_duration_since(now);
         missing.checked_sub(BURST * INTERVAL).filter(|wait| !wait.is_zero()).map(|wait| now + wait)
@@ -152,7 +147,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Spends without a pause until it has to wait, and says how often that went.
+    /// Spends until it has to wait, and returns how often that was possible.
     fn spend_all(pace: &mut Pace, now: Instant) -> u32 {
         let mut spent = 0;
         while pace.next(now).is_none() {

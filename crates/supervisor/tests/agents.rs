@@ -1,4 +1,4 @@
-//! Agents that don't do as they should. What is told of an exec never waits for the agent's good will.
+//! Agents that misbehave. The report of an exec never depends on the agent's cooperation.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ use saggar_jail::seccomp::Listener;
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::{Attendance, Channel, Ending, Outcome, Sink, Streams};
 
-/// Far less than the supervisor waits for what doesn't die, and far more than a kill takes.
+/// Far less than the supervisor waits for an unkillable process, and far more than a kill takes.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Attends an agent that says this and then does nothing for ever, with its channel closed or not.
+/// Attends an agent that sends these frames and then does nothing, with its channel closed or not.
 fn attend(frames: &[FromGuest], is_closed: bool) -> (Outcome, Duration) {
     let mut agent = Command::new("/bin/sleep").arg("1000").spawn().expect("sleep is everywhere");
     let (channel, theirs) = Channel::pair().expect("sockets can be made");
@@ -42,7 +42,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (Outcome, Duration) {
     if outcome.reaped.is_none() {
         agent.kill().expect("it lives");
     }
-    // Whoever was reaped can't be waited for again.
+    // A reaped process can't be waited for again.
     assert_eq!(agent.wait().is_err(), outcome.reaped.is_some());
     (outcome, took)
 }
@@ -51,7 +51,7 @@ fn pidfd(child: &Child) -> OwnedFd {
     pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("our own child")
 }
 
-/// Nobody ever asks here.
+/// Never sends a notification.
 fn silent() -> Listener {
     Listener::from_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors are left"))
 }
@@ -66,7 +66,7 @@ fn an_agent_that_stays_when_all_is_said_is_dead_when_the_end_is_told() {
         (vec![hello.clone()], true, Ending::GuestLost),
         (vec![hello.clone(), started.clone()], true, Ending::GuestLost),
         (vec![hello.clone(), started.clone(), exited.clone()], true, Ending::Ended(End::Code(7))),
-        // Out of order, and it goes on listening.
+        // Out of order, and it keeps listening.
         (vec![started.clone()], false, Ending::GuestLost),
     ] {
         let (outcome, took) = attend(&frames, is_closed);

@@ -1,6 +1,8 @@
-//! Supervisors outlive the server that started them, so a new server must go on understanding what an old one says, and say nothing that it can't.
+//! Supervisors outlive the server that started them, so a new server must understand an old supervisor, and must not
+//! send anything that it doesn't understand.
 //!
-//! `golden/control-v1.jsonl` is what a supervisor of version 1 said, and was asked, one frame a line. It stays as it is for ever.
+//! `golden/control-v1.jsonl` contains the frames of a version 1 supervisor and its client, one per line. It must never
+//! change.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_domain::{Code, EndReason, ExecStatus};
@@ -78,7 +80,7 @@ fn what_is_asked_is_what_version_1_was_asked() {
         lines("request").into_iter().map(|line| serde_json::from_value(line).unwrap()).collect();
     assert!(requests.iter().all(|request| request.v == 1 && request.v <= CONTROL));
     for (request, line) in requests.iter().zip(lines("request")) {
-        // Whatever was said then is said in the same words now: a field may be added, none may go or change.
+        // Every old message must still be written the same way: a field may be added, but none removed or changed.
         let now = serde_json::to_value(request).unwrap();
         for (name, value) in line.as_object().unwrap() {
             assert_eq!(now.get(name), Some(value), "{line}");

@@ -1,4 +1,4 @@
-//! How much of stdin is read ahead, whatever the agent says.
+//! How much of stdin is read ahead, whatever the agent claims.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use saggar_jail::seccomp::Listener;
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::{Attendance, Channel, Sink, Streams};
 
-/// More than the buffers on the way, and much less than there is.
+/// More than the buffers on the way, and much less than the input.
 const AHEAD_MAX: u64 = 4 << 20;
 const STDIN_LEN: u64 = 1 << 30;
 
@@ -22,7 +22,7 @@ const STDIN_LEN: u64 = 1 << 30;
 fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin() {
     let mut agent = Command::new("/bin/sleep").arg("1000").spawn().expect("sleep is everywhere");
     let (channel, theirs) = Channel::pair().expect("sockets can be made");
-    // A file of zeroes that takes no room; both descriptors have one position.
+    // A sparse file of zeroes; both descriptors share one position.
     let stdin = rustix::fs::memfd_create("stdin", MemfdFlags::CLOEXEC).expect("memory is left");
     rustix::fs::ftruncate(&stdin, STDIN_LEN).expect("our own");
     let position = stdin.try_clone().expect("descriptors are left");
@@ -49,7 +49,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
     assert!(ahead < AHEAD_MAX, "{ahead} bytes were read for an agent that reads none");
 }
 
-/// Says for half a second that everything was taken, and reads nothing.
+/// Claims for half a second that everything was taken, and reads nothing.
 fn claim(theirs: OwnedFd) {
     let mut theirs = UnixStream::from(theirs);
     let frames = |frames: &[FromGuest]| {

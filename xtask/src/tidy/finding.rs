@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One breach of one rule. Ordered by place, then rule.
+/// One violation of one rule. Ordered by place, then rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Relative to the repository's root.
@@ -30,7 +30,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The house rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Every crate has a row in the table of layers.
@@ -39,15 +38,15 @@ pub enum Rule {
     Direction,
     /// Some crates stay free of some external ones.
     ForbiddenDependency,
-    /// `unsafe` lives in the few crates that talk to the kernel.
+    /// `unsafe` is only allowed in the few crates that talk to the kernel.
     Unsafe,
     /// The roots of all other crates forbid it.
     ForbidMissing,
-    /// `lib.rs` and `mod.rs` hold docs, `mod` and `pub use`.
+    /// `lib.rs` and `mod.rs` contain only docs, `mod` and `pub use`.
     LogicInIndex,
-    /// A file is so long that it surely has a second idea.
+    /// A file so long that it must have a second purpose.
     TooLong,
-    /// A file is long enough to look for one.
+    /// A file long enough to look for one.
     Long,
     /// A name that says nothing.
     EmptyName,
@@ -55,7 +54,7 @@ pub enum Rule {
     HeaderMissing,
     /// A discarded value without a reason.
     SilentDiscard,
-    /// Work left over that nobody tracks.
+    /// A TODO without an issue.
     UntrackedTodo,
     /// A path that exists only on the machine where it was written.
     MachinePath,

@@ -1,15 +1,16 @@
-//! Layers: which of our crates may depend on which, and what they must stay free of.
+//! Layers: which of our crates may depend on which, and which external crates they must not use.
 //!
-//! The table mirrors the one in ARCHITECTURE.md and runs ahead of it: a crate may have its row before it exists. All kinds of
-//! dependency count, dev and build too: a test that reaches upwards couples the layers as surely as the code does.
+//! The table mirrors the one in ARCHITECTURE.md and may be ahead of it: a crate may have a row before it exists. All
+//! kinds of dependency count, dev and build included: a test that depends upwards couples the layers as much as code
+//! does.
 
 use super::finding::{Finding, Rule};
 use super::workspace::{Crate, Workspace};
 use UnsafeCode::{Allowed, Forbidden};
 
-/// One crate and the crates of ours that it may name.
+/// A crate, and those of ours that it may depend on.
 struct Layer {
-    /// The folder's name; the package is `saggar-<name>`, but for the two in [`package_name`].
+    /// The folder's name; the package is `saggar-<name>`, except for the two in [`package_name`].
     name: &'static str,
     may_use: &'static [&'static str],
     unsafe_code: UnsafeCode,
@@ -19,7 +20,6 @@ const fn layer(name: &'static str, may_use: &'static [&'static str], unsafe_code
     Layer { name, may_use, unsafe_code }
 }
 
-/// Whether a crate may hold `unsafe`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum UnsafeCode {
     Allowed,
@@ -29,6 +29,8 @@ pub enum UnsafeCode {
 /// From the bottom up: a row names only rows above it, so there can be no cycle.
 const LAYERS: &[Layer] = &[
     layer("domain", &[], Forbidden),
+    // For build scripts: builds the programs that other crates embed.
+    layer("embed", &[], Forbidden),
     layer("jail", &[], Allowed),
     layer("guest", &[], Allowed),
     // The program that attacks a sandbox from inside, for the conformance cases.
@@ -40,20 +42,24 @@ const LAYERS: &[Layer] = &[
     layer("egress", &["domain"], Forbidden),
     layer("api", &["domain"], Forbidden),
     layer("supervisor", &["domain", "guest", "jail"], Forbidden),
-    layer("sandbox", &["domain", "guest", "jail", "supervisor"], Allowed),
-    layer("conformance", &["domain", "sandbox", "supervisor"], Forbidden),
+    layer("sandbox", &["domain", "embed", "guest", "jail", "supervisor"], Allowed),
+    layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
         "runtime",
         &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"],
         Forbidden,
     ),
-    layer("server", &["domain", "api", "runtime"], Forbidden),
+    layer("http", &["domain", "api", "runtime"], Forbidden),
+    layer("e2b", &["domain", "api", "runtime", "http"], Forbidden),
+    layer("server", &["domain", "api", "runtime", "http", "e2b"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer("cli", &["domain", "api", "supervisor", "sandbox", "conformance", "server"], Forbidden),
+    // Measures the binary from outside, so it links nothing of ours.
+    layer("measure", &[], Forbidden),
     layer("xtask", &[], Forbidden),
 ];
 
-/// An external crate, and those of ours that must do without.
+/// An external crate, and those of ours that must not use it.
 struct Ban {
     external: &'static str,
     banned_in: &'static [&'static str],
@@ -73,7 +79,7 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Holds each crate's dependencies against the tables.
+/// Checks each crate's dependencies against the tables.
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in &workspace.crates {
@@ -96,7 +102,7 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
-/// Whether a package may hold `unsafe`. A package without a row may not.
+/// Whether a package may contain `unsafe`. A package without a row may not.
 pub fn unsafe_code(package: &str) -> UnsafeCode {
     layer_of(package).map_or(Forbidden, |layer| layer.unsafe_code)
 }

@@ -1,9 +1,9 @@
-//! Names of files and folders: a name that would fit anything says nothing.
+//! Names of files and folders: a name that fits anything says nothing.
 
 use super::finding::{Finding, Rule};
 use super::workspace::TextFile;
 
-/// Refused as a word of any name in a path: `utils.rs`, `net_helpers/`, `session-manager.ts`.
+/// Rejected as a word of any name in a path: `utils.rs`, `net_helpers/`, `session-manager.ts`.
 const EMPTY_WORDS: &[&str] = &["utils", "common", "helpers", "manager"];
 
 /// At most one finding per file.

@@ -1,9 +1,9 @@
-//! Rules on text of any kind: what is left to do is tracked, and no file speaks of the machine it was written on.
+//! Rules for any text: a TODO names its issue, and no file mentions paths of the machine it was written on.
 
 use super::finding::{Finding, Rule};
 use super::workspace::TextFile;
 
-/// A reminder must name its issue. `lines` are the file's lines, or of a Rust file only their comments.
+/// A TODO must name its issue. `lines` are the file's lines, or only the comments of a Rust file.
 pub fn check_todos<'a>(file: &TextFile, lines: impl Iterator<Item = &'a str>) -> Vec<Finding> {
     let untracked = lines.enumerate().filter(|(_, text)| has_untracked_todo(text));
     untracked
@@ -17,7 +17,7 @@ pub fn check_todos<'a>(file: &TextFile, lines: impl Iterator<Item = &'a str>) ->
         .collect()
 }
 
-/// `machine_paths` are absolute and known only here, where the repository happens to be checked out.
+/// `machine_paths` are absolute paths that only exist where the repository is checked out.
 pub fn check_machine_paths(file: &TextFile, machine_paths: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, text) in file.text.lines().enumerate() {
@@ -43,13 +43,13 @@ fn has_untracked_todo(text: &str) -> bool {
     })
 }
 
-/// `(#123)`, at the start of what follows the word.
+/// `(#123)`, directly after the word.
 fn names_issue(after: &str) -> bool {
     let number = after.strip_prefix("(#").and_then(|rest| rest.split_once(')'));
     number.is_some_and(|(digits, _)| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whole components only: a path is not mentioned by a longer name that begins like it.
+/// Matches whole components only: a longer name with the same beginning is another path.
 fn mentions_path(text: &str, path: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(path).any(|(start, _)| {

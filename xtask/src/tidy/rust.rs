@@ -1,18 +1,19 @@
-//! Rules on Rust source: where `unsafe` may be, what an index file may hold, how long a file may be, and that it has a header.
+//! Rules for Rust source: where `unsafe` is allowed, what an index file may contain, the length of a file, and its
+//! header.
 
 use super::finding::{Finding, Rule};
 use super::layers::{self, UnsafeCode};
 use super::source::Source;
 use super::workspace::{TextFile, Workspace};
 
-/// Above this, a file surely has a second idea.
+/// A longer file must have a second purpose.
 const LINES_MAX: usize = 800;
-/// Above this, one should look for it.
+/// A longer file probably has one.
 const LINES_SUGGESTED: usize = 500;
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// Everything that is wrong with one Rust file.
+/// All findings in one Rust file.
 pub fn check(workspace: &Workspace, file: &TextFile, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !may_be_unsafe(workspace, file) {
@@ -27,7 +28,7 @@ pub fn check(workspace: &Workspace, file: &TextFile, source: &Source) -> Vec<Fin
 }
 
 fn may_be_unsafe(workspace: &Workspace, file: &TextFile) -> bool {
-    // An attacker may also be a program or a folder of its own inside the conformance crate.
+    // An attacker may also be a program or a folder inside the conformance crate.
     let is_attacker = file.path.split(['/', '.']).any(|name| name == "attacker");
     let package = workspace.crate_of(file).map(|member| member.package.as_str());
     is_attacker || package.is_some_and(|package| layers::unsafe_code(package) == UnsafeCode::Allowed)
@@ -77,7 +78,7 @@ fn check_index(file: &TextFile, source: &Source) -> Vec<Finding> {
 }
 
 fn check_length(file: &TextFile, source: &Source) -> Option<Finding> {
-    // Tests and tables are read by looking things up, not from top to bottom.
+    // Tests and tables are looked up, not read from top to bottom.
     let may_be_long =
         matches!(file.name(), "tests.rs" | "table.rs") || file.is_under("tests") || file.is_under("tables");
     let length = source.lines.iter().filter(|line| !line.is_test).count();
@@ -127,7 +128,7 @@ fn check_discards(file: &TextFile, source: &Source) -> Vec<Finding> {
 }
 
 fn has_function(code: &str) -> bool {
-    // A function pointer type, `fn(`, is no function.
+    // A function pointer type, `fn(`, is not a function.
     words(code).any(|(end, word)| word == "fn" && code[end..].starts_with(char::is_whitespace))
 }
 
@@ -135,7 +136,7 @@ fn has_word(code: &str, wanted: &str) -> bool {
     words(code).any(|(_, word)| word == wanted)
 }
 
-/// Each identifier or keyword, with where it ends.
+/// Each identifier or keyword, with the position of its end.
 fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let pieces = code.split_inclusive(move |c| !is_word(c)).scan(0, move |start, piece| {

@@ -1,20 +1,19 @@
-//! Rust source split into what the compiler reads and what people read, line by line.
+//! Splits Rust source into code and comments, line by line.
 //!
-//! This is a lexer of four ideas (comments, strings, characters, raw strings) and no parser: enough that a keyword in a string
-//! or a comment is not taken for code. Text in literals is blanked out; comments keep their words. Lines and their numbers
-//! are those of the file.
+//! This is a lexer of four constructs (comments, strings, characters, raw strings), not a parser: enough that a
+//! keyword in a string or comment is not taken for code. Literals are blanked out; comments keep their text. Lines
+//! and their numbers are those of the file.
 
-/// A Rust file, seen as lines.
 pub struct Source {
     pub lines: Vec<Line>,
 }
 
-/// One line, its code and its comment apart.
+/// One line, separated into code and comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Without comments, and with literals emptied.
+    /// Without comments, and with empty literals.
     pub code: String,
-    /// What comments say on this line.
+    /// The text of the comments on this line.
     pub comment: String,
     /// Whether it belongs to an item under `#[cfg(test)]`.
     pub is_test: bool,
@@ -27,7 +26,7 @@ impl Source {
         Self { lines }
     }
 
-    /// The lines with their numbers, from 1.
+    /// Numbered from 1.
     pub fn numbered(&self) -> impl Iterator<Item = (usize, &Line)> {
         self.lines.iter().enumerate().map(|(index, line)| (index + 1, line))
     }
@@ -106,7 +105,7 @@ impl Lexer {
     fn quote(&mut self) {
         let length = match (self.peek(1), self.peek(2)) {
             (Some('\\'), _) => {
-                // The escaped character itself may be a quote, so the closing one is looked for behind it.
+                // The escaped character may be a quote itself, so the closing one is searched after it.
                 let rest = self.characters.get(self.position + 3..).unwrap_or_default();
                 rest.iter().take_while(|c| **c != '\n').position(|c| *c == '\'').map(|at| at + 4)
             }
@@ -153,7 +152,8 @@ impl Lexer {
         }
     }
 
-    /// How many hashes stand between this quote and an `r`, `br` or `cr` before it; none if it opens an ordinary string.
+    /// The number of hashes between this quote and an `r`, `br` or `cr` before it; `None` if it opens an ordinary
+    /// string.
     fn raw_hashes(&self) -> Option<usize> {
         let before = &self.characters[..self.position];
         let hashes = before.iter().rev().take_while(|c| **c == '#').count();

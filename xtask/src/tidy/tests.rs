@@ -1,10 +1,10 @@
-//! Each rule bites, and only where it should.
+//! Each rule reports violations, and only those.
 
 use super::check;
 use super::finding::{Finding, Rule, Severity};
 use super::workspace::{Crate, TextFile, Workspace};
 
-/// Three crates, the second of which may be unsafe, and one file.
+/// Three crates, the second of which may use `unsafe`, and one file.
 fn workspace(path: &str, text: &str) -> Workspace {
     let member = |package: &str, folder: &str| Crate {
         package: package.into(),

@@ -1,4 +1,4 @@
-//! The workspace as tidy sees it: our crates with what they depend on, and every text file. All reading happens here.
+//! The workspace as tidy sees it: our crates with their dependencies, and every text file. All reading happens here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,17 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Larger files are data, and no rule has a word on data.
+/// Larger files are data, which no rule applies to.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Folders where anyone's directories are neighbours, and where our own tests and docs may well name a path.
+/// Shared folders: they may contain unrelated directories, and our own tests and docs may name paths in them.
 const SHARED_FOLDERS: &[&str] = &["/", "/mnt", "/opt", "/srv", "/tmp", "/usr/src", "/var/tmp"];
 
-/// Everything the rules look at.
 #[derive(Default)]
 pub struct Workspace {
     pub crates: Vec<Crate>,
     pub files: Vec<TextFile>,
-    /// Absolute paths that mean something only where the repository is checked out now.
+    /// Absolute paths that exist only where the repository is checked out.
     pub machine_paths: Vec<String>,
 }
 
@@ -32,12 +31,12 @@ impl Workspace {
         })
     }
 
-    /// The crate a file lies in.
+    /// The crate that contains a file.
     pub fn crate_of(&self, file: &TextFile) -> Option<&Crate> {
         self.crates.iter().find(|member| Path::new(&file.path).starts_with(&member.folder))
     }
 
-    /// Where a manifest names a dependency; its first line if it can't be found.
+    /// The line of a manifest that names a dependency; 1 if it can't be found.
     pub fn line_of_dependency(&self, member: &Crate, dependency: &str) -> usize {
         let manifest = self.files.iter().find(|file| file.path == member.manifest());
         let names_it = |line: &str| {
@@ -48,14 +47,13 @@ impl Workspace {
     }
 }
 
-/// One package of ours.
 pub struct Crate {
     pub package: String,
     /// Relative to the repository's root.
     pub folder: String,
     /// The root files of its library and programs.
     pub roots: Vec<String>,
-    /// Names of the packages it depends on directly, for whatever purpose.
+    /// Names of its direct dependencies of all kinds.
     pub dependencies: Vec<String>,
 }
 
@@ -65,7 +63,7 @@ impl Crate {
     }
 }
 
-/// A file of the repository that holds text.
+/// A text file of the repository.
 pub struct TextFile {
     /// Relative to the repository's root.
     pub path: String,
@@ -88,7 +86,7 @@ impl TextFile {
     }
 }
 
-/// What `cargo metadata` says, as far as it matters here.
+/// The part of `cargo metadata` that matters here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -145,7 +143,8 @@ fn relative(root: &Path, path: &Path) -> Result<String> {
     Ok(path.to_str().context("a path that is not UTF-8")?.to_owned())
 }
 
-/// Tracked files, and those that would be with `git add`; without git, as in an unpacked release, every file but built ones.
+/// Tracked files, and those that `git add` would add; without git, as in an unpacked release, every file except built
+/// ones.
 fn list_files(root: &Path) -> Result<Vec<String>> {
     if !root.join(".git").exists() {
         let mut files = Vec::new();
@@ -155,7 +154,7 @@ fn list_files(root: &Path) -> Result<Vec<String>> {
     let mut command = Command::new("git");
     command
         .arg("-c")
-        // The checkout may belong to another user than the one who builds.
+        // The checkout may belong to a user other than the one who builds.
         .arg(format!("safe.directory={}", root.display()))
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])
         .current_dir(root);
@@ -177,7 +176,7 @@ fn walk(root: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing for what is no regular file, is deleted but still tracked, is too large, or is not text.
+/// `None` for a file that isn't regular, is deleted but still tracked, is too large, or isn't text.
 fn read_text(root: &Path, path: &str) -> Result<Option<TextFile>> {
     let full = root.join(path);
     let is_readable = fs::symlink_metadata(&full).is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES_MAX);
@@ -189,7 +188,7 @@ fn read_text(root: &Path, path: &str) -> Result<Option<TextFile>> {
     Ok(text.map(|text| TextFile { path: path.to_owned(), text }))
 }
 
-/// The checkout and the folders beside it: what a note to oneself would name, and no reader elsewhere has.
+/// The checkout and the folders beside it, which exist only on this machine.
 fn machine_paths(root: &Path) -> Result<Vec<String>> {
     let parent = root.parent().context("the repository is the whole file system")?;
     if SHARED_FOLDERS.iter().any(|folder| parent == Path::new(folder)) {
@@ -198,7 +197,7 @@ fn machine_paths(root: &Path) -> Result<Vec<String>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(parent).with_context(|| format!("listing {}", parent.display()))? {
         let entry = entry.with_context(|| format!("listing {}", parent.display()))?;
-        // Hidden folders have the same names in every home: /root/.ssh is a fine thing for a test to ask for.
+        // Hidden folders have the same names in every home: a test may well name /root/.ssh.
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         if !is_hidden && entry.path().is_dir() {
             paths.extend(entry.path().to_str().map(str::to_owned));

@@ -13,14 +13,14 @@ use saggar_domain::{
 use super::place::Place;
 use crate::args::{env_entry, network_mode, user};
 
-/// What every command of these says about its exit status.
-pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 our failure, or no server.\n\
+/// Exit statuses of commands that run no program.
+pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\
     The server is SAGGAR_URL [default: http://127.0.0.1:7420], the key SAGGAR_API_KEY; both may be in ~/.config/saggar/config.toml.";
-/// And those that run a program.
-const EXEC_STATUS: &str = "Exit status: the program's own; 124 timed out; 125 our failure, or no server; 126 refused; 127 no such program; \
+/// Exit statuses of commands that run a program.
+const EXEC_STATUS: &str = "Exit status: the program's own; 124 timed out; 125 saggar failed, or no server answered; 126 refused; 127 no such program; \
     128+N signal N; 137 out of memory; 130 cancelled.";
 
-/// Make, use and end sandboxes of a server
+/// Create, use and end sandboxes on a server
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
 pub(crate) struct SandboxArguments {
@@ -30,7 +30,7 @@ pub(crate) struct SandboxArguments {
     pub(crate) server: ServerArguments,
 }
 
-/// Make, list and revoke API keys of a server
+/// Create, list and revoke a server's API keys
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
 pub(crate) struct KeyArguments {
@@ -40,27 +40,26 @@ pub(crate) struct KeyArguments {
     pub(crate) server: ServerArguments,
 }
 
-/// Which server, and as whom.
+/// The server and the credentials to use.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServerArguments {
     /// The server's address, such as http://127.0.0.1:7420
     #[arg(long, value_name = "URL", global = true, help_heading = "Server")]
     pub(crate) url: Option<String>,
-    /// The API key; better in SAGGAR_API_KEY, where other users of this machine can't see it
+    /// API key; prefer SAGGAR_API_KEY, because other users of this machine can see command lines
     #[arg(long, value_name = "KEY", global = true, help_heading = "Server")]
     pub(crate) api_key: Option<String>,
-    /// Certificates to trust besides the host's, in a PEM file
+    /// PEM file with certificates to trust in addition to the host's
     #[arg(long, value_name = "FILE", global = true, help_heading = "Server")]
     pub(crate) ca: Option<PathBuf>,
-    /// Print JSON: one object, or one a line where there is no end
+    /// Print JSON: one object, or one per line for streams
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// What to do with sandboxes.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SandboxCommand {
-    /// Make a sandbox, and print its id
+    /// Create a sandbox and print its id
     #[command(
         after_help = "Examples:\n  id=$(saggar sandbox create --ttl 1h --memory 512M --label team=red)\n  saggar sandbox create --network host --idle-timeout 10m --on-timeout pause --auto-resume"
     )]
@@ -71,15 +70,15 @@ pub(crate) enum SandboxCommand {
         after_help = "Examples:\n  saggar sandbox list\n  saggar sandbox list --state ended --label team=red --limit 20"
     )]
     List(ListArguments),
-    /// Show one sandbox, alive or ended
+    /// Show one sandbox, live or ended
     Show {
-        /// Its id
+        /// The sandbox's id
         #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
         sandbox: SandboxId,
     },
-    /// Run a program in a sandbox, its streams joined to ours
+    /// Run a program in a sandbox, connected to our streams
     #[command(
-        after_help = format!("{EXEC_STATUS}\nCtrl-C interrupts the program and all it started; a second one kills them. A lost connection is made again.\n\nExamples:\n  saggar sandbox exec $id -- python3 -c 'print(6*7)'\n  saggar sandbox exec $id --cwd /tmp --timeout 1m -- make test\n  saggar sandbox exec $id --shell 'ls | wc -l'\n  saggar sandbox exec $id --background -- python3 server.py")
+        after_help = format!("{EXEC_STATUS}\nCtrl-C interrupts the program and all its children; a second Ctrl-C kills them. A lost connection is re-established.\n\nExamples:\n  saggar sandbox exec $id -- python3 -c 'print(6*7)'\n  saggar sandbox exec $id --cwd /tmp --timeout 1m -- make test\n  saggar sandbox exec $id --shell 'ls | wc -l'\n  saggar sandbox exec $id --background -- python3 server.py")
     )]
     Exec(Box<ExecArguments>),
     /// Open a terminal in a sandbox
@@ -89,74 +88,74 @@ pub(crate) enum SandboxCommand {
     Shell(ShellArguments),
     /// Copy a file or a directory into or out of a sandbox
     #[command(
-        after_help = "Directories are copied with everything in them. Out of a sandbox come files, directories and links that stay in the tree; no set-id bits, no devices, no links that lead elsewhere.\n\nExamples:\n  saggar sandbox cp app.py $id:/home/user/\n  saggar sandbox cp ./project $id:project\n  saggar sandbox cp $id:/tmp/out.csv ."
+        after_help = "Directories are copied recursively. Copying out of a sandbox copies files, directories and links that stay inside the tree; set-id bits, devices and links that lead elsewhere are left out.\n\nExamples:\n  saggar sandbox cp app.py $id:/home/user/\n  saggar sandbox cp ./project $id:project\n  saggar sandbox cp $id:/tmp/out.csv ."
     )]
     Cp {
-        /// A path here, or SANDBOX:PATH
+        /// A local path, or SANDBOX:PATH
         #[arg(value_name = "FROM", value_parser = OsStringValueParser::new().try_map(Place::parse))]
         from: Place,
-        /// A path here, or SANDBOX:PATH
+        /// A local path, or SANDBOX:PATH
         #[arg(value_name = "TO", value_parser = OsStringValueParser::new().try_map(Place::parse))]
         to: Place,
-        /// As whom inside: user or root
+        /// User inside the sandbox: user or root
         #[arg(short, long, value_name = "USER", value_parser = user)]
         user: Option<User>,
     },
-    /// Show what happened in a sandbox, or what one of its programs printed
+    /// Show a sandbox's events, or the output of one of its programs
     #[command(
         after_help = "Examples:\n  saggar sandbox logs $id\n  saggar sandbox logs $id -f\n  saggar sandbox logs $id exec_b5xp67dqheak6zygmmwjfuhq5f -f"
     )]
     Logs {
-        /// Its id
+        /// The sandbox's id
         #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
         sandbox: SandboxId,
-        /// One of its execs: what that printed
+        /// Show the output of this exec
         #[arg(value_name = "EXEC", value_parser = exec_id)]
         exec: Option<ExecId>,
-        /// Go on with what comes, until the end
+        /// Keep following until the end
         #[arg(short, long)]
         follow: bool,
     },
-    /// Tell of changes to files, or without a path of events, as they happen
+    /// Watch a path for file changes, or without a path the sandbox's events
     #[command(
         after_help = "Examples:\n  saggar sandbox watch $id\n  saggar sandbox watch $id /home/user --recursive --json"
     )]
     Watch {
-        /// Its id
+        /// The sandbox's id
         #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
         sandbox: SandboxId,
-        /// A file or directory in it
+        /// File or directory in the sandbox
         #[arg(value_name = "PATH", value_parser = FilePath::parse)]
         path: Option<FilePath>,
-        /// Everything below it too
+        /// Watch everything below it too
         #[arg(short, long, requires = "path")]
         recursive: bool,
     },
     /// Freeze sandboxes
     Pause {
-        /// Their ids
+        /// Sandbox ids
         #[arg(value_name = "SANDBOX", required = true, value_parser = sandbox_id)]
         sandboxes: Vec<SandboxId>,
     },
-    /// Let frozen sandboxes go on
+    /// Resume frozen sandboxes
     Resume {
-        /// Their ids
+        /// Sandbox ids
         #[arg(value_name = "SANDBOX", required = true, value_parser = sandbox_id)]
         sandboxes: Vec<SandboxId>,
-        /// Live so long from now [default: as long as was left]
+        /// New lifetime from now on [default: the remaining time]
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         ttl: Option<Timeout>,
     },
-    /// End sandboxes, with everything in them
+    /// End sandboxes and everything in them
     #[command(
         visible_alias = "rm",
         after_help = "Examples:\n  saggar sandbox kill $id\n  saggar sandbox kill --all --label team=red"
     )]
     Kill {
-        /// Their ids
+        /// Sandbox ids
         #[arg(value_name = "SANDBOX", required_unless_present = "all", value_parser = sandbox_id)]
         sandboxes: Vec<SandboxId>,
-        /// All of the project that have not ended
+        /// All of the project's sandboxes that have not ended
         #[arg(long, conflicts_with = "sandboxes")]
         all: bool,
         /// With --all: only those with this label (repeatable)
@@ -165,122 +164,121 @@ pub(crate) enum SandboxCommand {
     },
 }
 
-/// `saggar sandbox create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArguments {
-    /// What its filesystem starts from [default: base]
+    /// Template the filesystem starts from [default: base]
     #[arg(long, value_name = "NAME", value_parser = TemplateName::parse)]
     pub(crate) template: Option<TemplateName>,
-    /// For finding it again (repeatable)
+    /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
-    /// A variable of every program's environment (repeatable)
+    /// Environment variable for every program (repeatable)
     #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
-    /// How long it lives [default: the server's, 5m unless configured]
+    /// Lifetime [default: the server's, 5m unless configured]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
     pub(crate) ttl: Option<Timeout>,
-    /// How long it may be left alone [default: for ever]
+    /// End it after this long without activity [default: never]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
     pub(crate) idle_timeout: Option<Timeout>,
-    /// What happens when its time is up: kill or pause [default: kill]
+    /// Action when its time is up: kill or pause [default: kill]
     #[arg(long, value_name = "ACTION", value_parser = on_timeout)]
     pub(crate) on_timeout: Option<OnTimeout>,
-    /// A request to it while it is paused resumes it
+    /// Resume it when a request arrives while it is paused
     #[arg(long)]
     pub(crate) auto_resume: bool,
-    /// Network: none, or host (unmanaged: the server host's own, its loopback included) [default: none]
+    /// Network: none, or host (unmanaged: shares the server host's network, including loopback) [default: none]
     #[arg(long, visible_alias = "net", value_name = "MODE", value_parser = network_mode)]
     pub(crate) network: Option<NetworkMode>,
-    /// Who programs run as: user or root (of the sandbox only) [default: user]
+    /// User that programs run as: user or root (of the sandbox only) [default: user]
     #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
-    /// A port that anyone who reaches the server may use, without key or token (repeatable)
+    /// Port that is reachable without a key or token by any client of the server (repeatable)
     #[arg(long = "public-port", value_name = "PORT")]
     pub(crate) public_ports: Vec<u16>,
-    /// Memory of the whole tree, private storage included
+    /// Memory limit of the whole process tree, private storage included
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     pub(crate) memory: Option<ByteSize>,
-    /// CPUs
+    /// CPU limit, in CPUs
     #[arg(long, value_name = "N", value_parser = Cpus::parse)]
     pub(crate) cpus: Option<Cpus>,
-    /// Processes and threads at once
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "N", value_parser = Count::parse)]
     pub(crate) pids: Option<Count>,
-    /// Storage the sandbox owns
+    /// Storage limit of the sandbox
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     pub(crate) disk: Option<ByteSize>,
-    /// Open files of a process
+    /// Maximum number of open files per process
     #[arg(long, value_name = "N", value_parser = Count::parse)]
     pub(crate) files: Option<Count>,
-    /// Output kept of a program
+    /// Bytes of output kept per program
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     pub(crate) output: Option<ByteSize>,
-    /// Asked for twice with the same key, there is one sandbox
+    /// Idempotency key: repeating the request with the same key creates no second sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
 }
 
-/// `saggar sandbox list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArguments {
-    /// Only those in this state (repeatable) [default: all that have not ended]
+    /// Only sandboxes in this state (repeatable) [default: all that have not ended]
     #[arg(long = "state", value_name = "STATE", value_parser = state)]
     pub(crate) states: Vec<SandboxState>,
-    /// Those in any state, ended ones too
+    /// Sandboxes in any state, including ended
     #[arg(short, long, conflicts_with = "states")]
     pub(crate) all: bool,
-    /// Only those with this label (repeatable)
+    /// Only sandboxes with this label (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
     /// Print only ids
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// How many at most
+    /// Maximum number to list
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) limit: u32,
 }
 
-/// `saggar sandbox exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
     /// The sandbox's id
     #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
     pub(crate) sandbox: SandboxId,
-    /// A variable of the program's environment (repeatable)
+    /// Environment variable for the program (repeatable)
     #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory inside [default: the user's home]
+    /// Working directory inside the sandbox [default: the user's home]
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
-    /// Who the program runs as: user or root (of the sandbox only)
+    /// User the program runs as: user or root (of the sandbox only)
     #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
-    /// Wall-clock time
+    /// Wall-clock time limit
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
     pub(crate) timeout: Option<Timeout>,
-    /// Memory of this program and all it starts
+    /// Memory limit of this program and its children
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     pub(crate) memory: Option<ByteSize>,
-    /// CPUs of this program and all it starts
+    /// CPU limit of this program and its children, in CPUs
     #[arg(long, value_name = "N", value_parser = Cpus::parse)]
     pub(crate) cpus: Option<Cpus>,
-    /// Processes and threads of this program and all it starts
+    /// Maximum number of processes and threads of this program and its children
     #[arg(long, value_name = "N", value_parser = Count::parse)]
     pub(crate) pids: Option<Count>,
-    /// Where stdin comes from: none, a file, or - for ours without a terminal [default: ours; on a terminal, a terminal of its own]
+    /// Where stdin comes from: none, a file, or - for our stdin without a terminal [default: our stdin; on a
+    /// terminal, a terminal of the program's own]
     #[arg(long, value_name = "none|FILE|-")]
     pub(crate) stdin: Option<OsString>,
-    /// Give the program a terminal of its own that may do anything to ours: clipboard, title and reports too
+    /// Give the program its own terminal and pass all escape sequences through, including clipboard, title and
+    /// reports
     #[arg(long, conflicts_with_all = ["background", "stdin"])]
     pub(crate) tty: bool,
-    /// Start it, print its id, and leave it to itself
+    /// Start the program in the background and print its id
     #[arg(short = 'd', long, conflicts_with = "stdin")]
     pub(crate) background: bool,
-    /// One line for /bin/sh -c instead of a program
+    /// Run this line with /bin/sh -c instead of a program
     #[arg(long, value_name = "LINE", conflicts_with = "program")]
     pub(crate) shell: Option<String>,
-    /// The program, and everything after it is its arguments; write -- before one whose name begins with a hyphen
+    /// The program and its arguments; write -- before a program whose name begins with a hyphen
     #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "PROGRAM")]
     pub(crate) program: Vec<String>,
 }
@@ -294,53 +292,51 @@ impl ExecArguments {
     }
 }
 
-/// `saggar sandbox shell`.
 #[derive(Args, Debug)]
 pub(crate) struct ShellArguments {
     /// The sandbox's id
     #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
     pub(crate) sandbox: SandboxId,
-    /// A variable of the environment (repeatable)
+    /// Environment variable (repeatable)
     #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory inside [default: the user's home]
+    /// Working directory inside the sandbox [default: the user's home]
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
-    /// As whom: user or root (of the sandbox only)
+    /// User: user or root (of the sandbox only)
     #[arg(short, long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
-    /// Another program than a shell, after --
+    /// Program to run instead of a shell, after --
     #[arg(last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<String>,
 }
 
-/// What to do with keys.
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeyCommand {
-    /// Make a key, and print its secret: it is shown this once
+    /// Create a key and print its secret, which is shown only once
     #[command(
         after_help = "Examples:\n  saggar key create ci --expires 30d\n  saggar key create mine --data-dir /var/lib/saggar\n  saggar key create theirs --data-dir /var/lib/saggar --project other"
     )]
     Create {
-        /// What it is called
+        /// Name of the key
         #[arg(value_name = "NAME", value_parser = KeyName::parse)]
         name: KeyName,
-        /// How long it works [default: until it is revoked]
+        /// How long it is valid [default: until it is revoked]
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         expires: Option<Timeout>,
-        /// Make it in this data directory, without a key, while no server runs there
+        /// Create it directly in this data directory, without an existing key; no server may be running there
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
-        /// The project it belongs to, which is made if it isn't there [default: the server's first]
+        /// Project it belongs to, created if missing [default: the server's first]
         #[arg(long, value_name = "NAME", value_parser = project_name, requires = "data_dir")]
         project: Option<ProjectName>,
     },
     /// List keys, without their secrets
     #[command(visible_alias = "ls")]
     List,
-    /// Make a key stop working, at once
+    /// Revoke a key, effective immediately
     Revoke {
-        /// Its id
+        /// The key's id
         #[arg(value_name = "KEY", value_parser = key_id)]
         key: KeyId,
     },
@@ -360,7 +356,8 @@ fn key_id(text: &str) -> Result<KeyId, String> {
 }
 
 fn project_name(text: &str) -> Result<ProjectName, String> {
-    ProjectName::parse(text).ok_or_else(|| "not a project's name: use lower-case letters, digits and dashes".to_owned())
+    ProjectName::parse(text)
+        .ok_or_else(|| "not a valid project name: use lower-case letters, digits and dashes".to_owned())
 }
 
 fn state(text: &str) -> Result<SandboxState, String> {

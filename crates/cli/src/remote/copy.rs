@@ -1,7 +1,7 @@
-//! `saggar sandbox cp`: a file or a directory into or out of a sandbox.
+//! `saggar sandbox cp`: copies a file or a directory into or out of a sandbox.
 //!
-//! As with `cp`, a destination that is a directory gets the source put into it under its own name. A file appears whole or not at all, on
-//! both sides; a directory may be left half-copied when something fails, and the next copy goes over it.
+//! As with `cp`, a source is put into a destination directory under its own name. A file appears whole or not at all,
+//! on both sides. A directory may be left half-copied after a failure; repeating the copy overwrites it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -33,8 +33,8 @@ pub(crate) async fn main(client: &Client, from: Place, to: Place, user: Option<U
         (Place::Here(_), Place::Here(_)) | (Place::There(..), Place::There(..)) => {
             return Err(Failure::ours(
                 "invalid_value",
-                "one of the two must be in a sandbox, and the other here",
-                "write the one in a sandbox as SANDBOX:PATH",
+                "exactly one of the two paths must be in a sandbox",
+                "write the path in the sandbox as SANDBOX:PATH",
             ));
         }
     };
@@ -50,7 +50,6 @@ pub(crate) async fn main(client: &Client, from: Place, to: Place, user: Option<U
     Ok(0)
 }
 
-/// What was copied.
 #[derive(Default)]
 struct Copied {
     files: u64,
@@ -60,7 +59,6 @@ struct Copied {
     skipped: u64,
 }
 
-/// The end that is in a sandbox.
 struct Inside {
     sandbox: SandboxHandle,
     user: Option<User>,
@@ -85,7 +83,7 @@ impl Inside {
         Ok(Copied { files: 1, bytes: written?.bytes, ..Copied::default() })
     }
 
-    /// Where something goes: into a directory that is there, under its own name, or else to the path itself.
+    /// The destination path: if `to` is an existing directory, the source's own name inside it, else `to` itself.
     async fn destination(&self, from: &Path, to: FilePath) -> Result<FilePath, Failure> {
         let is_directory = match self.stat(&to).await {
             Ok(kind) => kind == FileKind::Directory,
@@ -126,7 +124,7 @@ impl Inside {
         progress.finish();
         let report = match sent {
             Ok(report) => report,
-            // What the server says comes first; if the connection merely broke, our own side may know why.
+            // The server's reason takes precedence; if the connection merely broke, our own side may know why.
             Err(error) if error.problem().is_some() => return Err(error.into()),
             Err(error) => match packing.await {
                 Ok(Err(ours)) if ours.kind() != io::ErrorKind::BrokenPipe => {
@@ -197,14 +195,14 @@ impl Inside {
         let broken = loop {
             match download.next().await {
                 Ok(None) => break None,
-                // A thread that has stopped reading has something to say.
+                // A thread that has stopped reading reports why.
                 Ok(Some(piece)) => {
                     if sender.send(Ok(piece.to_vec())).await.is_err() {
                         break None;
                     }
                 }
                 Err(error) => {
-                    // A thread that is gone needs no telling.
+                    // If the thread is gone, it doesn't need the error.
                     let _ = sender.send(Err(io::ErrorKind::ConnectionReset.into())).await;
                     break Some(error);
                 }
@@ -227,7 +225,7 @@ impl Inside {
     }
 }
 
-/// A reader that tells how far it is.
+/// A reader that reports progress.
 struct Counted<R> {
     reader: R,
     progress: Progress,
@@ -242,7 +240,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Counted<R> {
     }
 }
 
-/// A file beside the one to be, gone unless it becomes that.
+/// A temporary file beside the destination, removed on drop unless it has been renamed.
 struct Beside {
     folder: PathBuf,
     name: String,
@@ -260,12 +258,12 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // Gone already where it became the file.
+        // The file no longer has this name if it was renamed.
         let _ = std::fs::remove_file(self.folder.join(&self.name));
     }
 }
 
-/// The last name of a path, for putting it into a directory.
+/// The last component of a path, for putting it into a directory.
 fn own_name(path: &Path) -> Result<String, Failure> {
     let full;
     let named = match path.file_name() {
@@ -276,11 +274,12 @@ fn own_name(path: &Path) -> Result<String, Failure> {
         }
     };
     named.and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
-        Failure::ours("invalid_value", format!("{path:?} has no name of its own"), "name the destination in full")
+        Failure::ours("invalid_value", format!("{path:?} has no file name"), "write the destination with its file name")
     })
 }
 
-/// Packs what is in a directory. Links stay links; what is neither file, directory nor link is left out and counted.
+/// Packs the contents of a directory. Links stay links; entries that are neither file, directory nor link are left
+/// out and counted.
 fn pack(folder: &Path, out: &mut impl io::Write) -> io::Result<u64> {
     let mut archive = tar::Builder::new(out);
     archive.follow_symlinks(false);

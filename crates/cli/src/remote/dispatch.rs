@@ -1,4 +1,5 @@
-//! From a command line to an exit status: the runtime, the client, the command, and what is said when it fails.
+//! From a parsed command line to an exit status: starts the runtime and the client, runs the command, and reports
+//! failures.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +12,6 @@ use super::failure::Failure;
 use super::run_arguments::RunsArguments;
 use super::{copy, exec, keys, lifecycle, logs, run_commands, settings, shell};
 
-/// `saggar sandbox`.
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
     let is_json = arguments.server.json;
     start(&arguments.server, async |client| match arguments.command {
@@ -35,13 +35,11 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
     })
 }
 
-/// `saggar runs`.
 pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
     let is_json = arguments.server.json;
     start(&arguments.server, async |client| run_commands::main(&client, arguments.command, is_json).await)
 }
 
-/// `saggar key`.
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
     let is_json = arguments.server.json;
     match arguments.command {
@@ -52,7 +50,7 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
     }
 }
 
-/// What a command says at its end: an exit status, 0 for most.
+/// The exit status of a command, usually 0.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> Outcome) -> ExitCode {
@@ -70,7 +68,7 @@ fn finish(is_json: bool, command: impl AsyncFnOnce() -> Outcome) -> ExitCode {
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
-            // The exit status says it too, should nobody read this.
+            // If this can't be printed, the exit status reports the failure too.
             let _ = match is_json {
                 true => std::io::stdout().write_all(failure.json().as_bytes()),
                 false => std::io::stderr().write_all(failure.text().as_bytes()),
@@ -80,22 +78,21 @@ fn finish(is_json: bool, command: impl AsyncFnOnce() -> Outcome) -> ExitCode {
     }
 }
 
-/// One object on one line.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_vec(value).map_err(|error| Failure::ours("internal", error.to_string(), ""))?;
     line.push(b'\n');
     print(&line)
 }
 
-/// To stdout, at once.
+/// Writes to stdout and flushes.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush())?;
     Ok(())
 }
 
-/// To stderr, for people who watch.
+/// Writes a note for people to stderr.
 pub(crate) fn note(text: &str) {
-    // Nothing is left to do if even this can't be printed.
+    // If this can't be printed, there is nothing left to do.
     let _ = writeln!(std::io::stderr(), "saggar: {text}");
 }

@@ -1,7 +1,8 @@
-//! `saggar sandbox exec`: a program in a sandbox with its streams joined to ours.
+//! `saggar sandbox exec`: runs a program in a sandbox with its streams connected to ours.
 //!
-//! Three things go on at once in one task: what the program prints is written, our stdin is sent, and signals are passed on. The first
-//! Ctrl-C interrupts the program's whole tree, the second kills it; the command still ends when the program does, with its status.
+//! One task does three things at once: it writes the program's output, sends our stdin, and forwards signals. The
+//! first Ctrl-C interrupts the program's whole tree, the second kills it. The command still ends when the program
+//! does, with its status.
 
 use std::io::IsTerminal;
 
@@ -22,14 +23,13 @@ use super::shown::line;
 use crate::joint::{Joint, Stdin, Wish};
 use crate::outcome::{CANCELLED, NO_SUCH_PROGRAM, OUR_FAILURE, OUT_OF_MEMORY, REFUSED, SIGNAL_BASE, TIMED_OUT};
 
-/// How much of our stdin is sent at once.
+/// Maximum size of one piece of stdin, in bytes.
 const STDIN_PIECE: usize = 64 << 10;
 
-/// Runs it, and says how it ended.
 pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: bool) -> Outcome {
     let sandbox = client.sandbox(arguments.sandbox.clone());
     if arguments.tty && is_json {
-        return Err(Failure::ours("invalid_value", "a terminal has no room for JSON", "leave out --tty or --json"));
+        return Err(Failure::ours("invalid_value", "--tty can't be combined with --json", "leave out --tty or --json"));
     }
     let joint = match arguments.background {
         true => Joint { stdin: Stdin::Empty, terminal: None },
@@ -79,7 +79,7 @@ async fn background(sandbox: &SandboxHandle, request: &StartExec, is_json: bool)
     Ok(0)
 }
 
-/// Whether output is passed on or only waited out.
+/// Whether output is printed or discarded.
 #[derive(Clone, Copy)]
 enum Show {
     Output,
@@ -100,7 +100,7 @@ async fn open_stdin(stdin: &Stdin) -> Result<Option<Source>, Failure> {
     }
 }
 
-/// Starts it and stays with it; `None` when it was given up before it began.
+/// Starts the program and stays until it ends; `None` if it was cancelled before it started.
 async fn live(
     sandbox: &SandboxHandle,
     request: &StartExec,
@@ -122,7 +122,7 @@ async fn live(
     }
 }
 
-/// Writes what comes until the end. On a terminal, what could act on it is taken out.
+/// Writes output until the exec ends. On a terminal, escape sequences that could act on it are removed.
 pub(crate) async fn follow(stream: &mut ExecStream) -> Result<Exec, Failure> {
     pass_output(stream, Show::Output, |_| {}).await
 }
@@ -143,19 +143,16 @@ async fn pass_output(
             }
             (ExecEvent::Stdout { bytes }, Show::Output) => stdout.write(&bytes.0).await?,
             (ExecEvent::Stderr { bytes }, Show::Output) => stderr.write(&bytes.0).await?,
-            (ExecEvent::Gap { bytes, .. }, Show::Output) => {
-                note(&format!("{bytes} bytes of output are no longer kept"))
-            }
+            (ExecEvent::Gap { bytes, .. }, Show::Output) => note(&format!("{bytes} bytes of output were dropped")),
             (ExecEvent::Exited { exec }, _) => return Ok(*exec),
             (ExecEvent::Failed { problem }, _) => return Err(refused(problem.into())),
             (ExecEvent::Stdout { .. } | ExecEvent::Stderr { .. } | ExecEvent::Gap { .. }, Show::Nothing) => {}
             (ExecEvent::Other, _) => {}
         }
     }
-    Err(Failure::ours("connection_lost", "the stream ended before the program did", "`saggar sandbox logs` tells more"))
+    Err(Failure::ours("connection_lost", "the stream ended before the program did", "see `saggar sandbox logs`"))
 }
 
-/// One of our streams.
 struct Sink<W> {
     to: W,
     filter: Option<EscapeFilter>,
@@ -179,7 +176,7 @@ impl<W: AsyncWrite + Unpin> Sink<W> {
     }
 }
 
-/// Sends our stdin to its end, and then waits for ever: only the program's end ends the command.
+/// Sends our stdin until it ends, and then waits forever: only the program's end ends the command.
 async fn forward_stdin(stdin: Option<Source>, mut exec: watch::Receiver<Option<ExecHandle>>) -> Failure {
     let Some(mut stdin) = stdin else { return std::future::pending().await };
     let Some(exec) = running(&mut exec).await else { return std::future::pending().await };
@@ -196,7 +193,7 @@ async fn forward_stdin(stdin: Option<Source>, mut exec: watch::Receiver<Option<E
         match sent {
             Ok(()) if count > 0 => {}
             Ok(()) => return std::future::pending().await,
-            // A program that has ended or closed its stdin reads no more; how it ended is told elsewhere.
+            // The program has ended or closed its stdin. Its exit status is reported by the output stream.
             Err(error) if error.problem().is_some_and(|problem| is_over(problem.code)) => {
                 return std::future::pending().await;
             }
@@ -209,7 +206,7 @@ fn is_over(code: Code) -> bool {
     matches!(code, Code::ExecEnded | Code::SandboxEnded | Code::NotFound | Code::Conflict)
 }
 
-/// Passes signals on. Returns when there is nothing to pass them to.
+/// Forwards signals. Returns if there is nothing to forward them to.
 async fn forward_signals(mut exec: watch::Receiver<Option<ExecHandle>>) {
     let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -226,12 +223,12 @@ async fn forward_signals(mut exec: watch::Receiver<Option<ExecHandle>>) {
         };
         let Some(exec) = exec.borrow_and_update().clone() else { return };
         let request = SignalExec { signal: sent, scope: SignalScope::Tree };
-        // A third Ctrl-C gives up waiting: the server may be gone.
+        // A third Ctrl-C stops waiting: the server may be gone.
         if interrupts > 2 {
             return note(&format!("not waited for: {}", exec.id()));
         }
         if let Err(error) = exec.signal(&request).await {
-            note(&format!("the signal did not get through: {}", line(&error.to_string())));
+            note(&format!("the signal was not delivered: {}", line(&error.to_string())));
         }
     }
 }
@@ -240,7 +237,7 @@ async fn running(exec: &mut watch::Receiver<Option<ExecHandle>>) -> Option<ExecH
     exec.wait_for(Option::is_some).await.ok()?.clone()
 }
 
-/// A refusal in the statuses of an exec.
+/// Maps a refusal to the exit statuses of an exec.
 pub(crate) fn refused(error: saggar_api::client::Error) -> Failure {
     let status = error.problem().map_or(OUR_FAILURE, refused_status);
     Failure::from(error).with_status(status)
@@ -254,15 +251,15 @@ fn refused_status(problem: &Problem) -> u8 {
     }
 }
 
-/// What a person has to know besides the program's own output.
+/// Prints notes beside the program's own output.
 pub(crate) fn tell_end(exec: &Exec) {
     if let Some(error) = &exec.error {
         note(&line(&error.detail));
     } else if exec.status == ExecState::TimedOut {
-        note("the program was ended when its time was up; raise it with --timeout");
+        note("the program was killed when its time limit expired; raise it with --timeout");
     } else if exec.status == ExecState::OutOfMemory {
         note(
-            "the kernel killed the program for want of memory; raise the limit of the sandbox, or of this program, with --memory",
+            "the kernel killed the program because it ran out of memory; raise the limit of the sandbox, or of this program, with --memory",
         );
     }
     for denial in &exec.denials {
@@ -270,7 +267,7 @@ pub(crate) fn tell_end(exec: &Exec) {
     }
 }
 
-/// The exit status for an exec, as `saggar run` has it.
+/// The exit status of an exec, the same as for `saggar run`.
 pub(crate) fn exit_status(exec: &Exec) -> u8 {
     match exec.status {
         ExecState::Exited => exec.exit_code.unwrap_or(OUR_FAILURE),

@@ -1,4 +1,4 @@
-//! How a command fails: what is said, and the exit status.
+//! How a command fails: the message and the exit status.
 
 use std::error::Error as _;
 use std::io;
@@ -12,10 +12,9 @@ use crate::outcome::{OUR_FAILURE, visible};
 /// The server refused.
 const REFUSED_BY_SERVER: u8 = 1;
 
-/// How the server says when to ask again.
+/// The server's wording for a later retry.
 const RETRY: &str = "try again after Retry-After";
 
-/// Why a command was not done.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// Stable, for programs.
@@ -26,22 +25,22 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Our own: a file here that can't be read, a setting that can't be.
+    /// A failure on our side, such as an unreadable local file or an invalid setting.
     pub(crate) fn ours(code: &str, message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into(), help: help.into(), status: OUR_FAILURE }
     }
 
-    /// Something about a file here.
+    /// A failure that concerns a local file.
     pub(crate) fn file(path: &std::path::Path, doing: &str, error: &io::Error) -> Self {
         Self::ours("file", format!("{path:?} can't be {doing}: {error}"), "")
     }
 
-    /// A file that was named can't be used.
+    /// A file named on the command line can't be used.
     pub(crate) fn given(path: &std::path::Path, error: &saggar_server::GivenFileError) -> Self {
         Self::ours("file", format!("{path:?} {error}"), error.help())
     }
 
-    /// The same with another exit status, for commands whose status means something else.
+    /// Sets another exit status, for commands in which 1 means something else.
     pub(crate) fn with_status(self, status: u8) -> Self {
         Self { status, ..self }
     }
@@ -50,13 +49,13 @@ impl Failure {
         self.status
     }
 
-    /// As people read it.
+    /// The text for people.
     pub(crate) fn text(&self) -> String {
         let help = if self.help.is_empty() { String::new() } else { format!("  help: {}\n", self.help) };
         visible(&format!("error: {} ({})\n{help}", self.message, self.code))
     }
 
-    /// As programs read it.
+    /// The JSON for programs.
     pub(crate) fn json(&self) -> String {
         format!("{}\n", json!({"error": {"code": self.code, "detail": self.message, "help": self.help}}))
     }
@@ -71,7 +70,7 @@ impl Failure {
         };
         let help = match problem.retry_after_seconds {
             Some(seconds) if help.is_empty() => format!("try again in {seconds} s"),
-            // The header's name says nothing to who reads this; what is in it does.
+            // The user doesn't see the header, so its value replaces its name.
             Some(seconds) if help.contains(RETRY) => help.replace(RETRY, &format!("try again in {seconds} s")),
             Some(seconds) => format!("{help}; or try again in {seconds} s"),
             None => help,
@@ -82,7 +81,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        // The causes below, which the text of an error leaves to the chain.
+        // Appends the causes, because an error's own text leaves them to the chain.
         let mut message = error.to_string();
         let mut below = error.source();
         while let Some(cause) = below {
@@ -94,11 +93,9 @@ impl From<Error> for Failure {
             Error::Address(_) => {
                 Self::ours("invalid_address", message, "write it as http://HOST:PORT, in --url or SAGGAR_URL")
             }
-            Error::Connect { source, .. } if source.kind() == io::ErrorKind::InvalidData => Self::ours(
-                "no_trust",
-                message,
-                "name the server's certificate, or who vouches for it, with --ca or SAGGAR_CA",
-            ),
+            Error::Connect { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
+                Self::ours("no_trust", message, "name the server's certificate, or its issuer, with --ca or SAGGAR_CA")
+            }
             Error::Connect { .. } => Self::ours(
                 "no_connection",
                 message,
@@ -110,14 +107,18 @@ impl From<Error> for Failure {
                 "use http:// in --url or SAGGAR_URL, or start the server with tls = true",
             ),
             Error::Certificates(_) => Self::ours("certificates", message, "name a PEM file with --ca"),
-            Error::Broken { .. } => {
-                Self::ours("connection_lost", message, "look whether it was done before you try again")
+            Error::Broken { .. } => Self::ours(
+                "connection_lost",
+                message,
+                "the request may have been carried out; check before you repeat it",
+            ),
+            Error::Timeout(_) => {
+                Self::ours("timeout", message, "the request may have been carried out; check before you repeat it")
             }
-            Error::Timeout(_) => Self::ours("timeout", message, "look whether it was done before you try again"),
             Error::Answer(_) => Self::ours(
                 "not_saggar",
                 message,
-                "check that the address is that of `saggar serve`, of about this version",
+                "check that the address belongs to a `saggar serve` of a compatible version",
             ),
         }
     }
@@ -129,9 +130,9 @@ impl From<saggar_domain::Problem> for Failure {
     }
 }
 
-/// Writing what a command has to say failed: the reader went away.
+/// Output could not be written: the reader went away.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::ours("stream", format!("one of our own streams failed: {error}"), "")
+        Self::ours("stream", format!("writing output failed: {error}"), "")
     }
 }

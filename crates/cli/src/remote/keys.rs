@@ -1,4 +1,5 @@
-//! `saggar key create|list|revoke`, over the API; and `create` without a server, for who has no key to ask one with.
+//! `saggar key create|list|revoke` over the API; `create` also works without a server, for the case that no key is
+//! left to authenticate with.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) ->
     Ok(0)
 }
 
-/// Makes a key where no server runs: for who has lost theirs, or never saw it.
+/// Creates a key directly in the store while no server runs, for an operator who has lost every key.
 pub(crate) async fn create_offline(
     data: &Path,
     project: Option<ProjectName>,

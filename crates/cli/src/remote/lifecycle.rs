@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
-/// Most sandboxes on one page of an answer.
+/// Maximum page size of a list request.
 const PAGE_MAX: u32 = 1000;
 
 pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json: bool) -> Outcome {
@@ -38,7 +38,7 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
     if let Some(token) = &made.access_token
         && std::io::stdout().is_terminal()
     {
-        note(&format!("token for its ports, shown this once: {}", line(token.reveal())));
+        note(&format!("access token for its ports, shown only once: {}", line(token.reveal())));
     }
     Ok(0)
 }
@@ -66,7 +66,7 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
     })
 }
 
-/// Labels as a request has them: each name once.
+/// Labels as a request takes them: each name at most once.
 pub(crate) fn collected(given: Vec<saggar_api::Label>) -> Result<Labels, Failure> {
     let mut labels = Labels::default();
     for label in given {
@@ -93,12 +93,12 @@ pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: boo
         print(aligned(&titles, &rows, terminal_width()).as_bytes())?;
     }
     if next_cursor.is_some() {
-        note("there are more; ask for them with --limit");
+        note("there are more; show them with a higher --limit");
     }
     Ok(0)
 }
 
-/// The newest that match, and where the rest begin.
+/// The newest sandboxes that match, and the cursor of the rest.
 async fn listed(
     client: &Client,
     mut query: ListSandboxes,
@@ -113,7 +113,7 @@ async fn listed(
             break;
         }
         let page = client.list(&query).await?;
-        // A page that says neither where it ends nor anything else would be asked for again for ever.
+        // An empty page with a cursor would be requested again forever.
         let is_last = page.next_cursor.is_none() || page.items.is_empty();
         items.extend(page.items);
         items.truncate(most);
@@ -216,7 +216,8 @@ pub(crate) async fn kill(client: &Client, ids: Vec<SandboxId>, is_json: bool) ->
     each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
 }
 
-/// Ends every live sandbox of the project, or those with all of these labels. One that ends meanwhile is as good.
+/// Ends every live sandbox of the project, or those with all of these labels. One that ends in the meantime counts as
+/// ended.
 pub(crate) async fn kill_all(client: &Client, labels: Vec<saggar_api::Label>, is_json: bool) -> Outcome {
     let query = ListSandboxes { state: None, label: labels, limit: None, cursor: None };
     let (sandboxes, _) = listed(client, query, u32::MAX).await?;
@@ -224,7 +225,7 @@ pub(crate) async fn kill_all(client: &Client, labels: Vec<saggar_api::Label>, is
     each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
 }
 
-/// Does it to one after the other, and tells of each as it is done; the first that fails ends it.
+/// Acts on one sandbox after another and prints each as it is done; the first failure stops the loop.
 async fn each(
     client: &Client,
     ids: Vec<SandboxId>,

@@ -1,4 +1,4 @@
-//! `saggar sandbox logs` and `watch`: what happened, and what happens.
+//! `saggar sandbox logs` and `watch`: past and current events and output.
 
 use std::io::IsTerminal;
 
@@ -15,12 +15,11 @@ use super::exec::{exit_status, follow};
 use super::failure::Failure;
 use super::shown::line;
 
-/// How far to go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Up to what there is.
+    /// Stop at what has happened so far.
     Now,
-    /// Until there is nothing more to come.
+    /// Follow until nothing more can come.
     Ended,
 }
 
@@ -38,7 +37,7 @@ pub(crate) async fn main(
     }
 }
 
-/// What one exec printed. The exit status of a followed one is the program's.
+/// Prints one exec's output. When following, the exit status is the program's.
 async fn output(sandbox: &SandboxHandle, exec: ExecId, until: Until, is_json: bool) -> Outcome {
     let exec = sandbox.exec(exec);
     if until == Until::Ended && !is_json {
@@ -54,7 +53,7 @@ async fn output(sandbox: &SandboxHandle, exec: ExecId, until: Until, is_json: bo
     let output = &result.output;
     let dropped = output.stdout_dropped + output.stderr_dropped;
     if dropped > 0 {
-        note(&format!("{dropped} bytes of output before are no longer kept"));
+        note(&format!("{dropped} bytes of earlier output were dropped"));
     }
     print(&harmless(&output.stdout, std::io::stdout().is_terminal()))?;
     let mut stderr = std::io::stderr().lock();
@@ -147,7 +146,7 @@ fn event_line(event: &SandboxEvent) -> String {
         SandboxEventBody::Ending { reason } => reason.as_str().to_owned(),
         SandboxEventBody::Ended { reason, detail } if detail.is_empty() => reason.as_str().to_owned(),
         SandboxEventBody::Ended { reason, detail } => format!("{}: {detail}", reason.as_str()),
-        SandboxEventBody::Gap { events } => format!("{events} events are no longer kept"),
+        SandboxEventBody::Gap { events } => format!("{events} events were dropped"),
     };
     format!("{} {:<13} {}", event.at, event.body.name(), line(&told)).trim_end().to_owned() + "\n"
 }
@@ -163,12 +162,12 @@ fn file_line(event: &FileEvent) -> Option<String> {
             let tail = if *is_directory { "/" } else { "" };
             Some(format!("{:<10} {}{tail}\n", event.name(), line(path)))
         }
-        FileEvent::Overflow => Some("overflow   more happened than could be told\n".to_owned()),
+        FileEvent::Overflow => Some("overflow   some changes were missed\n".to_owned()),
         FileEvent::Watching | FileEvent::Failed { .. } | FileEvent::Other => None,
     }
 }
 
-/// Output came out of a sandbox: on a terminal it must not act on it.
+/// Output comes from a sandbox: on a terminal its escape sequences must not act.
 fn harmless(bytes: &[u8], is_terminal: bool) -> Vec<u8> {
     filtered(&mut EscapeFilter::default(), bytes, is_terminal)
 }

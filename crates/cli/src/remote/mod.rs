@@ -1,7 +1,7 @@
 //! Commands that talk to a server: `saggar sandbox …`, `saggar runs …` and `saggar key …`.
 //!
-//! They use only the API's client, as any outsider would, and nothing of the host. The async runtime starts here and nowhere earlier, so
-//! that `run` and `doctor` don't pay for it.
+//! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
+//! and nowhere earlier, so that `run` and `doctor` don't pay for it.
 
 mod arguments;
 mod copy;

@@ -1,7 +1,8 @@
 //! A bounded pipe between the async side and a thread that reads or writes archives.
 //!
-//! Archives are packed and unpacked by blocking code in a thread of its own; pieces go over a channel of a few, so that memory stays
-//! constant and the slower side sets the pace. When one side goes away, the other gets an error or an end, never a hang.
+//! A thread of its own packs or unpacks archives with blocking code. Pieces go over a bounded channel, so memory
+//! stays constant and the slower side sets the pace. If one side goes away, the other gets an error or an end of
+//! file; it never hangs.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -10,9 +11,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
 
-/// How many pieces may wait.
+/// Maximum number of pieces in the channel.
 const PIECES_MAX: usize = 8;
-/// How large a piece is before it goes.
+/// Size at which a piece is sent, in bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
 type Piece = io::Result<Vec<u8>>;
@@ -29,16 +30,16 @@ pub(crate) fn inward() -> (mpsc::Sender<Piece>, Unpacked) {
     (sender, Unpacked { receiver, piece: Vec::new(), at: 0 })
 }
 
-/// Where a thread writes.
+/// The thread's writing end.
 pub(crate) struct Packer {
     sender: mpsc::Sender<Piece>,
     buffer: Vec<u8>,
 }
 
 impl Packer {
-    /// Tells the reader that what it got is not all, so that it doesn't take a broken archive for a whole one.
+    /// Tells the reader that the archive is incomplete, so that it doesn't mistake it for a whole one.
     pub(crate) fn fail(self, error: io::Error) {
-        // A reader that is gone needs no telling.
+        // If the reader is gone, it doesn't need the error.
         let _ = self.sender.blocking_send(Err(error));
     }
 
@@ -65,7 +66,7 @@ impl Write for Packer {
     }
 }
 
-/// Where the async side reads what a thread writes.
+/// The async side's reading end.
 pub(crate) struct Packed {
     receiver: mpsc::Receiver<Piece>,
     piece: Vec<u8>,
@@ -88,7 +89,7 @@ impl AsyncRead for Packed {
     }
 }
 
-/// Where a thread reads what the async side sends.
+/// The thread's reading end.
 pub(crate) struct Unpacked {
     receiver: mpsc::Receiver<Piece>,
     piece: Vec<u8>,

@@ -1,4 +1,4 @@
-//! One end of a copy: a path here, or a path in a sandbox.
+//! One end of a copy: a local path, or a path in a sandbox.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,30 +6,26 @@ use std::path::PathBuf;
 use saggar_api::FilePath;
 use saggar_domain::SandboxId;
 
-/// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On this machine.
     Here(PathBuf),
-    /// In a sandbox.
     There(SandboxId, FilePath),
 }
 
 impl Place {
-    /// Reads `sbx_…:PATH`; anything else is a path here. A file here whose name begins like an id can be written `./sbx_…`.
+    /// Parses `sbx_…:PATH`; anything else is a local path. A local file whose name begins like an id can be written
+    /// `./sbx_…`.
     pub(crate) fn parse(text: OsString) -> Result<Self, String> {
         let Some((id, path)) = text.to_str().and_then(|text| text.split_once(':')) else {
             return Ok(Self::Here(text.into()));
         };
         match SandboxId::parse(id) {
             Some(id) => {
-                // Nothing after the colon is the home of the user.
+                // An empty path after the colon means the user's home.
                 let path = if path.is_empty() { "." } else { path };
                 FilePath::parse(path).map(|path| Self::There(id, path))
             }
-            None if id.starts_with("sbx_") => {
-                Err(format!("{id:?} is not the id of a sandbox; write ./{id} for a file here"))
-            }
+            None if id.starts_with("sbx_") => Err(format!("{id:?} is not a sandbox id; write ./{id} for a local file")),
             None => Ok(Self::Here(text.into())),
         }
     }

@@ -1,4 +1,4 @@
-//! A line that tells how far long work is: on a terminal only, on stderr, gone when the work is done.
+//! A progress line: on a terminal only, on stderr, removed when the work is done.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,11 @@ use rustix::termios::tcgetwinsize;
 
 use super::shown::{line, size};
 
-/// How often it is drawn at most.
+/// Minimum time between two redraws.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Work that is done sooner shows nothing.
+/// Shorter work shows no line.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How far something is.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     shared: Option<Arc<Shared>>,
@@ -30,7 +29,7 @@ struct Shared {
 }
 
 impl Progress {
-    /// Of so many bytes, where that is known.
+    /// `total` is in bytes, if known.
     pub(crate) fn new(name: &str, total: Option<u64>) -> Self {
         let shared = std::io::stderr().is_terminal().then(|| {
             Arc::new(Shared {
@@ -44,7 +43,7 @@ impl Progress {
         Self { shared }
     }
 
-    /// So many more bytes are done.
+    /// Adds completed bytes.
     pub(crate) fn add(&self, bytes: u64) {
         let Some(shared) = &self.shared else { return };
         let done = shared.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -56,15 +55,15 @@ impl Progress {
         *drawn = Some(Instant::now());
         let width = tcgetwinsize(std::io::stderr()).map_or(80, |size| usize::from(size.ws_col));
         let text = text(&shared.name, done, shared.total, elapsed, width);
-        // Only for show.
+        // The progress line is cosmetic, so a failure is ignored.
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(crate) fn finish(&self) {
         let Some(shared) = &self.shared else { return };
         if shared.drawn.lock().is_ok_and(|mut drawn| drawn.take().is_some()) {
-            // Only for show.
+            // The progress line is cosmetic, so a failure is ignored.
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

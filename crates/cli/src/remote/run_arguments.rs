@@ -8,7 +8,6 @@ use saggar_domain::{RunId, RunState, Timeout};
 
 use super::arguments::{STATUS, ServerArguments};
 
-/// `saggar runs`.
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
 pub(crate) struct RunsArguments {
@@ -18,22 +17,21 @@ pub(crate) struct RunsArguments {
     pub(crate) server: ServerArguments,
 }
 
-/// What to do with runs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum RunsCommand {
-    /// Begin a run of an agent, and print its id
+    /// Start a run of an agent and print its id
     #[command(after_help = "Examples:\n  id=$(saggar runs start agent.toml)\n  saggar runs start agent.json --follow")]
     Start {
-        /// The agent, in TOML or JSON; a script named by a path is read from there
+        /// Agent file in TOML or JSON; a script given as a path is read relative to it
         #[arg(value_name = "AGENT")]
         agent: PathBuf,
-        /// For finding it again (repeatable)
+        /// Label for finding the run again (repeatable)
         #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
         labels: Vec<Label>,
-        /// The same key again gives the same run
+        /// Idempotency key: repeating the request with the same key returns the same run
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
-        /// Follow it to its end
+        /// Follow the run to its end
         #[arg(short, long)]
         follow: bool,
     },
@@ -43,158 +41,156 @@ pub(crate) enum RunsCommand {
         after_help = "Examples:\n  saggar runs list --state parked\n  saggar runs list --agent mender --label team=red --since 2h"
     )]
     List {
-        /// Only those in this state: queued, running, waiting, asking, parked, paused, finished
+        /// Only runs in this state: queued, running, waiting, asking, parked, paused, finished
         #[arg(long, value_name = "STATE", value_parser = run_state)]
         state: Option<RunState>,
-        /// Only those of the agent of this name
+        /// Only runs of the agent with this name
         #[arg(long, value_name = "NAME")]
         agent: Option<String>,
-        /// Only those with this label (repeatable)
+        /// Only runs with this label (repeatable)
         #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
         labels: Vec<Label>,
-        /// Only those begun within this time, such as 2h
+        /// Only runs started within this time, such as 2h
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         since: Option<Timeout>,
-        /// Only those begun longer ago than this, such as 7d
+        /// Only runs started longer ago than this, such as 7d
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         before: Option<Timeout>,
-        /// Only those that this run started
+        /// Only child runs of this run
         #[arg(long, value_name = "RUN", value_parser = run_id)]
         child_of: Option<RunId>,
-        /// How many at most
+        /// Maximum number to list
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
     /// Show one run
     Show {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
-    /// Print what happened to a run and what happens, until it is over
+    /// Print a run's past and new journal entries until it is over
     Follow {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// Only what comes after this entry, by its number as it is printed: e12
+        /// Only entries after this one, numbered as printed: e12
         #[arg(long, value_name = "ENTRY", value_parser = entry)]
         after: Option<u64>,
     },
-    /// Answer the question that a run asks
+    /// Answer a run's question
     #[command(
-        after_help = "`saggar runs show RUN` prints the question and its number.\n\nExample:\n  saggar runs answer $id --question 2 'the blue one'"
+        after_help = "`saggar runs show RUN` prints the open question and its number.\n\nExample:\n  saggar runs answer $id --question 2 'the blue one'"
     )]
     Answer {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// The answer
+        /// Text of the answer
         #[arg(value_name = "TEXT")]
         text: String,
-        /// The question's number, so that a repeated answer never answers the next question
+        /// Number of the question, so that a repeated answer never answers the next question
         #[arg(long, value_name = "ID")]
         question: Option<u64>,
     },
-    /// Say something to the agent of a run
+    /// Send a message to a run's agent
     #[command(
-        after_help = "To answer a question of the run's: saggar runs answer.\n\nExample:\n  saggar runs signal $id note 'the tests are in the other directory'"
+        after_help = "To answer the run's question, use: saggar runs answer.\n\nExample:\n  saggar runs signal $id note 'the tests are in the other directory'"
     )]
     Signal {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// What kind of message, in a word of your choice, such as `note`; the agent is told the text
+        /// Kind of message, a word of your choice such as `note`; the agent is given the text
         #[arg(value_name = "NAME")]
         name: String,
-        /// What
+        /// Text of the message
         #[arg(value_name = "TEXT")]
         body: String,
-        /// The same id again is taken once
+        /// Message id: a message with the same id is delivered once
         #[arg(long, value_name = "ID")]
         id: Option<String>,
     },
-    /// Let a run begin nothing new
+    /// Pause a run: it starts nothing new
     Pause {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
-    /// Let a paused run go on
+    /// Resume a paused run
     Resume {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
-    /// Stop a run for good
+    /// Cancel a run for good
     Cancel {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
-    /// Decide about a step of which nobody knows whether it was done
+    /// Decide about a step whose outcome is unknown
     #[command(
         after_help = "Examples:\n  saggar runs decide $id 7 retry\n  saggar runs decide $id 7 done --result 'it was sent'\n  saggar runs decide $id 7 abandon"
     )]
     Decide {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// The step it is parked at
+        /// The step at which the run is parked
         #[arg(value_name = "STEP")]
         step: u64,
-        /// retry, done or abandon
+        /// Decision: retry, done or abandon
         #[arg(value_name = "DECISION", value_parser = decision)]
         decision: StepDecision,
-        /// What came of it, where it was done
+        /// Result of the step, with done
         #[arg(long, value_name = "TEXT")]
         result: Option<String>,
     },
-    /// Begin another run from a run's past, and print its id
+    /// Start a new run from a point in a run's history and print its id
     Fork {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// After this step (3), or after this entry (e12), as `runs follow` prints them; without it, after everything there is
+        /// Fork after this step (3) or this entry (e12), as `runs follow` prints them [default: the last entry]
         #[arg(long, value_name = "STEP|ENTRY", value_parser = fork_at)]
         at: Option<ForkAt>,
-        /// Something to say to the fork
+        /// Message to the fork's agent
         #[arg(long, value_name = "TEXT")]
         with: Option<String>,
     },
-    /// Remove runs that are over, with every run that they started
+    /// Remove finished runs, including all their child runs
     #[command(visible_alias = "remove")]
     Rm {
-        /// Their ids
+        /// Run ids
         #[arg(value_name = "RUN", required = true, value_parser = run_id)]
         runs: Vec<RunId>,
     },
-    /// Derive a run again from its journal, and show where that differs
+    /// Replay a run from its journal and show differences
     Replay {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
-    /// Print a run as a fixture, for `saggar test`
+    /// Export a run as a fixture for `saggar test`
     Export {
-        /// Its id
+        /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
 }
 
-/// Where to fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForkAt {
     Step(u64),
     Entry(u64),
 }
 
-/// A step or an entry, as `runs follow` prints them.
 fn fork_at(text: &str) -> Result<ForkAt, String> {
     let number = |text: &str| text.trim().parse().ok();
     let step = number(text.strip_prefix("step").unwrap_or(text)).map(ForkAt::Step);
     step.or_else(|| text.strip_prefix('e').and_then(number).map(ForkAt::Entry))
-        .ok_or_else(|| "not a step such as 3, nor an entry such as e12; `saggar runs follow` prints both".to_owned())
+        .ok_or_else(|| "neither a step such as 3 nor an entry such as e12; `saggar runs follow` prints both".to_owned())
 }
 
 fn entry(text: &str) -> Result<u64, String> {

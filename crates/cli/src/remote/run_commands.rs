@@ -15,13 +15,13 @@ use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
 
-/// What a run that ended otherwise than it should exits with.
+/// Exit status for a run that did not complete successfully.
 const NOT_COMPLETED: u8 = 1;
-/// Most of an entry that is shown on a line.
+/// Maximum length of an entry's summary on one line, in characters.
 const SUMMARY_MAX: usize = 100;
-/// No agent and no script is longer.
+/// Maximum size of an agent file and of a script file, in bytes.
 const AGENT_LEN_MAX: u64 = 16 << 20;
-/// Most children that are shown with a run; `list --child-of` has them all.
+/// Number of children shown with a run; `list --child-of` lists all.
 const CHILDREN_SHOWN: u32 = 20;
 
 pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> Outcome {
@@ -60,7 +60,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
         RunsCommand::Show { run } => {
             let shown = client.run(run.clone()).get().await?;
             let children = ListRuns { child_of: Some(run), limit: Some(CHILDREN_SHOWN), ..ListRuns::default() };
-            // Programs ask for those themselves: what is shown to them is the run, as the API has it.
+            // JSON output is the run as the API returns it; programs request children themselves.
             let children = if is_json { Vec::new() } else { client.list_runs(&children).await?.items };
             show(&shown, &children, is_json)
         }
@@ -69,7 +69,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             client.run(run).signal(&SignalRun { id, name, body, question: None }).await?;
             Ok(0)
         }
-        // Without a question the server refuses it, and says which one is open.
+        // Without a question number the server refuses the answer and says which question is open.
         RunsCommand::Answer { run, text, question } => {
             client.run(run).signal(&SignalRun { id: None, name: "answer".to_owned(), body: text, question }).await?;
             Ok(0)
@@ -135,7 +135,7 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
     let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
     if !is_json {
         let now = run.get().await?;
-        // What it waits for was before what is followed.
+        // The question is older than the entries that are followed, so it was not printed.
         if now.entries <= after {
             print(awaited(&now).as_bytes())?;
         }
@@ -151,7 +151,7 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
             let now = run.get().await?;
             let step =
                 now.question.as_ref().map(|question| question.id).or(now.parked.as_ref().map(|parked| parked.step));
-            // What was asked long ago and is answered needs nobody.
+            // A question that is already answered needs no hint.
             if step.is_some() && step == entry["step"].as_u64() {
                 print(awaited(&now).as_bytes())?;
             }
@@ -162,7 +162,7 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
     Ok(if is_completed { 0 } else { NOT_COMPLETED })
 }
 
-/// What a run waits for from a person, and the command that gives it.
+/// What a run is waiting for from a human, with the command that provides it.
 fn awaited(run: &Run) -> String {
     let mut text = String::new();
     if let Some(question) = &run.question {
@@ -174,15 +174,15 @@ fn awaited(run: &Run) -> String {
         text += &format!("  parked   at step {step} ({tool}): {}\n", line(&parked.reason));
         text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
         text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
-        text += &format!("           give the run up:  saggar runs decide {} {step} abandon\n", run.id);
+        text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);
     }
     text
 }
 
-/// One entry on one line: what happened, to which step, and the beginning of what was said.
+/// One entry on one line: the event, its step, and the beginning of its text.
 fn entry_line(entry: &Value) -> String {
     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-    // Numbered as `fork --at` and `follow --after` take them.
+    // Numbered in the form that `fork --at` and `follow --after` accept.
     let event = text("event");
     let what = match entry["step"].as_u64() {
         Some(step) => format!("step {step}  {}", event.strip_prefix("step_").unwrap_or(&event)),
@@ -243,7 +243,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
     );
     text += &awaited(run);
     if let Some(what) = &run.waiting_for {
-        text += &format!("  waiting  for a {}: it goes on when there is room\n", line(what));
+        text += &format!("  waiting  for a {}: it continues when capacity is free\n", line(what));
     }
     if let Some(parent) = &run.parent {
         text += &format!("  fork of  {} after entry {}\n", parent.run_id, parent.through);
@@ -259,10 +259,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
     }
     if let Some(blocked) = &run.blocked {
         text += &format!("  blocked  {}: {}\n", line(&blocked.kind), line(&blocked.reason));
-        text += &format!(
-            "           let it go on with: saggar runs resume {0}; end it with: saggar runs cancel {0}\n",
-            run.id
-        );
+        text += &format!("           resume it: saggar runs resume {0}; cancel it: saggar runs cancel {0}\n", run.id);
     }
     if let Some(outcome) = &run.outcome {
         text += &format!("  outcome  {}\n", line(&outcome.to_string()));
@@ -284,9 +281,9 @@ fn row(run: &Run) -> Vec<String> {
     ]
 }
 
-/// The agent of a file. Scripts that are paths are read from beside it.
+/// Reads an agent file. Scripts given as paths are read relative to it.
 fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
-    let wrong = |what: String| Failure::ours("invalid_agent", what, "look at docs/durability.md for what an agent is");
+    let wrong = |what: String| Failure::ours("invalid_agent", what, "see docs/agent.md for the fields of an agent");
     let mut agent = read_value(path)?;
     let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
     for model in others.chain([&agent]).map(|agent| &agent["model"]) {
@@ -299,7 +296,7 @@ fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
         read_script(path, other)?;
     }
-    serde_json::from_value(agent).map_err(|error| wrong(format!("{} is no agent: {error}", path.display())))
+    serde_json::from_value(agent).map_err(|error| wrong(format!("{} is not a valid agent: {error}", path.display())))
 }
 
 fn read_script(beside: &Path, agent: &mut Value) -> Result<(), Failure> {

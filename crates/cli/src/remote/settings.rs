@@ -1,4 +1,5 @@
-//! Which server and which key: flags, then the environment, then a file; the first that speaks wins, each for itself.
+//! Which server and which key to use: flags, then the environment, then a file. The first source that has a value
+//! wins, for each setting separately.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +12,9 @@ use serde::Deserialize;
 use super::arguments::ServerArguments;
 use super::failure::Failure;
 
-/// Largest settings file, and largest file of certificates.
+/// Maximum size of the settings file, and of a certificate file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What may be in the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -23,7 +23,6 @@ struct File {
     ca: Option<PathBuf>,
 }
 
-/// A client by the settings.
 pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, Failure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = match location() {
@@ -41,7 +40,7 @@ pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, Failure> {
     Ok(Client::new(options)?)
 }
 
-/// Where the file is, if there is a home at all.
+/// Path of the settings file; `None` without a home directory.
 fn location() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
     let base = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
@@ -58,13 +57,13 @@ fn read(path: &Path) -> Result<File, Failure> {
         Failure::ours(
             "invalid_settings",
             format!("{path:?}: {}", error.message()),
-            "it may have url, api_key and ca, all text",
+            "it may contain url, api_key and ca, all strings",
         )
     })?;
     if file.api_key.is_some() && mode & 0o077 != 0 {
         return Err(Failure::ours(
             "exposed_key",
-            format!("{path:?} has a key in it, and others may read it"),
+            format!("{path:?} contains a key and is readable by other users"),
             format!("chmod 600 {}", path.display()),
         ));
     }

@@ -1,7 +1,9 @@
-//! `saggar sandbox shell`, and `exec` where it has a terminal: a terminal in a sandbox joined to ours.
+//! `saggar sandbox shell`, and `exec` on a terminal: a terminal in a sandbox connected to ours.
 //!
-//! Ours is in raw mode while it lasts: every key, Ctrl-C too, goes to the program inside. Of a shell, or with `--tty`, all its escapes come
-//! through; of an exec that got a terminal by itself, those that use the screen. The connection is a WebSocket; when it breaks, the program goes on, and `saggar sandbox logs` finds it.
+//! Our terminal is in raw mode meanwhile: every key, including Ctrl-C, goes to the program inside. A shell, or an
+//! exec with `--tty`, may send any escape sequence; an exec that got a terminal by default may only use the screen.
+//! The connection is a WebSocket. If it breaks, the program keeps running, and `saggar sandbox logs` shows its
+//! output.
 
 use std::io::IsTerminal;
 
@@ -20,17 +22,16 @@ use crate::outcome::OUR_FAILURE;
 use crate::streams;
 use crate::terminal::{self, HandedOver};
 
-/// The best shell there is.
+/// Bash if it is installed, otherwise sh.
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi";
-/// How much of our stdin is sent at once.
+/// Maximum size of one piece of stdin, in bytes.
 const STDIN_PIECE: usize = 16 << 10;
 
-/// Opens it, and says how it ended.
 pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::ours(
             "no_terminal",
-            "a shell needs a terminal, and stdin is none",
+            "a shell needs a terminal, and stdin is not one",
             "use `saggar sandbox exec SANDBOX sh` to pipe commands in",
         ));
     }
@@ -48,7 +49,7 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
     attend(&sandbox, request, Terminal::Whole).await
 }
 
-/// Starts it on a terminal of its own, joined to ours, and stays until it ends.
+/// Starts the program on its own terminal, connected to ours, and stays until it ends.
 pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, terminal: Terminal) -> Outcome {
     let mut env = request.env.into_map();
     env.entry("TERM".to_owned()).or_insert_with(terminal::name);
@@ -69,7 +70,7 @@ pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, term
             Ok(exit_status(&exec))
         }
         None => {
-            note(&format!("detached; it goes on: saggar sandbox logs {} {} -f", sandbox.id(), exec.id));
+            note(&format!("detached; the program keeps running: saggar sandbox logs {} {} -f", sandbox.id(), exec.id));
             Ok(OUR_FAILURE)
         }
     }
@@ -98,7 +99,7 @@ async fn show(mut reader: AttachReader, mut filter: Option<EscapeFilter>) -> Res
     Ok(None)
 }
 
-/// Sends keys and sizes for as long as it lasts.
+/// Sends keys and size changes until the connection ends.
 async fn send(mut writer: AttachWriter) -> Failure {
     let mut stdin = tokio::io::stdin();
     let mut resized = match signal(SignalKind::window_change()) {
@@ -123,13 +124,14 @@ async fn send(mut writer: AttachWriter) -> Failure {
             }
         };
         if sent.is_err() {
-            // The other half tells why, and what was printed before.
+            // The reading half reports why, after the output that came before.
             return std::future::pending().await;
         }
     }
 }
 
-/// Until we are told to end: then the terminal is put back, which the signal alone would not do. Ctrl-C is none of these here.
+/// Waits for a signal that ends us, so that the terminal is restored, which the signal's default action would not do.
+/// Ctrl-C is not one of them here.
 async fn told_to_end() {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup())) else {
         return std::future::pending().await;

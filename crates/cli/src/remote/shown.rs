@@ -1,4 +1,4 @@
-//! What people are shown: times as how long ago, sizes in units, and text from elsewhere made harmless.
+//! Formatting for people: ages, sizes with units, and untrusted text made harmless.
 
 use std::time::SystemTime;
 
@@ -6,12 +6,11 @@ use saggar_api::{Labels, Timestamp};
 
 use crate::outcome::visible;
 
-/// Now, by the wall clock.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 
-/// How long from one moment to a later one, in its largest unit.
+/// The time between two moments, in its largest unit.
 pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_millis().saturating_sub(from.as_millis()) / 1000;
     match seconds {
@@ -22,7 +21,7 @@ pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// A number of bytes in its largest unit.
+/// A number of bytes, in its largest unit.
 pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "K", "M", "G", "T"] {
@@ -39,7 +38,7 @@ pub(crate) fn labels(labels: &Labels) -> String {
     line(&labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(","))
 }
 
-/// Text from elsewhere, on one line: what would act on a terminal, a newline too, is shown instead of sent.
+/// Untrusted text on one line: control characters, including newlines, are escaped.
 pub(crate) fn line(text: &str) -> String {
     visible(text).replace('\n', "\\n")
 }

@@ -1,13 +1,13 @@
-//! Tables: columns as wide as they need to be, and on a terminal no line longer than it.
+//! Tables: columns as wide as their content; on a terminal, no line is longer than its width.
 
 use rustix::termios::tcgetwinsize;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// A last column is not cut below this.
+/// The last column is not cut below this width.
 const LAST_MIN: usize = 12;
 
-/// Lines of aligned columns; text is already harmless. With a width, the last column is cut to fit.
+/// Lines of aligned columns. Text must already be harmless. If a width is given, the last column is cut to fit.
 pub(crate) fn aligned(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let titles: Vec<String> = titles.iter().map(|title| (*title).to_owned()).collect();
     let all = || std::iter::once(&titles).chain(rows);
@@ -34,7 +34,7 @@ pub(crate) fn aligned(titles: &[&str], rows: &[Vec<String>], width: Option<usize
     text
 }
 
-/// How wide our terminal is, if stdout is one.
+/// Width of our terminal; `None` if stdout isn't one.
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = tcgetwinsize(std::io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)

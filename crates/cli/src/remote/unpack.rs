@@ -1,8 +1,8 @@
-//! An archive from a sandbox unpacked here.
+//! Unpacks an archive that came from a sandbox.
 //!
-//! Whoever made the archive is not trusted. Every path is relative to the destination's descriptor, goes through no link and never up;
-//! a name that says otherwise is an error. Files get their permission bits and nothing more; links are made only when they stay in the
-//! tree, last of all; whatever else an archive can hold is skipped and counted.
+//! The archive is untrusted. Every path is resolved relative to the destination's descriptor, follows no link and
+//! never goes up; a name that would is an error. Files keep their permission bits and nothing more. Links are created
+//! last, and only if they stay inside the tree. Any other kind of entry is skipped and counted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,13 +17,12 @@ use tar::EntryType;
 
 use super::progress::Progress;
 
-/// Most entries of one archive.
+/// Maximum number of entries in one archive.
 const ENTRIES_MAX: u64 = 2_000_000;
-/// Most bytes of files in one archive.
+/// Maximum total size of the files in one archive, in bytes.
 const BYTES_MAX: u64 = 1 << 40;
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unpacked {
     pub(crate) files: u64,
@@ -34,7 +33,7 @@ pub(crate) struct Unpacked {
     pub(crate) skipped: u64,
 }
 
-/// Unpacks into a directory that is there.
+/// Unpacks into an existing directory.
 pub(crate) fn unpack(archive: impl Read, destination: &Path, progress: &Progress) -> io::Result<Unpacked> {
     let root = rustix::fs::open(destination, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let mut told = Unpacked::default();
@@ -66,7 +65,8 @@ pub(crate) fn unpack(archive: impl Read, destination: &Path, progress: &Progress
     for (path, target) in &links {
         make_link(&root, path, target)?;
     }
-    // Words alone don't say where a link leads: others may be on its way, from the archive or there before.
+    // A link's text alone doesn't say where it leads: other links may be on its path, from the archive or already in
+    // place.
     for (path, target) in &links {
         if leads_out(&root, path, target) {
             let (directory, name) = parent(&root, path)?;
@@ -79,8 +79,8 @@ pub(crate) fn unpack(archive: impl Read, destination: &Path, progress: &Progress
     Ok(told)
 }
 
-/// Whether a link that was made leads out of the tree, by the kernel's own resolution. Where that ends at something that isn't there, the
-/// rest of the way can't be known: then only a target that doesn't go up behind a name is sure to stay.
+/// Whether a created link leads out of the tree, by the kernel's own resolution. If the target doesn't exist, the
+/// rest of its path can't be checked; then only a target without `..` after a name is known to stay inside.
 fn leads_out(root: &OwnedFd, path: &Path, target: &Path) -> bool {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
@@ -93,7 +93,7 @@ fn leads_out(root: &OwnedFd, path: &Path, target: &Path) -> bool {
     }
 }
 
-/// The names of a path, from the destination down; going up or beginning elsewhere is an error.
+/// The components of a path below the destination. A path with `..` or an absolute path is an error.
 fn plain(path: &Path) -> io::Result<PathBuf> {
     let mut names = PathBuf::new();
     for component in path.components() {
@@ -108,7 +108,7 @@ fn plain(path: &Path) -> io::Result<PathBuf> {
     Ok(names)
 }
 
-/// Whether a link at this path leads to somewhere in the tree, by its words alone.
+/// Whether a link at this path stays inside the tree, judged by its text alone.
 fn stays_inside(path: &Path, target: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     for component in target.components() {
@@ -122,14 +122,14 @@ fn stays_inside(path: &Path, target: &Path) -> bool {
     true
 }
 
-/// The directory an entry is in, opened beneath the destination and through no link, and the entry's name in it.
+/// The entry's parent directory, opened beneath the destination without following links, and the entry's name in it.
 fn parent<'a>(root: &OwnedFd, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
     let name = path.file_name().ok_or_else(|| io::Error::other("the archive has an entry without a name"))?;
     let above = path.parent().unwrap_or(Path::new(""));
     Ok((make_directories(root, above)?, name))
 }
 
-/// Makes what is missing of a path, name by name, and opens the last.
+/// Creates the missing directories of a path, one by one, and opens the last.
 fn make_directories(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut at = openat2(root, ".", flags, Mode::empty(), BENEATH)?;
@@ -179,7 +179,7 @@ fn make_link(root: &OwnedFd, path: &Path, target: &Path) -> io::Result<()> {
     symlinkat(target, &directory, name).map_err(|errno| refused(path, errno))
 }
 
-/// What had the name before gives way, unless it is a directory.
+/// Removes an existing entry of that name, unless it is a directory.
 fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -189,14 +189,14 @@ fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
 
 fn refused(path: &Path, errno: Errno) -> io::Error {
     let why = match errno {
-        Errno::LOOP | Errno::NOTDIR => "something that is no directory is in the way".to_owned(),
-        Errno::ISDIR => "a directory is in the way".to_owned(),
+        Errno::LOOP | Errno::NOTDIR => "the path exists and is not a directory".to_owned(),
+        Errno::ISDIR => "the path is an existing directory".to_owned(),
         errno => io::Error::from(errno).to_string(),
     };
     io::Error::other(format!("{:?}: {why}", String::from_utf8_lossy(path.as_os_str().as_bytes())))
 }
 
-/// Opens a new file beside where it will be, for writing it whole before it appears.
+/// Opens a temporary file beside the destination, so that the file appears only when it is complete.
 pub(crate) fn temporary(directory: &Path, name: &str) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::openat(CWD, directory.join(name), flags, Mode::from_raw_mode(0o600))?))
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// An archive of entries that a hostile sandbox could have made: names go in as they are.
+    /// An archive that a hostile sandbox could have made: names are not checked.
     fn archive(entries: &[(&str, EntryType, &str, u32)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, kind, content, mode) in entries {
@@ -249,7 +249,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // What a failed test leaves is in the temporary directory.
+            // The test directory is inside the temporary directory, so a leftover is harmless.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
@@ -277,10 +277,10 @@ mod tests {
         for name in ["../evil", "a/../../evil", "/evil"] {
             assert!(folder.unpack(&[(name, EntryType::Regular, "x", 0o644)]).is_err(), "{name}");
         }
-        // A link that is there already, made by whomever, is not gone through.
+        // An existing link is not followed.
         symlink("..", folder.0.join("in/up")).unwrap();
         assert!(folder.unpack(&[("up/evil", EntryType::Regular, "x", 0o644)]).is_err());
-        // Nor is one that the archive brings: links come last.
+        // Neither is a link from the archive: links are created last.
         let told = folder.unpack(&[
             ("out", EntryType::Symlink, "..", 0o777),
             ("out/evil", EntryType::Regular, "x", 0o644),
@@ -314,7 +314,7 @@ mod tests {
         let told = folder
             .unpack(&[
                 ("a/b/c/f", EntryType::Regular, "", 0o644),
-                // By its words each of these stays: together they don't.
+                // Judged by its text, each of these links stays inside; together they lead out.
                 ("a/b/c/top", EntryType::Symlink, "../../..", 0o777),
                 ("out", EntryType::Symlink, "a/b/c/top/../..", 0o777),
                 ("later", EntryType::Symlink, "a/b/c/top/missing/../../..", 0o777),

@@ -1,4 +1,4 @@
-//! A supervisor of a sandbox, driven over its control socket.
+//! A sandbox's supervisor, driven over its control socket.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{PATIENCE, Place};
 
-/// A supervisor and its sandbox: killed, both, when dropped.
+/// A supervisor and its sandbox; both are killed on drop.
 #[derive(Debug)]
 pub struct Supervisor {
     pub child: Child,
@@ -38,19 +38,7 @@ pub fn start(place: &Place, spec: Value, terms: Terms, is_pooled: bool) -> Resul
 
 /// The same with another data directory.
 pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Result<Supervisor, Box<Reply>> {
-    let (ours, theirs) = UnixStream::pair().expect("ours");
-    let sandbox = SandboxId::from_random(unique());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
-    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the binary was built");
-    drop(command);
-    let mut starter = Client::over(OwnedFd::from(ours));
-    starter.set_patience(PATIENCE).expect("ours");
-    let data_directory = data.to_owned();
-    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
-    let mut bytes = Vec::new();
-    encode_json(&mut bytes, &start).expect("short enough");
-    starter.send(&bytes).expect("it reads");
+    let (mut child, mut starter, sandbox) = ask_in(data, spec, terms, is_pooled);
     match starter.receive().expect("it answers") {
         Received::Reply(Reply::Ready(ready)) => {
             let socket = data.join(format!("control/{sandbox}.sock"));
@@ -62,6 +50,24 @@ pub fn start_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> Resu
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A supervisor that was told what to hold, and the connection that it will answer on.
+pub fn ask_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> (Child, Client, SandboxId) {
+    let (ours, theirs) = UnixStream::pair().expect("ours");
+    let sandbox = SandboxId::from_random(unique());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+    command.arg("__supervise").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().expect("the binary was built");
+    drop(command);
+    let mut starter = Client::over(OwnedFd::from(ours));
+    starter.set_patience(PATIENCE).expect("ours");
+    let data_directory = data.to_owned();
+    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
+    let mut bytes = Vec::new();
+    encode_json(&mut bytes, &start).expect("short enough");
+    starter.send(&bytes).expect("it reads");
+    (child, starter, sandbox)
 }
 
 pub fn held(place: &Place) -> Supervisor {
@@ -87,7 +93,7 @@ pub fn program(argv: &[&str]) -> StartExec {
     }
 }
 
-/// What a followed exec gave.
+/// What a followed exec produced.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub stdout: Vec<u8>,
@@ -136,18 +142,18 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        // In order, so that nothing is left: killed, it would leave its cgroups to a reaper that never comes here.
+        // A clean stop, so that nothing is left: killed, it would leave its cgroups to a reaper that never runs here.
         let start = Instant::now();
         let mut is_asked = false;
         while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
             if !is_asked {
-                // Ended meanwhile is what we want.
+                // If it has ended in the meantime, that is fine.
                 let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
                 is_asked = true;
             }
             std::thread::yield_now();
         }
-        // One that hangs, if any.
+        // Kills it if it hangs.
         let _ = self.child.kill();
         let _ = self.child.wait(); // As above.
     }
@@ -176,7 +182,7 @@ pub fn follow(client: &mut Client) -> Seen {
     }
 }
 
-/// Asks again until there is an answer, with an end to it.
+/// Polls until there is a result, with a time limit.
 pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

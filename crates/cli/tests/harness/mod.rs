@@ -1,6 +1,6 @@
-//! Drives the real binary against the real kernel, in a data directory and a workspace of its own.
+//! Drives the real binary on the real kernel, in its own data directory and workspace.
 //!
-//! Every wait has an end: a `saggar` that hangs fails its test after [`PATIENCE`] and is killed.
+//! Every wait is bounded: a `saggar` that hangs fails its test after [`PATIENCE`] and is killed.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -21,15 +21,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long any one `saggar` may take here.
+/// Time limit of a single `saggar`.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A place to run `saggar` in: removed, with everything in it, when dropped.
+/// A directory to run `saggar` in, removed on drop with everything in it.
 pub struct Place {
     root: PathBuf,
 }
 
-/// What a finished `saggar` left.
+/// The result of a finished `saggar`.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,
@@ -38,7 +38,7 @@ pub struct Done {
 }
 
 impl Place {
-    /// A new place under the system's temporary directory, which is not world-readable.
+    /// A new directory under the system's temporary directory, not world-readable.
     pub fn new() -> Self {
         let root = PathBuf::from(format!(
             "{}/saggar-test-{}-{}",
@@ -52,7 +52,6 @@ impl Place {
         Self { root }
     }
 
-    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -62,7 +61,7 @@ impl Place {
         self.path("workspace")
     }
 
-    /// Writes a file, making its directories.
+    /// Writes a file, creating its directories.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().expect("names are relative")).expect("ours");
@@ -70,7 +69,7 @@ impl Place {
         path
     }
 
-    /// A `saggar` with its own data directory and nothing of our environment but PATH.
+    /// A `saggar` with its own data directory and only PATH of our environment.
     pub fn command(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
         command.args(arguments).env("SAGGAR_DATA_DIR", self.path("data")).current_dir(&self.root);
@@ -112,19 +111,18 @@ impl Drop for Place {
         if std::thread::panicking() {
             return sweep::now(&self.root);
         }
-        // If this fails, what is left is swept when the process ends.
+        // If this fails, the rest is swept when the process ends.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
 impl Done {
-    /// The one JSON object on stdout.
     pub fn json(&self) -> Value {
         serde_json::from_str(self.stdout.trim_end()).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
     }
 }
 
-/// Waits for a `saggar` to finish, reading its output, and kills it when it takes too long.
+/// Reads a `saggar`'s output until it ends, and kills it after a time limit.
 pub fn finish(mut child: Child) -> Done {
     let read = |stream: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
@@ -153,22 +151,22 @@ pub fn finish(mut child: Child) -> Done {
     Done { code, stdout, stderr }
 }
 
-/// Gives a started `saggar` its stdin and closes it.
+/// Writes a `saggar`'s stdin and closes it.
 pub fn feed(child: &mut Child, bytes: &[u8]) {
     child.stdin.take().expect("spawned with a pipe").write_all(bytes).expect("it reads");
 }
 
-/// Whether we are root: what the kernel gives differs, and some tests are about the difference.
+/// Whether we are root: the kernel allows different things, and some tests are about the difference.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says aloud that a test can't be run here.
+/// Reports that a test can't run here.
 pub fn not_here(why: &str) {
     eprintln!("NOT RUN HERE: {why}");
 }
 
-/// Waits for time itself, where what is tested is told by the age of a file.
+/// Lets real time pass, for tests that depend on the age of a file.
 pub fn wait_for_clock(time: Duration) {
     let end = std::time::Instant::now() + time;
     while let Some(left) = end.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero()) {
@@ -197,7 +195,7 @@ pub fn cgroups() -> Vec<PathBuf> {
     found
 }
 
-/// The cgroup directories of one sandbox: they are named by a hash of its id. What is no id has none.
+/// The cgroup directories of one sandbox, which are named by a hash of its id; empty if the id is invalid.
 pub fn cgroups_of(sandbox: &str) -> Vec<PathBuf> {
     let Some(id) = saggar_domain::SandboxId::parse(sandbox) else { return Vec::new() };
     let name = format!("saggar-{}", id.alias());
@@ -210,7 +208,7 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where a path is, for messages.
+/// A path as text, for messages.
 pub fn show(path: &Path) -> String {
     path.display().to_string()
 }

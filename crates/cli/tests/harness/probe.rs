@@ -1,4 +1,4 @@
-//! Attempts made inside a sandbox, as data: Python expressions, and what each must come to.
+//! Attempts made inside a sandbox, as data: Python expressions with their expected outcomes.
 
 use serde_json::Value;
 
@@ -7,22 +7,23 @@ use super::{Done, Place};
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = include_str!("probe.py");
 
-/// What a filesystem says to a write that the boundary refuses. Which of them depends on the kernel's order of checks.
+/// The errors of a write that the boundary refuses. Which one depends on the kernel's order of checks.
 pub const REFUSED: &str = "EROFS|EACCES|EPERM|EBUSY|EXDEV";
 
-/// Makes the attempts and compares each outcome: "ok", a value, the name of an errno, or several of these with `|` between.
+/// Makes the attempts and compares each outcome: "ok", a value, the name of an errno, or several of these separated
+/// by `|`.
 pub fn check(place: &Place, flags: &[&str], cases: &[(&str, &str)]) {
     let attempts: Vec<&str> = cases.iter().map(|(attempt, _)| *attempt).collect();
     compare(cases, &outcomes(&run(place, flags, &attempts)));
 }
 
-/// The same attempts, all with the same outcome.
+/// Several attempts with the same expected outcome.
 pub fn check_all(place: &Place, flags: &[&str], attempts: &[&str], outcome: &str) {
     let cases: Vec<(&str, &str)> = attempts.iter().map(|attempt| (*attempt, outcome)).collect();
     check(place, flags, &cases);
 }
 
-/// Makes the attempts with `--json`, compares the outcomes, and gives the whole result.
+/// Makes the attempts with `--json`, compares the outcomes, and returns the whole result.
 pub fn check_json(place: &Place, flags: &[&str], cases: &[(&str, &str)]) -> Value {
     let flags: Vec<&str> = ["--json"].iter().chain(flags).copied().collect();
     let attempts: Vec<&str> = cases.iter().map(|(attempt, _)| *attempt).collect();
@@ -32,7 +33,7 @@ pub fn check_json(place: &Place, flags: &[&str], cases: &[(&str, &str)]) -> Valu
     result
 }
 
-/// What each attempt came to.
+/// The outcome of each attempt.
 pub fn attempts(place: &Place, flags: &[&str], attempts: &[&str]) -> Vec<String> {
     outcomes(&run(place, flags, attempts))
 }
@@ -50,7 +51,7 @@ fn outcomes(done: &Done) -> Vec<String> {
     parse(&done.stdout).unwrap_or_else(|| panic!("no outcomes: {done:?}"))
 }
 
-/// The outcomes as the script prints them.
+/// Parses the outcomes that the script prints.
 pub fn parse(stdout: &str) -> Option<Vec<String>> {
     serde_json::from_str(stdout.trim_end()).ok()
 }

@@ -1,4 +1,4 @@
-//! What a directory of the host holds, to compare before with after.
+//! The contents of a host directory, for comparing before with after.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ pub fn tree(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// The names alone.
+/// Only the names.
 pub fn names(root: &Path) -> Vec<String> {
     tree(root).into_keys().collect()
 }

@@ -1,6 +1,6 @@
-//! Tar archives made by hand, so that they can say what no program would.
+//! Tar archives made by hand, including invalid ones.
 
-/// One entry: name, type, size as it is said, content, link.
+/// One entry: name, type, stated size, content, link.
 pub fn entry(name: &str, kind: u8, content: &[u8], link: &str) -> Vec<u8> {
     with_size(name, kind, &format!("{:011o}\0", content.len()), content, link)
 }

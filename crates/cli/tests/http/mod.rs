@@ -1,6 +1,7 @@
-//! A server of its own for each test, and a plain HTTP client to drive it: bytes on a socket, so that a test can also be rude.
+//! A server for each test, and a plain HTTP client that works on raw bytes, so that tests can also break the
+//! protocol.
 //!
-//! Every wait has an end. A server that is dropped ends its sandboxes, then stops; what a failed test leaves behind is swept.
+//! Every wait is bounded. A dropped server ends its sandboxes, then stops; leftovers of a failed test are swept.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -20,22 +21,22 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long anything may take here.
+/// Time limit of every operation.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running server in a directory of its own.
+/// A running server in its own directory.
 pub struct Server {
     root: PathBuf,
-    /// The process whose mount namespace it is in, if not in ours.
+    /// A process in the server's mount namespace, if it isn't ours.
     within: Option<u32>,
     child: Option<Child>,
     stdout: Option<BufReader<ChildStdout>>,
     flags: Vec<String>,
-    /// What happens to it where, in the words of a fail point; nothing if it is empty.
+    /// The fail point and its action; empty for none.
     pub fails_at: String,
-    /// Where its log goes; to ours if nowhere.
+    /// Where its log goes; `None` means to ours.
     pub log: Option<PathBuf>,
-    /// What it printed until it listened.
+    /// Its output until it listened.
     pub printed: String,
     /// `127.0.0.1:PORT`.
     pub address: String,
@@ -43,7 +44,6 @@ pub struct Server {
     pub key: String,
 }
 
-/// An answer, whole.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -56,12 +56,11 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// With more flags.
     pub fn start_with(flags: &[&str]) -> Self {
         Self::start_in(new_directory(), flags)
     }
 
-    /// In a directory that is there, and is removed at the end.
+    /// In an existing directory, which is removed at the end.
     pub fn start_in(root: PathBuf, flags: &[&str]) -> Self {
         Self::start_at(root, None, flags)
     }
@@ -88,7 +87,6 @@ impl Server {
         server
     }
 
-    /// What it is started with.
     pub fn command(&self) -> Command {
         let mut command = match self.within {
             None => command(&[]),
@@ -99,7 +97,7 @@ impl Server {
         command
     }
 
-    /// Starts on what is there.
+    /// Starts on the existing data.
     pub fn begin(&mut self) {
         let log = self.log.as_ref().map(|path| {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -124,13 +122,13 @@ impl Server {
         (self.child, self.stdout) = (Some(child), Some(stdout));
     }
 
-    /// Starts on what is there, with other flags.
+    /// Starts on the existing data, with other flags.
     pub fn begin_with(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.begin();
     }
 
-    /// Its data directory, as it is seen from here.
+    /// Its data directory, as seen from here.
     pub fn data(&self) -> PathBuf {
         let data = self.root.join("data");
         match self.within {
@@ -143,12 +141,12 @@ impl Server {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// Stops it as an operator does, and gives its exit code.
+    /// Stops it as an operator does, and returns its exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM)
     }
 
-    /// Stops it as a kernel does.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
     }
@@ -184,7 +182,7 @@ impl Server {
         format!("Authorization: Bearer {}", self.key)
     }
 
-    /// Sends a request with the key, and reads the whole answer.
+    /// Sends a request with the key, and reads the whole response.
     pub fn request(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
         let authorization = self.authorization();
         let headers: Vec<&str> = headers.iter().copied().chain([authorization.as_str()]).collect();
@@ -220,7 +218,7 @@ impl Server {
         self.request("POST", path, &["Content-Type: application/json"], body.to_string().as_bytes())
     }
 
-    /// Makes a sandbox, and gives its address: `/api/v1/sandboxes/sbx_…`.
+    /// Creates a sandbox and returns its path: `/api/v1/sandboxes/sbx_…`.
     pub fn sandbox(&self) -> String {
         self.sandbox_with(&serde_json::json!({}))
     }
@@ -258,11 +256,11 @@ impl Drop for Server {
                 self.delete(&format!("/api/v1/sandboxes/{}", item["id"].as_str().unwrap_or_default()));
             }
             self.stop();
-            // A sandbox that is still held has its socket there: one without an owner, if any.
+            // A live sandbox has a socket here, also one in the pool.
             eventually("no sandbox is left", || {
                 std::fs::read_dir(self.data().join("control")).is_ok_and(|sockets| sockets.count() == 0)
             });
-            // Of one whose supervisor the test killed there is a record, and what it names; the next start removes both.
+            // A sandbox whose supervisor the test killed has a record; the next start removes both.
             let has_records =
                 || std::fs::read_dir(self.data().join("sandboxes")).is_ok_and(|records| records.count() > 0);
             if self.within.is_none() && has_records() {
@@ -271,20 +269,21 @@ impl Drop for Server {
             }
         } else {
             if let Some(mut child) = self.child.take() {
-                // The failure that brought us here is what matters.
+                // The failure that led here is what matters.
                 let _ = child.kill().and_then(|()| child.wait().map(drop));
             }
             if std::thread::panicking() {
                 return sweep::now(&self.root);
             }
         }
-        // Swept when the process ends, if it fails. Of one in another namespace this is what is below its disk.
+        // If this fails, it is swept when the process ends. For a server in another namespace this is the directory
+        // below its disk.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
 impl Answer {
-    /// The JSON of an answer with this status.
+    /// The JSON of a response with this status.
     #[track_caller]
     pub fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
@@ -294,7 +293,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
     }
 
-    /// A problem with this status and code, in its whole form.
+    /// Checks for a problem with this status and code, in its complete form.
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
         let problem = self.expect(status);
@@ -316,13 +315,11 @@ impl Answer {
     }
 }
 
-/// A stream of server-sent events.
 pub struct Events {
     reader: BufReader<TcpStream>,
     text: String,
 }
 
-/// One of them.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub id: String,
@@ -331,7 +328,7 @@ pub struct Event {
 }
 
 impl Events {
-    /// The next one; `None` at the end.
+    /// The next event; `None` at the end.
     pub fn next(&mut self) -> Option<Event> {
         loop {
             while let Some(end) = self.text.find("\n\n") {
@@ -353,7 +350,7 @@ impl Events {
         }
     }
 
-    /// All that come until one of this name, with it.
+    /// All events up to and including the next with this name.
     pub fn until(&mut self, name: &str) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
@@ -372,7 +369,6 @@ pub fn stdout_of(events: &[Event]) -> String {
     events.iter().filter(|event| event.name == "stdout").filter_map(|event| event.data["text"].as_str()).collect()
 }
 
-/// Writes a request.
 pub fn send(connection: &mut TcpStream, method: &str, path: &str, headers: &[&str], body: &[u8]) {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n");
     for header in headers {
@@ -384,11 +380,11 @@ pub fn send(connection: &mut TcpStream, method: &str, path: &str, headers: &[&st
         head.push_str(&format!("Content-Length: {}\r\n", body.len()));
     }
     head.push_str("\r\n");
-    // A server that has said no may close before it has read everything.
+    // A server that refuses a request may close before it has read everything.
     let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body));
 }
 
-/// Reads an answer whose end can be told.
+/// Reads a response with a known length.
 pub fn read_answer(reader: &mut BufReader<TcpStream>) -> Answer {
     let (status, headers) = read_head(reader);
     let header = |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
@@ -419,7 +415,7 @@ pub fn read_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String
     }
 }
 
-/// The next chunk; `None` at the end, whether it was said or just came.
+/// The next chunk; `None` at the end, whether announced or not.
 pub fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -430,7 +426,7 @@ pub fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     if length == 0 { None } else { Some(chunk) }
 }
 
-/// Asks again until it is so.
+/// Polls until the condition holds.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -440,19 +436,19 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets others run between two looks.
+/// Yields between two checks.
 fn pause() {
     pause_for(Duration::from_millis(5));
 }
 
-/// Waits on nothing for a while: for whoever strikes at a moment that nobody chose.
+/// Sleeps for a while, for kills at arbitrary moments.
 pub fn pause_for(span: Duration) {
     let span = rustix::event::Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) };
-    // Interrupted, it is a shorter moment.
+    // If interrupted, the pause is just shorter.
     let _ = rustix::event::poll(&mut [], Some(&span));
 }
 
-/// A `saggar` with nothing of our environment that would be its own.
+/// A `saggar` without the settings of our environment.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_saggar")));
     command.args(arguments);
@@ -488,7 +484,8 @@ pub fn new_directory() -> PathBuf {
     root
 }
 
-/// Something signed or secret in base64, with one letter changed: always another, since all bits of the letter before the last count.
+/// A signature or secret in base64 with one letter changed. The letter before the last is used, because all its bits
+/// count.
 pub fn altered(text: &str) -> String {
     let (at, end) = (text.len() - 2, text.len() - 1);
     let letter = if &text[at..end] == "A" { "B" } else { "A" };

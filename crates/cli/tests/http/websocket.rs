@@ -1,4 +1,4 @@
-//! A WebSocket client of a few lines, so that it can also break the rules.
+//! A minimal WebSocket client that can also break the protocol.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ pub struct WebSocket {
     reader: BufReader<TcpStream>,
 }
 
-/// A message, or how the connection ended.
+/// A message, or the end of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Text(String),
@@ -21,7 +21,7 @@ pub enum Message {
 }
 
 impl WebSocket {
-    /// Opens one, or gives the status that was answered instead.
+    /// Opens a connection, or returns the status of the refusal.
     pub fn open(server: &Server, path: &str, headers: &[&str]) -> Result<Self, u16> {
         let mut connection = server.connect();
         let mut all = vec![
@@ -43,7 +43,7 @@ impl WebSocket {
         }
     }
 
-    /// Sends one frame. The mask is zero, which is as good as any.
+    /// Sends one frame. The mask is zero, which is valid.
     pub fn send(&mut self, opcode: u8, payload: &[u8]) {
         let mut frame = vec![0x80 | opcode];
         match payload.len() {
@@ -59,7 +59,7 @@ impl WebSocket {
         }
         frame.extend_from_slice(&[0; 4]);
         frame.extend_from_slice(payload);
-        // A server that has had enough closes.
+        // The server may close the connection on its own.
         let _ = self.reader.get_mut().write_all(&frame);
     }
 

@@ -1,4 +1,4 @@
-//! Runs of a server under test: agents that follow a script, what becomes of them, and the processes that they depend on.
+//! Runs on a server under test: scripted agents, their results, and the processes that they depend on.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::http::{PATIENCE, Server, eventually};
 
-/// An agent with every tool; a tool is told apart by its own settings.
+/// An agent with every tool; each has its own settings.
 pub fn agent_with(tools: Value, turns: Value) -> Value {
     let mut all = json!({ "shell": {}, "files": {}, "http": {}, "wait": {}, "ask_human": {} });
     for (name, tool) in tools.as_object().expect("tools by name") {
@@ -44,7 +44,7 @@ pub fn write_file(path: &str, content: &str) -> Value {
     json!({ "tool": "files", "arguments": { "op": "write", "path": path, "content": content } })
 }
 
-/// A line of shell that says in a file that it was begun, and goes on when there is a file `/tmp/go`.
+/// A line of shell that reports its start in a file, and continues when `/tmp/go` exists.
 pub fn gated() -> Value {
     shell("echo begun >> /tmp/ledger; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went")
 }
@@ -66,7 +66,7 @@ pub fn until_state(server: &Server, run: &str, state: &str) -> Value {
     let mut shown = Value::Null;
     eventually(&format!("{run} is {state}"), || {
         shown = show(server, run);
-        // These go on only if somebody says so, which whoever waits doesn't.
+        // These states need an action that the waiting test doesn't take.
         let is_stuck = shown["state"] == "parked" || shown["state"] == "finished";
         assert!(!is_stuck || shown["state"] == state, "{shown} {:#?}", journal(server, run));
         shown["state"] == state
@@ -74,21 +74,21 @@ pub fn until_state(server: &Server, run: &str, state: &str) -> Value {
     shown
 }
 
-/// Waits for the end of a run, which must be that its agent said it is finished.
+/// Waits for the end of a run, which must be completion.
 pub fn until_completed(server: &Server, run: &str) -> Value {
     let finished = until_state(server, run, "finished");
     assert_eq!(finished["outcome"]["outcome"], "completed", "{finished} {:#?}", journal(server, run));
     finished
 }
 
-/// Decides about a parked step, and waits until the run has heard of it.
+/// Decides about a parked step, and waits until the run has received it.
 pub fn decide(server: &Server, run: &str, step: u64, decision: &Value) {
     let told = server.post(&format!("/api/v1/runs/{run}/steps/{step}/decide"), decision);
     assert_eq!(told.status, 202, "{}", told.text());
     eventually(&format!("{run} goes on"), || show(server, run)["state"] != "parked");
 }
 
-/// Everything that happened to a run. A page may be short (a fork's first ones are its parent's), and the last is empty.
+/// A run's whole journal. A page may be short (a fork's first ones are its parent's), and the last is empty.
 pub fn journal(server: &Server, run: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
@@ -107,18 +107,18 @@ pub fn events(server: &Server, run: &str, kind: &str) -> Vec<Value> {
     journal(server, run).into_iter().filter(|entry| entry["event"] == kind).collect()
 }
 
-/// What tools gave, in order.
+/// Tool results, in order.
 pub fn results(server: &Server, run: &str) -> Vec<String> {
     let text = |entry: &Value| entry["result"]["returned"]["content"]["text"].as_str().map(str::to_owned);
     journal(server, run).iter().filter_map(text).collect()
 }
 
-/// What a `shell` step gave.
+/// The result of a `shell` step.
 pub fn said(result: &str) -> Value {
     serde_json::from_str(result).unwrap_or_else(|error| panic!("not JSON ({error}): {result}"))
 }
 
-/// Waits until the program of [`gated`] runs, and gives its sandbox's address.
+/// Waits until the program of [`gated`] runs, and returns its sandbox's path.
 pub fn until_gated(server: &Server) -> String {
     let mut sandbox = String::new();
     eventually("the program runs", || {
@@ -131,7 +131,7 @@ pub fn until_gated(server: &Server) -> String {
     sandbox
 }
 
-/// The process that holds a sandbox.
+/// A sandbox's supervisor.
 pub fn supervisor_of(server: &Server, sandbox: &str) -> Pid {
     let id = sandbox.rsplit('/').next().expect("an address has a last part");
     let mut client = Client::connect(&server.data().join(format!("control/{id}.sock"))).expect("it lives");
@@ -142,7 +142,7 @@ pub fn supervisor_of(server: &Server, sandbox: &str) -> Pid {
     Pid::from_raw(i32::try_from(description.pid).expect("a pid")).expect("not zero")
 }
 
-/// The first process of a sandbox, which all others in it die with.
+/// A sandbox's PID 1, with which all its processes die.
 pub fn first_process_of(supervisor: Pid) -> Pid {
     let mut family = vec![supervisor.as_raw_nonzero().get()];
     let mut at = 0;
@@ -164,7 +164,7 @@ pub fn first_process_of(supervisor: Pid) -> Pid {
 fn processes() -> Vec<(i32, String)> {
     let entries = std::fs::read_dir("/proc").expect("there is one").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // One that has just ended has no status.
+    // A process that has just ended has no status.
     pids.filter_map(|pid| Some((pid, std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?))).collect()
 }
 

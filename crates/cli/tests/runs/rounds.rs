@@ -1,4 +1,5 @@
-//! Runs to be killed in at any moment: their steps are of every kind, and what they leave shows each that was done twice, or not at all.
+//! Runs that can be killed at any moment: they have steps of every kind, and their traces show whether one was done
+//! twice or not at all.
 
 use serde_json::{Value, json};
 
@@ -9,11 +10,11 @@ use crate::http::Server;
 /// Rounds of a run: a file, a program and a call in each.
 const ROUNDS: usize = 4;
 
-/// Numbers that look random, the same for a seed.
+/// Pseudo-random numbers, the same for a seed.
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed; `SAGGAR_SEED` is another.
+    /// `SAGGAR_SEED` overrides the seed.
     pub fn new(seed: u64) -> Self {
         Self(std::env::var("SAGGAR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(seed))
     }
@@ -26,7 +27,6 @@ impl Dice {
     }
 }
 
-/// A run of some rounds.
 pub fn rounds(url: &str) -> Value {
     let mut calls = Vec::new();
     for round in 0..ROUNDS {
@@ -38,7 +38,7 @@ pub fn rounds(url: &str) -> Value {
     json!([{ "text": "I begin.", "calls": calls }, { "text": "finished" }])
 }
 
-/// The end that a run has when nobody is killed, with every effect once.
+/// Checks that a run ended as it would have without kills, with every effect once.
 pub fn check_end(server: &Server, ledger: &Ledger, run: &str) {
     until_completed(server, run);
     let given = results(server, run);

@@ -1,4 +1,4 @@
-//! A server that says exactly what a case needs, and remembers what it was asked. One request a connection.
+//! A server with scripted responses that records its requests. One request per connection.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// What a request said.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// Such as `GET /health`.
@@ -29,14 +29,14 @@ impl Asked {
     }
 }
 
-/// The server; it goes on until the test's process ends.
+/// The server; it runs until the test's process ends.
 pub struct Scripted {
     pub url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Scripted {
-    /// Every request is answered by this, in a thread of its own.
+    /// Answers every request with this function, in its own thread.
     pub fn new(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -56,7 +56,7 @@ impl Scripted {
         Self { url, asked }
     }
 
-    /// A server with one answer for each request line.
+    /// A server with one response for each request line.
     pub fn table(rows: Vec<(&'static str, Vec<u8>)>) -> Self {
         Self::new(move |asked, stream| {
             let row = rows.iter().find(|(line, _)| *line == asked.line);
@@ -64,7 +64,7 @@ impl Scripted {
                 || problem(404, "not_found", &format!("no script for {}", asked.line)),
                 |(_, bytes)| bytes.clone(),
             );
-            // A client that went away has what it wanted.
+            // A client may go away before it has read everything.
             let _ = stream.write_all(&bytes);
         })
     }
@@ -146,7 +146,7 @@ pub fn problem(status: u16, code: &str, detail: &str) -> Vec<u8> {
     answer(status, "application/problem+json", body.to_string().as_bytes())
 }
 
-/// The beginning of a stream of events, which ends when the connection does.
+/// The beginning of a stream of events that ends with the connection.
 pub const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 
 pub fn event(id: &str, data: &Value) -> Vec<u8> {
@@ -162,7 +162,7 @@ pub fn stream(events: &[(&str, Value)]) -> Vec<u8> {
 pub const SANDBOX: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 pub const EXEC: &str = "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// A sandbox as a server tells it.
+/// A sandbox as a server sends it.
 pub fn sandbox(state: &str) -> Value {
     json!({
         "id": SANDBOX, "project_id": "prj_aaaaaaaaaaaaaaaaaaaaaaaaaa", "state": state, "template": "base",
@@ -178,7 +178,7 @@ pub fn started() -> Value {
     json!({"type": "started", "exec_id": EXEC, "pid": 2})
 }
 
-/// The end of an exec, by its status and exit code or signal.
+/// The end of an exec, with its status and exit code or signal.
 pub fn exited(status: &str, exit_code: Option<u8>, signal: Option<u8>) -> Value {
     json!({"type": "exited", "exec": exec(status, exit_code, signal)})
 }

@@ -1,7 +1,9 @@
-//! What a test leaves when it fails: every process that works in its directory is killed, its sandboxes are reaped, the directory is removed.
+//! Cleans up after a failed test: kills every process that works in its directory, reaps its sandboxes, and removes
+//! the directory.
 //!
-//! A test that panics sweeps by itself. One that is killed can't, so a shell waits beside it, in a process group of its own, until the pipe
-//! between the two is closed, which the kernel does however the test ends. What is gone by then needs no sweeping.
+//! A test that panics sweeps itself. A killed test can't, so a shell waits beside it, in its own process group, until
+//! the pipe between the two is closed, which the kernel does however the test ends. If nothing is left by then, it
+//! does nothing.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -12,8 +14,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Reads directories from its input, one a line, and sweeps them when there are no more. Names come by input and not as arguments, so
-/// that the shell doesn't find itself. `$1` is the binary, `$2` the process to spare.
+/// Reads directories from stdin, one per line, and sweeps them at the end of the input. Names come by stdin and not
+/// as arguments, so that the shell doesn't find itself. `$1` is the binary, `$2` the process to spare.
 const SWEEP: &str = r#"
 roots=
 while read -r root; do roots="$roots $root"; done
@@ -44,16 +46,16 @@ fn shell(spared: u32) -> Child {
     command.spawn().expect("a shell")
 }
 
-/// Has this directory swept when the test process is gone.
+/// Sweeps this directory when the test process is gone.
 pub fn when_gone(root: &Path) {
     static WATCHER: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
-    // It outlives us, so nobody waits for it.
+    // It outlives us, so it is not waited for.
     let watcher = WATCHER.get_or_init(|| Mutex::new(shell(0).stdin.take().expect("a pipe")));
     let mut watcher = watcher.lock().unwrap_or_else(PoisonError::into_inner);
     writeln!(watcher, "{}", root.display()).expect("it reads");
 }
 
-/// Sweeps it now. Never panics: it runs while another panic is under way.
+/// Sweeps it now. Never panics, because it runs during another panic.
 pub fn now(root: &Path) {
     let mut shell = shell(std::process::id());
     if let Some(mut stdin) = shell.stdin.take() {

@@ -1,6 +1,6 @@
-//! What a `saggar` does while it runs, and what it leaves on the host: events through a pipe, processes by their command line.
+//! Observes a running `saggar` and its traces on the host: events through a pipe, processes by their command line.
 //!
-//! Every wait here is for an event and ends after [`PATIENCE`]. Nothing sleeps.
+//! Every wait is for an event and ends after [`PATIENCE`]. Nothing sleeps.
 
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
@@ -27,7 +27,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// A pipe in the place, open at both ends, so that neither side waits for the other.
+    /// A named pipe, open at both ends, so that neither side waits for the other.
     pub fn pipe(place: &Place) -> Self {
         let path = place.path("events.fifo");
         rustix::fs::mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).expect("the place is ours");
@@ -36,12 +36,12 @@ impl Events {
         Self { fifo, path, unread: Vec::new() }
     }
 
-    /// What to give to `--events`.
+    /// The argument of `--events`.
     pub fn path(&self) -> &str {
         self.path.to_str().expect("places have plain names")
     }
 
-    /// The next event of this type; those before it are passed over.
+    /// The next event of this type; earlier ones are skipped.
     pub fn wait_for(&mut self, kind: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -60,7 +60,7 @@ impl Events {
     }
 }
 
-/// Reads until `needle` has come; everything read so far.
+/// Reads until `needle` has come; returns everything read so far.
 pub fn read_until(stream: &impl AsFd, needle: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut seen = Vec::new();
@@ -78,7 +78,7 @@ pub fn read_until(stream: &impl AsFd, needle: &str) -> String {
     }
 }
 
-/// Waits until something can be read; false when the deadline comes first.
+/// Waits until something can be read; false if the deadline comes first.
 pub fn is_ready(stream: &impl AsFd, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = timespec(left);
@@ -86,14 +86,13 @@ pub fn is_ready(stream: &impl AsFd, deadline: Instant) -> bool {
     poll(&mut polls, Some(&timeout)).expect("a descriptor of ours") > 0
 }
 
-/// Lets a process run for so long, or until it ends.
+/// Lets a process run for this time, or until it ends.
 pub fn let_run(child: &Child, time: Duration) {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("our own child");
     let mut polls = [PollFd::new(&pidfd, PollFlags::IN)];
     poll(&mut polls, Some(&timespec(time))).expect("a pidfd can be polled");
 }
 
-/// Sends a signal to a `saggar`.
 pub fn signal(child: &Child, signal: Signal) {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("our own child");
     pidfd_send_signal(&pidfd, signal).expect("not reaped yet");
@@ -113,8 +112,8 @@ pub fn processes(marker: &str) -> Vec<String> {
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(marker)).collect()
 }
 
-/// Waits until no process has this word in its command line. What is killed while the kernel makes a namespace for it is gone when the
-/// kernel is done with that, which takes a while on a busy machine.
+/// Waits until no process has this word in its command line. A process killed while the kernel creates a namespace
+/// for it ends only when the kernel has finished that, which takes a while on a busy machine.
 pub fn check_all_end(marker: &str) {
     let deadline = Instant::now() + PATIENCE;
     while !processes(marker).is_empty() {
@@ -123,7 +122,7 @@ pub fn check_all_end(marker: &str) {
     }
 }
 
-/// Asserts that nothing of a sandbox is left: no record, no cgroup. The workspace must be as empty as it was.
+/// Asserts that nothing of a sandbox is left: no record, no cgroup. The workspace must be as empty as before.
 pub fn check_nothing_left(place: &Place, sandbox: &str) {
     assert_eq!(place.records(), Vec::<String>::new(), "records are left");
     let left: Vec<PathBuf> = cgroups_of(sandbox);
@@ -131,7 +130,7 @@ pub fn check_nothing_left(place: &Place, sandbox: &str) {
     assert_eq!(names(&place.workspace()), Vec::<String>::new(), "something is left in the workspace");
 }
 
-/// The names in a directory, sorted.
+/// Names in a directory, sorted.
 pub fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).expect("a directory of ours");
     let mut names: Vec<String> =

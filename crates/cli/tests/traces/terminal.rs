@@ -1,4 +1,4 @@
-//! The operator's terminal, for commands that have one.
+//! The operator's terminal, for commands that need one.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use super::read_until;
 
-/// The operator's terminal: we hold both ends, so it outlives every `saggar` that runs on it.
+/// We hold both ends, so it outlives every `saggar` that runs on it.
 pub struct Terminal {
     pub ours: OwnedFd,
     pub theirs: OwnedFd,
@@ -39,7 +39,7 @@ impl Terminal {
         command.spawn().expect("built")
     }
 
-    /// Everything up to the word that a script says last.
+    /// Everything up to the last word of a script.
     pub fn read(&self, word: &str) -> String {
         read_until(&self.ours, word)
     }

@@ -1,4 +1,4 @@
-//! How a sandbox ends, and what is left of it.
+//! How a sandbox ends, and what it leaves behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ fn mounts() -> BTreeSet<String> {
     fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// In every filesystem mode; alone, so that what changes is ours.
+/// In every filesystem mode. The case runs alone, so that every change is its own.
 pub(super) fn mount_table_clean(scene: &Scene<'_>) -> Vec<Observation> {
     let devices = || {
         fs::read_dir("/sys/block")
@@ -40,7 +40,7 @@ pub(super) fn mount_table_clean(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// By name in every directory that was tried, and by what is in the files that were.
+/// Looks for the name in every directory that was tried, and for the mark in the files that were.
 pub(super) fn writes_stay_inside(scene: &Scene<'_>) -> Vec<Observation> {
     const MARK: &str = "saggar-probe";
     let directories = [
@@ -86,7 +86,7 @@ pub(super) fn writes_stay_inside(scene: &Scene<'_>) -> Vec<Observation> {
     ]
 }
 
-/// The attempt that ran found nothing because nothing had been left; now something is.
+/// The first attempt found no marks because none had been left. Now some are left, and it runs again.
 pub(super) fn second_run_is_fresh(scene: &Scene<'_>) -> Vec<Observation> {
     let bench = scene.bench;
     let left =
@@ -112,7 +112,7 @@ pub(super) fn second_run_is_fresh(scene: &Scene<'_>) -> Vec<Observation> {
 pub(super) fn heartbeat_stops(scene: &Scene<'_>) -> Vec<Observation> {
     let file = scene.workspace.join("heartbeat");
     let first = fs::read(&file);
-    // Not a wait for something to happen but for nothing to: the daemon wrote every 20 ms.
+    // This waits to see that nothing happens: the daemon wrote every 20 ms.
     let nothing = rustix::event::poll(&mut [], Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 120_000_000 }));
     let second = fs::read(&file);
     let is_still = first.is_ok() && nothing.is_ok() && first.ok() == second.ok();
@@ -198,7 +198,7 @@ pub(super) fn hangs_end(scene: &Scene<'_>) -> Vec<Observation> {
     tried.into()
 }
 
-/// Making a sandbox and answering takes a little of a processor. The program sleeps much longer.
+/// Creating a sandbox and answering takes little CPU time. The program sleeps much longer.
 pub(super) fn supervisor_rests(scene: &Scene<'_>) -> Vec<Observation> {
     const ENOUGH: Duration = Duration::from_millis(200);
     let Some(ran) = &scene.ran else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What the host's git finds after an attempt on it.
+//! What the host's git finds after an attempt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(super) fn no_repository_at_top(scene: &Scene<'_>) -> Vec<Observation> {
     let has = |name: &str| exists(&scene.workspace.join(name));
     let is_one = has("HEAD") && (has("commondir") || (has("objects") && has("refs")));
     let mut observations = vec![Observation::examined("on the host: the top is no git directory", !is_one, "")];
-    // A host without git has no git to be misled.
+    // A host without git can't be misled.
     let asked = Command::new("git")
         .arg("-C")
         .arg(&scene.workspace)
@@ -36,7 +36,7 @@ pub(super) fn no_repository_at_top(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// Repositories that an attempt makes, with the directory that git is used in.
+/// Repositories that an attempt creates, each with the directory in which git is then used.
 const MADE: &[(&str, &str)] =
     &[(".git", ""), ("nested/.git", "nested"), ("bare.git", "bare.git"), ("elsewhere", "leads"), ("", "")];
 
@@ -54,7 +54,7 @@ pub(super) fn made_is_held_back(scene: &Scene<'_>) -> Vec<Observation> {
             live.is_empty(),
             live.join(" "),
         ));
-        // What it answers does not matter, and a host without git has none to be misled.
+        // The result doesn't matter, and a host without git can't be misled.
         let _ = Command::new("git")
             .arg("-C")
             .arg(scene.workspace.join(used))
@@ -66,7 +66,7 @@ pub(super) fn made_is_held_back(scene: &Scene<'_>) -> Vec<Observation> {
             .stdin(Stdio::null())
             .output();
     }
-    // What was planted leaves a file where git was used.
+    // A planted program leaves a file in the directory where git was used.
     let has_run = MADE.iter().any(|(_, used)| exists(&scene.workspace.join(used).join("evil")));
     observations.push(Observation::examined("on the host: nothing was run", !has_run, ""));
     let has_own = exists(&scene.workspace.join(".saggar"));
@@ -80,7 +80,7 @@ pub(super) fn no_links_in_git(scene: &Scene<'_>) -> Vec<Observation> {
     vec![Observation::examined("on the host: no link in the git directory", links.is_empty(), names.join(" "))]
 }
 
-/// Links below a directory, as far as it can be looked into.
+/// Links below a directory, as far as it can be read.
 fn links_in(top: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![top.to_owned()];

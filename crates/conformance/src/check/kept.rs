@@ -1,4 +1,4 @@
-//! What a scratch sandbox left to be applied, and what comes of applying it.
+//! The kept changes of a scratch sandbox, and what applying them does.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,9 +12,9 @@ use super::Scene;
 use crate::bench::Ran;
 use crate::expect::Observation;
 
-/// What the sandboxes here may store.
+/// Storage limit of these sandboxes.
 const DISK_MIB: u64 = 16;
-/// What a short list of changes may take besides.
+/// Bytes that a short list of changes may take in addition.
 const LIST_LEN_MAX: u64 = 1 << 20;
 
 fn keep(scene: &Scene<'_>, workspace: &Path, protect: &[&str], script: &str) -> Ran {
@@ -31,7 +31,7 @@ fn changes(scene: &Scene<'_>, ran: &Ran) -> Option<Changes> {
     Changes::open(&scene.bench.data, ran.sandbox.as_ref()?.as_str()).ok()
 }
 
-/// Applies everything, and says what was refused; none when nothing could be.
+/// Applies everything and returns what was refused; `None` if nothing could be applied.
 fn apply(scene: &Scene<'_>, changes: Changes) -> Option<Vec<String>> {
     let workspace = changes.workspace().ok()?;
     let guard = changes.guard(&workspace).ok()?;
@@ -40,10 +40,10 @@ fn apply(scene: &Scene<'_>, changes: Changes) -> Option<Vec<String>> {
     Some(refused.map(|result| result.path.to_string()).collect())
 }
 
-/// Drops what is still kept, so that the next case finds nothing.
+/// Drops the kept changes, so that the next case finds none.
 fn forget(scene: &Scene<'_>, ran: &Ran) {
     if let Some(changes) = changes(scene, ran) {
-        // What stays is in the probe's own directory, and goes with that.
+        // If this fails, the rest is in the probe's own directory and is removed with it.
         let _ = changes.drop_all(&scene.bench.data);
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn protected_not_applied(scene: &Scene<'_>) -> Vec<Observation> {
 
 pub(super) fn within_bounds(scene: &Scene<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
-    // A file that is there already, so that it has to be compared.
+    // The file already exists, so that it has to be compared.
     let sparse = fs::File::create(scene.workspace.join("sparse")).and_then(|file| file.set_len(1 << 40));
     for (member, script) in [
         ("hard links", "head -c 8000000 /dev/zero | tr '\\0' x > a; for i in $(seq 60); do ln a l$i; done"),
@@ -103,7 +103,7 @@ pub(super) fn within_bounds(scene: &Scene<'_>) -> Vec<Observation> {
             format!("{grown} bytes"),
         ));
         observations.push(Observation::examined(
-            format!("{member}: kept or told"),
+            format!("{member}: kept or reported"),
             ran.succeeded() && is_kept,
             ran.ending(),
         ));
@@ -115,7 +115,7 @@ pub(super) fn within_bounds(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// Bytes that a tree takes.
+/// Bytes that a tree takes on disk.
 fn room(top: &Path) -> u64 {
     let mut total = 0;
     let mut open = vec![top.to_owned()];

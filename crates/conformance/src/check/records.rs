@@ -1,4 +1,4 @@
-//! Records of live sandboxes: whose word the reaper takes.
+//! Records of live sandboxes: which ones the reaper trusts.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown};
@@ -11,11 +11,11 @@ use saggar_sandbox::{DataDirectory, reap};
 use super::Scene;
 use crate::expect::Observation;
 
-/// As a sandbox's id is, and none that will ever be made.
+/// Has the form of a sandbox id, but is never generated.
 const NAME: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 const SOMEONE: u32 = 64_321;
 
-/// A process that a record names as its sandbox's, ended when dropped.
+/// A process that a record names as its sandbox's PID 1; killed when dropped.
 struct Victim(Child);
 
 impl Victim {
@@ -23,7 +23,7 @@ impl Victim {
         Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().map(Self)
     }
 
-    /// The line by which a record names it: its number, and when it started.
+    /// The line that identifies the process in a record: pid and start time.
     fn line(&self) -> String {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
         let started = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)).unwrap_or("0");
@@ -39,7 +39,7 @@ impl Drop for Victim {
     fn drop(&mut self) {
         // It may be dead already: that is what a check is about.
         let _ = self.0.kill();
-        // Ended by one signal or the other.
+        // Either signal has ended it.
         let _ = self.0.wait();
     }
 }
@@ -53,7 +53,7 @@ fn examine(scene: &Scene<'_>) -> std::io::Result<Vec<Observation>> {
     let data = DataDirectory::open(Some(&path)).map_err(|problem| std::io::Error::other(problem.message))?;
     let record = path.join("sandboxes").join(NAME);
     let id = SandboxId::parse(NAME).ok_or(std::io::ErrorKind::InvalidInput)?;
-    // Named as a cgroup of its own would be, so that its name alone is no reason to leave it.
+    // The directory is named like the sandbox's cgroup, so that the name alone is no reason to leave it.
     let directory = scene.directory.join(format!("saggar-{}", id.alias()));
     fs::create_dir(&directory)?;
     let mut observations = Vec::new();
@@ -83,7 +83,7 @@ fn examine(scene: &Scene<'_>) -> std::io::Result<Vec<Observation>> {
     Ok(observations)
 }
 
-/// A whole record of a dead owner that names this directory as its cgroup.
+/// A complete record of a dead owner that names this directory as its cgroup.
 fn holdings(cgroup: Option<&Path>) -> String {
     let cgroups: Vec<String> = cgroup.map(|path| path.display().to_string()).into_iter().collect();
     let holdings = serde_json::json!({

@@ -1,4 +1,4 @@
-//! How a start treats what it is given: links, races, directories, and what the host can't do.
+//! How a start treats its input: links, races, directories, and features the host lacks.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,15 +23,15 @@ fn shell(script: &str) -> Vec<Vec<u8>> {
     ["/bin/sh", "-c", script].map(|part| part.as_bytes().to_vec()).to_vec()
 }
 
-/// Puts a link there. One that couldn't be put shows in what follows: nothing is refused then.
+/// Creates a link. If that fails, the check fails: nothing is refused then.
 fn plant(target: impl AsRef<Path>, link: &Path) {
-    // Said above.
+    // See above.
     let _ = symlink(target, link);
 }
 
-/// Takes a link away again.
+/// Removes a link.
 fn clear(link: &Path) {
-    // What stays makes the next start be refused, and shows there.
+    // A link that stays makes the next start fail, which shows there.
     let _ = fs::remove_file(link);
 }
 
@@ -63,7 +63,7 @@ pub(super) fn cwd_does_not_widen(scene: &Scene<'_>) -> Vec<Observation> {
 pub(super) fn linked_workspaces(scene: &Scene<'_>) -> Vec<Observation> {
     let bench = scene.bench;
     let (outside, link) = (scene.directory.join("outside"), scene.directory.join("link"));
-    // Failures show below: then nothing is found where it should be.
+    // Failures show below, because the expected files are missing then.
     let _ = fs::create_dir_all(outside.join("inner")).and_then(|()| symlink(&outside, &link));
     let mut observations = Vec::new();
     for (member, path) in [
@@ -77,7 +77,7 @@ pub(super) fn linked_workspaces(scene: &Scene<'_>) -> Vec<Observation> {
         let ran = bench.run(bench.draft(&path), shell("true"));
         observations.push(Observation::examined(member, ran.is_refused_as(Code::InvalidWorkspace), ran.ending()));
     }
-    // A parent that is a link leads somewhere; what is mounted must be what was looked at, under its real path.
+    // If a parent is a link, the directory that is mounted must be the one that was checked, under its real path.
     let ran = bench.run(
         Draft { fs: Some(FsMode::WorkspaceWrite), ..bench.draft(&link.join("inner")) },
         shell("echo x > /workspace/through"),
@@ -115,10 +115,10 @@ pub(super) fn linked_workspaces(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// How many starts are raced against at least, and how many of them must have been caught on each side of an exchange.
+/// Minimum number of starts to race against, and how many must have hit each side of an exchange.
 const STARTS: usize = 40;
 const EACH: usize = 3;
-/// How long one who races goes on at most.
+/// Maximum duration of a race.
 const RACE: Duration = Duration::from_secs(8);
 
 pub(super) fn racing_workspace(scene: &Scene<'_>) -> Vec<Observation> {
@@ -133,7 +133,7 @@ pub(super) fn racing_workspace(scene: &Scene<'_>) -> Vec<Observation> {
     let (Ok(()), Ok(mut racer)) = (prepared, racer) else {
         return vec![Observation::examined("racing", false, "the race can't be set up")];
     };
-    // The race is on when the link has been seen in the workspace's place.
+    // The race is on once the link has been seen in place of the workspace.
     let deadline = Instant::now() + Duration::from_secs(5);
     let is_on = || real.join("workspace").symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
     let mut has_begun = false;
@@ -141,7 +141,7 @@ pub(super) fn racing_workspace(scene: &Scene<'_>) -> Vec<Observation> {
         has_begun = is_on();
     }
     let (mut won, mut refused, mut odd) = (0, 0, Vec::new());
-    // A race that only ever shows one side shows nothing: it goes on until both were seen, or the racer is at its end.
+    // A race that only ever shows one side proves nothing. It goes on until both were seen, or its time is up.
     let end = Instant::now() + RACE;
     let is_enough = |won: usize, refused: usize| won + refused >= STARTS && won >= EACH && refused >= EACH;
     while odd.is_empty() && !is_enough(won, refused) && Instant::now() < end {
@@ -155,9 +155,9 @@ pub(super) fn racing_workspace(scene: &Scene<'_>) -> Vec<Observation> {
             _ => odd.push(ran.ending()),
         }
     }
-    // Ours, and it may have ended by itself.
+    // Our own child, which may have ended by itself.
     let _ = racer.kill();
-    // Ended by the signal, or before it.
+    // It has ended, by the signal or before it.
     let _ = racer.wait();
     let is_clean =
         fs::read_dir(&decoy).is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == "decoy"));
@@ -172,16 +172,16 @@ pub(super) fn racing_workspace(scene: &Scene<'_>) -> Vec<Observation> {
     ]
 }
 
-/// How long the workspace, or the link in its place, is left there: from shorter than a look to longer than a start.
+/// How long the workspace, or the link in its place, stays: from shorter than one check to longer than a start.
 const HOLDS_US: &[i64] = &[0, 0, 50, 200, 0, 1000, 3000, 0, 5000];
 
-/// Exchanges a workspace with a link, again and again.
+/// Swaps a workspace with a link, again and again.
 pub(crate) fn race(directory: &Path) -> Result<(), String> {
     let end = Instant::now() + RACE;
     for hold in HOLDS_US.iter().cycle().take_while(|_| Instant::now() < end) {
         renameat_with(CWD, directory.join("workspace"), CWD, directory.join("other"), RenameFlags::EXCHANGE)
             .map_err(|errno| errno.to_string())?;
-        // Nothing to wait for: only time has to pass, and how much exactly doesn't matter.
+        // Only time has to pass; how much exactly doesn't matter.
         let _ = rustix::event::poll(&mut [], Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: hold * 1000 }));
     }
     Ok(())
@@ -198,7 +198,7 @@ pub(super) fn planted_links(scene: &Scene<'_>) -> Vec<Observation> {
         "",
     ));
     let data = scene.directory.join("data2");
-    // One that couldn't be made is not refused, which shows.
+    // If the link can't be created, the start isn't refused, which shows.
     let _ = fs::create_dir(&data).and_then(|()| symlink(&target, data.join("sandboxes")));
     observations.push(Observation::examined(
         "its directory of records is a link",
@@ -261,7 +261,7 @@ pub(super) fn odd_working_directories(scene: &Scene<'_>) -> Vec<Observation> {
             shell("test -e /etc/passwd && pwd -P"),
         );
         let place = String::from_utf8_lossy(&ran.report.output.stdout).trim().to_owned();
-        // Either refused, or a path that could not be read fell back to the ordinary directory.
+        // Either it was refused, or a path that could not be read fell back to the default directory.
         let is_inside = ran.is_refused_as(Code::InvalidCwd) || (ran.succeeded() && place == "/workspace");
         Observation::examined(format!("cwd {directory}"), is_inside, ran.ending())
     });

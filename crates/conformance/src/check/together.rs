@@ -1,4 +1,4 @@
-//! Two at once: sandboxes that share a workspace, and a sandbox beside its host.
+//! Concurrency: sandboxes that share a workspace, and a sandbox beside its host.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use crate::enact::members;
 use crate::expect::{Observation, Outcome};
 use crate::fixture::manifest;
 
-/// An attempt in a sandbox of its own, by the command line, that waits to be told.
+/// An attempt in its own sandbox, run by the command line, that waits for a go-ahead.
 struct Companion {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -19,7 +19,7 @@ struct Companion {
 }
 
 impl Companion {
-    /// Starts it, and waits until it says that it is ready.
+    /// Starts it, and waits until it reports that it is ready.
     fn start(mut command: Command) -> std::io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?);
@@ -32,7 +32,7 @@ impl Companion {
         Err(std::io::Error::other("it ended before it was ready"))
     }
 
-    /// Tells it to go on, and returns what got through.
+    /// Gives the go-ahead, and returns the attempts that succeeded.
     fn go_on(mut self) -> std::io::Result<Vec<String>> {
         drop(self.child.stdin.take());
         self.said.read_to_string(&mut self.text)?;
@@ -48,9 +48,9 @@ impl Companion {
 
 impl Drop for Companion {
     fn drop(&mut self) {
-        // One that has ended already can't be killed, and that is well.
+        // One that has ended already can't be killed, which is fine.
         let _ = self.child.kill();
-        // Either way it is waited for.
+        // It is waited for in either case.
         let _ = self.child.wait();
     }
 }
@@ -64,7 +64,7 @@ fn run(scene: &Scene<'_>, workspace: &Path, flags: &[&str], attempt: &[&str]) ->
     Ok(command)
 }
 
-/// The same, where the workspace has another name that only this run knows: a mount that ends with it.
+/// The same, with the workspace under another name that only this run sees: a mount that ends with it.
 fn under_alias(inner: &Command, workspace: &Path, alias: &Path) -> Command {
     let mut command = Command::new("unshare");
     let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
@@ -76,9 +76,9 @@ fn under_alias(inner: &Command, workspace: &Path, alias: &Path) -> Command {
 pub(super) fn held_together(scene: &Scene<'_>) -> Vec<Observation> {
     let (outer, alias) = (&scene.workspace, scene.directory.join("alias"));
     let inner = outer.join("inner");
-    // What couldn't be made shows below: then nothing starts.
+    // A failure shows below: nothing starts then.
     let _ = fs::create_dir(&inner).and_then(|()| fs::create_dir(&alias));
-    // What is absent is held in a workspace that has something, and in `.git` where there is one.
+    // Absent paths are protected in a workspace with files in it, and in `.git` if there is one.
     let _ = fs::create_dir(outer.join(".git")).and_then(|()| fs::write(inner.join("kept"), ""));
     let absent = ["change-when-told", ".saggar/", ".git/hooks/", ".git/config"];
     let one = || run(scene, outer, &[], &absent);
@@ -89,7 +89,7 @@ pub(super) fn held_together(scene: &Scene<'_>) -> Vec<Observation> {
     let mut pairs: Vec<(&str, Start<'_>, Start<'_>)> =
         vec![("one workspace twice", &one, &one), ("a workspace in another", &within, &around)];
     if scene.bench.is_root {
-        // Only root can mount a directory in another place.
+        // Only root can bind-mount a directory.
         pairs.push(("a workspace by another name", &named, &one));
     }
     let mut observations = Vec::new();
@@ -108,7 +108,7 @@ pub(super) fn held_together(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// What got through in either, when the first to start is the first to end, or the last.
+/// Attempts that succeeded in either, when the first to start is the first or the last to end.
 fn both(
     first: &dyn Fn() -> std::io::Result<Command>,
     second: &dyn Fn() -> std::io::Result<Command>,
@@ -121,7 +121,7 @@ fn both(
     Ok(open)
 }
 
-/// Signals that wait for processes of this user, by the kernel's count.
+/// Queued signals of this user's processes, by the kernel's count.
 fn queued_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix("SigQ:")).unwrap_or_default();
@@ -129,7 +129,7 @@ fn queued_signals() -> u64 {
 }
 
 pub(super) fn host_counters_untouched(scene: &Scene<'_>) -> Vec<Observation> {
-    /// Fewer than a sandbox queues, and more than a host does by the way.
+    /// Fewer than a sandbox queues, and more than a host usually has.
     const SIGNALS_MAX: u64 = 1000;
     let before = queued_signals();
     let started = run(scene, &scene.workspace, &["--files", "8192"], &["hold-counters"]).and_then(Companion::start);

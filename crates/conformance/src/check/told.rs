@@ -1,4 +1,4 @@
-//! What is said: by `doctor`, in denials and events, and to a terminal.
+//! What is reported: by `doctor`, in denials and events, and to a terminal.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use saggar_supervisor::EscapeFilter;
 use super::Scene;
 use crate::expect::Observation;
 
-/// This very program, for what a user would start.
+/// The running executable, to be started as a user would.
 pub(super) fn own_program() -> Option<Command> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.stdin(Stdio::null());
@@ -34,7 +34,8 @@ pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
         ("concealment after a colour", b"\x1b[38;5;1;8m"),
         ("concealment after a background", b"\x1b[48;2;1;2;3;8m"),
     ];
-    // Output that is shown on a terminal, and a program that has one of its own because saggar was started on one.
+    // Output shown on a terminal, and output of a program with a pty of its own because saggar was started on a
+    // terminal.
     let ways = [("shown", EscapeFilter::default()), ("on its terminal", EscapeFilter::for_screen())];
     let mut observations = Vec::new();
     for (way, mut filter) in ways {
@@ -50,7 +51,8 @@ pub(super) fn escapes_neutralised(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// A spec file may come from anywhere; what it says wrongly is repeated in the error, and must not act on who reads it.
+/// A spec file may come from anywhere. An error quotes its invalid values, and these must not act on the reader's
+/// terminal.
 pub(super) fn spec_errors_harmless(scene: &Scene<'_>) -> Vec<Observation> {
     let files = [
         ("a path", "toml", r#"workspace = "\u001b]0;PWNED\u0007""#),
@@ -75,11 +77,15 @@ pub(super) fn spec_errors_harmless(scene: &Scene<'_>) -> Vec<Observation> {
     tried.collect()
 }
 
-/// The attacker is static: whoever warns of a library that can't be preloaded is not the attacker.
+/// The attacker is static, so a warning about a library that can't be preloaded comes from another program.
 pub(super) fn helpers_unaffected(scene: &Scene<'_>) -> Vec<Observation> {
     let Some(ran) = &scene.ran else { return Vec::new() };
     let said = String::from_utf8_lossy(&ran.report.output.stderr).into_owned();
-    vec![Observation::examined("nobody else loaded anything", said.is_empty(), said.lines().next().unwrap_or_default())]
+    vec![Observation::examined(
+        "no other program loaded anything",
+        said.is_empty(),
+        said.lines().next().unwrap_or_default(),
+    )]
 }
 
 pub(super) fn denials_bounded(scene: &Scene<'_>) -> Vec<Observation> {
@@ -121,7 +127,7 @@ pub(super) fn capabilities_told(scene: &Scene<'_>) -> Vec<Observation> {
     observations
 }
 
-/// In a data directory of its own: the doctor empties a place in it.
+/// Uses a separate data directory: `doctor` cleans up in it.
 pub(super) fn doctor_agrees(scene: &Scene<'_>) -> Vec<Observation> {
     let output = own_program().and_then(|mut command| {
         command.args(["doctor", "--json", "--data-dir"]).arg(scene.directory.join("data")).output().ok()
@@ -146,7 +152,7 @@ pub(super) fn doctor_agrees(scene: &Scene<'_>) -> Vec<Observation> {
     ]
 }
 
-/// Through the command line, as a user meets them: the result and the event stream.
+/// Through the command line, as a user sees them: the result and the event stream.
 pub(super) fn denials_explain(scene: &Scene<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
     let data = scene.directory.join("data");
@@ -188,7 +194,7 @@ pub(super) fn denials_explain(scene: &Scene<'_>) -> Vec<Observation> {
         ));
         observations.push(Observation::examined(format!("{member}: no path of ours"), is_discreet, ""));
     }
-    // Only the last run's events are wanted.
+    // Only the events of the last run matter.
     let _ = std::fs::remove_file(&events);
     let result = run(&["--", "/bin/sh", "-c", "unshare --user true"]);
     let denial = result.as_ref().map(|result| &result["denials"][0]);

@@ -112,7 +112,7 @@ pub(super) fn names_distinct(scene: &Scene<'_>) -> Vec<Observation> {
 pub(super) fn deep_tree_goes(scene: &Scene<'_>) -> Vec<Observation> {
     let again = scene.bench.run(scene.bench.draft(&scene.workspace), vec![b"/bin/true".to_vec()]);
     let removed = remove_tree(&scene.workspace);
-    // Where the fixture's own removal expects it.
+    // The fixture's own removal expects the directory.
     let made = fs::create_dir(&scene.workspace);
     vec![
         Observation::examined("the same workspace again", again.succeeded(), again.ending()),
@@ -128,7 +128,7 @@ pub(super) fn stays_sparse(scene: &Scene<'_>) -> Vec<Observation> {
     )]
 }
 
-/// Opening a pipe waits for its other end: no start may do that, whatever a path is made to be.
+/// Opening a pipe waits for its other end. No start may do that, whatever kind of file a path is.
 pub(super) fn special_files_dont_block(scene: &Scene<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
     let is_fifo = scene.workspace.join("fifo").symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
@@ -149,7 +149,7 @@ pub(super) fn special_files_dont_block(scene: &Scene<'_>) -> Vec<Observation> {
 
 pub(super) fn git_runs_nothing(scene: &Scene<'_>) -> Vec<Observation> {
     let mark = scene.directory.join("ran");
-    // What was planted writes to /tmp of whoever runs it; a link there would be followed, so the host's git gets a /tmp name it can't reach.
+    // The planted program writes to /tmp and would follow a link there, so the host's git gets a /tmp it can't reach.
     let status = Command::new("git")
         .arg("-C")
         .arg(&scene.workspace)
@@ -165,7 +165,7 @@ pub(super) fn git_runs_nothing(scene: &Scene<'_>) -> Vec<Observation> {
         && !exists(&scene.workspace.join(".git/config.worktree"))
         && !exists(&scene.workspace.join(".git/commondir"));
     let mut observations = vec![seen("on the host: nothing is planted", is_clean)];
-    // A host without git has no git to be misled.
+    // A host without git can't be misled.
     if let Ok(output) = status {
         let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
         observations.push(Observation::examined("on the host: git status works", output.status.success(), said));

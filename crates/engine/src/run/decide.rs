@@ -1,4 +1,4 @@
-//! Decisions: what an input means for a run in this state. Pure; the events are the whole of the answer.
+//! Decisions: which events an input causes in the current state. Pure; the events are the complete result.
 
 use saggar_domain::{RunId, Timestamp};
 
@@ -13,12 +13,13 @@ use crate::event::{Event, Outcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
 use crate::rules::Rules;
 
-/// Deaths of workers in the middle of one step after which they are no longer taken for bad luck: then a person looks. The first rules count
-/// all attempts.
+/// After this many worker deaths during one step, the step itself is suspected and a human decides. The first rules
+/// count all attempts.
 const WORKER_DEATHS_MAX: u32 = 20;
 
 impl Run {
-    /// What an input comes to. No event means that there was nothing to do, for example because it came twice.
+    /// The events that an input causes. An empty list means that there was nothing to do, for example for a
+    /// duplicate.
     pub fn decide(&self, now: Timestamp, input: &Input) -> Result<Vec<Event>, Rejected> {
         if let Input::Start { run, agent, child_of } = input {
             return self.decide_start(now, run, agent, child_of.as_ref());
@@ -111,8 +112,8 @@ impl Run {
         vec![forked]
     }
 
-    /// Only who holds a run begins anything: so nothing is open in a run that nobody has held, and what is open was left by a worker. That is
-    /// settled by its class, and never silently done again where that could do harm.
+    /// Only the holder of the lease starts effects. So a run that was never claimed has no open step, and an open
+    /// step was left by a worker. It is settled by its class, and never silently redone if that could do harm.
     fn decide_claim(&self, now: Timestamp, born: &Born, epoch: u64, rules: Rules) -> Result<Vec<Event>, Rejected> {
         if epoch <= self.epoch {
             return Err(Rejected::Stale { given: epoch, current: self.epoch });
@@ -127,7 +128,7 @@ impl Run {
         match &open.phase {
             Attempt::Doing => {}
             Attempt::Delayed { .. } if !self.is_paused => {
-                // Whoever takes a run that waits for room does so because there may be some.
+                // A worker claims a run that waits for capacity because there may be some now.
                 events.push(begin(open, self, now));
                 return Ok(events);
             }
@@ -198,7 +199,7 @@ impl Run {
         if is_answer && self.rules.answers_name_their_question() {
             let question = signal.question.ok_or(Rejected::UnnamedQuestion)?;
             if self.open_question() != Some(question) {
-                // Asked for again because no reply came, the same answer is harmless.
+                // A client that got no response repeats its answer: the same answer is harmless.
                 return match self.answered.iter().find(|(step, _)| *step == question) {
                     Some((_, answer)) if *answer == signal.body => Ok(Vec::new()),
                     Some(_) => Err(Rejected::AlreadyAnswered { question }),
@@ -246,7 +247,7 @@ impl Run {
         Ok(events)
     }
 
-    /// What was under way when its worker was lost: whoever can be asked is asked first.
+    /// The step that was in progress when its worker was lost: if the executor can be probed, it is probed first.
     fn redo(&self, open: &OpenStep, now: Timestamp) -> Event {
         match open.class {
             Class::Probeable => Event::StepProbed { step: open.step, at: now },
@@ -254,7 +255,7 @@ impl Run {
         }
     }
 
-    /// The same step once more, or when the run is resumed.
+    /// Retries the step, or does so when the run is resumed.
     pub(super) fn intend_again_or_wait(&self, open: &OpenStep, now: Timestamp) -> Event {
         match self.is_paused && self.rules.hold_back_while_paused() {
             true => Event::StepInterrupted { step: open.step, at: now },
@@ -262,10 +263,10 @@ impl Run {
         }
     }
 
-    /// The same step once more: visible, counted, by the same key.
+    /// Retries the step with the same key. The attempt is recorded and counted.
     pub(super) fn intend_again(&self, open: &OpenStep, now: Timestamp) -> Event {
         let mut reserved = self.ledger.reserved();
-        // Where money is set aside, a failed try may have shown that it costs more.
+        // If money is reserved, a failed attempt may have shown that the call costs more.
         if reserved.micros > 0 {
             reserved.micros = reserved.micros.max(self.dearest);
         }
@@ -285,7 +286,7 @@ impl Run {
     }
 }
 
-/// A step that waited for room begins: the same attempt, because there was none before.
+/// Starts a step that waited for capacity. It is the same attempt, because it had not started before.
 fn begin(open: &OpenStep, run: &Run, now: Timestamp) -> Event {
     Event::StepIntended {
         step: open.step,

@@ -1,6 +1,7 @@
-//! What comes next, when nothing is open: the next call the model asked for, or the model.
+//! Plans the next step when none is open: the next requested tool call, or else the model.
 //!
-//! Works on copies of the few numbers it changes and never on the conversation, so that a step costs the same at any length of it.
+//! It copies the few numbers that it changes and never the conversation, so a step costs the same at any length of
+//! the conversation.
 
 use std::collections::VecDeque;
 
@@ -18,9 +19,9 @@ use crate::key::EffectKey;
 use crate::repeats::Repeats;
 use crate::rules::Rules;
 
-/// Bytes of conversation to a token, for what is set aside.
+/// Bytes of conversation per token, for estimating a reservation.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Plans what follows a settled step.
+/// Plans the events that follow a settled step.
 pub(super) struct Planner<'a> {
     born: &'a Born,
     agent: &'a AgentSpec,
@@ -33,13 +34,13 @@ pub(super) struct Planner<'a> {
     messages: u64,
     conversation_bytes: u64,
     calls: VecDeque<&'a ToolCall>,
-    // Only the first rules keep answers for questions to come.
+    // Only the first rules keep answers for later questions.
     answers: VecDeque<&'a Body>,
     events: Vec<Event>,
 }
 
 impl<'a> Planner<'a> {
-    /// From where a run is, with nothing open.
+    /// Starts from a run without an open step.
     pub(super) fn new(run: &'a Run, born: &'a Born, now: Timestamp) -> Self {
         Self {
             born,
@@ -59,7 +60,7 @@ impl<'a> Planner<'a> {
         .by(run.rules)
     }
 
-    /// Who claims a run decides by its own rules, not by those of whoever had it before.
+    /// A claim is decided by the rules of the new worker, not by those of the previous one.
     pub(super) fn by(mut self, rules: Rules) -> Self {
         self.rules = rules;
         if rules.answers_name_their_question() {
@@ -68,32 +69,32 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The step that was open will have cost this, and one more message will have been said.
+    /// Assumes that the open step has been settled at this cost, which adds one message.
     pub(super) fn after_settling(mut self, cost: Spending) -> Self {
         self.ledger.settle(cost);
         self.messages += 1;
         self
     }
 
-    /// A call of the model will have cost this.
+    /// Assumes that a model call has cost this.
     pub(super) fn after_paying(mut self, micros: u64) -> Self {
         self.dearest = self.dearest.max(micros);
         self
     }
 
-    /// The model will have asked for this.
+    /// Assumes that the model has requested these calls.
     pub(super) fn with_calls(mut self, calls: &'a [ToolCall]) -> Self {
         self.calls = calls.iter().collect();
         self
     }
 
-    /// The answer that waited longest will have been given.
+    /// Assumes that the oldest kept answer has been used.
     pub(super) fn without_answer(mut self) -> Self {
         self.answers.pop_front();
         self
     }
 
-    /// The events up to the next thing that takes time.
+    /// The events up to the next effect that takes time.
     pub(super) fn plan(mut self) -> Vec<Event> {
         if is_late(self.agent, self.born.started_at, self.now) {
             return self.finish(Outcome::BudgetExceeded { budget: BudgetName::WallMs });
@@ -144,15 +145,16 @@ impl<'a> Planner<'a> {
         self.events
     }
 
-    /// Money for a call of the model, where there is a limit: the most that the agent's spec says, or that one has cost. What the first one costs
-    /// isn't known without a spec, so it needs only that something is left.
+    /// The money to reserve for a model call, if there is a limit: the maximum from the agent's spec, or the highest
+    /// cost so far. Without a spec, the cost of the first call is unknown, so it only requires that something is
+    /// left.
     fn micros_for_a_reply(&self) -> u64 {
         let is_limited = self.ledger.limit().micros.is_some() && self.rules.reserve_money();
         let most = self.agent.model.reply_micros_max.unwrap_or(1).max(self.dearest).max(1);
         if is_limited { most } else { 0 }
     }
 
-    /// What a call comes to, or what the model is told instead.
+    /// The effect of a call, or the message that the model gets instead.
     fn effect(&self, call: &ToolCall) -> Result<(Effect, Class), String> {
         let Some(tool) = self.agent.tools.get(&call.tool) else {
             return Err(format!("there is no tool {:?}", call.tool));
@@ -170,7 +172,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The child that a call asks for, with the budget of its own agent; how much of that there is, is seen later.
+    /// The child that a call requests, with its agent's own budget. The budget is cut to what is left later.
     fn delegate(&self, call: &ToolCall, task: Body, agent: Option<String>) -> Result<Effect, String> {
         let budget = match &agent {
             None => self.agent.budget,
@@ -187,7 +189,7 @@ impl<'a> Planner<'a> {
         Ok(Effect::Delegate { call: call.clone(), child, agent, task, budget })
     }
 
-    /// What a child may have at most.
+    /// The maximum budget of a child.
     fn left_after(&self, reserved: Spending) -> Budget {
         let mut ledger = self.ledger;
         ledger.reserve(reserved);
@@ -223,7 +225,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether a run's time is up.
+/// Whether a run has exceeded its wall-clock time.
 pub(super) fn is_late(agent: &AgentSpec, started_at: Timestamp, now: Timestamp) -> bool {
     let limit = agent.budget.wall_ms.map(std::time::Duration::from_millis);
     limit.is_some_and(|limit| now >= started_at.after(limit))

@@ -1,29 +1,29 @@
-//! The open step: what a run is about to do, does, or doesn't know whether it did.
+//! The open step: intended, in progress, or with an unknown outcome.
 
 use saggar_domain::Timestamp;
 
 use crate::effect::{Class, Effect};
 
-/// A step that has begun and is not settled.
+/// A step that has been intended and not settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenStep {
     pub step: u64,
     pub attempt: u32,
     pub effect: Effect,
-    /// What a crash means.
+    /// What happens after a crash.
     pub class: Class,
-    /// Where it stands.
     pub phase: Attempt,
     /// When this attempt was intended.
     pub since: Timestamp,
-    /// How many of its attempts ended with their worker.
+    /// Number of attempts that ended because their worker died.
     pub deaths: u32,
-    /// Since when it has waited for room, where it had to. Kept until it is settled: it is its place in the queue.
+    /// Since when it has been waiting for capacity. Kept until the step is settled, because it is its place in the
+    /// queue.
     pub delayed_since: Option<Timestamp>,
 }
 
 impl OpenStep {
-    /// Whether a worker does it, or may.
+    /// Whether a worker may be executing it.
     pub(super) fn is_being_done(&self) -> bool {
         let is_executed = match &self.effect {
             Effect::CallModel { .. } | Effect::CallTool { .. } => true,
@@ -32,36 +32,35 @@ impl OpenStep {
         is_executed && self.phase == Attempt::Doing
     }
 
-    /// Whether it may have been done, and must not be done again without a person's word.
+    /// Whether it may have been done, and must not be repeated without a human's decision.
     pub(super) fn is_undecided(&self) -> bool {
         match &self.phase {
             Attempt::Unknown { .. } => true,
-            // It failed, or has not begun: it certainly did nothing.
+            // It failed or has not started, so it certainly had no effect.
             Attempt::Backoff { .. } | Attempt::Delayed { .. } => false,
             Attempt::Doing | Attempt::Probing | Attempt::Interrupted => self.class == Class::Once,
         }
     }
 }
 
-/// Where an open step stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// It is being done, or may be.
+    /// It may be in progress.
     Doing,
-    /// Whoever did it is being asked.
+    /// The executor is being asked whether it was done.
     Probing,
-    /// It failed, and is tried again.
+    /// It failed and will be retried.
     Backoff { until: Timestamp },
-    /// It is to be done again when the run is resumed.
+    /// It will be redone when the run is resumed.
     Interrupted,
-    /// It has not begun, because there is no room for what it needs.
+    /// It has not started, because the capacity it needs is missing.
     Delayed {
-        /// When it is tried again at the latest.
+        /// The latest time of the next try.
         until: Timestamp,
     },
-    /// Nobody knows, and a person decides.
+    /// The outcome can't be determined; a human decides.
     Unknown {
-        /// Why nobody knows.
+        /// Why it can't be determined.
         reason: String,
     },
 }

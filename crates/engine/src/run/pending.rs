@@ -1,5 +1,5 @@
-//! What must be happening now, and when to look again. Both follow from the state, so a worker that knows nothing but the journal
-//! does the same as the one before it.
+//! The current work of a run, and the time of its next deadline. Both follow from the state, so a worker that knows
+//! only the journal does the same as the one before it.
 
 use std::time::Duration;
 
@@ -9,30 +9,26 @@ use super::{Attempt, Run};
 use crate::effect::{Effect, ToolCall};
 use crate::key::EffectKey;
 
-/// Something that must be happening.
+/// Work that must be in progress now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending<'a> {
-    /// For which step.
     pub step: u64,
     pub attempt: u32,
-    /// By which key.
     pub key: EffectKey,
     pub work: Work<'a>,
 }
 
-/// What must be happening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work<'a> {
-    /// The model is asked about the conversation.
+    /// Ask the model for the next reply.
     CallModel,
-    /// A tool is used.
     CallTool(&'a ToolCall),
-    /// Whoever does it is asked whether it was done.
+    /// Ask the executor whether the effect was done.
     Probe(&'a Effect),
 }
 
 impl Run {
-    /// What must be happening now; at most one thing.
+    /// The work that must be in progress now; at most one item.
     pub fn pending(&self) -> Option<Pending<'_>> {
         let (born, open) = (self.born.as_ref()?, self.open.as_ref()?);
         let work = match (&open.phase, &open.effect) {
@@ -49,12 +45,12 @@ impl Run {
         Some(Pending { step: open.step, attempt: open.attempt, key, work })
     }
 
-    /// When a tick would change something; `None` when never.
+    /// When a tick would change something; `None` if never.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let born = self.born.as_ref().filter(|_| self.outcome.is_none())?;
         let wall = born.agent.budget.wall_ms.map(|limit| born.started_at.after(Duration::from_millis(limit)));
         let own = self.open.as_ref().and_then(|open| match (&open.phase, &open.effect) {
-            // While it is paused no new try is made, whatever its time.
+            // A paused run isn't retried, even after the retry time.
             (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => None,
             (Attempt::Backoff { until } | Attempt::Delayed { until }, _)
             | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),

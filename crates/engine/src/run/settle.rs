@@ -1,4 +1,4 @@
-//! What came of an attempt, and what follows from it in the same commit.
+//! The outcome of an attempt, and the events that follow from it in the same commit.
 
 use saggar_domain::Timestamp;
 
@@ -10,7 +10,7 @@ use crate::event::{Event, Outcome, Settled};
 use crate::input::{Failure, Rejected, Report};
 use crate::retry::RetryPolicy;
 
-/// A step that waits for room tries again after so long, even if nobody tells it that there is some.
+/// A step that waits for capacity is retried after this time, even without a notification.
 const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Run {
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// It certainly did nothing: tried again if that is allowed, given up otherwise.
+    /// An attempt that certainly had no effect: retry it if allowed, otherwise give up.
     fn fail(
         &self,
         now: Timestamp,
@@ -70,7 +70,7 @@ impl Run {
         let wait = policy(born, open).wait_ms(self.tries(open), chance).filter(|_| failure.is_passing);
         if let Some(wait) = wait {
             let refused = if self.rules.reserve_money() {
-                // What the next try may cost comes on top of what this one has cost.
+                // The next attempt's cost comes in addition to this one's.
                 let mut ledger = self.ledger;
                 let mut next = ledger.reserved().plus(one_more);
                 if next.micros > 0 {
@@ -109,7 +109,7 @@ impl Run {
         }
     }
 
-    /// Which try this is, of those that a tool's `attempts_max` counts.
+    /// The number of this attempt as a tool's `attempts_max` counts it.
     pub(crate) fn tries(&self, open: &OpenStep) -> u32 {
         match self.rules.count_deaths_apart() {
             true => open.attempt.saturating_sub(open.deaths).max(1),
@@ -117,7 +117,7 @@ impl Run {
         }
     }
 
-    /// Nobody can say whether it was done.
+    /// The outcome can't be determined.
     fn lose(
         &self,
         now: Timestamp,
@@ -139,7 +139,7 @@ impl Run {
         }
     }
 
-    /// The outcome of one step and the intent of the next: one commit.
+    /// The outcome of one step and the intent of the next share one commit.
     pub(super) fn settle_and_go_on(
         &self,
         now: Timestamp,

@@ -1,4 +1,5 @@
-//! A run driven by hand: every event is checked against the invariants as it is taken in, and the whole journal by a replay.
+//! A run driven by hand: every event is checked against the invariants when it is applied, and the whole journal is
+//! checked by a replay.
 
 #![allow(dead_code)]
 
@@ -57,7 +58,7 @@ impl Driven {
         self.report(Report::Returned { result, snapshot: None }).expect("it is accepted")
     }
 
-    /// Folding and deriving again give the same run.
+    /// Folding and replaying give the same run.
     pub fn check(&self) {
         let replayed = replay(&self.journal);
         assert_eq!(replayed.divergence, None);

@@ -1,11 +1,12 @@
-//! The control channel: frames in, frames out, never more than a bound of them waiting.
+//! The control channel: frames in and out, with a bound on those that wait.
 //!
-//! What is to be sent is queued and written when the host takes it. Above [`OUTGOING_MARK`] the event loop stops reading
-//! what programs write, so a slow host slows the programs down and nothing grows. Frames about execs themselves are small
-//! and answer the host's own frames; a host that provokes them without ever reading is cut off at [`OUTGOING_MAX`].
+//! Outgoing frames are queued and written when the host reads. Above [`OUTGOING_MARK`] the event loop stops reading
+//! programs' output, so a slow host slows the programs down and nothing grows. Other frames about execs are small and
+//! answer the host's own frames; a host that provokes them without ever reading is cut off at [`OUTGOING_MAX`].
 //!
-//! Descriptors come with the first byte of the frame they belong to, and the kernel hands them over no later than that byte. So they wait in
-//! a queue until their frame is whole, and any that no frame has asked for by the time there is none unfinished is a broken rule.
+//! Descriptors come with the first byte of their frame, and the kernel delivers them no later than that byte. They wait
+//! in a queue until their frame is complete. If no frame is incomplete and one is still unclaimed, the host broke the
+//! protocol.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,27 +19,27 @@ use super::{Leave, socket};
 /// Above this many unsent bytes no program's output is read.
 const OUTGOING_MARK: usize = 256 * 1024;
 
-/// With this many unsent bytes the host is not reading and the agent gives up. Never reached by outputs alone.
+/// At this many unsent bytes the host is not reading, and the agent gives up. Outputs alone never reach it.
 const OUTGOING_MAX: usize = 1024 * 1024;
 
-/// Sent bytes are cut off the front of the queue in pieces of at least this size.
+/// Sent bytes are removed from the front of the queue in pieces of at least this size.
 const COMPACT_AT: usize = 64 * 1024;
 
-/// How much is read at once.
+/// Bytes read at once.
 const INCOMING_CHUNK: usize = 64 * 1024;
 
 pub(super) struct Channel {
     fd: Fd,
     decoder: Decoder<ToGuest>,
     incoming: Vec<u8>,
-    // INVARIANT: at most JOINS_MAX between two calls of `receive`, and none unless a frame is unfinished.
+    // INVARIANT: at most JOINS_MAX between two calls of `receive`, and none unless a frame is incomplete.
     descriptors: Vec<Fd>,
     outgoing: Vec<u8>,
     // INVARIANT: at most `outgoing.len()`.
     sent: usize,
 }
 
-/// A frame and what came with it.
+/// A frame and its descriptors.
 pub(super) struct Received {
     pub(super) frame: ToGuest,
     pub(super) descriptors: Vec<Fd>,
@@ -70,16 +71,15 @@ impl Channel {
         self.outgoing.len() - self.sent
     }
 
-    /// Queues a frame.
     pub(super) fn send(&mut self, frame: &FromGuest) -> Result<(), Leave> {
         if self.unsent() > OUTGOING_MAX {
             return Err(Leave::Protocol);
         }
-        // The agent makes no frame that breaks the rules; if it did, the host could not make sense of what follows.
+        // The agent makes no invalid frame; if it did, the host could not interpret what follows.
         frame.encode(&mut self.outgoing).map_err(|_| Leave::Broken)
     }
 
-    /// Writes what the host takes now.
+    /// Writes as much as the host accepts now.
     pub(super) fn flush(&mut self) -> Result<(), Leave> {
         while self.unsent() > 0 {
             match self.fd.write(&self.outgoing[self.sent..]) {
@@ -98,7 +98,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Writes everything, waiting for the host as long as it takes: how long that may be is for the host to decide.
+    /// Writes everything, waiting for the host as long as necessary: the host decides how long that may be.
     pub(super) fn flush_all(&mut self) -> Result<(), Leave> {
         loop {
             self.flush()?;
@@ -110,13 +110,13 @@ impl Channel {
         }
     }
 
-    /// Reads once and returns the frames that are complete by that.
+    /// Reads once and returns the frames that are now complete.
     pub(super) fn receive(&mut self) -> Result<Vec<Received>, Leave> {
         let count = match socket::receive(&self.fd, &mut self.incoming, &mut self.descriptors) {
             Ok(0) => return Err(Leave::HostGone),
             Ok(count) => count,
             Err(Errno(libc::EAGAIN)) => 0,
-            // More of them than there is room for: the rest is lost, and with it whose they are.
+            // There were more than fit: the others are lost, and it is unclear which frames they belonged to.
             Err(Errno(libc::EMSGSIZE)) => return Err(Leave::Protocol),
             Err(_) => return Err(Leave::HostGone),
         };

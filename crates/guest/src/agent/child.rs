@@ -1,9 +1,10 @@
 //! From fork to the program: what the new process does to itself.
 //!
-//! The order matters. Descriptors go before anything could be reached through them; limits that need no user go before the
-//! user; the working directory is entered as that user, so that their permissions count. Whatever fails is written to the
-//! status pipe as a stage and a number, and the process ends; success is the pipe closing unwritten when the program is
-//! executed. Nothing here allocates. (The agent has one thread, so allocating would be safe; there is just no need.)
+//! The order matters. Descriptors are closed before anything could be reached through them. Limits that don't depend on
+//! the user are set before the user changes. The working directory is entered as that user, so that its permissions
+//! apply. A failure is written to the status pipe as a stage and an errno, and the process exits; success is the pipe
+//! closing unwritten when the program is executed. Nothing here allocates. (The agent has one thread, so allocating
+//! would be safe, but there is no need.)
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -14,38 +15,39 @@ use super::spawn::{CStrings, Failure};
 use super::sys::{self, Errno};
 use super::{identity, rule, terminal};
 
-/// Where the status pipe ends up, just above the standard descriptors.
+/// The number of the status pipe, just above the standard descriptors.
 pub(super) const STATUS: c_int = 3;
 
-/// What nobody sees: the failure itself is told through the status pipe.
+/// Never seen: the failure itself is reported through the status pipe.
 const EXIT_FAILED: c_int = 127;
 
-/// Files are written by their owner alone unless the program says otherwise.
+/// Only the owner may write to new files, unless the program changes this.
 const UMASK: libc::mode_t = 0o022;
 
-/// Everything the new process needs, made before the fork.
+/// Everything the new process needs, prepared before the fork.
 pub(super) struct Plan<'a> {
     pub(super) request: &'a ExecRequest,
     pub(super) argv: &'a CStrings,
     pub(super) env: &'a CStrings,
     pub(super) ends: &'a ProgramEnds,
     pub(super) status: &'a sys::Fd,
-    /// The lists of processes of the cgroups to enter.
+    /// The `cgroup.procs` or `tasks` files of the cgroups to enter.
     pub(super) joins: &'a [sys::Fd],
 }
 
-/// Turns this process into the program, or reports why not and ends it.
+/// Turns this process into the program, or reports the failure and exits.
 pub(super) fn become_program(plan: &Plan<'_>) -> ! {
     let mut status = plan.status.raw();
     let failure = prepare(plan, &mut status).err().unwrap_or_else(|| execute(plan));
     report(status, failure)
 }
 
-/// Tells the agent why there is no program, and ends this process.
+/// Reports to the agent why the program did not start, and exits.
 pub(super) fn report(status: c_int, failure: Failure) -> ! {
     let [a, b, c, d] = failure.errno.0.to_le_bytes();
     let report = [failure.stage.code(), a, b, c, d];
-    // SAFETY: the pointer and the length are those of one array. Should the agent be gone, there is nobody left to tell. _exit does not return.
+    // SAFETY: the pointer and the length are those of one array. If the agent is gone, the report can't be delivered.
+    // _exit does not return.
     unsafe {
         libc::write(status, report.as_ptr().cast(), report.len());
         libc::_exit(EXIT_FAILED)
@@ -54,7 +56,7 @@ pub(super) fn report(status: c_int, failure: Failure) -> ! {
 
 fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
     let request = plan.request;
-    // First, so that everything that is done for the program is counted as the program's.
+    // First, so that everything done for the program is counted as the program's.
     enter_cgroups(plan.joins).map_err(Failure::at(FailStage::Cgroup))?;
     start_session().map_err(Failure::at(FailStage::Session))?;
     place_descriptors(plan, status).map_err(Failure::at(FailStage::Descriptors))?;
@@ -66,18 +68,19 @@ fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
     // SAFETY: umask takes a number and cannot fail.
     unsafe { libc::umask(UMASK) };
     enter(&request.cwd).map_err(Failure::at(FailStage::Cwd))?;
-    // Last, as it counts the processes of the user this process now belongs to.
+    // Last, because it counts the processes of the user that this process now belongs to.
     limit(libc::RLIMIT_NPROC as _, request.nproc).map_err(Failure::at(FailStage::Limits))
 }
 
-/// A zero written to such a list means the process that writes it.
+/// A zero written to such a list stands for the writing process.
 fn enter_cgroups(joins: &[sys::Fd]) -> Result<(), Errno> {
     joins.iter().try_for_each(|processes| processes.write(b"0").map(|_| ()))
 }
 
-/// Default signals, none blocked, and a session of its own: the process group that `Signal` goes to.
+/// Default signals, none blocked, and a new session: the process group that `Signal` goes to.
 fn start_session() -> Result<(), Errno> {
-    // The one that the agent ignores; all others are at their default since it started, and nothing here has a handler.
+    // The only signal that the agent ignores. All others are at their default since it started, and none has a handler
+    // here.
     sys::set_disposition(libc::SIGPIPE, libc::SIG_DFL)?;
     let mut none = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set before sigprocmask reads it.
@@ -101,7 +104,7 @@ fn place_descriptors(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Errno> {
     if rule::is_on("start/descriptors") { sys::close_from(STATUS + 1) } else { Ok(()) }
 }
 
-/// Sets a limit, soft and hard, if there is one to set.
+/// Sets both the soft and the hard limit, if a value is given.
 fn limit(resource: c_int, value: Option<u64>) -> Result<(), Errno> {
     let Some(value) = value else { return Ok(()) };
     let limits = libc::rlimit { rlim_cur: value, rlim_max: value };
@@ -116,15 +119,15 @@ fn enter(directory: &[u8]) -> Result<(), Errno> {
     sys::check(unsafe { libc::chdir(directory.as_ptr()) })
 }
 
-/// Executes the program; returns only with the reason why not.
+/// Executes the program; returns only on failure.
 fn execute(plan: &Plan<'_>) -> Failure {
     let name = plan.argv.first();
     let errno = if name.contains(&b'/') { execute_path(plan, plan.argv.pointers()[0]) } else { search(plan, name) };
     Failure { stage: FailStage::Program, errno }
 }
 
-/// Tries each directory of the request's `PATH`, as a shell would. Empty entries are passed over: the working directory
-/// is searched only if `PATH` names it.
+/// Tries each directory of the request's `PATH`, as a shell would. Empty entries are skipped: the working directory is
+/// searched only if `PATH` names it.
 fn search(plan: &Plan<'_>, name: &[u8]) -> Errno {
     let Some(path) = plan.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")) else { return Errno(libc::ENOENT) };
     let mut reason = Errno(libc::ENOENT);
@@ -133,7 +136,7 @@ fn search(plan: &Plan<'_>, name: &[u8]) -> Errno {
         let Some(candidate) = join(&mut buffer, &[directory, b"/", name]) else { continue };
         match execute_path(plan, candidate.as_ptr()) {
             Errno(libc::ENOENT | libc::ENOTDIR) => {}
-            // It is here but may not be executed; one further on may.
+            // It exists here but may not be executed; a later one may.
             Errno(libc::EACCES) => reason = Errno(libc::EACCES),
             other => return other,
         }
@@ -147,7 +150,7 @@ fn execute_path(plan: &Plan<'_>, path: *const c_char) -> Errno {
     Errno::last()
 }
 
-/// Puts the parts together as a C string, if they fit.
+/// Joins the parts as a C string, if they fit.
 fn join<'a>(buffer: &'a mut [u8; PATH_MAX], parts: &[&[u8]]) -> Option<&'a CStr> {
     let mut length = 0;
     for part in parts {

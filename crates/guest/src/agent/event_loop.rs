@@ -1,8 +1,9 @@
-//! The event loop: what there is to wait for, and what to do about each.
+//! The event loop: what to wait for, and what to do about each.
 //!
-//! Each round waits for something, then does a bounded amount for every one that is ready: one read from the channel, one
-//! from each output, so many zombies. No program, however much it writes or forks, keeps the agent from the others or
-//! from the host. Execs are removed only at a round's end, so their positions hold during it.
+//! Each round waits for something, then does a bounded amount of work for everything that is ready: one read from the
+//! channel, one from each output, a limited number of zombies. No program, however much it writes or forks, keeps the
+//! agent from the others or from the host. Execs are removed only at the end of a round, so their positions are valid
+//! during it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,19 +21,19 @@ use super::spawn::{self, Failure};
 use super::sys::{self, Errno, Fd, Wait};
 use super::worker;
 
-/// Where the control channel is when the agent starts.
+/// The control channel's descriptor when the agent starts.
 const CHANNEL_FD: core::ffi::c_int = 3;
 
-/// How many execs there can be at once.
+/// Maximum number of execs at once.
 const EXECS_MAX: usize = 64;
 
-/// How many more there can be whose program has ended and whose tree has not.
+/// Maximum number of further execs whose program has ended but whose tree has not.
 const LEFT_MAX: usize = 192;
 
-/// How many workers there can be at once.
+/// Maximum number of workers at once.
 const WORKERS_MAX: usize = 128;
 
-/// How many zombies are reaped in one round.
+/// Maximum number of zombies reaped in one round.
 const REAPED_PER_ROUND: usize = 256;
 
 pub(super) struct Agent {
@@ -40,14 +41,14 @@ pub(super) struct Agent {
     child_signals: Fd,
     execs: Vec<Exec>,
     workers: Vec<libc::pid_t>,
-    // Whether a child's end was signalled and not all that have ended are reaped yet.
+    // Whether a child's end was signalled and some ended children may not be reaped yet.
     may_have_zombies: bool,
     buffer: Vec<u8>,
     entries: Vec<libc::pollfd>,
     sources: Vec<Source>,
 }
 
-/// What an entry of the poll list is about; numbers are positions in `execs`.
+/// What an entry of the poll list stands for; numbers are positions in `execs`.
 #[derive(Clone, Copy)]
 enum Source {
     Channel,
@@ -59,7 +60,7 @@ enum Source {
 }
 
 impl Agent {
-    /// Takes possession of the process and says hello.
+    /// Sets up the process and sends `Hello`.
     pub(super) fn start() -> Result<Agent, Leave> {
         let mut agent = Agent::set_up().map_err(|_| Leave::Broken)?;
         agent.channel.send(&FromGuest::Hello { protocol: PROTOCOL })?;
@@ -67,19 +68,20 @@ impl Agent {
     }
 
     fn set_up() -> Result<Agent, Errno> {
-        // Nobody else may look into this process, and it does not outlive who started it.
+        // No other process may inspect this one, and it does not outlive its parent.
         if rule::is_on("agent/undumpable") {
             sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
         }
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
-        // What whoever started us ignores, no program of ours is to; and with SIGCHLD among it, children would be reaped before their end is known.
+        // Signals that our parent ignores must not be ignored by our programs. With SIGCHLD ignored, children would be
+        // reaped before their end is known.
         sys::default_dispositions();
         sys::set_disposition(libc::SIGPIPE, libc::SIG_IGN)?;
         if !(0..CHANNEL_FD).all(sys::is_open) {
             return Err(Errno(libc::EBADF));
         }
         let channel = Channel::new(Fd::inherited(CHANNEL_FD)?)?;
-        // There should be none; but nothing that was left open by mistake is to be found in here.
+        // There should be none, but descriptors left open by mistake must not be found in here.
         if rule::is_on("start/descriptors") {
             sys::close_from(CHANNEL_FD + 1)?;
         }
@@ -95,7 +97,7 @@ impl Agent {
         })
     }
 
-    /// Works until there is a reason to leave.
+    /// Works until there is a reason to exit.
     pub(super) fn serve(mut self) -> Leave {
         match self.rounds() {
             Ok(never) => match never {},
@@ -122,7 +124,7 @@ impl Agent {
         }
     }
 
-    /// Whether there is something to do that no descriptor tells of. (A channel without room tells when it has some.)
+    /// Whether there is work that no descriptor announces. (A full channel announces when it has room.)
     fn wait(&self) -> Wait {
         let has_work = |exec: &Exec| exec.can_drain(&self.channel) || exec.is_pursued();
         if self.may_have_zombies || self.execs.iter().any(has_work) { Wait::Never } else { Wait::Forever }
@@ -166,7 +168,7 @@ impl Agent {
                 Ok(())
             }
             Source::ChildSignals => {
-                // Only whether there is one matters, as signals of many ends may have been merged into it.
+                // Only its presence matters, as signals of several ends may have been merged into it.
                 let _ = self.child_signals.read(&mut self.buffer);
                 self.may_have_zombies = true;
                 Ok(())
@@ -180,7 +182,7 @@ impl Agent {
         }
     }
 
-    /// Does what the host says. What it says about an exec that is gone was sent before it knew.
+    /// Carries out a frame from the host. A frame about an exec that is gone was sent before the host knew.
     fn obey(&mut self, received: Received) -> Result<(), Leave> {
         let Received { frame, descriptors } = received;
         let channel = &mut self.channel;
@@ -249,7 +251,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Hears what a keeper says; true if there may be more. Whether the program had started is settled before it has ended.
+    /// Handles a message from a keeper; returns true if there may be more. Whether the program started is settled
+    /// before its end.
     fn hear_keeper(&mut self, position: usize) -> Result<bool, Leave> {
         match self.execs[position].hear_keeper() {
             Heard::Nothing => Ok(false),
@@ -262,7 +265,7 @@ impl Agent {
         }
     }
 
-    /// A keeper has been reaped. What it has said before counts.
+    /// A keeper has been reaped. Its earlier messages count.
     fn lose_keeper(&mut self, position: usize, left_by_itself: bool) -> Result<(), Leave> {
         while self.hear_keeper(position)? {}
         if self.execs[position].is_starting() {
@@ -272,7 +275,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Sees whether an exec runs. One that failed is gone at once; its process is reaped like any stranger.
+    /// Checks whether an exec runs. One that failed is removed at once; its process is reaped like any orphan.
     fn try_start(&mut self, position: usize) -> Result<(), Leave> {
         match self.execs[position].try_start(&mut self.channel)? {
             Start::Pending | Start::Started => Ok(()),
@@ -288,7 +291,7 @@ impl Agent {
         self.leave_after(is_one_shot)
     }
 
-    /// Reaps what has ended, the execs' processes and the orphans that a PID 1 inherits, up to a number.
+    /// Reaps ended processes, up to a number: those of execs, and orphans that PID 1 inherits.
     fn reap(&mut self) -> Result<(), Leave> {
         for _ in 0..REAPED_PER_ROUND {
             let mut status = 0;
@@ -303,7 +306,7 @@ impl Agent {
                 self.lose_keeper(position, end_of(status) == End::Code(0))?;
             }
             if let Some(position) = self.execs.iter().position(|exec| exec.is_process(pid)) {
-                // Its end of the status pipe is closed by now, so this settles whether it had started.
+                // Its end of the status pipe is closed by now, so this settles whether it started.
                 self.try_start(position)?;
                 self.execs[position].set_ended(end_of(status));
             }
@@ -311,7 +314,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes one look at each tree that is to be signalled.
+    /// Takes one snapshot of each tree that is being signalled.
     fn pursue(&mut self) {
         if !self.execs.iter().any(Exec::is_pursued) {
             return;
@@ -336,7 +339,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends the sandbox, once the host has everything, if this was what it was for.
+    /// Ends the sandbox, once the host has received everything, if this was its only exec.
     fn leave_after(&mut self, is_one_shot: bool) -> Result<(), Leave> {
         if is_one_shot {
             self.channel.flush_all()?;

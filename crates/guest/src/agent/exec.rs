@@ -1,4 +1,4 @@
-//! One exec: a program the host asked for, from its process to the end of all it has started.
+//! One exec: a program the host requested, from its process to the end of everything it has started.
 //!
 //! ```text
 //!             status pipe closes                ended               outputs dry           keeper reaped
@@ -7,10 +7,11 @@
 //!      └─ status pipe has a report ▶ (gone) Failed
 //! ```
 //!
-//! Nothing is read from a program before it is known to have started, so `Started` always comes first. When it has ended,
-//! what it wrote is still in its pipes and is read without waiting: until they are dry or closed, or [`DRAIN_MAX`] was read, as a
-//! child it left behind may hold them open, and may write without pause. What such a child writes after `Exited` is read and thrown away:
-//! it goes on as if somebody listened. A `one_shot` is never left: the sandbox ends with it.
+//! Nothing is read from a program before it is known to have started, so `Started` always comes first. When it has
+//! ended, its output is still in its pipes and is read without waiting, until they are empty or closed, or
+//! [`DRAIN_MAX`] was read: a child it left behind may hold them open, and may write without pause. Output of such a
+//! child after `Exited` is read and discarded, so that it can continue. A `one_shot` is never left behind: the sandbox
+//! ends with it.
 
 use alloc::vec::Vec;
 
@@ -24,10 +25,10 @@ use super::sys::{self, Errno, Fd};
 use super::tree::Tree;
 use super::{Leave, storage, terminal};
 
-/// How much of each output is read after the program's end. No pipe an ordinary user can make holds more.
+/// Bytes of each output that are read after the program's end. No pipe that an ordinary user can create holds more.
 const DRAIN_MAX: usize = 1024 * 1024;
 
-/// How much output is read at once, and so the most that one `Output` holds.
+/// Bytes of output read at once, and so the maximum in one `Output`.
 pub(super) const OUTPUT_CHUNK: usize = 32 * 1024;
 
 pub(super) struct Exec {
@@ -39,17 +40,17 @@ pub(super) struct Exec {
     pub(super) tree: Option<Tree>,
     phase: Phase,
     window: Option<Window>,
-    /// What came for a process that is not known yet.
+    /// A signal for a process that is not known yet.
     signal_on_arrival: Option<u8>,
     stdin: Option<Input>,
     stdout: Option<Fd>,
     stderr: Option<Fd>,
     terminal: Option<Fd>,
-    /// With a NUL at their end.
+    /// Each ends with a NUL.
     storage_paths: Vec<Vec<u8>>,
-    /// What it used, once its keeper has said.
+    /// Its usage, once its keeper has reported it.
     used: Option<Used>,
-    /// Whether the host knows that there is no process of it.
+    /// Whether the host knows that it has no process left.
     is_told_deserted: bool,
 }
 
@@ -61,30 +62,30 @@ enum Phase {
     Failed,
 }
 
-/// How much output the host takes.
+/// How much output the host accepts.
 struct Window {
     size: u32,
     // INVARIANT: at most `size`.
     credit: u32,
 }
 
-/// What became of an exec that was starting.
+/// The result of an exec's start.
 pub(super) enum Start {
     Pending,
     Started,
     Failed(Failure),
 }
 
-/// What came from a keeper.
+/// A keeper's message.
 pub(super) enum Heard {
     Nothing,
-    /// Something by which the program may turn out to have started or failed.
+    /// The program may now turn out to have started or failed.
     Change,
     /// The program has ended.
     Ended(End),
 }
 
-/// What one read from an output gave.
+/// The result of one read from an output.
 enum Gave {
     Bytes(usize),
     Nothing,
@@ -121,7 +122,7 @@ impl Exec {
         }
     }
 
-    /// The descriptor to watch while it starts: nothing is told about a program whose process is not known.
+    /// The descriptor to watch while it starts: nothing is reported about a program whose process is not known.
     pub(super) fn status_fd(&self) -> Option<&Fd> {
         match &self.phase {
             Phase::Starting { status } if self.pid.is_some() => Some(status),
@@ -129,13 +130,13 @@ impl Exec {
         }
     }
 
-    /// The descriptor to watch for what the keeper says.
+    /// The descriptor to watch for messages of the keeper.
     pub(super) fn link_fd(&self) -> Option<&Fd> {
         self.tree.as_ref().and_then(|tree| tree.link.as_ref())
     }
 
-    /// The descriptor to watch for output of a running program, if the host takes any, or of what it left; one that is draining is read
-    /// without watching.
+    /// The descriptor to watch for output of a running program, if the host accepts any, or of processes it left
+    /// behind. A draining exec is read without watching.
     pub(super) fn output_fd(&self, stream: Stream, channel: &Channel) -> Option<&Fd> {
         let is_wanted = match self.phase {
             Phase::Running => channel.has_room() && self.credit() > 0,
@@ -156,7 +157,7 @@ impl Exec {
         self.window.as_ref().map_or(usize::MAX, |window| window.credit as usize)
     }
 
-    /// The host has taken this much output. More than it was sent is not possible.
+    /// The host has taken this much output. Fails if that is more than it was sent.
     pub(super) fn give_credit(&mut self, bytes: u32) -> Result<(), Leave> {
         let Some(window) = &mut self.window else { return Ok(()) };
         window.credit =
@@ -169,12 +170,12 @@ impl Exec {
         self.stdin.as_ref().filter(|stdin| stdin.is_waiting()).and_then(|stdin| stdin.fd.as_ref())
     }
 
-    /// Whether this is the exec's process, and still to be reaped on its behalf.
+    /// Whether this is the exec's process, not reaped yet.
     pub(super) fn is_process(&self, pid: libc::pid_t) -> bool {
         self.tree.is_none() && self.pid == Some(pid) && !self.is_over()
     }
 
-    /// Whether its process is gone or nobody's concern, and only [`Exec::drain`] is left to do.
+    /// Whether its process is gone or no longer matters, and only [`Exec::drain`] is left to do.
     pub(super) fn is_over(&self) -> bool {
         match self.phase {
             Phase::Starting { .. } | Phase::Running => false,
@@ -182,7 +183,7 @@ impl Exec {
         }
     }
 
-    /// Whether [`Exec::drain`] has something to do that no descriptor tells of.
+    /// Whether [`Exec::drain`] has work that no descriptor announces.
     pub(super) fn can_drain(&self, channel: &Channel) -> bool {
         match self.phase {
             Phase::Starting { .. } | Phase::Running => false,
@@ -193,28 +194,29 @@ impl Exec {
         }
     }
 
-    /// Whether the host is yet to be told that there is no process of it. That doesn't wait for output, which the host may take late.
+    /// Whether the host has yet to be told that it has no process left. That doesn't wait for output, which the host
+    /// may take late.
     fn owes_deserted(&self) -> bool {
         let has_run = matches!(self.phase, Phase::Draining { .. } | Phase::Left);
         has_run && !self.is_told_deserted && self.tree.as_ref().is_some_and(Tree::is_gone)
     }
 
-    /// Whether there is somebody in its tree who is to be signalled.
+    /// Whether its tree has processes that are still to be signalled.
     pub(super) fn is_pursued(&self) -> bool {
         self.tree.as_ref().is_some_and(Tree::is_pursued)
     }
 
-    /// Whether the host has been told that it failed, and has no more to do with it.
+    /// Whether the host has been told that it failed, and needs nothing more.
     pub(super) fn is_failed(&self) -> bool {
         matches!(self.phase, Phase::Failed)
     }
 
-    /// Whether it is one of those that only wait for the end of their tree.
+    /// Whether it only waits for the end of its tree.
     pub(super) fn is_left(&self) -> bool {
         matches!(self.phase, Phase::Left)
     }
 
-    /// Takes up what the keeper says next.
+    /// Handles the keeper's next message.
     pub(super) fn hear_keeper(&mut self) -> Heard {
         let Some(tree) = &mut self.tree else { return Heard::Nothing };
         let Some(link) = &tree.link else { return Heard::Nothing };
@@ -239,7 +241,8 @@ impl Exec {
         }
     }
 
-    /// The keeper has been reaped. If it has not said how the program ended, it was killed, and the program is killed with it.
+    /// The keeper has been reaped. If it did not report how the program ended, it was killed, and the program is killed
+    /// with it.
     pub(super) fn lose_keeper(&mut self, left_by_itself: bool) {
         if let Some(tree) = &mut self.tree {
             tree.set_keeper_gone(left_by_itself);
@@ -256,7 +259,6 @@ impl Exec {
         self.tree.as_ref().is_some_and(|tree| tree.is_keeper(pid))
     }
 
-    /// Looks at the status pipe.
     pub(super) fn try_start(&mut self, channel: &mut Channel) -> Result<Start, Leave> {
         let Phase::Starting { status } = &self.phase else { return Ok(Start::Started) };
         let mut report = [0; 5];
@@ -266,28 +268,28 @@ impl Exec {
                 channel.send(&FromGuest::Started { exec: self.id, pid: pid.unsigned_abs() })?;
                 Ok(Start::Started)
             }
-            // Its keeper was killed before it could say who it is.
+            // Its keeper was killed before it reported the process.
             (Ok(0), None) => Ok(Start::Failed(Failure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })),
-            // A write this small arrives whole. Anything but a report has not come from our code.
+            // A write this small arrives whole. Anything but a report did not come from our code.
             (Ok(5), _) => Failure::from_report(report).map(Start::Failed).ok_or(Leave::Broken),
             (Err(Errno(libc::EAGAIN)), _) => Ok(Start::Pending),
             (Ok(_) | Err(_), _) => Err(Leave::Broken),
         }
     }
 
-    /// The process has been reaped, or is about to be: from here on its number may belong to another.
+    /// The process has been reaped, or is about to be: from here on its pid may be reused.
     pub(super) fn set_ended(&mut self, end: End) {
         if !self.is_over() {
             self.phase = Phase::Draining { end, stream: Some(Stream::Stdout), left: DRAIN_MAX };
         }
     }
 
-    /// The host has been told that it failed. Its process ends by itself and is reaped like any stranger.
+    /// The host has been told that it failed. Its process ends by itself and is reaped like any orphan.
     pub(super) fn set_failed(&mut self) {
         self.phase = Phase::Failed;
     }
 
-    /// Passes on what can be read from an output now, once, or throws it away if it comes too late.
+    /// Forwards what can be read from an output now, once, or discards it if it comes too late.
     pub(super) fn pass_output(
         &mut self,
         stream: Stream,
@@ -295,7 +297,7 @@ impl Exec {
         buffer: &mut [u8],
     ) -> Result<(), Leave> {
         let gave = match self.phase {
-            // The other output may have used up what there was a moment ago.
+            // The other output may have used up the room in the meantime.
             Phase::Running if channel.has_room() && self.credit() > 0 => self.read_output(stream, channel, buffer)?,
             Phase::Left => self.output(stream).map_or(Gave::End, |output| read(output, buffer)),
             Phase::Running | Phase::Starting { .. } | Phase::Draining { .. } | Phase::Failed => Gave::Nothing,
@@ -306,7 +308,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Goes on with an exec that is over, as far as the host takes it; true once everything about it has been told.
+    /// Continues with an ended exec, as far as the host accepts it; true once everything about it has been reported.
     pub(super) fn drain(&mut self, channel: &mut Channel, buffer: &mut [u8]) -> Result<bool, Leave> {
         if self.owes_deserted() {
             self.is_told_deserted = true;
@@ -314,7 +316,7 @@ impl Exec {
         }
         match self.phase {
             Phase::Starting { .. } | Phase::Running => Ok(false),
-            // If it was its keeper that was lost, a process may still be on its way, and is killed first.
+            // If its keeper was lost, a process may still be starting, and is killed first.
             Phase::Failed => Ok(self.tree.as_ref().is_none_or(Tree::is_gone)),
             Phase::Draining { end, stream, left } => {
                 if !self.drain_outputs(end, stream, left, channel, buffer)? {
@@ -340,7 +342,7 @@ impl Exec {
         }
     }
 
-    /// Reads what is in the outputs, first one and then the other; true when nothing more is to be told.
+    /// Reads the outputs, one after the other; true once nothing is left to report.
     fn drain_outputs(
         &mut self,
         end: End,
@@ -351,7 +353,7 @@ impl Exec {
     ) -> Result<bool, Leave> {
         while let Some(current) = stream {
             let gave = if self.credit() == 0 && !self.output(current).is_some_and(sys::is_readable) {
-                // Without credit it cannot be read, but it can be seen that there is nothing to read.
+                // Without credit it cannot be read, but it can be seen whether there is something to read.
                 Gave::Nothing
             } else if self.output(current).is_some() && (!channel.has_room() || self.credit() == 0) {
                 self.phase = Phase::Draining { end, stream, left };
@@ -377,7 +379,7 @@ impl Exec {
         Ok(true)
     }
 
-    /// The program is over, but perhaps not all it has started. A terminal is hung up, as nobody sits at it any more.
+    /// The program has ended, but perhaps not everything it started. A terminal is hung up, as it has no user any more.
     fn leave(&mut self) {
         self.phase = Phase::Left;
         self.stdin = None;
@@ -392,7 +394,7 @@ impl Exec {
         let gave = read(output, &mut buffer[..most]);
         if let Gave::Bytes(count) = gave {
             if let Some(window) = &mut self.window {
-                // At most `most`, hence at most the credit.
+                // At most `most`, and so at most the credit.
                 window.credit -= count as u32;
             }
             channel.send(&FromGuest::Output { exec: self.id, stream, bytes: buffer[..count].to_vec() })?;
@@ -407,7 +409,7 @@ impl Exec {
         }
     }
 
-    /// The host reads no more of this output. For a terminal that means to hang up, as it would when its window is closed.
+    /// The host no longer reads this output. A terminal is hung up, as when its window is closed.
     pub(super) fn close_output(&mut self, stream: Stream) {
         self.forget_output(stream);
         if self.terminal.is_some() && stream == Stream::Stdout {
@@ -434,7 +436,7 @@ impl Exec {
         self.pump_stdin(channel)
     }
 
-    /// Writes what the program takes now, and gives the host that much credit back.
+    /// Writes as much as the program accepts now, and returns that credit to the host.
     pub(super) fn pump_stdin(&mut self, channel: &mut Channel) -> Result<(), Leave> {
         match self.stdin.as_mut().map_or(0, Input::pump) {
             0 => Ok(()),
@@ -445,26 +447,27 @@ impl Exec {
 
     pub(super) fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
-            // A terminal that is being closed by its program may refuse; then there is no size to have.
+            // A terminal that its program is closing may refuse; then its size doesn't matter.
             let _ = terminal::resize(terminal, size);
         }
     }
 
-    /// Signals the exec's process group: the program and what it started, except what has moved to a group of its own (a
+    /// Signals the exec's process group: the program and what it started, except what has moved to its own group (a
     /// daemon, a job of an interactive shell).
     pub(super) fn signal(&mut self, signal: u8) {
         if self.is_over() {
             return;
         }
         let Some(pid) = self.pid else {
-            // Nothing that comes later takes the place of a kill.
+            // No later signal replaces a kill.
             if self.signal_on_arrival != Some(libc::SIGKILL as u8) {
                 self.signal_on_arrival = Some(signal);
             }
             return;
         };
-        // SAFETY: takes numbers only. The process has not been reaped, so its number is still its own. It has no group of that number
-        // yet for the moment between fork and setsid. A signal that finds nobody has come too late, which is no error.
+        // SAFETY: takes numbers only. The process has not been reaped, so its pid is still its own. Between fork and
+        // setsid it has no group of that number yet. A signal that reaches no process has come too late, which is no
+        // error.
         unsafe {
             if libc::kill(-pid, signal.into()) < 0 {
                 libc::kill(pid, signal.into());
@@ -472,17 +475,18 @@ impl Exec {
         }
     }
 
-    /// Signals everything that descends from the exec, also what it has left behind. Without a tree: the group.
+    /// Signals everything that descends from the exec, including what it has left behind. Without a tree, signals the
+    /// group.
     pub(super) fn signal_tree(&mut self, signal: u8) {
         match &mut self.tree {
-            // Until its process is known there may be nothing under the keeper yet, and there is nobody else.
+            // Until its process is known the keeper may have no children yet, and no other process exists.
             Some(_) if self.pid.is_none() => self.signal(signal),
             Some(tree) => tree.pursue(signal.into()),
             None => self.signal(signal),
         }
     }
 
-    /// The agent's own children on behalf of this exec.
+    /// The agent's own children that belong to this exec.
     pub(super) fn children(&self) -> impl Iterator<Item = libc::pid_t> {
         let own = if self.tree.is_none() && !self.is_over() { self.pid } else { None };
         own.into_iter().chain(self.tree.as_ref().and_then(Tree::keeper))
@@ -494,14 +498,14 @@ fn read(output: &Fd, buffer: &mut [u8]) -> Gave {
         Ok(0) => Gave::End,
         Ok(count) => Gave::Bytes(count),
         Err(Errno(libc::EAGAIN)) => Gave::Nothing,
-        // EIO is how a terminal says that nobody has it open any more.
+        // A terminal returns EIO once no process has it open.
         Err(_) => Gave::End,
     }
 }
 
 /// How a process ended, from its wait status.
 pub(super) fn end_of(status: core::ffi::c_int) -> End {
-    // A status and a signal number have eight and seven bits, so the casts keep the value.
+    // A status has eight bits and a signal number seven, so the casts keep the value.
     if libc::WIFSIGNALED(status) {
         End::Signal { signal: libc::WTERMSIG(status) as u8, core: libc::WCOREDUMP(status) }
     } else {

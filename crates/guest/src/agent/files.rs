@@ -1,8 +1,8 @@
 //! A files worker: a session of requests about the sandbox's files, as one of its users.
 //!
-//! The kernel decides what that user may do; there is no check here that it would not make. What is here is care for the
-//! rest: nothing blocks on a special file, nothing recurses on the stack, nothing half written gets a name, and nothing
-//! grows with the size of a file or a tree.
+//! The kernel decides what that user may do; there are no further checks here. This code takes care of the rest:
+//! nothing blocks on a special file, nothing recurses on the stack, no incomplete file gets a name, and nothing grows
+//! with the size of a file or a tree.
 
 mod at;
 mod change;

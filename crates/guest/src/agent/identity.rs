@@ -1,11 +1,13 @@
-//! Becoming the user an exec asked for, in a process that is about to execute its program.
+//! Switches to the requested user, in a process that is about to execute its program.
 //!
-//! There are two cases. Where the sandbox has a range of users, the agent is root over it and steps down. Where it has a
-//! single one, the agent already is that user, has no capability, and can only verify: its supplementary groups are
-//! those of whoever started the sandbox, which the kernel lets nobody drop there, so a request must not name any other.
+//! There are two cases. If the sandbox has a range of users, the agent is root over it and steps down. If it has a
+//! single one, the agent already is that user, has no capability, and can only verify. Its supplementary groups are
+//! then those of the user who started the sandbox, which the kernel doesn't let it drop, so a request must name exactly
+//! these.
 //!
-//! INVARIANT: when [`assume`] returns `Ok`, what the kernel says about this process is what was asked for. Calls that should have made
-//! it so are not trusted to have done it. With no_new_privs, which is set here as well, no program can get more later.
+//! INVARIANT: if [`assume`] returns `Ok`, the kernel has confirmed the identity that was requested. The calls that
+//! change it are not trusted to have worked. With no_new_privs, which is set here as well, no program can gain more
+//! later.
 
 use core::ffi::c_int;
 
@@ -18,10 +20,10 @@ const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SETPCAP: u32 = 8;
 
-/// The capability sets have room for this many.
+/// Number of bits in the capability sets.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// As whom something is to be done.
+/// An identity to act as.
 #[derive(Clone, Copy)]
 pub(super) struct Who<'a> {
     uid: u32,
@@ -44,15 +46,15 @@ impl<'a> From<&'a OpenRequest> for Who<'a> {
     }
 }
 
-/// Gives up every capability, of a process that stays who it is.
+/// Drops every capability, in a process that keeps its user.
 pub(super) fn drop_capabilities() -> Result<(), Errno> {
     Capabilities { effective: 0, permitted: 0, inheritable: 0 }.set()
 }
 
-/// Makes this process be `who`, for good.
+/// Switches this process to `who`, permanently.
 pub(super) fn assume(who: Who<'_>) -> Result<(), Errno> {
     let held = Capabilities::current()?;
-    // First, as it takes the very capability it drops.
+    // First, as it needs the very capability that it drops.
     drop_bounding(who.keep_capabilities)?;
     sys::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
     if held.can_change_user() {
@@ -63,8 +65,8 @@ pub(super) fn assume(who: Who<'_>) -> Result<(), Errno> {
     if rule::is_on("privilege/no-new-privs") {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
     }
-    // A change of user makes a process dumpable again where the host is configured so; until the program replaces it,
-    // this one still has the agent's memory.
+    // Changing the user makes a process dumpable again on some hosts, and until the program replaces it, this process
+    // still has the agent's memory.
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
     verify(who, kept, held.can_change_user())
 }
@@ -91,8 +93,8 @@ fn drop_bounding(keeps_capabilities: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Every capability that the kernel knows, and whether it is in the bounding set. They are numbered without a gap, and the kernel refuses
-/// to be asked about others, which nobody can have.
+/// Every capability that the kernel knows, and whether it is in the bounding set. They are numbered without gaps, and
+/// the kernel returns an error for numbers beyond them.
 fn bounding() -> impl Iterator<Item = (u32, bool)> {
     (0..CAPABILITIES_MAX).map_while(|capability| {
         let is_in_bounding = sys::prctl(libc::PR_CAPBSET_READ, capability.into(), 0).ok()?;
@@ -118,7 +120,7 @@ fn verify(who: Who<'_>, kept: u64, could_change_user: bool) -> Result<(), Errno>
         return Err(refused);
     }
 
-    // The ambient set is always within the inheritable one, which is empty.
+    // The ambient set is always a subset of the inheritable one, which is empty.
     let held = Capabilities::current()?;
     if (held.effective, held.permitted, held.inheritable) != (kept, kept, 0) {
         return Err(refused);
@@ -132,7 +134,7 @@ fn verify(who: Who<'_>, kept: u64, could_change_user: bool) -> Result<(), Errno>
     Ok(())
 }
 
-/// Whether the supplementary groups are these, in any order.
+/// Whether the supplementary groups are exactly these, in any order.
 fn has_exactly(wanted: &[u32]) -> Result<bool, Errno> {
     let mut groups = [0; GROUPS_MAX];
     // SAFETY: the call fills in at most GROUPS_MAX numbers and fails if there are more.
@@ -142,7 +144,7 @@ fn has_exactly(wanted: &[u32]) -> Result<bool, Errno> {
     Ok(held.iter().all(|group| wanted.contains(group)) && wanted.iter().all(|group| held.contains(group)))
 }
 
-/// The three sets that `capget` knows.
+/// The three sets that `capget` returns.
 #[derive(Clone, Copy)]
 struct Capabilities {
     effective: u64,
@@ -195,7 +197,6 @@ struct CapabilityHeader {
 }
 
 impl CapabilityHeader {
-    /// Version 3, this process.
     fn this() -> CapabilityHeader {
         CapabilityHeader { version: 0x2008_0522, pid: 0 }
     }

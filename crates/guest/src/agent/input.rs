@@ -1,13 +1,12 @@
-//! A program's stdin: what the host has sent and the program has not taken.
+//! A program's stdin: what the host has sent and the program has not read.
 
 use alloc::vec::Vec;
 
 use super::sys::{Errno, Fd};
 use super::terminal;
 
-/// A program's stdin, seen from outside.
 pub(super) struct Input {
-    // `None` once it is closed, by us or by the program; what still comes is thrown away.
+    // `None` once it is closed, by us or by the program; later input is discarded.
     pub(super) fd: Option<Fd>,
     // INVARIANT: from `written` on never longer than STDIN_WINDOW.
     pub(super) queue: Vec<u8>,
@@ -30,7 +29,7 @@ impl Input {
         self.waiting() > 0 || self.is_ended
     }
 
-    /// Writes as much as goes; returns how many bytes are off the queue.
+    /// Writes as much as possible; returns how many bytes left the queue.
     pub(super) fn pump(&mut self) -> usize {
         let before = self.waiting();
         while self.waiting() > 0 {
@@ -56,8 +55,8 @@ impl Input {
         taken
     }
 
-    /// Tells the program that there is no more. A terminal cannot be closed in one direction: there, the end is typed. In the
-    /// middle of a line the first such character only sends the line off, so there it is typed twice.
+    /// Signals the end of input. A terminal cannot be closed in one direction, so the end-of-file character is typed
+    /// there. In the middle of a line the first one only submits the line, so it is typed twice.
     fn end(&mut self) {
         if self.is_terminal
             && let Some(fd) = &self.fd

@@ -1,16 +1,18 @@
-//! The keeper of an exec's tree: a process between the agent and the program, to which everything that descends from the program falls when
-//! its own parent has ended.
+//! The keeper of an exec's tree: a process between the agent and the program, which inherits every descendant of the
+//! program whose own parent has ended.
 //!
-//! It makes the tree recognisable (a process belongs to the exec whose keeper is above it) and its end visible (the keeper ends when it has
-//! no child left). It reads nothing, parses nothing and may do nothing; all it says is a number. It reaps the program only once the agent
-//! knows that it ended, so that the agent never signals a number that belongs to another by then.
+//! It identifies the tree (a process belongs to the exec whose keeper is its ancestor) and makes its end visible (the
+//! keeper exits once it has no child left). It reads nothing, parses nothing and has no privileges; all it sends is
+//! numbers. It reaps the program only once the agent knows that it ended, so that the agent never signals a pid that
+//! was reused.
 //!
 //! ```text
 //!   agent ── keeper ─┬─ program ── its children
 //!                    └─ daemon whose parent has ended
 //! ```
 //!
-//! Whoever may signal it (a program that is root, or of the only user there is) may also kill it. The agent then kills what fell to itself.
+//! A process that may signal the keeper (a program that is root, or of the only user) may also kill it. The agent then
+//! kills the processes that it inherits.
 
 use core::ffi::c_int;
 
@@ -24,29 +26,28 @@ use super::{identity, socket};
 const PID: u8 = 1;
 const ENDED: u8 = 2;
 
-/// A message's length: what it is about, a number, and what was used.
+/// Length of a message: its kind, a number, and the usage.
 const MESSAGE_LEN: usize = 21;
 
-/// What processes have used.
+/// Usage of processes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Used {
     pub(super) cpu_usec: u64,
-    /// The most memory that one of them had at once, in bytes.
+    /// Peak memory of any one of them, in bytes.
     pub(super) memory_peak: u64,
 }
 
-/// What a keeper says.
 pub(super) enum Said {
     Nothing,
     /// The program's process.
     Pid(libc::pid_t),
-    /// The program has ended with this wait status, and it and those under it that ended before have used so much.
+    /// The program has ended with this wait status. The usage covers it and those of its descendants that ended before.
     Ended(c_int, Used),
-    /// Nothing any more.
+    /// No more messages.
     Gone,
 }
 
-/// The agent's side: what the keeper says next.
+/// The agent's side: the keeper's next message.
 pub(super) fn hear(link: &Fd) -> Said {
     let mut message = [0; MESSAGE_LEN];
     match link.read(&mut message) {
@@ -56,7 +57,7 @@ pub(super) fn hear(link: &Fd) -> Said {
             match kind {
                 PID => Said::Pid(number),
                 ENDED => {
-                    // It waits for this one byte; if it is gone instead, that shows.
+                    // The keeper waits for this byte; if it is gone instead, that shows.
                     let _ = socket::send_now(link, &[0]);
                     Said::Ended(number, Used::from_bytes(used))
                 }
@@ -74,10 +75,10 @@ pub(super) fn keep(plan: &Plan<'_>, link: &Fd) -> ! {
         Ok(program) => program,
         Err(errno) => child::report(plan.status.raw(), Failure { stage: FailStage::Fork, errno }),
     };
-    // What cannot be closed or dropped would be the program's loss only: its pipes would stay open.
+    // A failure to close or drop would only affect the program: its pipes would stay open.
     let link = match settle(link) {
         Ok(link) => link,
-        // SAFETY: _exit has no precondition and does not return. The kernel gives the program to the agent, which kills it.
+        // SAFETY: _exit has no precondition and does not return. The agent inherits the program, and kills it.
         Err(_) => unsafe { libc::_exit(1) },
     };
     say(&link, PID, program, Used::default());
@@ -88,7 +89,7 @@ pub(super) fn keep(plan: &Plan<'_>, link: &Fd) -> ! {
         };
         if pid == program {
             say(&link, ENDED, status, used.with(reaped()));
-            // Whatever comes, if only the end of the link, the agent knows.
+            // Whatever arrives, even if only the end of the link, the agent knows.
             let _ = link.read(&mut [0]);
         }
         // SAFETY: a null pointer asks for no status. The process has ended, so there is nothing to wait for.
@@ -109,7 +110,7 @@ fn start(plan: &Plan<'_>) -> Result<libc::pid_t, Errno> {
     Ok(pid)
 }
 
-/// Keeps the link, closes everything else and gives up what rights there are.
+/// Keeps the link, closes everything else and drops all privileges.
 fn settle(link: &Fd) -> Result<Fd, Errno> {
     // SAFETY: takes numbers only; the number is that of the agent's channel, which this process never uses.
     let link = Fd::returned(unsafe { libc::dup3(link.raw(), STATUS, libc::O_CLOEXEC) })?;
@@ -118,11 +119,11 @@ fn settle(link: &Fd) -> Result<Fd, Errno> {
     Ok(link)
 }
 
-/// The next process that has ended, left unreaped, its wait status and what it used; `None` when there is no child.
+/// The next ended process, not reaped, with its wait status and usage; `None` if there is no child.
 fn next_end() -> Option<(libc::pid_t, c_int, Used)> {
     loop {
-        // SAFETY: all zeroes are a siginfo and a rusage that say nothing, and the call fills them in. The C library's function has no place for
-        // the latter; the kernel's struct is the beginning of the C library's.
+        // SAFETY: all zeroes are a valid siginfo and rusage, which the call fills in. The C library's function doesn't
+        // return the latter; the kernel's struct is the beginning of the C library's.
         let (info, used) = unsafe {
             let mut info: libc::siginfo_t = core::mem::MaybeUninit::zeroed().assume_init();
             let mut used: libc::rusage = core::mem::MaybeUninit::zeroed().assume_init();
@@ -135,9 +136,9 @@ fn next_end() -> Option<(libc::pid_t, c_int, Used)> {
             }
             (info, Used::from_kernel(&used))
         };
-        // SAFETY: waitid has succeeded, so these are the fields that are there.
+        // SAFETY: waitid has succeeded, so these fields are valid.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        // As waitpid would say it: an exit code in the second byte, a signal in the first with a bit for a core.
+        // In waitpid's format: an exit code in the second byte, a signal in the first with a bit for a core.
         return Some(match info.si_code {
             libc::CLD_EXITED => (pid, (status & 0xff) << 8, used),
             libc::CLD_DUMPED => (pid, status | 0x80, used),
@@ -146,9 +147,9 @@ fn next_end() -> Option<(libc::pid_t, c_int, Used)> {
     }
 }
 
-/// What those have used that this process has reaped: what fell to it because its own parent had ended.
+/// Usage of the processes that this one has reaped: orphans that it inherited.
 fn reaped() -> Used {
-    // SAFETY: all zeroes are a rusage that says nothing, and the call fills it in; it can't fail.
+    // SAFETY: all zeroes are a valid rusage, which the call fills in; it can't fail.
     let used = unsafe {
         let mut used: libc::rusage = core::mem::MaybeUninit::zeroed().assume_init();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
@@ -186,6 +187,6 @@ fn say(link: &Fd, kind: u8, number: c_int, used: Used) {
     message[1..5].copy_from_slice(&number.to_le_bytes());
     message[5..13].copy_from_slice(&used.cpu_usec.to_le_bytes());
     message[13..].copy_from_slice(&used.memory_peak.to_le_bytes());
-    // An agent that listens no more, because the program failed to start, needs not be told.
+    // An agent that no longer listens, because the program failed to start, need not be told.
     let _ = socket::send_now(link, &message);
 }

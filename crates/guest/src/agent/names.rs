@@ -1,21 +1,21 @@
-//! The names in a directory, as the kernel gives them.
+//! The names in a directory, as the kernel returns them.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use super::sys::{self, Errno, Fd};
 
-/// How many bytes of names are read at once. Longer than any one record.
+/// Bytes of names read at once. Longer than any one record.
 const NAMES_LEN: usize = 32 * 1024;
 
-/// Where a record (`struct linux_dirent64`) has its length, its type and its name.
+/// Offsets of the length, type and name in a record (`struct linux_dirent64`).
 const LENGTH_AT: usize = 16;
 const KIND_AT: usize = 18;
 const NAME_AT: usize = 19;
 
-/// What has been read of a directory and not yet been looked at. The directory has to be the same at every call.
+/// The part of a directory that was read and not yet returned. The directory must be the same at every call.
 pub(super) struct Names {
-    // In words, so that it is aligned as the records are.
+    // In words, for the alignment of the records.
     buffer: Vec<u64>,
     filled: usize,
     position: usize,
@@ -26,19 +26,19 @@ impl Names {
         Names { buffer: alloc::vec![0; NAMES_LEN / size_of::<u64>()], filled: 0, position: 0 }
     }
 
-    /// Forgets what has been read, for another directory.
+    /// Discards what was read, for another directory.
     pub(super) fn clear(&mut self) {
         (self.filled, self.position) = (0, 0);
     }
 
-    /// The next name and its `DT_` type, `.` and `..` left out.
+    /// The next name and its `DT_` type, without `.` and `..`.
     pub(super) fn next(&mut self, directory: &Fd) -> Result<Option<(&CStr, u8)>, Errno> {
         loop {
             if self.position == self.filled && !self.read(directory)? {
                 return Ok(None);
             }
             let start = self.position;
-            // SAFETY: any bytes are bytes, and the length is the buffer's.
+            // SAFETY: any bytes are valid, and the length is the buffer's.
             let bytes = unsafe { core::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>(), NAMES_LEN) };
             let length = u16::from_ne_bytes([bytes[start + LENGTH_AT], bytes[start + LENGTH_AT + 1]]);
             self.position = start + usize::from(length);
@@ -50,7 +50,7 @@ impl Names {
         }
     }
 
-    /// Reads on; false at the end.
+    /// Reads more; false at the end.
     fn read(&mut self, directory: &Fd) -> Result<bool, Errno> {
         let pointer = self.buffer.as_mut_ptr();
         self.filled = sys::retry(|| {

@@ -1,7 +1,7 @@
-//! Stdin, stdout and stderr of a program to be: pipes, or a terminal for all three.
+//! Stdin, stdout and stderr of a program to be started: pipes, or a terminal for all three.
 //!
-//! Each comes as two ends. The program's ends are ordinary blocking files; the agent's never block. They belong to the
-//! program's user, as otherwise it could not open its own `/dev/stdout` again.
+//! Each has two ends. The program's ends are ordinary blocking files; the agent's never block. They belong to the
+//! program's user, who otherwise could not reopen `/dev/stdout`.
 
 use saggar_guest::{ExecRequest, FailStage};
 
@@ -9,25 +9,23 @@ use super::spawn::Failure;
 use super::sys::{self, Fd};
 use super::terminal;
 
-/// What the agent keeps.
 pub(super) struct AgentEnds {
-    /// Where to write stdin, if the host sends any.
+    /// For writing stdin, if the host sends any.
     pub(super) stdin: Option<Fd>,
     pub(super) stdout: Fd,
     /// Absent with a terminal.
     pub(super) stderr: Option<Fd>,
-    /// The terminal itself, present if that is what stdin and stdout are.
+    /// The terminal itself, if stdin and stdout are one.
     pub(super) terminal: Option<Fd>,
 }
 
-/// What the program gets as descriptors 0, 1 and 2.
+/// The program's descriptors 0, 1 and 2.
 pub(super) struct ProgramEnds {
     pub(super) stdin: Fd,
     pub(super) stdout: Fd,
     pub(super) stderr: Fd,
 }
 
-/// Makes what `request` asks for.
 pub(super) fn make(request: &ExecRequest) -> Result<(AgentEnds, ProgramEnds), Failure> {
     match request.tty {
         Some(size) => terminal::make(size, request).map_err(Failure::at(FailStage::Terminal)),
@@ -52,8 +50,8 @@ fn make_pipes(request: &ExecRequest) -> Result<(AgentEnds, ProgramEnds), sys::Er
     ))
 }
 
-/// Opens `/dev/null`, or nothing: a sandbox that put something else there gets neither a file opened with the agent's
-/// rights nor an agent that waits for the other end of a fifo.
+/// Opens `/dev/null`, and fails if it is anything else: a sandbox that replaced it must not get a file opened with the
+/// agent's privileges, nor an agent that waits for the other end of a fifo.
 fn null() -> Result<Fd, sys::Errno> {
     let null = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
     if null.device()? == Some(libc::makedev(1, 3)) { Ok(null) } else { Err(sys::Errno(libc::ENXIO)) }
@@ -66,7 +64,8 @@ fn output_pipe(request: &ExecRequest) -> Result<(Fd, Fd), sys::Errno> {
     Ok((agent, program))
 }
 
-/// Makes the program's user the owner. There is nothing to do, nor any right to do it, where that is the agent's own user.
+/// Makes the program's user the owner. If that is the agent's own user there is nothing to do, and no privilege to do
+/// it.
 fn hand_over(program: &Fd, request: &ExecRequest) -> Result<(), sys::Errno> {
     // SAFETY: these have no precondition and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };

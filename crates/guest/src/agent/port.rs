@@ -1,7 +1,7 @@
-//! A port worker: bytes between a stream and whoever listens on a TCP port of the sandbox.
+//! A port worker: relays bytes between a stream and a listener on a TCP port of the sandbox.
 //!
-//! An end of one side is passed on as an end of that direction only; the worker is done when both directions are, or when one side is gone
-//! for good.
+//! The end of one side is passed on as the end of that direction only. The worker is done when both directions are, or
+//! when one side is gone.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use saggar_guest::PortPreface;
 
 use super::sys::{self, Errno, Fd, Wait};
 
-/// How much of each direction is in the worker's hands at most.
+/// Maximum number of bytes held for each direction.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// How often one direction may fill and empty its buffer before it is the other's turn.
+/// How often one direction may fill and empty its buffer before the other's turn.
 const TURNS_MAX: usize = 16;
 
-/// How long somebody who listens has to take a connection.
+/// How long a listener has to accept a connection.
 const CONNECT_MILLIS: u16 = 10_000;
 
-/// Connects, says so, and relays until there is nothing more.
+/// Connects, reports the result, and relays until both sides are done.
 pub(super) fn serve(stream: &Fd, port: u16) {
     let preface = |preface: PortPreface| stream.write(&preface.encode());
     let connection = match connect(stream, port) {
@@ -36,7 +36,8 @@ pub(super) fn serve(stream: &Fd, port: u16) {
     }
 }
 
-/// To the loopback address of IPv4, and if nobody is there to that of IPv6. The reason why not is the first's, unless only the second knows one.
+/// Connects to the IPv4 loopback address, then to that of IPv6. If both fail the error is the first one's, unless only
+/// the second is meaningful.
 fn connect(stream: &Fd, port: u16) -> Result<Fd, Errno> {
     let four = libc::sockaddr_in {
         sin_family: libc::AF_INET as _,
@@ -59,7 +60,7 @@ fn connect(stream: &Fd, port: u16) -> Result<Fd, Errno> {
     })
 }
 
-/// The address must be one of the family and of this length.
+/// The address must be of this family and length.
 fn connect_to(stream: &Fd, family: c_int, address: *const libc::sockaddr, length: usize) -> Result<Fd, Errno> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes numbers only.
@@ -104,8 +105,8 @@ fn relay(stream: &Fd, connection: &Fd) {
             entry(stream, inward.reading() | outward.writing()),
             entry(connection, outward.reading() | inward.writing()),
         ];
-        // One of which nothing is awaited would still tell, again and again, that its other side is gone. That of the host is worth to know
-        // once all it has sent is delivered: nobody reads what still comes.
+        // A side that is not waited for would still report, again and again, that it was closed. The host's is watched
+        // once everything it has sent is delivered, since nothing then reads what still comes.
         let watches_host = inward.is_over();
         if entries[0].events == 0 && !watches_host {
             entries[0].fd = -1;
@@ -120,7 +121,7 @@ fn relay(stream: &Fd, connection: &Fd) {
     }
 }
 
-/// One way through the worker.
+/// One direction of the relay.
 struct Direction {
     buffer: Vec<u8>,
     // INVARIANT: start <= end <= buffer.len().
@@ -132,7 +133,7 @@ struct Direction {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The source has ended, and what is in the buffer is still to be written.
+    /// The source has ended, and the rest of the buffer is still to be written.
     Ending,
     Over,
 }
@@ -154,16 +155,16 @@ impl Direction {
         if self.start < self.end { libc::POLLOUT } else { 0 }
     }
 
-    /// Moves what goes without waiting. An error means that one side is gone for good.
+    /// Moves as much as possible without waiting. An error means that one side is gone.
     fn pump(&mut self, from: &Fd, to: &Fd) -> Result<(), Errno> {
         for _ in 0..TURNS_MAX {
             while self.start < self.end {
                 match to.write(&self.buffer[self.start..self.end]) {
                     Ok(count) => self.start += count,
                     Err(Errno(libc::EAGAIN)) => return Ok(()),
-                    // Whoever reads no more may still have something to say.
+                    // A side that no longer reads may still send.
                     Err(Errno(libc::EPIPE)) => {
-                        // SAFETY: takes numbers only. Who sends learns that it is for nothing.
+                        // SAFETY: takes numbers only. The sender learns that its data is no longer read.
                         unsafe { libc::shutdown(from.raw(), libc::SHUT_RD) };
                         self.phase = Phase::Over;
                         self.start = self.end;
@@ -175,7 +176,7 @@ impl Direction {
             match self.phase {
                 Phase::Open => {}
                 Phase::Ending => {
-                    // SAFETY: takes numbers only. That the other side is gone already is no error.
+                    // SAFETY: takes numbers only. It is no error if the other side is already gone.
                     unsafe { libc::shutdown(to.raw(), libc::SHUT_WR) };
                     self.phase = Phase::Over;
                     return Ok(());

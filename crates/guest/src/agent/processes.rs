@@ -1,7 +1,7 @@
-//! The sandbox's processes, as `/proc` shows them, and signals to exactly those.
+//! The sandbox's processes, as `/proc` shows them, and signals to exactly these.
 //!
-//! A picture of processes that run is never whole: some are born, end or change parents while it is taken. Who uses it looks again until
-//! nothing new is found.
+//! A snapshot of running processes is never complete: some start, end or change parents while it is taken. Callers
+//! repeat it until nothing new is found.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -10,13 +10,13 @@ use core::mem::MaybeUninit;
 use super::names::Names;
 use super::sys::{self, Errno, Fd};
 
-/// More processes than any limit of a sandbox lets be.
+/// More processes than any limit of a sandbox allows.
 const PROCESSES_MAX: usize = 65_536;
 
-/// A line of `/proc/PID/stat` is shorter.
+/// Maximum length of a line of `/proc/PID/stat`.
 const STAT_LEN: usize = 1024;
 
-/// One process. The time at which it began tells it from another that has its number later.
+/// One process. Its start time tells it from a later one with the same pid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: libc::pid_t,
@@ -31,7 +31,7 @@ impl Process {
     }
 }
 
-/// The directory of processes, checked to be the kernel's.
+/// The `/proc` directory, checked to be the kernel's.
 pub(super) struct Proc(Fd);
 
 impl Proc {
@@ -43,11 +43,11 @@ impl Proc {
             sys::check(libc::fstatfs(directory.raw(), filesystem.as_mut_ptr()))?;
             filesystem.assume_init().f_type
         };
-        // PROC_SUPER_MAGIC, which is not of one type in all C libraries.
+        // PROC_SUPER_MAGIC, whose type differs between C libraries.
         if kind == 0x9fa0 { Ok(Proc(directory)) } else { Err(Errno(libc::ENODEV)) }
     }
 
-    /// Every process there is, in ascending order.
+    /// All processes, in ascending order.
     pub(super) fn list(&self) -> Result<Vec<Process>, Errno> {
         let mut processes = Vec::new();
         let mut names = Names::new();
@@ -58,7 +58,7 @@ impl Proc {
                 if processes.len() == PROCESSES_MAX {
                     return Err(Errno(libc::EOVERFLOW));
                 }
-                // They come in ascending order; if one does not, it is put where it belongs.
+                // They come in ascending order; if one does not, it is inserted at its place.
                 let position = processes.partition_point(|before: &Process| before.pid < process.pid);
                 processes.insert(position, process);
             }
@@ -66,14 +66,15 @@ impl Proc {
         Ok(processes)
     }
 
-    /// Signals this process and no other, even if it ends meanwhile.
+    /// Signals this process and no other, even if it ends in the meantime.
     pub(super) fn signal(&self, process: &Process, signal: c_int) {
         // SAFETY: takes numbers only.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process.pid, 0) } as c_int;
         let Ok(descriptor) = Fd::returned(descriptor) else { return };
-        // Whoever has the number now has it as long as the descriptor is open, so this decides.
+        // The pid stays with its current process as long as the descriptor is open, so this check is reliable.
         if self.process(process.pid).is_some_and(|now| now.is_same(process)) {
-            // SAFETY: a null pointer asks for the information that kill would send. That it has ended is no error.
+            // SAFETY: a null pointer requests the information that kill would send. It is no error if the process has
+            // ended.
             unsafe {
                 libc::syscall(libc::SYS_pidfd_send_signal, descriptor.raw(), signal, core::ptr::null::<u8>(), 0);
             }
@@ -92,7 +93,7 @@ impl Proc {
     }
 }
 
-/// `PID (name) STATE PPID ...`, where the name may hold anything; when it began is the 22nd field.
+/// `PID (name) STATE PPID ...`, where the name may contain anything; the start time is the 22nd field.
 fn parse(pid: libc::pid_t, line: &[u8]) -> Option<Process> {
     let name_end = line.iter().rposition(|byte| *byte == b')')?;
     let mut fields = line.get(name_end + 2..)?.split(|byte| *byte == b' ');
@@ -127,7 +128,8 @@ fn stat_path(pid: libc::pid_t, buffer: &mut [u8; 24]) -> Option<&CStr> {
     }
 }
 
-/// Which of these, zombies aside, are under a root: those of whom `is_first` says so, and all that descend from them.
+/// Which of these, except zombies, are under a root: those for which `is_first` returns true, and all their
+/// descendants.
 pub(super) fn under(processes: &[Process], is_first: impl Fn(&Process) -> bool) -> Vec<Process> {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Known {
@@ -139,7 +141,8 @@ pub(super) fn under(processes: &[Process], is_first: impl Fn(&Process) -> bool) 
     let mut way = Vec::new();
     for start in 0..processes.len() {
         let mut position = start;
-        // Upwards, until somebody is known; a picture taken while parents change may hold a circle, so no further than there are processes.
+        // Goes upwards until an answer is known. A snapshot taken while parents change may contain a cycle, so this
+        // takes at most as many steps as there are processes.
         let answer = loop {
             if known[position] != Known::Unknown {
                 break known[position];

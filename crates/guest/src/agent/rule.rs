@@ -1,4 +1,5 @@
-//! Rules that a check can switch off, by the names the jail has for them; in ordinary builds all are on and nothing is asked.
+//! Rules that a check can switch off, under the jail's names for them; in ordinary builds all are on, without a
+//! run-time check.
 
 /// Whether a rule is enforced.
 #[cfg(not(feature = "mutation"))]
@@ -14,7 +15,7 @@ pub(super) fn is_on(name: &str) -> bool {
     if value.is_null() {
         return true;
     }
-    // SAFETY: a variable's value is a C string that stays as long as the process.
+    // SAFETY: a variable's value is a C string that lives as long as the process.
     let off = unsafe { core::ffi::CStr::from_ptr(value) }.to_bytes();
     !off.split(|byte| *byte == b',').any(|entry| entry == name.as_bytes())
 }

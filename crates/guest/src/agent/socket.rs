@@ -1,4 +1,5 @@
-//! What the agent does with sockets that is not plain reading and writing: descriptors that come with bytes, packets, and no signal.
+//! Socket operations besides plain reading and writing: descriptors attached to bytes, packets, and writing without a
+//! signal.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -8,10 +9,10 @@ use saggar_guest::JOINS_MAX;
 
 use super::sys::{self, Errno, Fd};
 
-/// Room for the descriptors of one frame, in words so that it is aligned as the kernel's headers are.
+/// Room for the descriptors of one frame, in words for the alignment of the kernel's headers.
 const CONTROL_WORDS: usize = 2 + JOINS_MAX.div_ceil(2);
 
-/// Two ends that keep the borders of what is sent.
+/// Two connected ends that preserve message boundaries.
 pub(super) fn pair() -> Result<(Fd, Fd), Errno> {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -20,11 +21,11 @@ pub(super) fn pair() -> Result<(Fd, Fd), Errno> {
     Ok((Fd::received(ends[0]), Fd::received(ends[1])))
 }
 
-/// Reads once, and appends the descriptors that come along; `EMSGSIZE` if the kernel had to drop some.
+/// Reads once, and appends the received descriptors; `EMSGSIZE` if the kernel had to drop some.
 pub(super) fn receive(socket: &Fd, buffer: &mut [u8], descriptors: &mut Vec<Fd>) -> Result<usize, Errno> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all zeroes are a msghdr that says nothing. (It has private padding in one of the C libraries, so no literal.)
+    // SAFETY: all zeroes are a valid, empty msghdr. (One of the C libraries has private padding in it, so no literal.)
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -34,8 +35,8 @@ pub(super) fn receive(socket: &Fd, buffer: &mut [u8], descriptors: &mut Vec<Fd>)
         // SAFETY: the message points to one writable slice and to one writable array, with their lengths.
         unsafe { libc::recvmsg(socket.raw(), &raw mut message, libc::MSG_CMSG_CLOEXEC) }
     })?;
-    // SAFETY: the kernel has filled the control buffer up to msg_controllen; the macros stay within it. Each descriptor in it is new and
-    // this process's own; they may be unaligned.
+    // SAFETY: the kernel has filled the control buffer up to msg_controllen, and the macros stay within it. Each
+    // descriptor in it is new and owned by this process; they may be unaligned.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while !header.is_null() {
@@ -52,7 +53,7 @@ pub(super) fn receive(socket: &Fd, buffer: &mut [u8], descriptors: &mut Vec<Fd>)
     if message.msg_flags & libc::MSG_CTRUNC != 0 { Err(Errno(libc::EMSGSIZE)) } else { Ok(count) }
 }
 
-/// Writes what goes without waiting.
+/// Writes as much as possible without waiting.
 pub(super) fn send_now(socket: &Fd, bytes: &[u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     sys::retry(|| {

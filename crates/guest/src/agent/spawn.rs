@@ -1,7 +1,7 @@
-//! Starting an exec: everything up to the fork, and the agent's half of what is after it.
+//! Starts an exec: everything up to the fork, and the agent's half of what follows.
 //!
-//! A process that exists is not yet a program that runs. Which it will be comes through the status pipe, which the event
-//! loop watches like everything else: a process that is stopped between fork and exec holds up nobody but itself.
+//! A process that exists is not yet a running program. The status pipe reports which it becomes, and the event loop
+//! watches it like everything else: a process that is stopped between fork and exec blocks only itself.
 
 use alloc::vec::Vec;
 use core::ffi::c_char;
@@ -13,11 +13,11 @@ use super::pipes::{self, AgentEnds};
 use super::sys::{self, Errno, Fd};
 use super::{keeper, socket};
 
-/// A process on its way to be a program.
+/// A process about to become a program.
 pub(super) struct Spawned {
     /// The process itself, or its keeper.
     pub(super) pid: libc::pid_t,
-    /// The way to the keeper, if there is one.
+    /// The connection to the keeper, if there is one.
     pub(super) link: Option<Fd>,
     pub(super) status: Fd,
     pub(super) ends: AgentEnds,
@@ -36,15 +36,15 @@ impl Failure {
         move |errno| Failure { stage, errno }
     }
 
-    /// What the child wrote to the status pipe.
+    /// Parses the child's report on the status pipe.
     pub(super) fn from_report(report: [u8; 5]) -> Option<Failure> {
         let [stage, errno @ ..] = report;
         Some(Failure { stage: FailStage::from_code(stage)?, errno: Errno(i32::from_le_bytes(errno)) })
     }
 }
 
-/// Makes the process, and a keeper for its tree unless the sandbox ends with it. Takes the argument and environment strings out of
-/// `request`, which has no further use for them.
+/// Creates the process, and a keeper for its tree unless the sandbox ends with it. Takes the argument and environment
+/// strings out of `request`, which doesn't need them any more.
 pub(super) fn spawn(request: &mut ExecRequest, joins: &[Fd]) -> Result<Spawned, Failure> {
     let argv = CStrings::new(core::mem::take(&mut request.argv));
     let env = CStrings::new(core::mem::take(&mut request.env));
@@ -81,13 +81,13 @@ fn status_pipe() -> Result<(Fd, Fd), Errno> {
 
 /// Strings in the form that `execve` takes.
 pub(super) struct CStrings {
-    // INVARIANT: each ends with its only NUL, and none is touched while `pointers` points into them.
+    // INVARIANT: each ends with its only NUL, and none is changed while `pointers` points into them.
     strings: Vec<Vec<u8>>,
     pointers: Vec<*const c_char>,
 }
 
 impl CStrings {
-    /// The strings must have no NUL in them, as those of a checked request.
+    /// The strings must not contain a NUL, which a checked request guarantees.
     fn new(mut strings: Vec<Vec<u8>>) -> CStrings {
         for string in &mut strings {
             string.push(0);
@@ -102,12 +102,12 @@ impl CStrings {
         self.strings.iter().map(|string| &string[..string.len() - 1])
     }
 
-    /// The first string without its NUL; nothing if there is none.
+    /// The first string without its NUL; empty if there is none.
     pub(super) fn first(&self) -> &[u8] {
         self.iter().next().unwrap_or_default()
     }
 
-    /// The C strings, with a null pointer after the last.
+    /// Pointers to the C strings, with a null pointer after the last.
     pub(super) fn pointers(&self) -> &[*const c_char] {
         &self.pointers
     }

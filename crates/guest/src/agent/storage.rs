@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-/// Whether the filesystem at any of these paths (with a NUL at their end) has no block or no inode left. One that cannot be looked at is not full:
-/// the program may have removed the path.
+/// Whether the filesystem at any of these paths (each with a NUL at its end) has no block or no inode left. One that
+/// cannot be queried counts as not full: the program may have removed the path.
 pub(super) fn is_any_full(paths: &[Vec<u8>]) -> bool {
     paths.iter().any(|path| is_full(path))
 }
@@ -19,7 +19,7 @@ fn is_full(path: &[u8]) -> bool {
         }
         filesystem.assume_init()
     };
-    // A total of zero means that it is not counted at all.
+    // A total of zero means that the filesystem doesn't count them.
     let no_block = filesystem.f_blocks > 0 && filesystem.f_bavail == 0;
     let no_inode = filesystem.f_files > 0 && filesystem.f_favail == 0;
     no_block || no_inode

@@ -1,17 +1,16 @@
-//! The system calls the agent makes on descriptors and signals, as safe functions.
+//! The agent's system calls on descriptors and signals, as safe functions.
 //!
 //! Deliberately thin: one call each, interrupted calls repeated, errors as numbers. A descriptor is owned by its [`Fd`]
-//! and closed with it, and every one is born close-on-exec.
+//! and closed with it, and every one is created close-on-exec.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-/// The kernel's reason for refusing something.
+/// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Errno(pub(super) i32);
 
 impl Errno {
-    /// Why the last call failed.
     pub(super) fn last() -> Errno {
         // SAFETY: the C library returns a valid pointer to this thread's errno.
         Errno(unsafe { *libc::__errno_location() })
@@ -22,19 +21,19 @@ impl Errno {
 pub(super) struct Fd(c_int);
 
 impl Fd {
-    /// Takes over a descriptor that the process was started with.
+    /// Takes ownership of a descriptor that the process was started with.
     pub(super) fn inherited(raw: c_int) -> Result<Fd, Errno> {
         // SAFETY: fcntl with these commands touches no memory.
         let result = unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) };
         if result < 0 { Err(Errno::last()) } else { Ok(Fd(raw)) }
     }
 
-    /// Takes over what a system call returned.
+    /// Takes ownership of a descriptor that a system call returned.
     pub(super) fn returned(result: c_int) -> Result<Fd, Errno> {
         if result < 0 { Err(Errno::last()) } else { Ok(Fd(result)) }
     }
 
-    /// Takes over a descriptor that the kernel has put into a message for this process.
+    /// Takes ownership of a descriptor that the kernel delivered with a message.
     pub(super) fn received(raw: c_int) -> Fd {
         Fd(raw)
     }
@@ -66,7 +65,7 @@ impl Fd {
         check(result)
     }
 
-    /// Which character device this is, if it is one.
+    /// The device number, if this is a character device.
     pub(super) fn device(&self) -> Result<Option<libc::dev_t>, Errno> {
         let mut status = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: fstat fills in the whole struct when it succeeds, and only then is it read.
@@ -77,7 +76,7 @@ impl Fd {
         Ok((status.st_mode & libc::S_IFMT == libc::S_IFCHR).then_some(status.st_rdev))
     }
 
-    /// Gives the open file to a user, and to a group if there is one to give it to.
+    /// Changes the owner of the open file, and its group if one is given.
     pub(super) fn give_to(&self, uid: u32, gid: Option<u32>) -> Result<(), Errno> {
         // SAFETY: fchown touches no memory.
         check(unsafe { libc::fchown(self.0, uid, gid.unwrap_or(u32::MAX)) })
@@ -100,12 +99,12 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: this value owns the descriptor, so nobody uses it afterwards. That close failed would change nothing.
+        // SAFETY: this value owns the descriptor, so it isn't used afterwards. A failure of close would change nothing.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// A pipe: the end to read from and the end to write to.
+/// The read end and the write end of a pipe.
 pub(super) fn pipe() -> Result<(Fd, Fd), Errno> {
     let mut ends = [0; 2];
     // SAFETY: pipe2 writes two descriptors into an array of two.
@@ -113,13 +112,12 @@ pub(super) fn pipe() -> Result<(Fd, Fd), Errno> {
     Ok((Fd(ends[0]), Fd(ends[1])))
 }
 
-/// Opens a path that is part of the sandbox's fixed furniture.
+/// Opens one of the sandbox's fixed paths.
 pub(super) fn open(path: &core::ffi::CStr, flags: c_int) -> Result<Fd, Errno> {
     // SAFETY: the path is a C string; without O_CREAT no mode is read.
     Fd::returned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
-/// Whether the descriptor is open.
 pub(super) fn is_open(raw: c_int) -> bool {
     // SAFETY: fcntl with this command touches no memory.
     unsafe { libc::fcntl(raw, libc::F_GETFD) >= 0 }
@@ -127,12 +125,12 @@ pub(super) fn is_open(raw: c_int) -> bool {
 
 /// Closes every descriptor from `first` on.
 pub(super) fn close_from(first: c_int) -> Result<(), Errno> {
-    // SAFETY: callers own the descriptors above `first` or know that nobody does; the call touches no memory.
+    // SAFETY: callers own the descriptors above `first` or know that nothing uses them; the call touches no memory.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first as u32, u32::MAX, 0) };
     if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Waits until something in `entries` is ready, or as long as it says.
+/// Waits until something in `entries` is ready, or as long as `wait` says.
 pub(super) fn poll(entries: &mut [libc::pollfd], wait: Wait) -> Result<(), Errno> {
     let timeout = match wait {
         Wait::Forever => -1,
@@ -146,13 +144,12 @@ pub(super) fn poll(entries: &mut [libc::pollfd], wait: Wait) -> Result<(), Errno
     .map(|_| ())
 }
 
-/// Whether there is something to read now, an end aside.
+/// Whether there is something to read now; an end of file doesn't count.
 pub(super) fn is_readable(fd: &Fd) -> bool {
     let mut entries = [libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 }];
     poll(&mut entries, Wait::Never).is_ok() && entries[0].revents & libc::POLLIN != 0
 }
 
-/// How long to wait.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
     Forever,
@@ -172,7 +169,7 @@ pub(super) fn child_signals() -> Result<Fd, Errno> {
     }
 }
 
-/// Blocks every signal that can be.
+/// Blocks every signal that can be blocked.
 pub(super) fn block_signals() -> Result<(), Errno> {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises the set before sigprocmask reads it.
@@ -185,18 +182,19 @@ pub(super) fn block_signals() -> Result<(), Errno> {
 /// The highest signal number Linux has.
 const SIGNAL_MAX: c_int = 64;
 
-/// Every signal does what it does by default.
+/// Resets every signal to its default action.
 pub(super) fn default_dispositions() {
     for signal in 1..=SIGNAL_MAX {
-        // All zeroes are the kernel's struct sigaction for the default. Not through the C library, which would leave the signals it
-        // keeps for its threads as they came from the host. KILL and STOP are refused, and are at their default anyway.
+        // All zeroes are the kernel's struct sigaction for the default. Doesn't use the C library, which would leave
+        // its own thread signals as inherited from the host. KILL and STOP are refused, and are at their default
+        // anyway.
         let default = [0u64; 4];
         // SAFETY: the kernel reads at most four words, the last being a signal set of eight bytes, and writes nothing back.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), core::ptr::null::<u64>(), 8usize) };
     }
 }
 
-/// Sets what a signal does: `SIG_DFL` or `SIG_IGN`.
+/// Sets a signal's action: `SIG_DFL` or `SIG_IGN`.
 pub(super) fn set_disposition(signal: c_int, disposition: libc::sighandler_t) -> Result<(), Errno> {
     // SAFETY: neither disposition is a function, so no code of ours runs in a signal's context.
     if unsafe { libc::signal(signal, disposition) } == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
@@ -209,7 +207,7 @@ pub(super) fn prctl(option: c_int, first: libc::c_ulong, second: libc::c_ulong) 
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
-/// Turns a call's zero-or-minus-one into a result.
+/// Converts a call's return value of 0 or -1 into a result.
 pub(super) fn check(result: c_int) -> Result<(), Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }

@@ -1,7 +1,7 @@
-//! Pseudo-terminals: made, resized, and told that no more will be typed.
+//! Pseudo-terminals: creation, resizing, and the end of input.
 //!
-//! The program's side is opened through the agent's side (`TIOCGPTPEER`), never by its path, so nothing that a sandbox does
-//! to its `/dev/pts` can put another file there.
+//! The program's side is opened through the agent's side (`TIOCGPTPEER`), never by its path, so nothing that a sandbox
+//! does to its `/dev/pts` can substitute another file.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -11,7 +11,6 @@ use saggar_guest::{ExecRequest, TerminalSize};
 use super::pipes::{AgentEnds, ProgramEnds};
 use super::sys::{self, Errno, Fd};
 
-/// Makes a terminal of this size.
 pub(super) fn make(size: TerminalSize, request: &ExecRequest) -> Result<(AgentEnds, ProgramEnds), Errno> {
     let master = sys::open(c"/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY)?;
     master.set_nonblocking()?;
@@ -25,7 +24,7 @@ pub(super) fn make(size: TerminalSize, request: &ExecRequest) -> Result<(AgentEn
 
     // SAFETY: geteuid has no precondition and cannot fail.
     if unsafe { libc::geteuid() } != request.uid {
-        // The group stays the one that the terminals' filesystem gives.
+        // The group stays as the devpts filesystem sets it.
         slave.give_to(request.uid, None)?;
     }
 
@@ -35,15 +34,15 @@ pub(super) fn make(size: TerminalSize, request: &ExecRequest) -> Result<(AgentEn
     Ok((agent, program))
 }
 
-/// Sets the size; the kernel tells the foreground process group.
+/// Sets the size; the kernel notifies the foreground process group.
 pub(super) fn resize(terminal: &Fd, size: TerminalSize) -> Result<(), Errno> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the kernel reads one winsize through the pointer.
     sys::check(unsafe { libc::ioctl(terminal.raw(), libc::TIOCSWINSZ as _, &raw const size) })
 }
 
-/// The character that, typed at the start of a line, means that no more is coming; `None` while the program has the
-/// terminal in a mode without one.
+/// The character that signals the end of input at the start of a line; `None` while the program has the terminal in a
+/// mode without one.
 pub(super) fn end_of_input(terminal: &Fd) -> Option<u8> {
     let mut settings = MaybeUninit::<libc::termios>::uninit();
     // SAFETY: tcgetattr fills in the whole struct when it succeeds, and only then is it read.
@@ -57,7 +56,7 @@ pub(super) fn end_of_input(terminal: &Fd) -> Option<u8> {
     settings.c_cc.get(libc::VEOF).copied().filter(|_| is_canonical)
 }
 
-/// Makes the terminal at descriptor 0 the controlling one of this process's new session.
+/// Makes the terminal at descriptor 0 the controlling terminal of this process's new session.
 pub(super) fn take_control() -> Result<(), Errno> {
     // SAFETY: this request takes a number; zero means not to steal it from another session.
     sys::check(unsafe { libc::ioctl(0, libc::TIOCSCTTY as _, 0) })

@@ -1,8 +1,9 @@
 //! The tree of an exec: its keeper, and signals to everything under it.
 //!
-//! A signal to a tree is a pursuit: look who is there, signal those who have not had it, and look again until nobody is new. What is to be
-//! killed is stopped first, as what is stopped makes no more children. One look is taken in each round of the event loop, so a tree of many
-//! processes holds up the others for one look only, and a pursuit ends after [`LOOKS_MAX`] whatever it finds.
+//! Signalling a tree is a pursuit: take a snapshot of its processes, signal those that have not had the signal, and
+//! repeat until no process is new. Before a kill, processes are stopped first, because a stopped process creates no
+//! children. One snapshot is taken in each round of the event loop, so a large tree delays the others by one snapshot
+//! only. A pursuit ends after [`LOOKS_MAX`] snapshots whatever it finds.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -10,12 +11,13 @@ use core::ffi::c_int;
 use super::processes::{self, Proc, Process};
 use super::sys::Fd;
 
-/// After so many looks a pursuit is over. Each finds all that was there at one moment, and those no longer grow.
+/// Maximum number of snapshots in a pursuit. Each finds every process that existed at one moment, and stopped processes
+/// no longer multiply.
 const LOOKS_MAX: u32 = 64;
 
 pub(super) struct Tree {
     keeper: libc::pid_t,
-    /// The way to the keeper, as long as it has something to say.
+    /// The connection to the keeper, as long as it has something to report.
     pub(super) link: Option<Fd>,
     is_keeper_gone: bool,
     pursuit: Option<Pursuit>,
@@ -23,16 +25,16 @@ pub(super) struct Tree {
 
 struct Pursuit {
     signal: c_int,
-    // INVARIANT: in ascending order, each but once.
+    // INVARIANT: in ascending order, without duplicates.
     reached: Vec<Process>,
     looks: u32,
     step: Step,
 }
 
-/// What a look is for.
+/// The purpose of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// To stop what is to be killed.
+    /// To stop processes before they are killed.
     Stop,
     Signal,
 }
@@ -50,7 +52,8 @@ impl Tree {
         if self.is_keeper_gone { None } else { Some(self.keeper) }
     }
 
-    /// The keeper has been reaped. One that left by itself leaves nobody; what another leaves falls to the agent, which kills it.
+    /// The keeper has been reaped. One that exited by itself leaves no process behind. Otherwise the agent inherits its
+    /// processes, and kills them.
     pub(super) fn set_keeper_gone(&mut self, left_by_itself: bool) {
         self.is_keeper_gone = true;
         self.pursuit = None;
@@ -68,7 +71,7 @@ impl Tree {
         self.pursuit.is_some()
     }
 
-    /// Begins to signal everyone. Nothing takes the place of a kill.
+    /// Starts to signal every process of the tree. No later signal replaces a kill.
     pub(super) fn pursue(&mut self, signal: c_int) {
         if self.pursuit.as_ref().is_some_and(|pursuit| pursuit.signal == libc::SIGKILL) {
             return;
@@ -76,13 +79,13 @@ impl Tree {
         let step = if signal == libc::SIGKILL { Step::Stop } else { Step::Signal };
         self.pursuit = Some(Pursuit { signal, reached: Vec::new(), looks: 0, step });
         if signal == libc::SIGKILL && !self.is_keeper_gone {
-            // Somebody may have stopped it, and it has to tell the end.
+            // A program may have stopped the keeper, which has to report the end.
             // SAFETY: takes numbers only; the keeper has not been reaped, so the number is its own.
             unsafe { libc::kill(self.keeper, libc::SIGCONT) };
         }
     }
 
-    /// Takes one look. `ours` are the agent's own children: everyone else who is its child has lost a keeper.
+    /// Takes one snapshot. `ours` are the agent's own children: any other child of the agent has lost its keeper.
     pub(super) fn look(&mut self, ours: &[libc::pid_t]) {
         let Some(pursuit) = &mut self.pursuit else { return };
         let (keeper, is_keeper_gone) = (self.keeper, self.is_keeper_gone);
@@ -97,7 +100,7 @@ impl Tree {
         };
         let is_over = match Proc::open() {
             Ok(proc) => pursuit.look(&proc, is_first),
-            // Without a picture nobody can be found. What is left ends with the sandbox.
+            // Without a snapshot no process can be found. What is left ends with the sandbox.
             Err(_) => true,
         };
         if is_over {
@@ -107,7 +110,7 @@ impl Tree {
 }
 
 impl Pursuit {
-    /// One look; true when there is nobody left to signal.
+    /// Takes one snapshot; true once no process is left to signal.
     fn look(&mut self, proc: &Proc, is_first: impl Fn(&Process) -> bool) -> bool {
         let Ok(everyone) = proc.list() else { return true };
         self.looks += 1;
@@ -127,7 +130,7 @@ impl Pursuit {
             proc.signal(&process, signal);
         }
         if self.step == Step::Stop && (!is_anyone_new || self.looks > LOOKS_MAX / 2) {
-            // Everyone is still: now each gets what was meant for it, and whoever is new after all as well.
+            // Everything is stopped. Now each process gets the actual signal, including any that appear after all.
             self.reached.clear();
             self.step = Step::Signal;
             return false;

@@ -1,8 +1,8 @@
-//! Workers: processes of the agent's own code that do something as one of the sandbox's users, on a stream of their own.
+//! Workers: processes that run the agent's own code as one of the sandbox's users, each on its own stream.
 //!
-//! A worker is forked, keeps its stream and nothing else, becomes its user, and is then as far from the agent as any program: the agent
-//! neither waits for it nor hears from it. Its user may stop or kill it, which ends its stream and nothing else. Nobody may look into
-//! it, since it has a copy of the agent's memory.
+//! A worker is forked, keeps only its stream, becomes its user, and is then as separate from the agent as any program:
+//! the agent neither waits for it nor hears from it. Its user may stop or kill it, which ends only its stream. No other
+//! process may inspect it, since it has a copy of the agent's memory.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -12,10 +12,10 @@ use saggar_guest::{FileReply, FileStage, OpenRequest, OpenTarget, PortPreface};
 use super::sys::{self, Errno, Fd};
 use super::{files, identity, port, socket};
 
-/// Where a worker has its stream. There is nothing else.
+/// The worker's only descriptor.
 const STREAM: c_int = 0;
 
-/// Starts a worker. On failure, or where there is no room for one, it is the stream that tells.
+/// Starts a worker. If that fails, or there is no room for one, the stream reports it.
 pub(super) fn start(request: &OpenRequest, stream: Fd, has_room: bool) -> Option<libc::pid_t> {
     if !has_room {
         refuse(request.target, &stream, FileStage::Worker, Errno(libc::EAGAIN));
@@ -33,22 +33,22 @@ pub(super) fn start(request: &OpenRequest, stream: Fd, has_room: bool) -> Option
     Some(pid)
 }
 
-/// Says on the stream that there will be nothing else, if it can be said without waiting.
+/// Reports on the stream that nothing will follow, if that is possible without waiting.
 fn refuse(target: OpenTarget, stream: &Fd, stage: FileStage, errno: Errno) {
     let mut bytes = Vec::new();
     match target {
         OpenTarget::Files => {
-            // Such a reply breaks no rule.
+            // Such a reply is always valid.
             let _ = FileReply::Failed { errno: errno.0, stage }.encode(&mut bytes);
         }
         OpenTarget::Port(_) => bytes.extend_from_slice(&PortPreface::Refused(errno.0).encode()),
     }
-    // A host that is gone or takes nothing has no use for it.
+    // A host that is gone or doesn't read doesn't need it.
     let _ = socket::send_now(stream, &bytes);
 }
 
 fn work(request: &OpenRequest, stream: Fd) -> ! {
-    // Its number is closed with all the others, and not once more.
+    // Its number is closed with all the others, and must not be closed again.
     let raw = stream.raw();
     core::mem::forget(stream);
     match prepare(request, raw) {
@@ -71,9 +71,9 @@ fn prepare(request: &OpenRequest, raw: c_int) -> Result<Fd, (Fd, Errno)> {
     let outcome = sys::close_from(STREAM + 1).and_then(|()| stream.set_blocking()).and_then(|()| {
         let who = identity::Who::from(request);
         identity::assume(who)?;
-        // A change of user forgets it.
+        // A change of user clears it.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
-        // Files get the permissions that are asked for.
+        // Files get exactly the requested permissions.
         // SAFETY: umask takes a number and cannot fail.
         unsafe { libc::umask(0) };
         Ok(())

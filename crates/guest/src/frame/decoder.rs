@@ -1,20 +1,20 @@
-//! Turning a byte stream back into frames.
+//! Decodes a byte stream into frames.
 //!
-//! The decoder takes from the input what the frame in hand still needs and no more, so it never holds more than one
-//! unfinished frame: its memory is bounded by the largest frame of its direction, whatever is fed to it and in whatever
-//! pieces. A refused frame is final: there is no border to continue from, and every later call repeats the refusal.
+//! The decoder takes from the input only what the current frame still needs, so it never holds more than one incomplete
+//! frame: its memory is bounded by the largest frame of its direction, whatever the input and its fragmentation. A
+//! refused frame is final: the start of the next one is unknown, and every later call repeats the error.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::{FrameError, HEADER_LEN};
 
-/// A direction of the channel: its kinds, their bounds and how each is read.
+/// A direction of the channel: its kinds, their bounds and how each is decoded.
 pub trait Message: Sized {
-    /// The longest payload of `kind`, or `None` when this direction has no such kind.
+    /// Maximum payload of `kind`, or `None` if this direction has no such kind.
     fn payload_max(kind: u8) -> Option<usize>;
 
-    /// Reads one payload, which is not longer than `payload_max(kind)`.
+    /// Decodes one payload, which is not longer than `payload_max(kind)`.
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError>;
 }
 
@@ -53,13 +53,13 @@ impl<M> Default for Decoder<M> {
 }
 
 impl<M: Message> Decoder<M> {
-    /// A decoder at the border of a frame.
+    /// A decoder at the start of a frame.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes off the front of `input` until a frame is complete or `input` is empty. `Ok(None)` means that all of it
-    /// was taken and more is needed. Call again until `None`: one piece may hold many frames.
+    /// Takes bytes off the front of `input` until a frame is complete or `input` is empty. `Ok(None)` means that all of
+    /// it was taken and more is needed. Call again until `None`: one piece may contain many frames.
     pub fn next_frame(&mut self, input: &mut &[u8]) -> Result<Option<M>, FrameError> {
         if let Some(error) = self.refused {
             return Err(error);
@@ -72,7 +72,7 @@ impl<M: Message> Decoder<M> {
         frame
     }
 
-    /// Whether a frame has begun and not ended: an end of the stream here means that it was cut.
+    /// Whether a frame is incomplete: if the stream ends here, it was cut.
     pub fn is_mid_frame(&self) -> bool {
         self.header_filled > 0
     }
@@ -94,7 +94,7 @@ impl<M: Message> Decoder<M> {
 
         let missing = take(input, length - self.payload.len());
         if self.payload.is_empty() && missing.len() == length {
-            // The whole payload lies in the input: no need to copy it first.
+            // The whole payload is in the input: no need to copy it first.
             self.header_filled = 0;
             return M::decode(kind, missing).map(Some);
         }
@@ -103,13 +103,12 @@ impl<M: Message> Decoder<M> {
             return Ok(None);
         }
         self.header_filled = 0;
-        // The buffer is given back, too: one large `Exec` is not paid for during the rest of a sandbox's life.
+        // The buffer is freed, too: one large `Exec` must not cost memory for the rest of a sandbox's life.
         let payload = core::mem::take(&mut self.payload);
         M::decode(kind, &payload).map(Some)
     }
 }
 
-/// Takes at most `count` bytes off the front.
 fn take<'a>(input: &mut &'a [u8], count: usize) -> &'a [u8] {
     let (head, rest) = input.split_at(count.min(input.len()));
     *input = rest;

@@ -2,35 +2,27 @@
 
 use core::fmt;
 
-/// Why a frame can be neither read nor written. After one of these on the reading side the stream has no known frame
-/// border any more, so the channel is to be dropped.
+/// Why a frame can't be read or written. After one of these on the reading side the start of the next frame is unknown,
+/// so the channel must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// No frame of this direction has this kind.
     UnknownKind(u8),
-    /// The payload is longer than its kind allows.
     TooLong {
-        /// The frame's kind.
         kind: u8,
-        /// What the length field says, or what would have been written.
+        /// The value of the length field, or the length that would have been written.
         length: usize,
-        /// The bound of this kind.
         limit: usize,
     },
     /// The payload ended inside a field.
     Truncated,
     /// The payload has this many bytes after its last field.
     TrailingBytes(usize),
-    /// A list has more entries than allowed.
     TooMany {
-        /// The field that holds the list.
+        /// The field that contains the list.
         field: &'static str,
-        /// How many it has.
         count: usize,
-        /// How many it may have.
         limit: usize,
     },
-    /// A field holds a value it must not.
     Invalid(&'static str),
 }
 

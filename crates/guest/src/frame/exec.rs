@@ -1,30 +1,30 @@
-//! What to run: the request to start one program.
+//! The request to start one program.
 //!
-//! INVARIANT: a request that was decoded satisfies [`ExecRequest::check`]: no NUL in what becomes a C string, paths absolute, no id that the
-//! kernel would read as "leave unchanged".
+//! INVARIANT: a decoded request satisfies [`ExecRequest::check`]: C strings contain no NUL, paths are absolute, and no
+//! id is one that the kernel would read as "leave unchanged".
 
 use alloc::vec::Vec;
 
 use super::wire::{self, Reader};
 use super::{ExecId, FrameError};
 
-/// How many arguments a program may get, its own name included.
+/// Maximum number of arguments of a program, its own name included.
 pub const ARGUMENTS_MAX: usize = 65_536;
-/// How many environment variables a program may get.
+/// Maximum number of environment variables of a program.
 pub const ENVIRONMENT_MAX: usize = 16_384;
-/// How many supplementary groups an exec may have.
+/// Maximum number of supplementary groups of an exec.
 pub const GROUPS_MAX: usize = 256;
-/// How many paths are checked for free space at an exec's end.
+/// Maximum number of paths that are checked for free space at an exec's end.
 pub const STORAGE_PATHS_MAX: usize = 16;
-/// How many cgroups a new process may be told to enter: one to a hierarchy, of which version 1 has a dozen.
+/// Maximum number of cgroups for a new process to enter: one per hierarchy, of which version 1 has a dozen.
 pub const JOINS_MAX: usize = 16;
-/// The longest path in a request, as in Linux and with its final NUL counted.
+/// Maximum length of a path in a request, as in Linux including the NUL.
 pub const PATH_MAX: usize = 4096;
 
-/// One program to start, and as whom. Nothing here has a default inside the guest: what is not asked for is not there.
+/// One program to start, and its user. The guest adds no defaults: anything that is not requested is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRequest {
-    /// The id that every frame about this exec bears.
+    /// The id that every frame about this exec carries.
     pub exec: ExecId,
     /// The program and its arguments; at least the program. Without a `/` it is searched in the `PATH` of `env`.
     pub argv: Vec<Vec<u8>>,
@@ -38,31 +38,32 @@ pub struct ExecRequest {
     pub gid: u32,
     /// The supplementary groups, exactly.
     pub groups: Vec<u32>,
-    /// Whether the program, which must then be root's, keeps the sandbox's bounded capability set (never `SETPCAP`). Without
-    /// it no set holds any.
+    /// Whether the program, which must then be root's, keeps the sandbox's bounded capability set (never `SETPCAP`).
+    /// Without this all its sets are empty.
     pub keep_capabilities: bool,
     /// A terminal of this size for stdin, stdout and stderr, instead of pipes.
     pub tty: Option<TerminalSize>,
-    /// Whether stdin comes in `Stdin` frames. Without it stdin is `/dev/null`, or a terminal on which nobody types.
+    /// Whether stdin comes in `Stdin` frames. Otherwise stdin is `/dev/null`, or a terminal without input.
     pub stdin: bool,
     /// `RLIMIT_NOFILE`, soft and hard.
     pub nofile: Option<u64>,
     /// `RLIMIT_NPROC`, soft and hard.
     pub nproc: Option<u64>,
-    /// The paths, absolute, whose filesystems are looked at for free blocks and inodes when the exec ends.
+    /// Absolute paths whose filesystems are checked for free blocks and inodes when the exec ends.
     pub storage_paths: Vec<Vec<u8>>,
-    /// Whether the guest, and with it the sandbox, ends when this exec has ended. Such an exec has no tree: no `TreeGone`, and signals to
-    /// its tree go to its group.
+    /// Whether the guest, and with it the sandbox, ends with this exec. Such an exec has no tree: there is no
+    /// `TreeGone`, and signals to its tree go to its group.
     pub one_shot: bool,
-    /// How many bytes of output, both streams together, the guest may have sent without `OutputTaken` for them. `None` is no bound.
+    /// Bytes of output, both streams together, that the guest may have sent without `OutputTaken` for them. `None`
+    /// means no bound.
     pub output_window: Option<u32>,
-    /// How many descriptors come with this frame. Each is a cgroup's list of processes, and the new process enters every one before
-    /// it does anything else.
+    /// Number of descriptors that come with this frame. Each is a cgroup's list of processes, and the new process
+    /// enters every one before it does anything else.
     pub joins: u8,
 }
 
 impl ExecRequest {
-    /// Whether every field holds something that can be asked for. Both sides check: the host before it writes, the guest after it read.
+    /// Whether every field is valid. Both sides check: the host before it writes, the guest after it reads.
     pub fn check(&self) -> Result<(), FrameError> {
         at_most("argv", self.argv.len(), ARGUMENTS_MAX)?;
         at_most("env", self.env.len(), ENVIRONMENT_MAX)?;
@@ -133,7 +134,7 @@ impl ExecRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
     pub rows: u16,
-    /// Characters in a line.
+    /// Characters per line.
     pub cols: u16,
 }
 
@@ -148,10 +149,10 @@ impl TerminalSize {
     }
 }
 
-/// Whether these can be asked for: as whom something is to be done.
+/// Checks an identity to act as.
 pub(super) fn check_user(uid: u32, gid: u32, groups: &[u32], keeps_capabilities: bool) -> Result<(), FrameError> {
     at_most("groups", groups.len(), GROUPS_MAX)?;
-    // To setresuid and its like the highest number means "leave as it is", which here would mean "stay root".
+    // For setresuid and similar calls the highest number means "leave as it is", which here would mean "stay root".
     if uid == u32::MAX {
         return Err(FrameError::Invalid("uid"));
     }
@@ -161,7 +162,7 @@ pub(super) fn check_user(uid: u32, gid: u32, groups: &[u32], keeps_capabilities:
     if groups.contains(&u32::MAX) {
         return Err(FrameError::Invalid("groups"));
     }
-    // Only to root does an execve give anything from the bounding set.
+    // An execve gives only root anything from the bounding set.
     if keeps_capabilities && uid != 0 {
         return Err(FrameError::Invalid("keep_capabilities"));
     }

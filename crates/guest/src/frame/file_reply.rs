@@ -1,6 +1,7 @@
-//! What a files worker answers.
+//! Replies of a files worker.
 //!
-//! The host must not rely on the order that [`super::FileRequest`] promises, nor on the sizes: the sandbox may have taken over its worker.
+//! The host must not rely on the order that [`super::FileRequest`] promises, nor on the sizes: the sandbox may have
+//! taken over its worker.
 
 use alloc::vec::Vec;
 
@@ -10,7 +11,7 @@ use super::file_request::{LINK_MAX, METADATA_MAX, MetadataEntry};
 use super::wire::{self, Reader};
 use super::{FRAME_MAX, FrameError};
 
-/// The longest path of an entry: deep trees have paths that no system call takes, and there is an end to it. What lies deeper is `Skipped`.
+/// Maximum path of an entry: deep trees have paths longer than any system call accepts. Anything deeper is `Skipped`.
 pub const ENTRY_PATH_MAX: usize = 64 * 1024;
 
 const DONE: u8 = 0xa1;
@@ -27,74 +28,70 @@ const SKIPPED: u8 = 0xaa;
 /// A frame from files worker to host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileReply {
-    /// What was asked for has been done.
+    /// The request was carried out.
     Done,
-    /// It has not, or not wholly.
+    /// It failed, entirely or in part.
     Failed {
-        /// The kernel's reason.
+        /// The kernel's error number.
         errno: i32,
-        /// What could not be done.
+        /// The step that failed.
         stage: FileStage,
     },
-    /// About one file.
+    /// Describes one file.
     Entry(FileEntry),
-    /// That was all.
+    /// The end of a list.
     End,
     /// Content of a file; never empty.
     Data(Vec<u8>),
     /// Something has changed.
     Event {
         kind: FileEventKind,
-        /// Where, relative to what is watched; empty for that itself.
+        /// Relative to the watched path; empty for that path itself.
         path: Vec<u8>,
         /// Whether it is, or was, a directory.
         is_directory: bool,
     },
-    /// From here on changes are told.
+    /// From here on changes are reported.
     Watching,
     /// How full a filesystem is.
     Storage {
-        /// Bytes in all.
+        /// Total bytes.
         total: u64,
-        /// Bytes an ordinary user can still write.
+        /// Bytes that an ordinary user can still write.
         free: u64,
-        /// Files in all; zero where they are not counted.
+        /// Total number of files; zero if the filesystem doesn't count them.
         inodes: u64,
-        /// Files that can still be made.
+        /// Number of files that can still be created.
         inodes_free: u64,
     },
     /// A file's notes.
     Metadata(Vec<MetadataEntry>),
-    /// A file below the top that could not be read, in a `List` or a `Walk`, which goes on.
+    /// A file below the top that could not be read, in a `List` or a `Walk`, which continues.
     Skipped {
-        /// Which, relative to the top. For one that is too deep to be named: the directory that holds it.
+        /// Relative to the top. If it is too deep to be named, the directory that contains it.
         path: Vec<u8>,
-        /// The kernel's reason.
+        /// The kernel's error number.
         errno: i32,
     },
 }
 
-/// What is known about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Where it is, relative to what was asked about; empty for that itself.
+    /// Relative to the requested path; empty for that path itself.
     pub path: Vec<u8>,
-    /// What it is.
     pub kind: FileKind,
-    /// How many bytes it has; zero unless it is a regular file or a link.
+    /// Size in bytes; zero unless it is a regular file or a link.
     pub size: u64,
-    /// Its permission bits, set-id and sticky included.
+    /// Permission bits, including set-id and sticky.
     pub mode: u32,
-    /// Whose it is.
     pub uid: u32,
     pub gid: u32,
-    /// When its content last changed, in nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// What a link says.
+    /// The target of a link.
     pub link_target: Option<Vec<u8>>,
 }
 
-/// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileKind {
@@ -107,50 +104,48 @@ pub enum FileKind {
     Other = 4,
 }
 
-/// How a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileEventKind {
-    /// There is a new one of this name, also by a move.
+    /// A file of this name was created or moved here.
     Created = 1,
     /// Its content has changed.
     Written = 2,
-    /// It is gone.
     Removed = 3,
-    /// It has been moved away from this name. The new name, if it is watched, is `Created`.
+    /// It was moved away from this name. The new name, if it is watched, is `Created`.
     Moved = 4,
     /// Its permissions, owner, times or notes have changed.
     Attributes = 5,
-    /// Events were lost, or a directory is not watched because there are too many: look again.
+    /// Events were lost, or a directory is not watched because there are too many: list the files again.
     Overflow = 6,
 }
 
-/// What could not be done for a request.
+/// The step of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileStage {
     /// Starting the worker. The session is over.
     Worker = 1,
-    /// Becoming the session's user. The session is over.
+    /// Switching to the session's user. The session is over.
     Identity = 2,
-    /// Making sense of the request, or of its place among the others. The session is over.
+    /// Understanding the request, or its position among the others. The session is over.
     Request = 3,
     /// Finding or opening the file.
     Find = 4,
     /// It is not a regular file, and so is not opened. (`EISDIR` for a directory, `EINVAL` for the rest.)
     NotRegular = 5,
-    /// Making the directories above it.
+    /// Creating the directories above it.
     Parents = 6,
-    /// Making the file, directory or link.
+    /// Creating the file, directory or link.
     Create = 7,
     /// Reading or writing content. `EMSGSIZE`: not as much as was announced.
     Content = 8,
-    /// Giving it its name.
+    /// Giving it its final name.
     Publish = 9,
     Remove = 10,
     /// Reading or setting permissions or notes.
     Attributes = 11,
-    /// There is more than was asked for, or more than a session does.
+    /// There is more than requested, or more than a session handles.
     Bound = 12,
     Watch = 13,
 }
@@ -172,19 +167,16 @@ impl FileStage {
         FileStage::Watch,
     ];
 
-    /// The stage with this number on the wire.
     pub fn from_code(code: u8) -> Option<FileStage> {
         FileStage::ALL.into_iter().find(|stage| stage.code() == code)
     }
 
-    /// Its number on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 }
 
 impl FileReply {
-    /// Whether every field holds something that can be said.
     pub fn check(&self) -> Result<(), FrameError> {
         match self {
             FileReply::Done
@@ -209,14 +201,14 @@ impl FileReply {
         wire::append(out, self.kind(), FRAME_MAX, |out| self.put(out))
     }
 
-    /// Whether a payload of this kind is content, to be taken as it is.
+    /// Whether a payload of this kind is raw content.
     pub fn is_data(kind: u8) -> bool {
         kind == DATA
     }
 
     /// The header of a `Data` of this length, for a writer that has the bytes elsewhere.
     pub fn data_header(length: usize) -> [u8; super::HEADER_LEN] {
-        // A length that is no frame's is cut here and refused by whoever reads it.
+        // An invalid length is truncated here, and the reader refuses the frame.
         let [a, b, c, d] = (length as u32).to_le_bytes();
         [a, b, c, d, DATA]
     }
@@ -352,7 +344,7 @@ fn read_event_kind(reader: &mut Reader<'_>) -> Result<FileEventKind, FrameError>
     })
 }
 
-/// A path below a top: never one that would lead out of it.
+/// Checks a path below a top: it must never lead out of it.
 fn check_path(path: &[u8]) -> Result<(), FrameError> {
     let is_relative = path.is_empty() || has_only_names(path);
     if is_relative && path.len() <= ENTRY_PATH_MAX && !has_nul(path) {
@@ -362,8 +354,8 @@ fn check_path(path: &[u8]) -> Result<(), FrameError> {
     }
 }
 
-/// Whether there is a name before, between and after the slashes. (By hand: there are trees with a gigabyte of paths, and even a build that is
-/// not optimised has to get through them.)
+/// Whether there is a name before, between and after the slashes. (Written by hand for speed: some trees have a
+/// gigabyte of paths, and even an unoptimised build has to handle them.)
 fn has_only_names(path: &[u8]) -> bool {
     let (mut start, mut position) = (0, 0);
     while position <= path.len() {

@@ -1,7 +1,8 @@
-//! What the host asks of a files worker.
+//! Requests of the host to a files worker.
 //!
-//! Requests are answered in order, each by exactly one of the endings that [`FileRequest`] names for it, and the next may be sent before
-//! the last is answered. Paths are absolute and the sandbox's own; the kernel resolves them as the session's user.
+//! Requests are answered in order, each by exactly one of the replies that [`FileRequest`] names for it, and the next
+//! may be sent before the last is answered. Paths are absolute and inside the sandbox; the kernel resolves them as the
+//! session's user.
 
 use alloc::vec::Vec;
 
@@ -10,18 +11,18 @@ use super::exec::{at_most, has_nul, is_path};
 use super::wire::{self, Reader};
 use super::{FRAME_MAX, FrameError};
 
-/// The most bytes of a file in one frame.
+/// Maximum number of content bytes in one frame.
 pub const DATA_MAX: usize = FRAME_MAX;
-/// The longest target of a link, without a NUL.
+/// Maximum length of a link's target, without a NUL.
 pub const LINK_MAX: usize = super::exec::PATH_MAX - 1;
-/// How many entries a file's metadata may have.
+/// Maximum number of metadata entries of a file.
 pub const METADATA_MAX: usize = 32;
-/// The longest name of an entry of metadata.
+/// Maximum length of a metadata entry's name.
 pub const METADATA_NAME_MAX: usize = 200;
-/// The longest value of an entry of metadata.
+/// Maximum length of a metadata entry's value.
 pub const METADATA_VALUE_MAX: usize = 2048;
 
-/// The permission bits a request may set. Set-id bits outlive a sandbox in its workspace, so there are none.
+/// The permission bits a request may set. Set-id bits would outlive a sandbox in its workspace, so they are excluded.
 const MODE_MASK: u32 = 0o1777;
 
 const STAT: u8 = 0x21;
@@ -45,112 +46,101 @@ const SETTLE: u8 = 0x31;
 /// A frame from host to files worker. Every request may also end with `Failed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileRequest {
-    /// About one file. `Entry`, whose path is empty.
+    /// Describe one file. `Entry`, whose path is empty.
     Stat {
         path: Vec<u8>,
-        /// Whether a link's target is meant.
+        /// Whether to describe a link's target.
         follow: bool,
     },
-    /// What is in a directory, and in those below it. Any number of `Entry` and `Skipped`, then `End`. Their paths are relative to `path`.
+    /// List a directory and its subdirectories. Any number of `Entry` and `Skipped`, then `End`. Their paths are
+    /// relative to `path`.
     List {
         /// The directory; a link to one is followed.
         path: Vec<u8>,
-        /// How deep: 1 is the directory's own entries.
+        /// 1 means only the directory's own entries.
         depth: u32,
         /// After this many entries it fails with the stage `Bound`.
         most: u32,
     },
-    /// Make a directory. `Done`. With `parents` it is no error if it is there already.
+    /// Create a directory. `Done`. With `parents` it is no error if it already exists.
     MakeDir {
         path: Vec<u8>,
-        /// Whether those above it are made, too.
+        /// Whether missing parents are created, too.
         parents: bool,
         mode: u32,
     },
-    /// Give a file another name, replacing what has that name. `Done`.
-    Move {
-        /// The old name.
-        from: Vec<u8>,
-        /// The new name.
-        to: Vec<u8>,
-    },
+    /// Rename a file, replacing any existing one of that name. `Done`.
+    Move { from: Vec<u8>, to: Vec<u8> },
     /// Remove a file or a directory. `Done`.
     Remove {
-        /// Which; a link itself and never its target.
+        /// A link itself is removed, never its target.
         path: Vec<u8>,
-        /// Whether a directory is removed with all that is in it.
+        /// Whether a directory is removed with all its contents.
         recursive: bool,
     },
-    /// A file's content. `Entry` (whose path is empty) of the file that was opened, `Data` any number of times, `End`.
+    /// Read a file's content. `Entry` (whose path is empty) of the opened file, `Data` any number of times, `End`.
     Read {
         path: Vec<u8>,
-        /// Where to begin.
         offset: u64,
-        /// How much; all there is without it.
+        /// Number of bytes; `None` means up to the end.
         length: Option<u64>,
     },
-    /// Give a file new content, which follows in `Data` any number of times and then `End` or `Abort`. `Done`, after `End` or `Abort`, or
-    /// `Failed`, at any time. After `Failed` the rest is still to be sent, at least `Abort`, and is not answered again.
+    /// Write new content to a file. It follows in any number of `Data`, then `End` or `Abort`. Answered with `Done`
+    /// after `End` or `Abort`, or with `Failed` at any time. After `Failed` the rest must still be sent, at least
+    /// `Abort`, and is not answered again.
     Write {
         path: Vec<u8>,
-        /// Its permissions if it is new.
+        /// Permissions of a new file.
         mode: u32,
-        /// Whether the directories above it are made.
+        /// Whether missing parent directories are created.
         parents: bool,
-        /// How many bytes will come. More or fewer are an error.
+        /// Number of bytes that will follow. More or fewer are an error.
         expected: Option<u64>,
     },
     /// Content; never empty.
     Data(Vec<u8>),
-    /// All the content has come.
+    /// The content is complete.
     End,
-    /// Forget about it: there is to be no change.
+    /// Discard the content: nothing is changed.
     Abort,
-    /// Make a symbolic link. `Done`.
-    Link {
-        path: Vec<u8>,
-        /// What it says.
-        target: Vec<u8>,
-    },
+    /// Create a symbolic link. `Done`.
+    Link { path: Vec<u8>, target: Vec<u8> },
     /// Change a file's permissions. `Done`.
     SetMode { path: Vec<u8>, mode: u32 },
-    /// A file's own notes. With `set` these replace all it had: `Done`. Without: `Metadata`.
-    Metadata {
-        path: Vec<u8>,
-        /// The notes it is to have.
-        set: Option<Vec<MetadataEntry>>,
-    },
-    /// Tell what changes. `Watching`, then `Event` until the host closes its side of the stream: the last request of a session, but for
-    /// `Settle`.
+    /// Read or write a file's notes. With `set` these replace all existing ones: `Done`. Without: `Metadata`.
+    Metadata { path: Vec<u8>, set: Option<Vec<MetadataEntry>> },
+    /// Report changes. `Watching`, then `Event` until the host closes its side of the stream. This is the last request
+    /// of a session, except for `Settle`.
     Watch {
         /// The file or directory.
         path: Vec<u8>,
-        /// Whether directories below it are watched, too.
+        /// Whether subdirectories are watched, too.
         recursive: bool,
     },
-    /// How full the filesystem is. `Storage`.
+    /// Report how full the filesystem is. `Storage`.
     Storage {
-        /// Of which file or directory.
+        /// Any file or directory on it.
         path: Vec<u8>,
     },
-    /// A whole tree: for the top (whose path is empty) and for everything below it `Entry`, a directory before what is in it, and after
-    /// that of a regular file its content in `Data`, at most as much as the entry says. `Skipped` for what can't be read. Then `End`.
+    /// Read a whole tree. An `Entry` for the top (whose path is empty) and for everything below it, a directory before
+    /// its contents. The entry of a regular file is followed by its content in `Data`, at most as much as the entry
+    /// says. `Skipped` for what can't be read. Then `End`.
     Walk {
         /// The top; a link is followed there and nowhere below.
         path: Vec<u8>,
         /// After this many entries it fails with the stage `Bound`.
         most: u32,
     },
-    /// Only in a watch: `Done`, once every change that was made before this request came has been told. Since protocol 3.
+    /// Only in a watch: `Done`, once every change that was made before this request has been reported. Since protocol
+    /// 3.
     Settle,
 }
 
-/// One of a file's notes, kept as the extended attribute `user.e2b.NAME`: the name that programs written for E2B look for.
+/// One of a file's notes, kept as the extended attribute `user.e2b.NAME`: the name that programs written for E2B use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataEntry {
-    /// Its name; no NUL, not empty.
+    /// Not empty; contains no NUL.
     pub name: Vec<u8>,
-    /// What it says.
     pub value: Vec<u8>,
 }
 
@@ -176,7 +166,6 @@ impl MetadataEntry {
 }
 
 impl FileRequest {
-    /// Whether every field holds something that can be asked for.
     pub fn check(&self) -> Result<(), FrameError> {
         match self {
             FileRequest::Stat { path, .. }
@@ -212,14 +201,14 @@ impl FileRequest {
         }
     }
 
-    /// Whether a payload of this kind is content, to be taken as it is.
+    /// Whether a payload of this kind is raw content.
     pub fn is_data(kind: u8) -> bool {
         kind == DATA
     }
 
     /// The header of a `Data` of this length, for a writer that has the bytes elsewhere.
     pub fn data_header(length: usize) -> [u8; super::HEADER_LEN] {
-        // A length that is no frame's is cut here and refused by whoever reads it.
+        // An invalid length is truncated here, and the reader refuses the frame.
         let [a, b, c, d] = (length as u32).to_le_bytes();
         [a, b, c, d, DATA]
     }

@@ -1,9 +1,10 @@
-//! What the guest tells the host.
+//! Frames from the guest to the host.
 //!
-//! For every `Exec` there is exactly one ending: `Failed` alone, or `Started`, any output, perhaps `StorageFull`, perhaps `Used`, then
-//! `Exited` when the program itself has ended, and `TreeGone`, as the last frame that bears its id, when nothing that it started is left.
-//! `Deserted` comes before `TreeGone`, as soon as there is no process of it: perhaps while its output still waits to be told. (A `one_shot`
-//! has none of `Used`, `Deserted` and `TreeGone`.) The host must not rely on it: the sandbox may have taken over its agent.
+//! Every `Exec` ends in exactly one way. Either `Failed` alone; or `Started`, any output, perhaps `StorageFull`,
+//! perhaps `Used`, then `Exited` when the program itself has ended, and `TreeGone`, the last frame with its id, when no
+//! process that it started is left. `Deserted` comes before `TreeGone`, as soon as the exec has no process left,
+//! perhaps while its output still waits to be sent. (A `one_shot` has none of `Used`, `Deserted` and `TreeGone`.) The
+//! host must not rely on this: the sandbox may have taken over its agent.
 
 use alloc::vec::Vec;
 
@@ -25,92 +26,85 @@ const DESERTED: u8 = 0x8a;
 /// A frame from guest to host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromGuest {
-    /// The guest is up. Always the first frame.
+    /// The guest is running. Always the first frame.
     Hello {
-        /// The protocol it speaks.
+        /// Its protocol version.
         protocol: u32,
     },
     /// The program runs: the kernel has accepted it.
     Started {
         exec: ExecId,
-        /// Its process id, as seen inside the sandbox.
+        /// As seen inside the sandbox.
         pid: u32,
     },
-    /// The program wrote something.
+    /// The program wrote output.
     Output {
         exec: ExecId,
-        /// To which output.
         stream: Stream,
-        /// What it wrote; never empty.
+        /// Never empty.
         bytes: Vec<u8>,
     },
-    /// This much stdin was handed over or thrown away: the host may send as much again.
-    StdinTaken {
-        exec: ExecId,
-        /// How many bytes.
-        bytes: u32,
-    },
-    /// The program has ended. What it started may live on until `TreeGone`, but its output is told no more.
+    /// This much stdin was delivered or discarded: the host may send as much again.
+    StdinTaken { exec: ExecId, bytes: u32 },
+    /// The program has ended. Processes that it started may live on until `TreeGone`, but their output is no longer
+    /// reported.
     Exited { exec: ExecId, end: End },
-    /// The program was not started.
     Failed {
         exec: ExecId,
-        /// What could not be done.
+        /// The step that failed.
         stage: FailStage,
-        /// The kernel's reason.
+        /// The kernel's error number.
         errno: i32,
     },
     /// When the exec ended, one of its `storage_paths` had no block or no inode left. Comes before `Exited`.
     StorageFull { exec: ExecId },
-    /// The last process that descends from the exec is gone. Comes after `Exited`, at once if nothing was left behind.
+    /// The last descendant of the exec has ended. Comes after `Exited`, at once if nothing was left behind.
     TreeGone { exec: ExecId },
-    /// What the program used, and those of its descendants that have ended. Comes before `Exited`. Since protocol 3.
+    /// Resources used by the program and those of its descendants that have ended. Comes before `Exited`. Since
+    /// protocol 3.
     Used {
         exec: ExecId,
         /// CPU time in microseconds.
         cpu_usec: u64,
-        /// The most memory that one of its processes had at once, in bytes.
+        /// Peak memory of any one of its processes, in bytes.
         memory_peak: u64,
     },
-    /// There is no process of the exec any more. Since protocol 3.
+    /// The exec has no process left. Since protocol 3.
     Deserted { exec: ExecId },
 }
 
-/// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this status.
+    /// It exited with this status.
     Code(u8),
-    /// By a signal.
     Signal {
-        /// The signal's number.
         signal: u8,
-        /// Whether the kernel says that it dumped core.
+        /// Whether the kernel reports a core dump.
         core: bool,
     },
 }
 
-/// What could not be done for an exec. In the order in which it is tried.
+/// The step of an exec that failed, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FailStage {
-    /// The guest runs as many execs as it can.
+    /// The guest already runs the maximum number of execs.
     Capacity = 1,
-    /// Making the pipes for stdin, stdout, stderr.
+    /// Creating the pipes for stdin, stdout, stderr.
     Pipes = 2,
-    /// Making the terminal.
+    /// Creating the terminal.
     Terminal = 3,
-    /// Making the process.
+    /// Creating the process.
     Fork = 4,
     /// Entering its cgroups.
     Cgroup = 11,
-    /// Giving it a session and its signals.
+    /// Starting its session and resetting its signals.
     Session = 5,
     /// Putting stdin, stdout and stderr in place and closing everything else.
     Descriptors = 6,
     /// Setting its resource limits.
     Limits = 7,
-    /// Becoming the user, or verifying that it did.
+    /// Switching to the user, or verifying the result.
     Identity = 8,
     /// Entering the working directory, as that user.
     Cwd = 9,
@@ -119,7 +113,6 @@ pub enum FailStage {
 }
 
 impl FailStage {
-    /// The stage with this number on the wire.
     pub fn from_code(code: u8) -> Option<FailStage> {
         Some(match code {
             1 => FailStage::Capacity,
@@ -137,7 +130,6 @@ impl FailStage {
         })
     }
 
-    /// Its number on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }

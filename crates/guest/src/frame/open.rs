@@ -1,7 +1,7 @@
-//! What to open: the request to start a worker on a stream, and how a port's stream begins.
+//! The request to start a worker on a stream, and the first bytes of a port's stream.
 //!
-//! A stream is a socket of its own, so what goes over it neither waits for nor holds up the channel. The agent starts the worker and has
-//! no more to do with it.
+//! A stream is a separate socket, so its data neither waits for nor blocks the channel. The agent starts the worker and
+//! is not involved afterwards.
 
 use alloc::vec::Vec;
 
@@ -9,10 +9,10 @@ use super::FrameError;
 use super::exec::{GROUPS_MAX, check_user};
 use super::wire::{self, Reader};
 
-/// A worker to start, and as whom. Exactly one descriptor comes with the frame: the worker's end of the stream.
+/// A worker to start, and its user. Exactly one descriptor comes with the frame: the worker's end of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// A name for it in records; the guest does not look at it.
+    /// An id for records; the guest ignores it.
     pub stream: u32,
     /// The user, as seen inside the sandbox.
     pub uid: u32,
@@ -25,17 +25,16 @@ pub struct OpenRequest {
     pub target: OpenTarget,
 }
 
-/// What is at the other end of a stream.
+/// The other end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenTarget {
     /// The sandbox's files: a session of `FileRequest` and `FileReply`.
     Files,
-    /// Whoever listens on this TCP port inside: a [`PortPreface`], then plain bytes both ways.
+    /// The listener on this TCP port inside: a [`PortPreface`], then plain bytes both ways.
     Port(u16),
 }
 
 impl OpenRequest {
-    /// Whether every field holds something that can be asked for.
     pub fn check(&self) -> Result<(), FrameError> {
         check_user(self.uid, self.gid, &self.groups, self.keep_capabilities)?;
         match self.target {
@@ -77,20 +76,18 @@ impl OpenRequest {
     }
 }
 
-/// The first bytes on a port's stream: whether the rest is a connection.
+/// The first bytes on a port's stream: whether a connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortPreface {
-    /// What follows comes from and goes to whoever listens.
+    /// The rest is data from and to the listener.
     Connected,
-    /// There is none, for this reason of the kernel's, and nothing follows.
+    /// There is no connection, for this kernel error, and nothing follows.
     Refused(i32),
 }
 
 impl PortPreface {
-    /// How many bytes it has.
     pub const LEN: usize = 5;
 
-    /// As it is on the wire.
     pub fn encode(self) -> [u8; Self::LEN] {
         match self {
             PortPreface::Connected => [0; Self::LEN],
@@ -101,7 +98,6 @@ impl PortPreface {
         }
     }
 
-    /// What these bytes say.
     pub fn decode(bytes: [u8; Self::LEN]) -> Result<Self, FrameError> {
         match bytes {
             [0, 0, 0, 0, 0] => Ok(PortPreface::Connected),

@@ -1,10 +1,10 @@
-//! What the host tells the guest.
+//! Frames from the host to the guest.
 //!
-//! Frames about an exec that has already ended are not an error: the host may send them before it hears of the end. The
-//! guest ignores them.
+//! Frames about an exec that has already ended are not an error: the host may send them before it learns of the end.
+//! The guest ignores them.
 //!
-//! Descriptors travel in this direction only, with the first byte of the frame they belong to ([`ToGuest::descriptors`] says how many).
-//! The guest takes them in the order of the frames, and a number that does not match ends the conversation.
+//! Descriptors travel only in this direction, with the first byte of their frame ([`ToGuest::descriptors`] returns how
+//! many). The guest takes them in the order of the frames, and a wrong number ends the conversation.
 
 use alloc::vec::Vec;
 
@@ -33,27 +33,25 @@ pub enum ToGuest {
     Stdin { exec: ExecId, bytes: Vec<u8> },
     /// No more stdin: the program reads an end of file once it has read what was sent.
     StdinEnd { exec: ExecId },
-    /// The terminal has a new size. Ignored for an exec without one.
+    /// The terminal's new size. Ignored for an exec without one.
     Resize {
         exec: ExecId,
         rows: u16,
-        /// Characters in a line.
+        /// Characters per line.
         cols: u16,
     },
-    /// Send a signal to the exec's processes.
     Signal {
         exec: ExecId,
         /// The signal's number on Linux, 1 to 64.
         signal: u8,
-        /// To which of them.
         scope: SignalScope,
     },
-    /// Nobody reads this output any more: close it, so that the program gets `SIGPIPE` as it would in a shell.
+    /// This output is no longer read: close it, so that the program gets `SIGPIPE` as it would in a shell.
     CloseOutput { exec: ExecId, stream: Stream },
-    /// This much output is no longer in the host's hands: the guest may send as much again. Ignored for an exec without a window.
+    /// The host has consumed this much output: the guest may send as much again. Ignored for an exec without a window.
     OutputTaken {
         exec: ExecId,
-        /// How many bytes, of either stream.
+        /// Number of bytes, of both streams together.
         bytes: u32,
     },
     /// Start a worker on the stream that comes with this frame.
@@ -63,14 +61,13 @@ pub enum ToGuest {
 /// Which processes of an exec a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalScope {
-    /// Its process group: what a shell's job is. Nobody once its first process has ended.
+    /// Its process group, like a shell's job. Empty once its first process has ended.
     Group,
-    /// Every process that descends from it, in whatever group or session, also after its first process has ended.
+    /// All its descendants, in any group or session, even after its first process has ended.
     Tree,
 }
 
 impl ToGuest {
-    /// How many descriptors come with this frame.
     pub fn descriptors(&self) -> usize {
         match self {
             ToGuest::Exec(request) => request.joins.into(),
@@ -167,7 +164,7 @@ impl Message for ToGuest {
     }
 }
 
-/// Zero would only ask whether the group exists, and there is nobody to tell.
+/// Zero would only check whether the group exists, and the result could not be reported.
 fn check_signal(signal: u8) -> Result<(), FrameError> {
     if (1..=SIGNAL_MAX).contains(&signal) { Ok(()) } else { Err(FrameError::Invalid("signal")) }
 }

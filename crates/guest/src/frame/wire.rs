@@ -1,12 +1,11 @@
-//! The primitives every payload is made of: little-endian numbers, one-byte tags, byte strings behind a `u32` length.
+//! The primitives of all payloads: little-endian numbers, one-byte tags, byte strings with a `u32` length.
 //!
-//! Nothing is allocated for a length or a count before the bytes behind it have been seen to be there.
+//! Nothing is allocated for a length or a count before its bytes are known to be present.
 
 use alloc::vec::Vec;
 
 use super::{FrameError, HEADER_LEN, Stream};
 
-/// Reads a payload's fields in order.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -77,7 +76,7 @@ impl<'a> Reader<'a> {
         Ok(head.to_vec())
     }
 
-    /// Everything that is left: for the frames whose last field is their content.
+    /// All remaining bytes, for frames whose last field is their content.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.rest).to_vec()
     }
@@ -100,7 +99,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends one frame of `kind` whose payload `write` produces; `out` is as it was before if the payload is too long.
+/// Appends one frame of `kind` whose payload `write` produces; `out` is unchanged if the payload is too long.
 pub(super) fn append(
     out: &mut Vec<u8>,
     kind: u8,

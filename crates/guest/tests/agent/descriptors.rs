@@ -1,4 +1,4 @@
-//! Descriptors that come with frames: to those they belong to and to nobody else.
+//! Descriptors that come with frames: they reach only the process they belong to.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -17,7 +17,6 @@ fn open_numbers(pid: &str) -> Vec<String> {
     numbers
 }
 
-/// The processes whose parent is the agent.
 fn children(agent: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children")).unwrap();
     list.split_whitespace().map(str::to_owned).collect()
@@ -92,7 +91,7 @@ fn nothing_leaks_into_programs_keepers_and_workers() {
 fn tempfile() -> std::fs::File {
     // SAFETY: the name is a C string.
     let file = unsafe { libc::memfd_create(c"list".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: a descriptor that nobody else has.
+    // SAFETY: a new descriptor that nothing else owns.
     unsafe { std::os::fd::FromRawFd::from_raw_fd(file) }
 }
 

@@ -1,4 +1,4 @@
-//! Sessions about files, driven as the host drives them.
+//! File sessions, driven as the host drives them.
 
 mod changes;
 mod content;
@@ -13,7 +13,6 @@ use saggar_guest::{Decoder, FileEntry, FileReply, FileRequest, FileStage, OpenRe
 
 use crate::host::{Host, NOBODY, opening};
 
-/// A session, for tests.
 pub struct Files {
     stream: UnixStream,
     decoder: Decoder<FileReply>,
@@ -26,7 +25,7 @@ impl Files {
         Files::open(host, opening(OpenTarget::Files))
     }
 
-    /// A session as somebody who owns nothing.
+    /// A session as a user who owns nothing.
     pub fn start_as_nobody(host: &mut Host) -> Files {
         Files::open(host, OpenRequest { uid: NOBODY, gid: NOBODY, ..opening(OpenTarget::Files) })
     }
@@ -76,7 +75,7 @@ impl Files {
         self.next()
     }
 
-    /// The answer, unless the session has been refused.
+    /// The answer, unless the session was refused.
     pub fn try_ask(&mut self, request: &FileRequest) -> Option<FileReply> {
         let mut bytes = Vec::new();
         request.encode(&mut bytes).unwrap();
@@ -94,7 +93,6 @@ impl Files {
         assert_eq!(self.ask(request), FileReply::Failed { errno, stage }, "{what}");
     }
 
-    /// Everything up to `End`.
     pub fn collect(&mut self, request: FileRequest) -> Vec<FileReply> {
         self.send(&request);
         let mut replies = Vec::new();
@@ -107,7 +105,6 @@ impl Files {
         }
     }
 
-    /// A file's content in one piece.
     pub fn read(&mut self, path: &str) -> Vec<u8> {
         self.read_part(path, 0, None).1
     }
@@ -133,7 +130,6 @@ impl Files {
     }
 }
 
-/// A request to write a new file.
 pub fn writing(path: &str) -> FileRequest {
     FileRequest::Write { path: path.into(), mode: 0o640, parents: false, expected: None }
 }
@@ -142,7 +138,7 @@ pub fn stat(path: &str) -> FileRequest {
     FileRequest::Stat { path: path.into(), follow: false }
 }
 
-/// What is in a directory, hidden files included.
+/// Names in a directory, including hidden files.
 pub fn names(directory: &std::path::Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .unwrap()

@@ -1,4 +1,5 @@
-//! The host's side, for tests: starts an agent and speaks frames with it. Every wait has a deadline and fails the test.
+//! The host's side, for tests: starts an agent and exchanges frames with it. Every wait has a deadline and fails the
+//! test.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -20,8 +21,8 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A user who owns nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// The agent to test: the one built with the tests, or, by its path in this variable, one built as it ships (profile
-/// `guest`, without the standard library).
+/// The agent to test: the one built with the tests, or one built for release (profile `guest`, without the standard
+/// library), by its path in this variable.
 pub fn agent() -> String {
     std::env::var("SAGGAR_GUEST_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_saggar-guest").to_owned())
 }
@@ -31,7 +32,7 @@ pub struct Host {
     stream: UnixStream,
     decoder: Decoder<FromGuest>,
     received: VecDeque<FromGuest>,
-    /// What is told of execs beside their course: `Used` and `Deserted`.
+    /// Reports about execs outside their regular sequence: `Used` and `Deserted`.
     pub asides: VecDeque<FromGuest>,
     read_size: usize,
     is_one_shot: bool,
@@ -39,13 +40,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// An agent that is an ordinary child of the test, where the test wants to look at its process.
+    /// An agent that is an ordinary child of the test, for tests that inspect its process.
     pub fn start_as_child() -> Host {
         Host::start_with(Command::new(agent()))
     }
 
-    /// An agent that is PID 1 of a pid namespace with its own `/proc`, as in a sandbox, so that it leaves nothing behind
-    /// whatever becomes of the test. It is root, with all that the test may do.
+    /// An agent that is PID 1 of a pid namespace with its own `/proc`, as in a sandbox, so that it leaves nothing
+    /// behind whatever happens to the test. It is root, with all privileges of the test.
     pub fn start() -> Host {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc", &agent()]);
@@ -86,7 +87,7 @@ impl Host {
         self.agent.id()
     }
 
-    /// Makes this a slow host.
+    /// Simulates a slow host.
     pub fn read_at_most(&mut self, bytes: usize) {
         self.read_size = bytes;
     }
@@ -113,8 +114,8 @@ impl Host {
         let length = size_of_val(&*raw) as u32;
         let mut control = vec![0u64; 128];
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: all zeroes are a msghdr that says nothing; then it points to one slice and to one buffer that has room for one header and
-        // the numbers, which the macros compute.
+        // SAFETY: all zeroes are a valid, empty msghdr; then it points to one slice and to one buffer that has room for
+        // one header and the numbers, which the macros compute.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &raw mut part;
@@ -140,7 +141,7 @@ impl Host {
         ours
     }
 
-    /// The next frame, or `None` when the agent has closed the channel.
+    /// The next frame, or `None` if the agent has closed the channel.
     pub fn try_next(&mut self) -> Option<FromGuest> {
         while self.received.is_empty() {
             if !self.read() {
@@ -150,7 +151,7 @@ impl Host {
         self.received.pop_front()
     }
 
-    /// The next of those that are told beside the course of an exec.
+    /// The next report outside the regular sequence of an exec.
     pub fn next_aside(&mut self) -> FromGuest {
         while self.asides.is_empty() {
             assert!(self.read(), "the agent is still there");
@@ -158,7 +159,7 @@ impl Host {
         self.asides.pop_front().unwrap()
     }
 
-    /// Reads once; false when the agent has closed the channel.
+    /// Reads once; false if the agent has closed the channel.
     fn read(&mut self) -> bool {
         let mut buffer = vec![0; self.read_size];
         let count = match self.stream.read(&mut buffer) {
@@ -193,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Collects everything about the one running exec, up to the end of all it has started.
+    /// Collects everything about the one running exec, up to the end of its tree.
     pub fn finish(&mut self) -> Outcome {
         let outcome = self.finish_program();
         if !self.is_one_shot {
@@ -241,7 +242,7 @@ impl Host {
         assert_eq!(self.next(), FromGuest::Failed { exec, stage, errno }, "{what}");
     }
 
-    /// Waits for the agent to leave by itself and returns its status.
+    /// Waits for the agent to exit by itself and returns its status.
     pub fn wait_for_leave(mut self) -> i32 {
         while self.try_next().is_some() {}
         self.agent.wait().unwrap().code().expect("the agent exits and is not killed")
@@ -256,7 +257,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The agent leaves when the channel closes. To kill it, or what it was started by, is for one that does not.
+        // The agent exits when the channel closes. If it doesn't, it or its parent process is killed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         if let Ok(None) = self.agent.try_wait() {
             // SAFETY: takes numbers only.
@@ -268,13 +269,13 @@ impl Drop for Host {
                 libc::close(agent);
             }
         }
-        // Gone already is what we want, and then there is nothing to kill.
+        // It may be gone already; then there is nothing to kill.
         let _ = self.agent.kill();
         let _ = self.agent.wait(); // Our own child: reaping it can't fail usefully.
     }
 }
 
-/// Everything that was told about an exec.
+/// Everything that was reported about an exec.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub stdout: Vec<u8>,
@@ -289,7 +290,7 @@ impl Outcome {
     }
 }
 
-/// A request for this command line, as root without capabilities, with nothing special.
+/// A request for this command line, as root without capabilities, with default settings.
 pub fn command(argv: &[&str]) -> ExecRequest {
     ExecRequest {
         exec: 1,
@@ -321,12 +322,12 @@ pub fn opening(target: OpenTarget) -> OpenRequest {
     OpenRequest { stream: 1, uid: 0, gid: 0, groups: vec![], keep_capabilities: false, target }
 }
 
-/// Makes a file or directory somebody's.
+/// Changes the owner of a file or directory.
 pub fn give(path: impl AsRef<Path>, uid: u32, gid: u32) {
     std::os::unix::fs::fchown(std::fs::File::open(path).unwrap(), Some(uid), Some(gid)).unwrap();
 }
 
-/// Asks again and again until it is so.
+/// Polls until the condition holds.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !is_so() {
@@ -335,7 +336,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A directory of the test's own, gone at its end.
+/// A private directory of the test, removed at its end.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -343,7 +344,7 @@ impl Scratch {
         Scratch::below(&std::env::temp_dir())
     }
 
-    /// One that is on no disk, for what would take a disk long.
+    /// A directory in memory, for operations that would be slow on a disk.
     pub fn in_memory() -> Scratch {
         Scratch::below(Path::new("/dev/shm"))
     }
@@ -364,8 +365,8 @@ impl Scratch {
         self.0.to_str().unwrap()
     }
 
-    /// A file in it with these permissions. Another process writes it: were it open for writing here, a process that
-    /// another test starts at that moment would have it open, too, and nobody could execute it ("text file busy").
+    /// A file in it with these permissions. Another process writes it: if it were open for writing here, a process that
+    /// another test starts at that moment would inherit it, and it could not be executed ("text file busy").
     pub fn file(&self, name: &str, content: &[u8], mode: u32) -> String {
         let path = format!("{}/{name}", self.text());
         let mut install = Command::new("install");
@@ -379,7 +380,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in the temporary directory does not change what the test has found.
+        // Leftovers in the temporary directory don't change the test's result.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

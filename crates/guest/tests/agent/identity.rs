@@ -1,4 +1,4 @@
-//! As whom a program runs, and that a program never runs as anyone else.
+//! The user that a program runs as: exactly the requested one, or the program doesn't run.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -42,9 +42,9 @@ fn root_that_keeps_capabilities_has_the_agents_but_setpcap() {
     assert_eq!(outcome.text(), expected);
 }
 
-/// An agent that already is the one user of its sandbox and may not become another.
+/// An agent that already is the only user of its sandbox and can't become another.
 pub fn start_single(scratch: &Scratch, bounding: &str) -> Host {
-    // Where the tests are built, that user may not be able to look.
+    // That user may not be able to read the directory in which the tests are built.
     let copy = scratch.file("agent", &std::fs::read(agent()).unwrap(), 0o755);
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", bounding, "--no-new-privs", &copy]);

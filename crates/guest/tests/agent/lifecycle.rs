@@ -17,7 +17,7 @@ fn a_program_ends_with_its_code_or_its_signal() {
         ("exit 255", End::Code(255)),
         ("kill -TERM $$", killed(15)),
         ("kill -KILL $$", killed(9)),
-        // No core, as there is a limit of none.
+        // No core, because the limit is zero.
         ("kill -SEGV $$", killed(11)),
         ("kill -34 $$", killed(34)),
     ];
@@ -30,7 +30,7 @@ fn a_program_ends_with_its_code_or_its_signal() {
 #[test]
 fn a_signal_reaches_the_whole_group() {
     let mut host = Host::start();
-    // The one in the background says when it is hit. The shell's first wait is cut short by the signal, the second is not.
+    // The background process reports when it is hit. The signal interrupts the shell's first wait, but not the second.
     let background = "trap 'echo hit; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
     let script = format!("trap : TERM; sh -c \"{background}\" & wait $!; wait $!");
     host.begin(shell(&script));
@@ -64,7 +64,7 @@ fn frames_about_an_exec_that_is_gone_are_ignored() {
 
 #[test]
 fn what_is_left_in_the_background_does_not_hold_up_the_end() {
-    // The one in the background keeps stdout open until its stdin ends, which is when the agent has left.
+    // The background process keeps stdout open until its stdin ends, which is when the agent has exited.
     let script = "exec 3<&0; cat <&3 & echo left";
     let mut host = Host::start();
     let outcome = host.run(ExecRequest { stdin: true, one_shot: true, ..shell(script) });
@@ -124,7 +124,7 @@ fn there_is_a_number_of_execs() {
 
 #[test]
 fn orphans_are_reaped() {
-    // A process is in /proc until it is reaped, and nobody but PID 1 can reap these. They are more than one round's worth.
+    // A process is in /proc until it is reaped, and only PID 1 can reap these. They are more than one round reaps.
     let script = "i=0; while [ $i -lt 300 ]; do pids=\"$pids $( (true & echo $!) )\"; i=$((i+1)); done; \
                   for pid in $pids; do while [ -e /proc/$pid ]; do :; done; done; echo reaped";
     let outcome = Host::start().run(shell(script));
@@ -140,7 +140,7 @@ fn the_whole_tree_ends_with_the_agent() {
         // SAFETY: the path is a C string.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let mut host = Host::start();
-        // A daemon in its own session, deaf to what can be ignored, that holds the pipe open as long as it lives.
+        // A daemon in its own session that ignores all signals it can, and holds the pipe open as long as it lives.
         let daemon = "trap '' HUP TERM; echo up; while :; do sleep 1000; done";
         let script = format!("setsid sh -c \"{daemon}\" >{} 2>&1 </dev/null & read line", path.display());
         host.begin(ExecRequest { one_shot, stdin: true, ..shell(&script) });
@@ -167,7 +167,7 @@ fn a_sandbox_without_a_true_dev_null_gets_no_other_file() {
         [(1, "mkfifo /dev/null"), (3, "rm /dev/null; ln -s /etc/passwd /dev/null"), (5, "rm /dev/null; : >/dev/null")]
     {
         let script = if exec == 1 { script.replace("$MAKE", make) } else { make.to_owned() };
-        // The shell has its stdin, so that it starts where the last one left no /dev/null.
+        // The shell gets a stdin, so that it starts even if the last one removed /dev/null.
         let request = ExecRequest { exec, keep_capabilities: true, stdin: true, ..shell(&script) };
         assert_eq!(host.run(request).end, End::Code(0), "{script}");
         let errno = if exec == 3 { libc::ELOOP } else { libc::ENXIO };

@@ -1,4 +1,4 @@
-//! The agent, driven from outside as the host drives it. Needs root, as the agent of a sandbox with a range of users is.
+//! The agent, driven from outside as the host drives it. Needs root, like the agent of a sandbox with a range of users.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 

@@ -1,4 +1,4 @@
-//! Streams to those who listen inside.
+//! Streams to listeners inside.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener};
@@ -76,7 +76,7 @@ fn the_connection_ends_when_the_host_is_gone() {
             assert_eq!(inside.read(&mut [0]).unwrap(), 0, "an end of one direction only");
             (&stream).flush().unwrap();
             drop(stream);
-            // The worker notices and goes; then nobody takes what is written.
+            // The worker notices and exits; then nothing reads what is written.
             crate::host::wait_until("the connection is gone", || inside.write_all(&[0; 1000]).is_err());
         } else {
             drop(stream);

@@ -1,4 +1,4 @@
-//! Which program runs, in which surroundings, and what is said when it cannot.
+//! Which program runs, in which environment, and which error is reported if it can't.
 
 use saggar_guest::{End, ExecRequest, FailStage};
 
@@ -26,7 +26,7 @@ fn a_program_that_is_not_there_or_not_one_is_reported_with_the_reason() {
     for (program, errno) in cases {
         host.check_failed(command(&[program]), FailStage::Program, errno);
     }
-    // And the agent is none the worse for it.
+    // The agent still works afterwards.
     assert_eq!(host.run(command(&["true"])).end, End::Code(0));
 }
 

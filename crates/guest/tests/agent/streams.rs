@@ -38,7 +38,7 @@ fn everything_written_before_the_end_arrives_before_it() {
 #[test]
 fn all_that_the_largest_pipe_holds_at_the_end_arrives() {
     const PIPE_MAX: i32 = 1024 * 1024;
-    // The channel takes it all at once, so that the agent never has to wait for the host.
+    // The channel has room for everything, so that the agent never has to wait for the host.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let room = 8 * PIPE_MAX;
     // SAFETY: the option is an int, as the length says.
@@ -67,9 +67,9 @@ fn all_that_the_largest_pipe_holds_at_the_end_arrives() {
     assert_eq!((outcome.stdout.len(), outcome.end), (PIPE_MAX as usize, End::Code(0)));
 }
 
-/// The process must end, though nobody may have reaped it.
+/// The process must end, although it may not have been reaped.
 fn check_ends(pid: u32) {
-    // SAFETY: takes numbers only, and returns a descriptor that nobody else has.
+    // SAFETY: takes numbers only, and returns a new descriptor that nothing else owns.
     let process = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32) };
     let mut entry = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, and the count says so.

@@ -1,4 +1,4 @@
-//! What a program has started, however far it has gone away: signalled, and missed when it is gone.
+//! All descendants of a program, however detached: they are signalled, and their end is reported.
 
 use saggar_guest::{End, ExecRequest, FailStage, FromGuest, SignalScope, ToGuest};
 
@@ -10,7 +10,7 @@ fn kill(exec: u32) -> ToGuest {
     ToGuest::Signal { exec, signal: 9, scope: SignalScope::Tree }
 }
 
-/// A fifo that whoever is to be watched holds open for writing.
+/// A fifo that the watched process holds open for writing.
 struct Leash {
     scratch: Scratch,
 }
@@ -29,7 +29,7 @@ impl Leash {
         format!("{}/leash", self.scratch.text())
     }
 
-    /// Waits until nobody holds it. Whoever wrote must have written before.
+    /// Waits until no process holds it. The writer must have written before.
     fn check_let_go(self, mut reader: std::fs::File) {
         use std::io::Read;
         let mut rest = Vec::new();
@@ -42,7 +42,7 @@ impl Leash {
     }
 }
 
-/// Two forks and a session of its own, deaf to what can be ignored, holding the leash, its parent gone.
+/// Two forks and a new session: it ignores all signals it can, holds the leash, and its parent is gone.
 fn daemon(leash: &Leash) -> String {
     let body = format!("trap \"\" HUP TERM INT; exec 9>{}; echo up >&9; while :; do sleep 1000; done", leash.path());
     format!("(setsid sh -c '{body}' </dev/null >/dev/null 2>&1 &)")
@@ -76,9 +76,9 @@ fn a_signal_to_the_tree_reaches_what_the_program_has_left() {
     let mut reader = leash.reader();
     wait_up(&mut reader);
     assert_eq!(host.finish_program().end, End::Code(0));
-    // It has not ended, and others go on beside it.
+    // It has not ended, and others run beside it.
     assert_eq!(host.run(ExecRequest { exec: 2, ..command(&["true"]) }).end, End::Code(0));
-    // To the group of a program that has ended there is nobody to signal.
+    // The group of a program that has ended has no process to signal.
     host.send(ToGuest::Signal { exec: 1, signal: 9, scope: SignalScope::Group });
     assert_eq!(host.run(ExecRequest { exec: 3, ..command(&["true"]) }).end, End::Code(0));
     host.send(kill(1));
@@ -96,7 +96,7 @@ fn that_nothing_is_left_is_told_while_output_waits() {
         taken += bytes.len();
     }
     host.send(kill(1));
-    // Its end is told after its output, which nobody takes.
+    // Its end is reported after its output, which is never read.
     assert_eq!(host.next_aside(), FromGuest::Deserted { exec: 1 });
     assert!(host.asides.is_empty());
     host.send(ToGuest::OutputTaken { exec: 1, bytes: 100 });
@@ -106,7 +106,7 @@ fn that_nothing_is_left_is_told_while_output_waits() {
 #[test]
 fn what_a_program_and_its_children_used_is_told_before_its_end() {
     let mut host = Host::start();
-    // A child that takes memory and is waited for; one that takes time and is left to whoever keeps the tree.
+    // A child that uses memory and is waited for, and one that uses CPU time and is left to the tree's keeper.
     let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; : >";
     let scratch = Scratch::new();
     let done = format!("{}/done", scratch.text());
@@ -125,7 +125,7 @@ fn other_signals_are_sent_once_to_each() {
     let leash = Leash::new();
     let body =
         format!("trap \"echo hit >&9\" USR1; exec 9>{}; echo up >&9; while :; do sleep 0.01; done", leash.path());
-    // What is ignored when a shell starts can't be caught by it.
+    // A shell can't catch a signal that was ignored when it started.
     let script = format!("(setsid sh -c '{body}' &); trap '' USR1; echo ready; exec sleep 1000");
     let mut host = Host::start();
     host.begin(shell(&script));
@@ -167,7 +167,7 @@ fn the_end_of_a_tree_is_told_when_its_last_process_ends() {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     host.begin(shell(&format!("(setsid sh -c 'read x <{path}' &); echo over")));
     assert_eq!(host.finish_program().text(), "over\n");
-    // Nothing is told before: this exec's frames are the next.
+    // Nothing is reported before: this exec's frames are the next.
     host.send(ToGuest::Exec(ExecRequest { exec: 2, ..command(&["true"]) }));
     assert!(matches!(host.next(), FromGuest::Started { exec: 2, .. }));
     assert_eq!(host.next(), FromGuest::Exited { exec: 2, end: End::Code(0) });
@@ -182,7 +182,7 @@ fn who_kills_the_keeper_is_killed_with_all_its_kin() {
     let mut host = Host::start();
     // The program's parent is the keeper; a program that is root may signal it.
     let script = format!("{}; read x; kill -9 $PPID; sleep 1000", daemon(&leash));
-    // Somebody else, who has nothing to do with it.
+    // An unrelated exec.
     host.begin(ExecRequest { exec: 2, stdin: true, ..command(&["cat"]) });
     host.begin(ExecRequest { keep_capabilities: true, stdin: true, ..shell(&script) });
     let mut reader = leash.reader();
@@ -206,7 +206,7 @@ fn a_failed_exec_has_no_tree() {
 #[test]
 fn a_program_enters_the_cgroups_it_is_given_before_anything_else() {
     use std::os::fd::AsFd;
-    // A file stands for the list of processes: what matters is what is written, by whom the kernel would see.
+    // A file stands in for the list of processes: what matters is what is written, and by which process.
     let scratch = Scratch::new();
     let files: Vec<std::fs::File> =
         (0..3).map(|number| std::fs::File::create(scratch.path().join(number.to_string())).unwrap()).collect();
@@ -219,7 +219,7 @@ fn a_program_enters_the_cgroups_it_is_given_before_anything_else() {
     for number in 0..3 {
         assert_eq!(std::fs::read(scratch.path().join(number.to_string())).unwrap(), b"0");
     }
-    // One that cannot be entered fails the exec.
+    // An exec whose cgroup can't be entered fails.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     host.send_with(&ToGuest::Exec(ExecRequest { joins: 1, ..request }), &[full.as_fd()]);
     let failed = FromGuest::Failed { exec: 1, stage: FailStage::Cgroup, errno: libc::ENOSPC };

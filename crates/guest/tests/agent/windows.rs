@@ -22,7 +22,7 @@ fn take(host: &mut Host, bytes: usize) {
     assert_eq!(taken, bytes);
 }
 
-/// The agent has nothing more to say about exec 1: another exec's frames come next.
+/// The agent has no more frames about exec 1: another exec's frames come next.
 fn check_quiet(host: &mut Host, probe: u32) {
     host.send(ToGuest::Exec(ExecRequest { exec: probe, ..command(&["true"]) }));
     for expected in ["Started", "Exited", "TreeGone"] {
@@ -48,7 +48,7 @@ fn a_program_that_floods_is_held_until_there_is_credit() {
     host.send(ToGuest::OutputTaken { exec: 1, bytes: WINDOW as u32 });
     take(&mut host, WINDOW);
     host.send(ToGuest::Signal { exec: 1, signal: 9, scope: SignalScope::Tree });
-    // What it left in its pipe is held as well, and with it the news of its end.
+    // What is left in its pipe is held back as well, and with it the report of its end.
     check_quiet(&mut host, 4);
     let credit = |host: &mut Host| host.send(ToGuest::OutputTaken { exec: 1, bytes: WINDOW as u32 });
     credit(&mut host);
@@ -116,7 +116,7 @@ fn credit_without_a_window_means_nothing() {
 
 #[test]
 fn what_is_left_goes_on_writing_and_is_not_told() {
-    // The daemon writes far more than a pipe holds, after the program has ended, and says so in a file.
+    // The daemon writes far more than a pipe holds, after the program has ended, and then creates a file.
     let scratch = crate::host::Scratch::new();
     let (go, done) = (scratch.path().join("go"), scratch.path().join("done"));
     let name = std::ffi::CString::new(go.to_str().unwrap()).unwrap();

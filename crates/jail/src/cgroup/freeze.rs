@@ -1,7 +1,7 @@
-//! Freezing: everything in a sandbox stops where it is, and goes on later as if nothing had been.
+//! Freezing: all processes of a sandbox stop, and continue later as if nothing had happened.
 //!
-//! Version 2 freezes any cgroup and kills what is frozen. Version 1 needs the freezer's hierarchy, and what is frozen there dies only
-//! when it is thawed.
+//! Cgroup v2 can freeze any cgroup, and kill frozen processes. Cgroup v1 needs the freezer hierarchy, and processes
+//! frozen there die only when they are thawed.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::group::{Group, Leaf, field, read};
 use super::reap::kill_all;
 use crate::sys::pause_briefly;
 
-/// How long processes may take to stop. One that waits for a hung disk doesn't.
+/// How long processes may take to stop. A process that waits for a hung disk doesn't stop.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Group {
@@ -19,32 +19,31 @@ impl Group {
         self.freezer().is_some()
     }
 
-    /// Stops everything in it. When that fails, everything goes on.
+    /// Stops all processes. On failure, all of them continue.
     pub fn freeze(&self) -> io::Result<()> {
         let leaf = self.freezer().ok_or(io::ErrorKind::Unsupported)?;
         leaf.set_frozen(true)?;
         let deadline = Instant::now() + PATIENCE;
         while !leaf.is_frozen() {
             if Instant::now() > deadline {
-                // The time-out is what is told.
+                // The time-out is the error to report.
                 let _ = leaf.set_frozen(false);
                 return Err(io::ErrorKind::TimedOut.into());
             }
             pause_briefly();
             if !leaf.is_v2 {
-                // A process that was forked meanwhile is caught by asking again.
+                // Asking again catches a process that was forked in the meantime.
                 leaf.set_frozen(true)?;
             }
         }
         Ok(())
     }
 
-    /// Lets everything go on.
     pub fn thaw(&self) -> io::Result<()> {
         self.freezer().map_or(Ok(()), |leaf| leaf.set_frozen(false))
     }
 
-    /// Kills everything that is frozen, without letting any of it run on.
+    /// Kills all frozen processes without letting any of them continue.
     pub fn kill_frozen(&self) -> io::Result<()> {
         let Some(leaf) = self.freezer() else { return Ok(()) };
         kill_all(&leaf.path)?;
@@ -53,7 +52,7 @@ impl Group {
 
     fn freezer(&self) -> Option<&Leaf> {
         self.leaves.iter().find(|leaf| leaf.is_v2).or_else(|| {
-            // Made for nothing else.
+            // This leaf was made only for freezing.
             self.leaves.iter().find(|leaf| leaf.controllers.is_empty())
         })
     }

@@ -1,4 +1,4 @@
-//! The leaves of one sandbox: made, limited, read and removed together.
+//! The leaves of one sandbox: created, limited, read and removed together.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Wanted {
     pub pids: Option<u64>,
     /// Thousandths of a CPU.
     pub cpu_millis: Option<u32>,
-    /// Whether everything in it must be able to be frozen.
+    /// Whether all processes in it must be freezable.
     pub is_freezable: bool,
 }
 
@@ -34,27 +34,27 @@ impl Wanted {
     }
 }
 
-/// What the kernel counted; `None` where it doesn't.
+/// The kernel's counters; `None` if it doesn't count one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Most memory at once.
+    /// Peak memory in bytes.
     pub memory_peak: Option<u64>,
-    /// Processes killed because memory was used up.
+    /// Number of processes killed because memory ran out.
     pub out_of_memory_kills: Option<u64>,
-    /// Most processes and threads at once.
+    /// Peak number of processes and threads.
     pub pids_peak: Option<u64>,
-    /// How often one more process was refused.
+    /// How often the kernel refused one more process.
     pub pids_refused: Option<u64>,
     /// CPU time in microseconds.
     pub cpu_usec: Option<u64>,
 }
 
-/// What is in use now; `None` where the kernel doesn't count it.
+/// Current use; `None` if the kernel doesn't count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
     /// Bytes of memory.
     pub memory: Option<u64>,
-    /// Most bytes of memory so far.
+    /// Peak memory in bytes so far.
     pub memory_peak: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
@@ -76,28 +76,28 @@ pub(super) struct Leaf {
     pub(super) controllers: Vec<Controller>,
 }
 
-/// The kernel's own default.
+/// The kernel's default.
 const CPU_PERIOD_USEC: u64 = 100_000;
 
 impl Group {
-    /// The directories [`Group::begin`] and [`Group::complete`] will make, for a record that is written first.
+    /// The directories that [`Group::begin`] and [`Group::complete`] will create, for a record that is written first.
     pub fn paths(host: &Host, name: &str, wanted: &Wanted) -> Vec<PathBuf> {
         leaves(host, name, wanted).into_iter().map(|leaf| leaf.path).collect()
     }
 
-    /// Makes the leaves that the first process has to be born in: those of version 2.
+    /// Creates the cgroup v2 leaves, which the first process has to be created in.
     pub fn begin(host: &Host, name: &str, wanted: &Wanted) -> io::Result<Self> {
         let mut group = Self { leaves: Vec::new() };
         group.add(leaves(host, name, wanted).into_iter().filter(|leaf| leaf.is_v2), wanted)?;
         Ok(group)
     }
 
-    /// Makes the leaves that can be joined later: those of version 1.
+    /// Creates the cgroup v1 leaves, which can be joined later.
     pub fn complete(&mut self, host: &Host, name: &str, wanted: &Wanted) -> io::Result<()> {
         self.add(leaves(host, name, wanted).into_iter().filter(|leaf| !leaf.is_v2), wanted)
     }
 
-    /// Makes leaves and sets the limits; on failure removes what it made.
+    /// Creates leaves and sets their limits. On failure removes what it created.
     pub(super) fn add(&mut self, leaves: impl Iterator<Item = Leaf>, wanted: &Wanted) -> io::Result<()> {
         let before = self.leaves.len();
         for leaf in leaves {
@@ -105,7 +105,7 @@ impl Group {
             self.leaves.push(leaf);
             if let Err(error) = outcome {
                 for leaf in self.leaves.drain(before..) {
-                    // The first failure is the one to tell.
+                    // The first failure is the one to report.
                     let _ = fs::remove_dir(&leaf.path);
                 }
                 return Err(error);
@@ -120,13 +120,13 @@ impl Group {
         v1.map(|leaf| fs::OpenOptions::new().write(true).open(leaf.path.join("tasks")).map(OwnedFd::from)).collect()
     }
 
-    /// The version 2 leaf, to be born in.
+    /// The cgroup v2 leaf, to create the child in.
     pub fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
         let v2 = self.leaves.iter().find(|leaf| leaf.is_v2);
         v2.map(|leaf| fs::File::open(&leaf.path).map(OwnedFd::from)).transpose()
     }
 
-    /// What the kernel counted so far: always what was hit, and how much was used where someone wants to know.
+    /// The counters so far: always which limits were hit, and the usage only if requested.
     pub fn counters(&self, wants_usage: bool) -> Counters {
         let mut counters = Counters::default();
         for leaf in &self.leaves {
@@ -140,7 +140,6 @@ impl Group {
         counters
     }
 
-    /// What is in use now.
     pub fn in_use(&self) -> InUse {
         let mut counters = Counters::default();
         let mut used = InUse::default();
@@ -157,7 +156,7 @@ impl Group {
                     Controller::Cpu => {}
                 }
             }
-            // Version 2 counts time in every cgroup, whichever controllers it has.
+            // Cgroup v2 counts CPU time in every cgroup, whichever controllers it has.
             if leaf.is_v2 && counters.cpu_usec.is_none() {
                 counters.cpu_usec = field(path, "cpu.stat", "usage_usec");
             }
@@ -165,7 +164,7 @@ impl Group {
         InUse { memory_peak: counters.memory_peak, cpu_usec: counters.cpu_usec, ..used }
     }
 
-    /// Removes the leaves. The processes must be gone; if one isn't, it is killed.
+    /// Removes the leaves. The processes must have ended; any that is left is killed.
     pub fn remove(self) -> io::Result<()> {
         self.leaves.iter().map(|leaf| remove_leaf(&leaf.path)).fold(Ok(()), Result::and)
     }
@@ -207,7 +206,8 @@ impl Leaf {
                         self.write("cpu.max", format_args!("{quota} {CPU_PERIOD_USEC}"))?;
                     } else {
                         match self.write("cpu.cfs_quota_us", quota) {
-                            // More than a cgroup above has: then that one's, which is tighter, holds for us too.
+                            // The value exceeds the limit of a cgroup above, whose tighter limit then applies to us
+                            // too.
                             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                             other => other?,
                         }
@@ -218,21 +218,21 @@ impl Leaf {
         Ok(())
     }
 
-    /// Swap is no way out: it counts too, or there is none.
+    /// Swap counts too, or is turned off.
     fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         if self.is_v2 {
             self.write("memory.max", bytes)?;
             return optional(self.write("memory.swap.max", 0));
         }
         self.write("memory.limit_in_bytes", bytes)?;
-        // What waits in sockets is counted apart in version 1, and only when this is set. It comes on top.
+        // Cgroup v1 counts socket memory separately, in addition to the memory limit, and only if this is set.
         if Rule::SocketMemory.is_on() {
             optional(self.write("memory.kmem.tcp.limit_in_bytes", socket_bytes(bytes)))?;
         }
         optional(self.write("memory.memsw.limit_in_bytes", bytes))
     }
 
-    /// One open, one write: the kernel takes a limit whole or not at all.
+    /// One open, one write: the kernel applies a limit completely or not at all.
     pub(super) fn write(&self, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
         let text = value.to_string();
         let file = open(self.path.join(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -268,12 +268,13 @@ impl Leaf {
     }
 }
 
-/// What may wait in TCP sockets, where it comes on top of the memory: a small part of it, and little of what all of the host's TCP may have.
+/// Limit of TCP socket memory where it comes on top of the memory limit: a small part of it, and little of the host's
+/// TCP memory.
 fn socket_bytes(memory: u64) -> u64 {
     (memory / 8).min(64 << 20)
 }
 
-/// A kernel without swap accounting has no such file, and no swap to account for here.
+/// A kernel without swap accounting lacks this file, and has no swap to account for.
 fn optional(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -290,7 +291,7 @@ pub(super) fn field(directory: &Path, file: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// One open, one read: these files are short, and the kernel writes them anew for each reader.
+/// One open, one read: these files are short, and the kernel generates them for each reader.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
     let file = open(directory.join(file), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0u8; 1024];

@@ -1,13 +1,13 @@
-//! Which controllers this host has, where, and in which version.
+//! Finds the cgroup controllers of this host: where they are, and in which version.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// A controller that carries one of our limits.
+/// A controller that enforces one of our limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// Memory of the tree.
+    /// Memory of the whole process tree.
     Memory,
     /// Processes and threads.
     Pids,
@@ -15,10 +15,8 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// All of them.
     pub const ALL: &[Self] = &[Self::Memory, Self::Pids, Self::Cpu];
 
-    /// The kernel's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -28,16 +26,15 @@ impl Controller {
     }
 }
 
-/// Where a leaf for a controller can be made.
+/// A directory in which a leaf for a controller can be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a version 1 hierarchy, below this directory.
+    /// In a cgroup v1 hierarchy, below this directory.
     V1(PathBuf),
-    /// In the version 2 hierarchy, below this directory, which hands the controller down.
+    /// In the cgroup v2 hierarchy, below this directory, which delegates the controller.
     V2(PathBuf),
 }
 
-/// What the host has.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     memory: Found,
@@ -60,13 +57,13 @@ impl Default for Found {
 }
 
 impl Host {
-    /// Looks at what is mounted and where we are in it.
+    /// Examines the mounted hierarchies and our own position in them.
     pub fn detect() -> Self {
         Self::detect_as(&own_cgroups())
     }
 
     fn detect_as(own: &str) -> Self {
-        // Listing all mounts takes the kernel longer than all the rest here, so the usual places are looked at first.
+        // Listing all mounts takes the kernel longer than everything else here, so the usual places are tried first.
         let usual = Self::from_hierarchies(&Hierarchy::usual(), own);
         if Controller::ALL.iter().all(|controller| usual.place(*controller).is_ok()) {
             return usual;
@@ -86,7 +83,7 @@ impl Host {
             .copied()
             .filter(|controller| !hierarchies.iter().any(|hierarchy| hierarchy.is_v1_of(*controller)))
             .collect();
-        // A process is in one cgroup of version 2, so all controllers that are there have to share a place.
+        // A process is in only one v2 cgroup, so all available controllers must share a place.
         let shared = v2.filter(|_| !wanted.is_empty()).and_then(|hierarchy| hierarchy.v2_place(&wanted, own));
         let find = |controller: Controller| {
             let name = controller.as_str();
@@ -100,7 +97,7 @@ impl Host {
                     Found::At(Place::V2(place.clone()))
                 }
                 (None, Some(_), _) => {
-                    Found::Missing(format!("no cgroup above ours hands the {name} controller down to us"))
+                    Found::Missing(format!("no cgroup above ours delegates the {name} controller to us"))
                 }
             }
         };
@@ -112,7 +109,8 @@ impl Host {
         }
     }
 
-    /// The same, and where processes can be frozen: apart, because it takes a while and a sandbox of one exec is never frozen.
+    /// Also finds a place to freeze processes. This is separate because it takes a while, and a sandbox of a single
+    /// exec is never frozen.
     pub fn detect_with_freezer() -> Self {
         let own = own_cgroups();
         let mut host = Self::detect_as(&own);
@@ -125,12 +123,12 @@ impl Host {
         places.find(|place| matches!(place, Place::V2(_)))
     }
 
-    /// Where a leaf that can be frozen can be made, or why it can't.
+    /// Where a freezable leaf can be created, or why it can't.
     pub fn freezer(&self) -> Result<&Place, &str> {
-        self.freezer.as_ref().ok_or("no cgroup hierarchy that can freeze processes is mounted and ours to use")
+        self.freezer.as_ref().ok_or("no cgroup hierarchy that can freeze processes is mounted and writable")
     }
 
-    /// Where a leaf for this controller can be made, or why it can't.
+    /// Where a leaf for this controller can be created, or why it can't.
     pub fn place(&self, controller: Controller) -> Result<&Place, &str> {
         let found = match controller {
             Controller::Memory => &self.memory,
@@ -145,7 +143,7 @@ impl Host {
 }
 
 impl Place {
-    /// How people call it.
+    /// The name shown to users.
     pub fn mechanism(&self) -> &'static str {
         match self {
             Self::V1(_) => "cgroup v1",
@@ -153,7 +151,7 @@ impl Place {
         }
     }
 
-    /// The directory a leaf goes into.
+    /// The directory in which leaves are created.
     pub fn directory(&self) -> &Path {
         match self {
             Self::V1(path) | Self::V2(path) => path,
@@ -170,7 +168,7 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// What is mounted where every distribution mounts it, told by the filesystem's own number.
+    /// Hierarchies mounted at the usual places, recognised by the filesystem's magic number.
     fn usual() -> Vec<Self> {
         const V1: u64 = 0x0027_e0eb;
         const V2: u64 = 0x6367_7270;
@@ -192,7 +190,7 @@ impl Hierarchy {
             .collect()
     }
 
-    /// Reads a line of mountinfo: `id parent dev root mountpoint options … - type source superoptions`.
+    /// Parses a line of mountinfo: `id parent dev root mountpoint options … - type source superoptions`.
     fn parse(line: &str) -> Option<Self> {
         let (front, back) = line.split_once(" - ")?;
         let mut back = back.split(' ');
@@ -218,7 +216,7 @@ impl Hierarchy {
         };
         match access(&own, Access::WRITE_OK) {
             Ok(()) => Found::At(Place::V1(own)),
-            Err(_) => Found::Missing(format!("the {name} cgroup is not ours to make a child of")),
+            Err(_) => Found::Missing(format!("no child of our {name} cgroup can be created")),
         }
     }
 
@@ -242,15 +240,15 @@ impl Hierarchy {
         Some(self.mount_point.join(inside.trim_start_matches('/')))
     }
 
-    /// Whether the hierarchy has this controller at all.
     fn has(&self, name: &str) -> bool {
         std::fs::read_to_string(self.mount_point.join("cgroup.controllers"))
             .is_ok_and(|text| text.split_whitespace().any(|controller| controller == name))
     }
 
-    /// In version 2 a cgroup with processes hands nothing down, so the leaf goes below an ancestor that already does: the nearest one
-    /// that hands down everything wanted, so that limits above it still hold. Where there is none, root may make the top of the hierarchy
-    /// hand controllers down to a directory of ours; others take the ancestor that hands down most.
+    /// A v2 cgroup that contains processes can't delegate controllers, so the leaf goes below an ancestor that already
+    /// does: the nearest one that delegates everything wanted, so that limits above it still apply. If there is none,
+    /// root may make the top of the hierarchy delegate controllers to a directory of ours; other users get the ancestor
+    /// that delegates most.
     fn v2_place(&self, wanted: &[Controller], own: &str) -> Option<(PathBuf, Vec<Controller>)> {
         let own = self.own_directory(Controller::Memory, own)?;
         let mut best: Option<(PathBuf, Vec<Controller>)> = None;
@@ -276,7 +274,7 @@ impl Hierarchy {
     fn make_top(&self, wanted: &[Controller]) -> Option<(PathBuf, Vec<Controller>)> {
         let ours = self.mount_point.join("saggar");
         let enable = |directory: &Path, controller: &Controller| {
-            // One that isn't there, or can't be handed down, is missing from the list below.
+            // A controller that is missing or can't be delegated doesn't appear in the list below.
             let _ = std::fs::write(directory.join("cgroup.subtree_control"), format!("+{}", controller.as_str()));
         };
         wanted.iter().for_each(|controller| enable(&self.mount_point, controller));
@@ -287,13 +285,13 @@ impl Hierarchy {
     }
 }
 
-/// Which cgroups we are in, in the kernel's words.
+/// Our own cgroups, in the kernel's format.
 fn own_cgroups() -> String {
     std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-/// On a host with controllers of version 1, a version 2 hierarchy beside them can freeze too, and counts CPU time besides; the freezer of
-/// version 1 is what is left.
+/// If the controllers are v1, a v2 hierarchy beside them can still freeze, and also counts CPU time. The v1 freezer is
+/// the last choice.
 fn find_freezer(own: &str) -> Option<Place> {
     const V1: u64 = 0x0027_e0eb;
     const V2: u64 = 0x6367_7270;
@@ -319,7 +317,7 @@ fn find_freezer(own: &str) -> Option<Place> {
         .or_else(|| usable("/sys/fs/cgroup/freezer", V1, "freezer").map(Place::V1))
 }
 
-/// Which of the wanted controllers a cgroup hands down to its children.
+/// The wanted controllers that a cgroup delegates to its children.
 fn handed_down(directory: &Path, wanted: &[Controller]) -> Vec<Controller> {
     let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
     let has = |controller: &&Controller| enabled.split_whitespace().any(|name| name == controller.as_str());
@@ -354,7 +352,7 @@ mod tests {
         assert_eq!(hierarchies[1].own_directory(Controller::Memory, "5:memory:/docker/abcdef\n"), None);
     }
 
-    /// As systemd lays out a user's session: what is nearest hands down less.
+    /// As systemd lays out a user's session: the nearest cgroup delegates less.
     #[test]
     fn all_controllers_of_version_2_share_one_place() {
         let root = std::env::temp_dir().join(format!("saggar-cgroup-{}", std::process::id()));

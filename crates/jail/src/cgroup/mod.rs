@@ -1,7 +1,7 @@
-//! Cgroups, version 1 and 2, chosen per controller: a host may have one controller here and another there.
+//! Cgroups, version 1 and 2, chosen per controller: a host may have some controllers in one and some in the other.
 //!
-//! A sandbox has one leaf in each hierarchy it needs, below the cgroup of whoever made it where that is possible, so that
-//! limits of the host's own making still hold. Names are known before anything is made, so that a record can come first.
+//! A sandbox has one leaf in each hierarchy it needs. If possible it is below its creator's cgroup, so that the host's
+//! own limits still apply. Names are known before anything is created, so that the record can be written first.
 
 mod freeze;
 mod group;

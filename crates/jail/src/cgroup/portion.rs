@@ -1,13 +1,15 @@
-//! Portions: limits of one exec within the sandbox's, as cgroups below the sandbox's own.
+//! Portions: limits of one exec within the sandbox's limits, as cgroups below the sandbox's own.
 //!
-//! In version 2 a cgroup with processes hands no controller down, and the sandbox's has processes: there a portion is refused.
+//! A v2 cgroup that contains processes can't delegate controllers, and the sandbox's does contain some: portions are
+//! refused there.
 
 use std::io;
 
 use super::group::{Group, Leaf, Wanted};
 
 impl Group {
-    /// Makes cgroups below this one's for the limits that are wanted. An error of kind `Unsupported` means that this host can't.
+    /// Creates cgroups below this one for the requested limits. An error of kind `Unsupported` means that this host
+    /// can't.
     pub fn portion(&self, name: &str, wanted: &Wanted) -> io::Result<Group> {
         let mut leaves = Vec::new();
         for leaf in &self.leaves {

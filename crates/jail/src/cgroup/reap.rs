@@ -1,4 +1,4 @@
-//! Removing a leaf for certain: whatever still lives in it is killed first.
+//! Removes a leaf reliably: processes that still live in it are killed first.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::sys::pause_briefly;
 
-/// How long processes may take to die before we report that they didn't.
+/// How long processes may take to die before this fails.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kills what is in a leaf and removes it, with the portions of single execs in it. A leaf that isn't there is removed already.
+/// Kills the processes in a leaf and removes it, with the portions of single execs in it. Succeeds if the leaf doesn't
+/// exist.
 pub fn remove_leaf(leaf: &Path) -> io::Result<()> {
     match remove_alone(leaf) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
@@ -48,21 +49,23 @@ fn remove_busy(leaf: &Path) -> io::Result<()> {
     }
 }
 
-/// Only we make directories in there: nothing inside a sandbox can.
+/// Only the supervisor creates directories in there: nothing inside a sandbox can.
 fn portions(leaf: &Path) -> io::Result<Vec<std::path::PathBuf>> {
     let entries = fs::read_dir(leaf)?.flatten();
     Ok(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect())
 }
 
-/// What is frozen by version 1 dies only once it is thawed; so it is killed first and then let go. Other leaves have no such file.
+/// Processes frozen by cgroup v1 die only once they are thawed, so they are killed first and then thawed. Other leaves
+/// lack this file.
 fn thaw(leaf: &Path) {
     if leaf.join("freezer.state").exists() && kill_all(leaf).is_ok() {
-        // If it can't be thawed its processes don't die, and that is told.
+        // If it can't be thawed, its processes don't die, and that is reported.
         let _ = fs::write(leaf.join("freezer.state"), "THAWED");
     }
 }
 
-/// Version 2 kills at one word; in version 1 each process is held by descriptor and looked up again, so that a reused number is never hit.
+/// Cgroup v2 kills with a single write. In v1 each process is opened by pidfd and looked up again, so that a reused pid
+/// is never hit.
 pub(super) fn kill_all(leaf: &Path) -> io::Result<()> {
     if fs::write(leaf.join("cgroup.kill"), "1").is_ok() {
         return Ok(());
@@ -70,7 +73,7 @@ pub(super) fn kill_all(leaf: &Path) -> io::Result<()> {
     for pid in members(leaf)? {
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         if members(leaf)?.contains(&pid) {
-            // Gone in the meantime is what we want.
+            // A process that is already gone is fine.
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
     }

@@ -1,6 +1,7 @@
-//! Views: a sandbox's own cgroups as read-only mounts inside, where programs look for the limits they are held to.
+//! Views: a sandbox's own cgroups as read-only mounts inside, where programs look for their limits.
 //!
-//! Node, Java, Go and others size their heaps and pools by what they read under /sys/fs/cgroup. A view shows one leaf and nothing above it.
+//! Node, Java, Go and others size their heaps and pools by what they read under /sys/fs/cgroup. A view shows one leaf
+//! and nothing above it.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +11,7 @@ use super::group::{Group, Wanted, leaves};
 use super::host::{Controller, Host};
 use crate::sys::{MountAttributes, clone_tree, set_mount_attributes};
 
-/// Where a view is, by the hierarchy that it is of.
+/// The hierarchy that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum View {
@@ -25,15 +26,14 @@ pub enum View {
 }
 
 impl View {
-    /// Every one of them.
     pub const ALL: &[Self] = &[Self::Unified, Self::Memory, Self::Cpu, Self::Pids];
 
-    /// The views that a sandbox with these limits has.
+    /// The views of a sandbox with these limits.
     pub fn of(host: &Host, wanted: &Wanted) -> Vec<Self> {
         leaves(host, "", wanted).iter().filter_map(|leaf| Self::of_leaf(leaf.is_v2, &leaf.controllers)).collect()
     }
 
-    /// Where it is inside, from the root.
+    /// Its path inside, relative to the root.
     pub fn path(self) -> &'static str {
         match self {
             Self::Unified => "sys/fs/cgroup",
@@ -47,7 +47,7 @@ impl View {
         Self::ALL.iter().copied().find(|view| *view as u8 == number)
     }
 
-    /// A leaf that limits nothing, as one that only freezes, has nothing to show.
+    /// A leaf without limits, such as one for freezing only, has no view.
     fn of_leaf(is_v2: bool, controllers: &[Controller]) -> Option<Self> {
         Some(match (is_v2, controllers.first()?) {
             (true, _) => Self::Unified,
@@ -59,7 +59,8 @@ impl View {
 }
 
 impl Group {
-    /// The views, detached. What this host doesn't let us mount is left out: the limits hold without being seen.
+    /// Detached mounts of the views. Views that this host doesn't let us mount are left out: the limits apply without
+    /// being visible.
     pub fn views(&self) -> Vec<(View, OwnedFd)> {
         let mount = |path: &str| -> Result<OwnedFd, Errno> {
             let tree = clone_tree(&rustix::fs::CWD, path)?;

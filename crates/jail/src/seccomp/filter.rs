@@ -35,18 +35,18 @@ impl Filter {
         Self::compile_enabled(&[])
     }
 
-    /// Compiles the table with some groups switched off: what they alone refuse is allowed. Only for checking that
-    /// each group is missed when it is gone.
+    /// Compiles the table with some groups switched off: calls that only they refuse are then allowed. Used only to
+    /// check that removing a group makes a difference.
     #[cfg(test)]
     pub fn compile_without(disabled: &[Group]) -> Self {
         Self::compile_enabled(disabled)
     }
 
-    /// Puts the calling thread, and all it will ever start, under the filter; gives the descriptor of the listener,
-    /// which closes on exec. Other threads are left alone: call this while there is only one.
+    /// Puts the calling thread, and everything it will start, under the filter. Returns the listener's descriptor,
+    /// which closes on exec. Other threads are not affected: call this while there is only one.
     ///
-    /// The caller must have set no_new_privs. From here on a telling call waits for the listener, so hand it to whoever
-    /// serves it before making one; a plain sendmsg is not telling.
+    /// The caller must have set no_new_privs. From here on a telling call blocks until the listener answers, so hand
+    /// the listener to the process that serves it before making one; a plain sendmsg is not telling.
     pub fn install(&self) -> io::Result<OwnedFd> {
         const LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
         // Once the host has taken a notification only a fatal signal may end the wait. Otherwise each of the signals
@@ -58,10 +58,10 @@ impl Filter {
         }
     }
 
-    /// The most [`Filter::to_bytes`] gives; a test holds the table to it.
+    /// Maximum length of [`Filter::to_bytes`]; a test checks the table against it.
     pub(crate) const BYTES_MAX: usize = 1024 * 8;
 
-    /// The program as bytes, for a process of ours that will install it.
+    /// The program as bytes, for another process of ours to install.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.program
             .iter()
@@ -73,7 +73,7 @@ impl Filter {
             .collect()
     }
 
-    /// The program back from bytes; none when they are not whole instructions.
+    /// `None` if the bytes are not whole instructions.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (instructions, rest) = bytes.as_chunks::<8>();
         let program = instructions
@@ -97,7 +97,7 @@ impl Filter {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: with the listener flag, success is a new descriptor that nobody else owns; descriptors fit an int.
+        // SAFETY: with the listener flag, success is a new descriptor that nothing else owns; descriptors fit an int.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
     }
 
@@ -118,18 +118,17 @@ impl Filter {
     }
 }
 
-/// The numbers from `first` up to the next interval's first, which all have the same answer.
+/// The numbers from `first` up to the next interval's first, which all get the same answer.
 struct Interval {
     first: u32,
     leaf: Leaf,
 }
 
-/// What the search ends in.
+/// The result of the search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaf {
     /// A return value, whatever the arguments.
     Constant(u32),
-    /// Clauses to try.
     Checked(Rule),
 }
 
@@ -143,7 +142,7 @@ impl Leaf {
     }
 }
 
-/// The table, by number, with neighbours merged. The last interval has no end and refuses.
+/// The table by number, with neighbours merged. The last interval is open-ended and refuses.
 fn intervals(disabled: &[Group]) -> Vec<Interval> {
     let end = arch::NAMES.last().map_or(0, |(number, _)| *number as usize + 1);
     let mut leaves = vec![Leaf::new(UNLISTED, disabled); end + 1];
@@ -184,8 +183,8 @@ struct Assembler<'a> {
 }
 
 impl Assembler<'_> {
-    /// Leaves the number loaded. Another architecture has other numbers, so nothing can be said about its calls and the
-    /// process ends; x32 is a kernel option that need not be there.
+    /// Leaves the number loaded. Another architecture has other numbers, so its calls can't be judged and the process
+    /// is killed. x32 is a kernel option that need not be present.
     fn refuse_foreign_abi(&mut self) {
         self.load(offset_of!(seccomp_data, arch));
         self.branch(IF_EQUAL, arch::AUDIT_ARCH, 1, 0);
@@ -195,7 +194,8 @@ impl Assembler<'_> {
         self.push(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
     }
 
-    /// Finds the number's interval. A branch reaches 255 instructions far; beyond that it goes over a plain jump.
+    /// Finds the interval of the number. A branch reaches at most 255 instructions; beyond that it goes through a plain
+    /// jump.
     fn search(&mut self, intervals: &[Interval]) {
         if let [interval] = intervals {
             return self.leaf(interval.leaf);
@@ -207,7 +207,7 @@ impl Assembler<'_> {
         let distance = self.code.len() - jump - 1;
         match u8::try_from(distance) {
             Ok(near) => {
-                // Offsets are relative and none of the left side points out of it, so the rest may move up.
+                // Offsets are relative and none of the left side points outside it, so the rest may move up.
                 self.code.remove(jump);
                 (self.code[branch].jt, self.code[branch].jf) = (near, 0);
             }
@@ -230,7 +230,7 @@ impl Assembler<'_> {
         }
     }
 
-    /// Returns the answer if all tests hold, and otherwise falls through to what follows.
+    /// Returns the answer if all tests hold, and otherwise falls through.
     fn clause(&mut self, clause: &Clause) {
         let mut failures = Vec::new();
         for test in clause.tests.iter().flatten() {
@@ -247,7 +247,7 @@ impl Assembler<'_> {
         }
     }
 
-    /// Falls through if the test holds; the branches that must leave the clause are added to `failures`.
+    /// Falls through if the test holds; branches that must leave the clause are added to `failures`.
     fn test(&mut self, test: &Test, failures: &mut Vec<Failure>) {
         // The low half of an argument comes first in memory.
         const _: () = assert!(cfg!(target_endian = "little"));
@@ -273,7 +273,7 @@ impl Assembler<'_> {
                 }
             }
             Values::NotNull => {
-                // If the low half is zero the high one decides, and otherwise it is not looked at.
+                // If the low half is zero the high half decides; otherwise it isn't checked.
                 self.branch(IF_EQUAL, 0, 0, 2);
                 self.load(offset_of!(seccomp_data, args) + 8 * usize::from(test.arg) + 4);
                 let at = self.branch(IF_EQUAL, 0, 0, 0);

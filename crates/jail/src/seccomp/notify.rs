@@ -1,7 +1,7 @@
-//! The host's end of a telling refusal: hear which call was refused, describe it, answer it.
+//! The host's end of a telling refusal: receive the refused call, describe it, answer it.
 //!
-//! The caller waits in each refused call until it is answered, so one who holds a [`Listener`] must serve it, or drop
-//! it: without a listener the kernel answers ENOSYS by itself. There is no way here to let a call through
+//! The caller blocks in each refused call until it is answered, so the owner of a [`Listener`] must serve it or drop
+//! it: without a listener the kernel answers ENOSYS by itself. There is deliberately no way to let a call through
 //! (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`): the arguments may have changed since they were checked.
 
 use std::io;
@@ -18,14 +18,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Wraps the descriptor that [`super::Filter::install`] gave, usually after it was passed to the host.
+    /// Wraps the descriptor that [`super::Filter::install`] returned, usually after it was passed to the host.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
-    /// Takes the next refused call; `None` if its caller died or was interrupted before it was taken.
+    /// Takes the next refused call; `None` if its caller died or was interrupted first.
     ///
-    /// Blocks when nothing is waiting, whatever the descriptor's flags: poll for readability first, and let only one
+    /// Blocks if nothing is waiting, whatever the descriptor's flags: poll for readability first, and let only one
     /// thread receive. A hang-up without readability means that the last process under the filter is gone.
     pub fn receive(&self) -> io::Result<Option<Notification>> {
         loop {
@@ -40,12 +40,12 @@ impl Listener {
         }
     }
 
-    /// Answers a refused call with an error. A caller that died meanwhile needs no answer.
+    /// Answers a refused call with an error. A caller that has died needs no answer.
     pub fn refuse(&self, notification: &Notification, errno: Errno) -> io::Result<()> {
         self.answer(notification, Err(errno))
     }
 
-    /// Answers a call that was made for its caller, with 0 or the error it gave.
+    /// Answers a call that was made on the caller's behalf, with 0 or the resulting error.
     pub fn answer(&self, notification: &Notification, made: Result<(), Errno>) -> io::Result<()> {
         let error = made.err().map_or(0, |errno| -errno.raw_os_error());
         let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags: 0 };
@@ -58,8 +58,8 @@ impl Listener {
         }
     }
 
-    /// Whether the caller still waits for this answer. What was opened by its number before is then the caller's: no other process can
-    /// have had the number meanwhile.
+    /// Whether the caller still waits for this answer. If so, a pidfd that was opened by its pid before does refer to
+    /// the caller: no other process can have had the pid in the meantime.
     pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         let mut id = notification.id;
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
@@ -87,11 +87,10 @@ impl AsFd for Listener {
 pub struct Notification {
     /// The kernel's cookie for this one call.
     pub id: u64,
-    /// The calling thread, in the pid namespace of the listener's owner; 0 if it cannot be seen from there.
+    /// The calling thread, in the pid namespace of the listener's owner; 0 if it is not visible there.
     pub pid: u32,
-    /// The number of the system call.
     pub nr: u32,
-    /// Its arguments as the filter saw them: registers, which nobody can change behind our back.
+    /// Its arguments as the filter saw them: register values, which can't change afterwards.
     pub args: [u64; 6],
 }
 
@@ -101,18 +100,17 @@ impl From<libc::seccomp_notif> for Notification {
     }
 }
 
-/// What was refused, by which rule, and what the caller is told.
+/// The refused call, the rule, and the error the caller gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The kernel's name of the call.
     pub syscall: &'static str,
     /// The stable id of the rule, such as `seccomp/mounts`.
     pub rule: &'static str,
-    /// The error to answer with.
     pub errno: Errno,
 }
 
-/// What is to be done about a call that waits.
+/// What to do about a waiting call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Refuse(Refusal),
@@ -120,7 +118,7 @@ pub enum Verdict {
     Bound(Refusal),
 }
 
-/// Describes a notification, from the same table the filter was made of.
+/// Describes a notification, from the same table as the filter.
 pub fn verdict(notification: &Notification) -> Verdict {
     let syscall = arch::name(notification.nr).unwrap_or("unknown");
     let clause = rules::rule_of(notification.nr).iter().find(|clause| clause.applies(&notification.args));
@@ -129,7 +127,7 @@ pub fn verdict(notification: &Notification) -> Verdict {
             Verdict::Bound(Refusal { syscall, rule: clause.group.rule(), errno: Errno::NOBUFS })
         }
         Some(clause) => Verdict::Refuse(Refusal { syscall, rule: clause.group.rule(), errno: clause.answer.errno() }),
-        // The kernel asked about a call that this table allows: the filter comes from another build. Stay closed.
+        // The kernel asked about a call that this table allows, so the filter comes from another build. Refuse it.
         None => Verdict::Refuse(Refusal { syscall, rule: rules::Group::Unlisted.rule(), errno: Errno::NOSYS }),
     }
 }

@@ -1,7 +1,7 @@
 //! The rules: which system calls are refused, when, and with what answer.
 //!
-//! A rule is a list of clauses; the first that applies refuses the call, and if none does the call is allowed. Each
-//! clause belongs to a group, the unit that is named in denials and that a mutation check can switch off.
+//! A rule is a list of clauses. The first that applies refuses the call; if none does, the call is allowed. Each clause
+//! belongs to a group, which is named in denials and can be switched off by a mutation check.
 //!
 //! Checks look at the low 32 bits of an argument. That is exact, not an approximation, for every argument tested here,
 //! because the kernel itself drops the rest:
@@ -13,17 +13,17 @@
 //! - flags of clone: `unsigned long`, of which the kernel uses the lower 32 bits; flags of unshare: `unsigned long`,
 //!   every defined bit lies in the lower half and the kernel refuses undefined ones.
 //!
-//! Of an address all that is ever asked is whether it is null, and then both halves are looked at.
+//! Addresses are only ever compared with null, and then both halves are checked.
 //!
-//! Answers: EPERM for what exists and is refused; ENOSYS where programs then take another way (clone3, io_uring) or
-//! where the call is unknown; for sockets what a kernel without that family or protocol would say.
+//! Answers: EPERM for calls that exist and are refused; ENOSYS for unknown calls, and for those that programs have a
+//! fallback for (clone3, io_uring); for sockets, the answer of a kernel without that family or protocol.
 
 use rustix::io::Errno;
 
 use super::arch::{self, nr};
 use super::sockets::{SENDMMSG, SENDMSG, SENDTO, SETSOCKOPT, SOCKET, SOCKETPAIR};
 
-/// The rule of a number, listed or not.
+/// The rule for any number, listed or not.
 pub(super) fn rule_of(number: u32) -> Rule {
     TABLE.iter().chain(arch::LEGACY).find(|(_, numbers)| numbers.contains(&number)).map_or(UNLISTED, |(rule, _)| *rule)
 }
@@ -36,7 +36,7 @@ pub(super) const UNLISTED: Rule = &[silent(Group::Unlisted, Errno::NOSYS)];
 
 macro_rules! groups {
     ($($(#[$doc:meta])* $name:ident = $rule:literal),+ $(,)?) => {
-        /// A family of refusals with one reason.
+        /// A set of refusals with one reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Group { $($(#[$doc])* $name),+ }
 
@@ -48,7 +48,6 @@ macro_rules! groups {
                 match self { $(Self::$name => concat!("seccomp/", $rule)),+ }
             }
 
-            /// The stable name, such as `mounts`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $rule),+ }
             }
@@ -57,25 +56,26 @@ macro_rules! groups {
 }
 
 groups! {
-    /// Making or entering a namespace: a new user namespace would bring back all capabilities.
+    /// Creating or entering a namespace: a new user namespace would give back all capabilities.
     Namespaces = "namespaces",
     /// Changing or listing the mount table, and leaving the root.
     Mounts = "mounts",
-    /// File handles, which name inodes outside of the root.
+    /// File handles, which name inodes outside the root.
     Handles = "handles",
-    /// Reading, writing or steering another process.
+    /// Reading, writing or controlling another process.
     Ptrace = "ptrace",
-    /// The kernel's keyrings, which are not namespaced by process tree, and keys of filesystems, which stay until they are unmounted.
+    /// The kernel's keyrings, which are not isolated per process tree, and keys of filesystems, which stay until they
+    /// are unmounted.
     Keyrings = "keyrings",
-    /// Loading programs into the kernel, filters on sockets among them: there is one pool for what they compile to.
+    /// Loading programs into the kernel, including socket filters: the whole host has one pool for their compiled code.
     Bpf = "bpf",
     /// Performance counters, a side channel with a long list of bugs.
     Perf = "perf",
     /// Stalling the kernel in a page fault at will.
     Userfaultfd = "userfaultfd",
-    /// The ring that makes system calls no filter sees.
+    /// io_uring, whose system calls no filter sees.
     IoUring = "io-uring",
-    /// Asynchronous IO, whose pool is one for the whole host.
+    /// Asynchronous IO, which has one pool for the whole host.
     Aio = "aio",
     /// Loading kernel code.
     Modules = "modules",
@@ -87,61 +87,60 @@ groups! {
     Hostname = "hostname",
     /// Placing or moving pages between memory nodes, and giving pages away.
     MemoryPolicy = "memory-policy",
-    /// Pages of the host's own reserve, which no limit on memory counts.
+    /// Pages from the host's own reserve, which no memory limit counts.
     HugePages = "huge-pages",
-    /// Execution domains: no randomisation, readable means executable.
+    /// Execution domains, which can turn off randomisation or make readable pages executable.
     Personality = "personality",
     /// Setuid and setgid bits, which outlive the sandbox in a workspace.
     SetidBits = "setid-bits",
     /// Device nodes and whiteouts.
     DeviceNodes = "device-nodes",
-    /// Leases on files, which make whoever else opens them wait.
+    /// Leases on files, which block other programs that open them.
     Leases = "leases",
-    /// Every socket but unix, TCP and UDP; and joining multicast groups, whose memory nobody counts.
+    /// Every socket except unix, TCP and UDP; and joining multicast groups, whose memory is charged to no cgroup.
     Sockets = "sockets",
-    /// Datagrams that are collected piece by piece: no cgroup is charged for what waits.
+    /// Datagrams collected piece by piece: the pending data is charged to no cgroup.
     Corking = "corking",
-    /// Keys that sign TCP segments: memory that is charged to no cgroup, a key for each address of a peer.
+    /// Keys that sign TCP segments, one for each peer address: charged to no cgroup.
     TcpKeys = "tcp-keys",
-    /// Errors and timestamps that wait in a socket, with a copy of what was sent: charged to no cgroup.
+    /// Errors and timestamps queued in a socket, with a copy of the sent data: charged to no cgroup.
     ErrorQueues = "error-queues",
-    /// Options for all packets of a socket, in a form of which the kernel keeps the whole text: charged to no cgroup.
+    /// Options for all packets of a socket, in a form that the kernel keeps as a whole: charged to no cgroup.
     PacketOptions = "packet-options",
-    /// The size of a receive buffer. What a connection that nobody has accepted receives is charged to no cgroup.
+    /// The size of a receive buffer. What an unaccepted connection receives is charged to no cgroup.
     ReceiveBuffers = "receive-buffers",
-    /// Listening: how many connections may wait to be accepted. The host does it, and counts.
+    /// Listening: the number of connections that may wait to be accepted. The host makes the call, and counts.
     Listeners = "listeners",
-    /// Flow labels of IPv6, of which the host has one pool of 4096.
+    /// IPv6 flow labels, of which the host has one pool of 4096.
     FlowLabels = "flow-labels",
     /// Access control lists with many entries, which are charged to no cgroup on a tmpfs.
     LargeAcls = "large-acls",
     /// Typing into, or taking over, the terminal.
     TtyIoctls = "tty-ioctls",
-    /// Becoming the one who answers for refused calls.
+    /// Becoming the listener that answers refused calls.
     SeccompListener = "seccomp-listener",
-    /// Records of the host's audit log, for each call of the program's choice.
+    /// Entries in the host's audit log, for calls of the program's choice.
     Audit = "audit",
     /// Rewriting the memory map the kernel reports for a process.
     Prctl = "prctl",
-    /// Changing the limit on cores, whose value keeps the host's handler from being started.
+    /// Changing the core limit, whose value stops the kernel from starting the host's core handler.
     CoreLimit = "core-limit",
-    /// Numbers this table does not know.
+    /// Numbers that are not in this table.
     Unlisted = "unlisted",
-    /// System calls in another convention: 32-bit, x32. Checked before the table.
+    /// System calls through another ABI: 32-bit, x32. Checked before the table.
     ForeignAbi = "foreign-abi",
 }
 
-/// One refusal: applies when all its tests hold.
+/// One refusal: applies if all its tests hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clause {
     pub group: Group,
     pub answer: Answer,
-    /// An array and not a slice, so that clauses can be made by const functions that take argument positions.
+    /// An array rather than a slice, so that const functions that take argument positions can make clauses.
     pub tests: [Option<Test>; 3],
 }
 
 impl Clause {
-    /// Whether a call with these arguments is refused by this clause.
     pub fn applies(&self, args: &[u64; 6]) -> bool {
         self.tests.iter().flatten().all(|test| test.holds(args))
     }
@@ -159,16 +158,16 @@ impl Clause {
     }
 }
 
-/// How a refusal is answered. With success only where what a program wants by the call holds already.
+/// How a refusal is answered. Success is used only if the effect that the program wants already holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// By the kernel, with this error.
+    /// The kernel answers, with this error.
     Silent(Errno),
-    /// By the host, which records it and answers with this error.
+    /// The host records it and answers with this error.
     Telling(Errno),
-    /// By the kernel, with success and without effect.
+    /// The kernel answers with success, and nothing happens.
     Moot,
-    /// By the host, which does what was asked within a bound, or answers with an error.
+    /// The host makes the call within a bound, or answers with an error.
     Bounded,
 }
 
@@ -176,13 +175,13 @@ impl Answer {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Silent(errno) | Self::Telling(errno) => errno,
-            // Nobody is asked about such a call, or someone else answers it; whoever comes here all the same stays closed.
+            // Such a call is never refused through here; fail closed in any case.
             Self::Moot | Self::Bounded => Errno::NOSYS,
         }
     }
 }
 
-/// A question about one argument: about its low 32 bits, unless it is an address.
+/// A test of one argument: of its low 32 bits, unless it is an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub arg: u8,
@@ -202,12 +201,11 @@ impl Test {
     }
 }
 
-/// What the masked argument is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Values {
     OneOf(&'static [u32]),
     NoneOf(&'static [u32]),
-    /// An address that is not null. Its low half alone may be zero, so all of it is looked at, whatever the mask.
+    /// An address that is not null. Its low half alone may be zero, so the whole is checked, whatever the mask.
     NotNull,
 }
 
@@ -232,7 +230,7 @@ pub(super) const fn setid_mode(mode: u8) -> Clause {
     telling(Group::SetidBits, Errno::PERM).when(any_bit(mode, SETID_BITS))
 }
 
-/// The same for an open that may create; otherwise the mode is garbage that the kernel ignores.
+/// The same for an open that may create; otherwise the kernel ignores the mode, which may be garbage.
 pub(super) const fn setid_create(flags: u8, mode: u8) -> Clause {
     telling(Group::SetidBits, Errno::PERM).when_both(any_bit(flags, CREATING_FLAGS), any_bit(mode, SETID_BITS))
 }
@@ -263,11 +261,11 @@ const fn not_null(arg: u8) -> Test {
 }
 
 const SETID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
-/// O_CREAT, and the bit of O_TMPFILE that is its own; the rest of O_TMPFILE is O_DIRECTORY.
+/// O_CREAT, and the bit that only O_TMPFILE has; the rest of O_TMPFILE is O_DIRECTORY.
 const CREATING_FLAGS: u32 = libc::O_CREAT as u32 | 0o20000000;
 /// NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
 const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
-/// In clone this bit is part of the exit signal, so only unshare can ask for it.
+/// In clone this bit is part of the exit signal, so only unshare can request it.
 const CLONE_NEWTIME: u32 = 0x80;
 const PERSONALITY_LINUX: u32 = 0;
 const PERSONALITY_QUERY: u32 = u32::MAX;
@@ -280,18 +278,20 @@ const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
 const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
 const SHM_HUGETLB: u32 = 0o4000;
 const RENAME_WHITEOUT: u32 = 1 << 2;
-/// F_SETLEASE, and F_SETDELEG of Linux 6.19, which is the same for directories too.
+/// F_SETLEASE, and F_SETDELEG of Linux 6.19, which does the same for directories too.
 const LEASING_COMMANDS: &[u32] = &[1024, 1040];
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const TIOCCONS: u32 = 0x541D;
 const TIOCSETD: u32 = 0x5423;
-/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, and FS_IOC_REMOVE_ENCRYPTION_KEY, one's own and everybody's.
+/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, and FS_IOC_REMOVE_ENCRYPTION_KEY, for one user and for all
+/// users.
 const KEY_IOCTLS: &[u32] = &[0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619];
 
-/// The size of a list of `n` entries is `4 + 8 * n`, and the kernel refuses every other size. With 28 entries the kernel's own copy fits 256
-/// bytes, and a directory with two of them has less than half of what it is charged for. The name is behind a pointer, so attributes of
-/// other kinds are refused too when they have such a size; ext4 gives the same answer when there is no room for an attribute.
+/// The size of a list of `n` entries is `4 + 8 * n`, and the kernel refuses every other size. With 28 entries the
+/// kernel's own copy fits 256 bytes, and a directory with two of them takes less than half of what it is charged for.
+/// The name is behind a pointer, so attributes of other kinds are refused too if they have such a size. ext4 gives the
+/// same answer if it has no room for an attribute.
 const SET_ATTRIBUTE: Rule = &[
     telling(Group::LargeAcls, Errno::NOSPC).when_both(ACL_SIZE, any_bit(3, !0xFF)),
     telling(Group::LargeAcls, Errno::NOSPC).when(one_of(3, &[236, 244, 252])),
@@ -303,13 +303,14 @@ const FILTERING: Test = one_of(0, &[libc::SECCOMP_SET_MODE_FILTER]);
 const SECCOMP: Rule = &[
     telling(Group::SeccompListener, Errno::PERM)
         .when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER as u32)),
-    // Silent, as from a kernel that doesn't know the flag: who would like a log does without.
+    // Silent, as from a kernel that doesn't know the flag: programs that would like a log do without.
     silent(Group::Audit, Errno::INVAL).when_both(FILTERING, any_bit(1, libc::SECCOMP_FILTER_FLAG_LOG as u32)),
 ];
 
-/// The agent may be of the program's own uid, and its priority is then the program's to lower: only that of others.
+/// The agent (PID 1) may run under the program's own uid, and the program could then lower its priority. Other processes
+/// are not restricted.
 const SCHEDULE: Rule = &[telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID]))];
-/// The same for calls that say first of what kind the number is. A user's processes are the agent's too.
+/// The same for calls that first say which kind of id the number is. A user's processes include the agent.
 const SET_PRIORITY: Rule = &[
     telling(Group::Ptrace, Errno::PERM).when(one_of(1, &[AGENT_PID])),
     telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[PRIO_USER])),
@@ -319,14 +320,16 @@ const SET_IO_PRIORITY: Rule = &[
     telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[IOPRIO_WHO_USER])),
 ];
 
-/// One byte of core is the limit at which the kernel doesn't start the host's handler, and zero is not: so nobody changes it. Programs
-/// set it to zero to have no cores, some of them end when they can't, and there are none: they are told that it worked.
+/// At a core limit of one byte the kernel doesn't start the host's handler; at zero it does. So the limit can't be
+/// changed. Programs set it to zero to prevent cores, and some exit if that fails. There are no cores anyway, so they
+/// get success.
 const SETRLIMIT: Rule = &[moot(Group::CoreLimit).when(one_of(0, &[RLIMIT_CORE]))];
 
 const PRLIMIT: Rule = &[
-    // The agent may be of the program's own uid, and its limits are then the program's to set: only for others.
+    // The agent (PID 1) may run under the program's own uid, and the program could then set its limits. Other processes
+    // are not restricted.
     telling(Group::Ptrace, Errno::PERM).when(one_of(0, &[AGENT_PID])),
-    // Who wants to know the old limit too would find nothing where it should be.
+    // A program that also wants the old limit would get none back, so this fails.
     silent(Group::CoreLimit, Errno::PERM).when_all(one_of(1, &[RLIMIT_CORE]), not_null(2), not_null(3)),
     moot(Group::CoreLimit).when_both(one_of(1, &[RLIMIT_CORE]), not_null(2)),
 ];
@@ -339,7 +342,7 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Namespaces, Errno::PERM).when(any_bit(0, NAMESPACE_FLAGS))], &[nr::clone]),
     (&[telling(Group::Namespaces, Errno::PERM).when(any_bit(0, NAMESPACE_FLAGS | CLONE_NEWTIME))], &[nr::unshare]),
     (&[telling(Group::Namespaces, Errno::PERM)], &[nr::setns]),
-    // The flags of clone3 are behind a pointer; the C libraries fall back to clone.
+    // clone3 has its flags behind a pointer; the C libraries fall back to clone.
     (&[silent(Group::Namespaces, Errno::NOSYS)], &[nr::clone3, nr::listns]),
 
     (&[telling(Group::Mounts, Errno::PERM)], &[
@@ -363,7 +366,7 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (SET_IO_PRIORITY, &[nr::ioprio_set]),
     (PRLIMIT, &[nr::prlimit64]),
     (SETRLIMIT, &[nr::setrlimit]),
-    // Silent: databases ask for it and do without.
+    // Silent: databases try it and do without.
     (&[silent(Group::Aio, Errno::NOSYS)], &[
         nr::io_setup, nr::io_destroy, nr::io_submit, nr::io_cancel, nr::io_getevents, nr::io_pgetevents,
     ]),
@@ -380,12 +383,12 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[telling(Group::Clock, Errno::PERM)], &[nr::settimeofday, nr::clock_settime, nr::adjtimex, nr::clock_adjtime]),
     (&[telling(Group::Hostname, Errno::PERM)], &[nr::sethostname, nr::setdomainname]),
 
-    // Silent: numeric libraries give this advice whenever they allocate and do not look at the answer.
+    // Silent: numeric libraries give this advice whenever they allocate and ignore the answer.
     (&[silent(Group::MemoryPolicy, Errno::PERM)], &[nr::mbind, nr::set_mempolicy, nr::set_mempolicy_home_node]),
     (&[telling(Group::MemoryPolicy, Errno::PERM)], &[nr::migrate_pages, nr::move_pages, nr::vmsplice]),
     (&[silent(Group::MemoryPolicy, Errno::NOSYS)], &[nr::memfd_secret]),
 
-    // Silent: whoever asks falls back to ordinary pages where the reserve is empty, as it is on most hosts.
+    // Silent: programs fall back to ordinary pages if the reserve is empty, as it is on most hosts.
     (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(3, MAP_HUGETLB))], &[nr::mmap]),
     (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(1, MFD_HUGETLB))], &[nr::memfd_create]),
     (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(2, SHM_HUGETLB))], &[nr::shmget]),
@@ -397,9 +400,9 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
     (&[setid_mode(2)], &[nr::fchmodat, nr::fchmodat2]),
     (&[setid_create(2, 3)], &[nr::openat]),
     (&[setid_mode(2), device_node(2)], &[nr::mknodat]),
-    // The mode of openat2 is behind a pointer; who uses it falls back to openat.
+    // The mode of openat2 is behind a pointer; programs that use it fall back to openat.
     (&[silent(Group::SetidBits, Errno::NOSYS)], &[nr::openat2, nr::file_getattr, nr::file_setattr]),
-    // A whiteout is a device node by another name, and needs no privilege.
+    // A whiteout is a kind of device node, and needs no privilege.
     (&[telling(Group::DeviceNodes, Errno::PERM).when(any_bit(4, RENAME_WHITEOUT))], &[nr::renameat2]),
 
     (&[telling(Group::Leases, Errno::PERM).when(one_of(1, LEASING_COMMANDS))], &[nr::fcntl]),
@@ -420,14 +423,14 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
         telling(Group::Keyrings, Errno::PERM).when(one_of(1, KEY_IOCTLS)),
     ], &[nr::ioctl]),
     (SECCOMP, &[nr::seccomp]),
-    // Syscall user dispatch stays: it only sends the caller's own calls to its own handler, before any runs.
+    // Syscall user dispatch stays allowed: it only sends the caller's own calls to its own handler, before any runs.
     (&[telling(Group::Prctl, Errno::PERM).when(one_of(0, &[PR_SET_MM]))], &[nr::prctl]),
 
     (UNLISTED, &[nr::lsm_get_self_attr, nr::lsm_list_modules]),
 ];
 
-/// What shells, compilers, interpreters, databases and browsers need. Where a call takes privilege (chown, setuid,
-/// capset, setpriority), the kernel decides: there is none to use.
+/// What shells, compilers, interpreters, databases and browsers need. If a call needs privileges (chown, setuid,
+/// capset, setpriority), the kernel decides, and there are none.
 #[rustfmt::skip]
 const ORDINARY: &[u32] = &[
     // Files: descriptors and contents.

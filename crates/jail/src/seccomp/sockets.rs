@@ -1,7 +1,7 @@
-//! The rules for sockets: which there are, and which of their options and ways to send.
+//! The rules for sockets: allowed families, options, and ways to send.
 //!
-//! Much of what a socket keeps is charged to no cgroup: options, keys, errors that wait, datagrams that are still collected. A
-//! program can make as many sockets as its memory limit has room for, so whatever a socket keeps beyond that must be refused here, or be
+//! Much of what a socket keeps is charged to no cgroup: options, keys, queued errors, pending datagrams. A program can
+//! create as many sockets as fit in its memory limit, so anything a socket keeps beyond that must be refused here or be
 //! small. THREAT_MODEL.md lists what was examined.
 
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ const fn socket_type(values: Values) -> Test {
 }
 
 pub(super) const SOCKET: Rule = &[
-    // Silent: getifaddrs and getaddrinfo of every C library ask for netlink and do without.
+    // Silent: getifaddrs and getaddrinfo of every C library try netlink and do without.
     silent(Group::Sockets, Errno::AFNOSUPPORT).when(one_of(0, &[AF_NETLINK])),
     telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX, AF_INET, AF_INET6])),
     // SOCK_PACKET with AF_INET is an old way to spell AF_PACKET.
@@ -41,7 +41,7 @@ pub(super) const SOCKET: Rule = &[
     ]))),
     silent(Group::Sockets, Errno::PROTONOSUPPORT)
         .when_both(none_of(0, &[AF_UNIX]), socket_type(Values::OneOf(&[SOCK_SEQPACKET]))),
-    // Silent: Go's listeners ask for multipath TCP first, and for plain TCP after this very answer.
+    // Silent: Go's listeners try multipath TCP first, and fall back to plain TCP on this answer.
     silent(Group::Sockets, Errno::PROTONOSUPPORT).when_both(none_of(0, &[AF_UNIX]), one_of(2, &[IPPROTO_MPTCP])),
     telling(Group::Sockets, Errno::PROTONOSUPPORT)
         .when_both(none_of(0, &[AF_UNIX]), none_of(2, &[IPPROTO_DEFAULT, IPPROTO_TCP, IPPROTO_UDP])),
@@ -61,10 +61,10 @@ const JOINING_OPTIONS_V6: &[u32] = &[20, 27, 42, 46];
 
 pub(super) const SETSOCKOPT: Rule = &[
     telling(Group::Bpf, Errno::PERM).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, ATTACHING_OPTIONS)),
-    // Silent, with what a machine without a network says: who looks for others on the network finds none.
+    // Silent, with the answer of a machine without a network: programs that look for peers find none.
     silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IP]), one_of(2, JOINING_OPTIONS)),
     silent(Group::Sockets, Errno::NODEV).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, JOINING_OPTIONS_V6)),
-    // The same answer as from a kernel that is built without it, here and for what follows.
+    // The same answer as from a kernel built without it, here and in what follows.
     telling(Group::Corking, Errno::NOPROTOOPT).when_both(one_of(1, &[IPPROTO_UDP]), one_of(2, &[UDP_CORK])),
     telling(Group::TcpKeys, Errno::NOPROTOOPT).when_both(one_of(1, &[IPPROTO_TCP]), one_of(2, SIGNING_OPTIONS)),
     telling(Group::FlowLabels, Errno::NOPROTOOPT)
@@ -72,10 +72,11 @@ pub(super) const SETSOCKOPT: Rule = &[
     telling(Group::PacketOptions, Errno::NOPROTOOPT)
         .when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, &[IPV6_2292PKTOPTIONS])),
     silent(Group::ErrorQueues, Errno::NOPROTOOPT).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, TIMESTAMPING_OPTIONS)),
-    // Every resolver asks for errors, and glibc's gives up when it can't have them. A connected socket hears of a closed port without.
+    // Every resolver requests errors, and glibc's gives up if it can't have them. A connected socket learns of a closed
+    // port without this.
     moot(Group::ErrorQueues).when_both(one_of(1, &[IPPROTO_IP]), one_of(2, RECEIVING_ERRORS)),
     moot(Group::ErrorQueues).when_both(one_of(1, &[IPPROTO_IPV6]), one_of(2, RECEIVING_ERRORS_V6)),
-    // The size is a wish by its nature: the kernel cuts it down to the host's limit without a word. Here that is the default.
+    // The size is only a request: the kernel silently cuts it down to the host's limit. Here that is the default.
     moot(Group::ReceiveBuffers).when_both(one_of(1, &[SOL_SOCKET]), one_of(2, &[SO_RCVBUF])),
 ];
 
@@ -83,7 +84,7 @@ const UDP_CORK: u32 = 1;
 /// TCP_MD5SIG, TCP_MD5SIG_EXT, and TCP_AO_ADD_KEY.
 const SIGNING_OPTIONS: &[u32] = &[14, 32, 38];
 const IPV6_FLOWLABEL_MGR: u32 = 32;
-/// All options at once, as control messages. The kernel keeps up to 64 KiB of them, whatever they say.
+/// All options at once, as control messages. The kernel keeps up to 64 KiB of them, whatever their content.
 const IPV6_2292PKTOPTIONS: u32 = 6;
 /// SO_TIMESTAMPING, old and new.
 const TIMESTAMPING_OPTIONS: &[u32] = &[37, 65];
@@ -93,7 +94,8 @@ const RECEIVING_ERRORS: &[u32] = &[11, 26];
 const RECEIVING_ERRORS_V6: &[u32] = &[25, 31];
 const SO_RCVBUF: u32 = libc::SO_RCVBUF as u32;
 
-/// On a UDP socket `MSG_MORE` corks. A filter can't see what kind of socket it is, so nobody has it; on TCP it would only be a hint.
+/// On a UDP socket `MSG_MORE` corks. A filter can't see the type of a socket, so it is refused on all of them; on TCP
+/// it would only be a hint.
 const fn more_to_come(flags: u8) -> [super::rules::Clause; 1] {
     [telling(Group::Corking, Errno::OPNOTSUPP).when(any_bit(flags, libc::MSG_MORE as u32))]
 }

@@ -1,4 +1,4 @@
-//! The compiled program is run by a small interpreter over made-up calls, then once by the kernel.
+//! The compiled program is run by a small interpreter over synthetic calls, then once by the kernel.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use super::rules::{self, Answer, Group};
 use super::{Filter, Listener, Notification, Refusal, Verdict, verdict};
 
 const AUDIT_ARCH_I386: u32 = 0x4000_0003;
-/// What a caller may leave in the half of a register that the kernel drops.
+/// Possible garbage in the half of a register that the kernel drops.
 const HIGH: u64 = 0xDEAD_BEEF_0000_0000;
 const O_CREAT: u64 = libc::O_CREAT as u64;
 const O_TMPFILE: u64 = libc::O_TMPFILE as u64;
@@ -43,7 +43,7 @@ enum Outcome {
 
 use Outcome::{Allowed, Bounded, Moot, Silent, Telling};
 
-/// A call, its leading arguments, and what becomes of it.
+/// A call, its leading arguments, and the expected outcome.
 type Case = (u32, &'static [u64], Outcome);
 
 #[rustfmt::skip]
@@ -319,7 +319,7 @@ fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
                 }
             }
         }
-        assert!(changes > 0, "{} is not missed when it is gone", group.name());
+        assert!(changes > 0, "removing {} changes nothing", group.name());
     }
 }
 
@@ -374,7 +374,7 @@ fn group_names_are_distinct_and_rules_carry_them() {
     }
 }
 
-/// What the child of the kernel test tries, and the error it must see.
+/// What the child of the kernel test tries, and the error it must get.
 const TRIED: &[(u32, [u64; 3], Errno)] = &[
     (nr::bpf, [0, 0, 0], Errno::PERM),
     (nr::io_uring_setup, [1, 0, 0], Errno::NOSYS),
@@ -393,7 +393,7 @@ fn the_kernel_tells_the_host_and_the_host_answers() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        // Our end must be the parent's alone, or a parent that fails would leave the child waiting for ever.
+        // Our end must belong to the parent alone, or a failing parent would leave the child waiting forever.
         drop(ours);
         let code = confined(&filter, theirs);
         // SAFETY: ends this process without running the test harness's handlers.
@@ -453,7 +453,8 @@ fn an_answer_to_a_caller_that_died_is_no_error() {
     assert!(listener.refuse(&notification, Errno::PERM).is_ok());
 }
 
-/// The child: confines itself, hands over the listener, and tries. 0 if every answer was right, else its place from 1.
+/// The child: confines itself, hands over the listener, and tries. Returns 0 if every answer was right, else the
+/// position of the first wrong one, from 1.
 fn confined(filter: &Filter, channel: OwnedFd) -> i32 {
     // SAFETY: takes no pointers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
@@ -467,7 +468,7 @@ fn confined(filter: &Filter, channel: OwnedFd) -> i32 {
     if sendmsg(&channel, &[IoSlice::new(b"l")], &mut control, SendFlags::empty()).is_err() {
         return 102;
     }
-    // With a copy left here the listener would outlive the parent, and nobody would answer.
+    // If a copy stayed here, the listener would outlive the parent, and calls would never be answered.
     drop(listener);
     for (place, (number, args, expected)) in (1..).zip(TRIED) {
         // SAFETY: every call in the list is refused before it uses its arguments as pointers.
@@ -523,7 +524,7 @@ fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> Outcome {
     }
 }
 
-/// Interprets the program; gives its return value and how many instructions that took.
+/// Interprets the program; returns its result and the number of instructions.
 fn run(filter: &Filter, arch: u32, number: u32, args: &[u64; 6]) -> (u32, usize) {
     let mut data = [0; 16];
     (data[0], data[1]) = (number, arch);
@@ -551,7 +552,7 @@ fn run(filter: &Filter, arch: u32, number: u32, args: &[u64; 6]) -> (u32, usize)
             0x15 => accumulator == instruction.k,
             0x35 => accumulator >= instruction.k,
             0x45 => accumulator & instruction.k != 0,
-            other => panic!("instruction {other:#x} is none of ours"),
+            other => panic!("instruction {other:#x} is unexpected"),
         };
         next += usize::from(if condition { instruction.jt } else { instruction.jf });
     }

@@ -1,7 +1,7 @@
 //! x86-64: the audit constant, the number of each system call, and the rules of the calls only this architecture has.
 //!
-//! The numbers are written out instead of taken from libc, which lags behind the kernel; a call that is missing here is
-//! answered ENOSYS like any other unknown number. Names are the kernel's own, because people will search for them.
+//! The numbers are written out rather than taken from libc, which lags behind the kernel. A call that is missing here
+//! is answered ENOSYS like any other unknown number. Names are the kernel's own, so that they can be searched for.
 
 use rustix::io::Errno;
 
@@ -31,8 +31,8 @@ pub(super) const LEGACY: &[(Rule, &[u32])] = &[
             nr::eventfd, nr::signalfd, nr::inotify_init,
             nr::fork, nr::vfork, nr::getpgrp, nr::pause, nr::alarm, nr::time,
             nr::arch_prctl,
-            // The kernel plants these two in a process that a host tool probes; called from anywhere but the planted
-            // code they only fault. Some kernels ask the filter, and refusing would crash the probed program.
+            // The kernel inserts these two into a process that a host tool probes; called from anywhere else they only
+            // fault. Some kernels consult the filter, and a refusal would crash the probed program.
             nr::uretprobe, nr::uprobe,
         ],
     ),
@@ -41,7 +41,7 @@ pub(super) const LEGACY: &[(Rule, &[u32])] = &[
     (&[setid_mode(1), device_node(1)], &[nr::mknod]),
     (&[telling(Group::System, Errno::PERM)], &[nr::iopl, nr::ioperm, nr::modify_ldt]),
     (&[silent(Group::System, Errno::NOSYS)], &[nr::uselib, nr::ustat, nr::sysfs]),
-    // Numbers that were given out and mean nothing to a kernel of this century.
+    // Numbers that were assigned once and no current kernel implements.
     (
         UNLISTED,
         &[

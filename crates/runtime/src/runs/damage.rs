@@ -21,7 +21,7 @@ pub(super) enum Unread {
     Newer,
 }
 
-/// Why an entry can't be shown.
+/// The fault for an entry that can't be decoded.
 pub(super) fn unreadable(run: &RunId, seq: u64, error: EntryError) -> Fault {
     match error {
         EntryError::Unreadable(_) => Fault::RunDamaged { run: run.clone(), what: format!("entry {seq} can't be read") },

@@ -279,7 +279,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                     tracing::error!(run_id = %append.run, head, expected = append.head, "a journal isn't where it was left");
                     return Err(Stopped::Lost);
                 }
-                // A try again would not find it either. What is recorded must be readable, so the run waits for a person.
+                // A blob that an entry names isn't stored, so a retry can't help. The run waits for a human.
                 Err(error @ saggar_store::Error::Missing { .. }) => {
                     let damaged = Unread::Damaged(error.to_string());
                     return Err(self.unread(damaged).await.unwrap_or_else(|stopped| stopped));

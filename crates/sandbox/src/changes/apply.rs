@@ -1,7 +1,9 @@
-//! Applying changes to the workspace: one path at a time, each only if the host still has there what the sandbox started from.
+//! Applies changes to the workspace: one path at a time, each only if the host's file is still the one the sandbox
+//! started from.
 //!
-//! Nothing is followed: parents are opened below the workspace without links, files are written beside their place and renamed
-//! into it, all of it as the workspace's owner. Set-id bits were never kept, protected paths are refused, and whatever is refused stays kept.
+//! Links are never followed: parents are opened below the workspace without links, files are written beside their
+//! target and renamed, all as the workspace's owner. Set-id bits were never kept, protected paths are refused, and a
+//! refused change stays kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,34 +21,32 @@ use crate::acting::ActingAs;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
 
-/// Whether someone wants an entry applied.
+/// Whether an entry is to be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     No,
-    /// With others, or with all of them.
+    /// As one of several, or of all.
     Together,
-    /// It was named: what was held back is applied only then.
+    /// It was named explicitly. Entries that were held back are applied only then.
     ByName,
 }
 
-/// What became of one entry.
 #[derive(Debug)]
 pub struct Applied {
     pub path: Name,
     pub outcome: Outcome,
 }
 
-/// What became of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The workspace has it.
+    /// It was applied to the workspace.
     Done,
-    /// The workspace is as it was, and the entry is still kept.
+    /// The workspace is unchanged, and the entry is still kept.
     Refused(String),
 }
 
 impl Changes {
-    /// Applies the entries that `wanted` picks, parents before what is in them and removals deepest first.
+    /// Applies the entries that `wanted` selects: parents before their contents, and removals deepest first.
     pub fn apply(
         self,
         data: &DataDirectory,
@@ -113,7 +113,7 @@ impl Changes {
         outcome.map_err(|errno| errno.to_string())
     }
 
-    /// Says which inode the file has.
+    /// Returns the file's inode.
     fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<u64, Errno> {
         let content = self.content(entry)?;
         let beside = beside(entry);
@@ -127,12 +127,13 @@ impl Changes {
     }
 }
 
-/// Why something that was held back is not applied together with everything.
+/// Why an entry that was held back is not applied with the others.
 const HELD: &str = "it was held back, because programs of the host would act on it: name it to apply it";
 
-/// Files with several names: made once, and linked to the other names, so that applying takes no more room than was kept.
+/// Files with several names: created once and then linked to the other names, so that applying takes no more space than
+/// was kept.
 struct Shared {
-    /// Where the first name of each is, once it is applied, and its inode.
+    /// The first name of each and its inode, once it is applied.
     placed: BTreeMap<u32, Option<(Name, u64)>>,
 }
 
@@ -149,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Links the file beside its place, if it has a name already that is still the one. Says whether it did.
+    /// Links the file beside its target if another of its names was applied and is unchanged. Returns whether it did.
     fn link(&self, workspace: &HostTree, parent: &OwnedFd, entry: &Entry) -> Option<()> {
         let (first, inode) = self.placed.get(&entry.blob?)?.as_ref()?;
         let (directory, name) = first.split();
@@ -176,24 +177,24 @@ fn put_link(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     put_beside(parent, name, entry)
 }
 
-/// A name of our own in the same directory, so that the rename is one step.
+/// A name of our own in the same directory, so that the rename is atomic.
 fn beside(entry: &Entry) -> String {
     format!(".saggar-apply-{}-{}", std::process::id(), entry.blob.unwrap_or(u32::MAX))
 }
 
 fn remove_beside(parent: &OwnedFd, beside: &str) {
-    // The first failure is the one to tell.
+    // The first failure is the one to report.
     let _ = unlinkat(parent, beside, AtFlags::empty());
 }
 
-/// By descriptor, so that a link put there meanwhile is never followed.
+/// Works by descriptor, so that a link put there in the meantime is never followed.
 fn change_mode(parent: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
     let file =
         openat(parent, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     fchmod(&file, Mode::from_raw_mode(mode))
 }
 
-/// Directories change whenever something in them does, so of those only that they are still the same one counts.
+/// A directory changes whenever its contents do, so for directories only the identity counts.
 fn check_base(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), String> {
     let now: Option<Stat> = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
@@ -207,5 +208,5 @@ fn check_base(parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), String
         (Some(now), Some(base)) => now == base,
         (Some(_), None) | (None, Some(_)) => false,
     };
-    if same { Ok(()) } else { Err("the host has something else there by now".to_owned()) }
+    if same { Ok(()) } else { Err("the host's file is no longer the one the sandbox started from".to_owned()) }
 }

@@ -1,7 +1,7 @@
-//! Collecting: from an overlay's upper layer to a list of changes.
+//! Collects a list of changes from an overlay's upper layer.
 //!
-//! The layer says what was written, not what changed: a file that was only touched is in it whole. So each entry is compared
-//! with what the host has below, and what is the same is left out.
+//! The layer contains what was written, not what changed: a file that was only touched is in it completely. So each
+//! entry is compared with the host's file below, and identical ones are left out.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,12 +14,12 @@ use super::entry::{Base, Change, Entry, Kind, Name};
 use super::store::Pending;
 use crate::host_tree::HostTree;
 
-/// Longest path that one call can open.
+/// Maximum length of a path that one call can open.
 const PATH_MAX: usize = 4095;
 /// Set-id and sticky bits never leave a sandbox.
 const MODE_MASK: u32 = 0o777;
 
-/// Walks the layer and puts what changed into `pending`.
+/// Walks the layer and adds the changes to `pending`.
 pub(crate) fn collect(
     layer: &OwnedFd,
     workspace: &HostTree,
@@ -50,7 +50,7 @@ impl Walk<'_> {
     fn directory(&mut self, path: &Name) -> std::io::Result<()> {
         let directory = match open_directory(self.upper, path.as_bytes()) {
             Ok(directory) => directory,
-            Err(errno) => return self.skip(path, &format!("its layer can't be listed: {errno}")),
+            Err(errno) => return self.skip(path, &format!("its changes can't be listed: {errno}")),
         };
         let is_opaque = has_mark(&directory, "user.overlay.opaque", b"y");
         let mut seen = BTreeSet::new();
@@ -92,9 +92,9 @@ impl Walk<'_> {
                     }
                 }
             }
-            FileType::Directory => self.skip(path, "a directory took the place of something else"),
+            FileType::Directory => self.skip(path, "a directory replaced something that was not one"),
             _ if below.is_some_and(|below| is(&below, FileType::Directory)) => {
-                self.skip(path, "it took the place of a directory")
+                self.skip(path, "it replaced a directory")
             }
             FileType::RegularFile => self.file(path, stat, below),
             FileType::Symlink => {
@@ -116,7 +116,7 @@ impl Walk<'_> {
             Ok(file) => file,
             Err(errno) => return self.skip(path, &format!("it can't be read: {errno}")),
         };
-        // An empty file with this mark is how newer kernels say "removed" where device nodes can't be made.
+        // An empty file with this attribute is how newer kernels mark a removal where device nodes can't be created.
         if stat.st_size == 0 && has_mark(&file, "user.overlay.whiteout", b"") {
             return self.removed(path);
         }
@@ -129,7 +129,8 @@ impl Walk<'_> {
         }
         let blob = match self.pending.keep(&file, stat, self.go_on) {
             Ok(blob) => blob,
-            // Too long for the filesystem that changes are kept on, for example: no reason to lose the rest.
+            // For example, its name is too long for the filesystem that holds the kept changes. The others can still be
+            // kept.
             Err(errno) if !is_of_all(errno) => return self.skip(path, &format!("it can't be kept: {errno}")),
             Err(errno) => return Err(errno.into()),
         };
@@ -153,20 +154,21 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A removed path, and when it was a directory everything that was in it, deepest first when applied.
+    /// A removed path and, for a directory, everything that was in it. Removals are applied deepest first.
     fn removed(&mut self, path: &Name) -> std::io::Result<()> {
         let Some(below) = self.below(path) else { return Ok(()) };
         let kind = match FileType::from_raw_mode(below.st_mode) {
             FileType::Directory => Kind::Directory,
             FileType::Symlink => Kind::Link,
             FileType::RegularFile => Kind::File,
-            other => return self.skip(path, &format!("a special file ({other:?}) of the host's is left alone")),
+            other => return self.skip(path, &format!("a special file ({other:?}) of the host is left as it is")),
         };
         self.add(path, Change::Removed, kind, &below, None, None, Some(below));
         if kind == Kind::Directory { self.removed_below(path, &BTreeSet::new()) } else { Ok(()) }
     }
 
-    /// What the host has in a directory that the sandbox no longer sees; without recursion, because depth is not ours to choose.
+    /// The host's entries in a directory that the sandbox no longer sees. Doesn't recurse, because the program controls
+    /// the depth.
     fn removed_below(&mut self, path: &Name, kept: &BTreeSet<Vec<u8>>) -> std::io::Result<()> {
         let mut waiting = vec![path.clone()];
         while let Some(directory) = waiting.pop() {
@@ -244,7 +246,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a failure to keep one file is one to keep any.
+/// Whether an error while keeping one file would affect every file.
 fn is_of_all(errno: Errno) -> bool {
     matches!(
         errno,
@@ -264,8 +266,8 @@ fn is(stat: &Stat, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == kind
 }
 
-/// Whether the overlay put this mark on a file or directory. What can't be asked counts as unmarked: then more shows as
-/// changed, never less.
+/// Whether the overlay set this attribute on a file or directory. If it can't be read it counts as unset: then more
+/// shows as changed, never less.
 fn has_mark(fd: &OwnedFd, name: &str, value: &[u8]) -> bool {
     let mut found = [0u8; 8];
     fgetxattr(fd, name, &mut found).is_ok_and(|length| value.is_empty() || &found[..length] == value)

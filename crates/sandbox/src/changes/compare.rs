@@ -1,30 +1,31 @@
-//! Comparing and copying files by descriptor, holes kept as holes.
+//! Compares and copies files by descriptor, keeping holes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, SeekFrom, fstat, ftruncate, openat2, seek};
 use rustix::io::{Errno, pread, pwrite};
 
-/// Never out of the tree, never through a link.
+/// Never leaves the tree, never follows a link.
 pub(crate) const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// Asked now and then during long work: an error ends it.
+/// Called regularly during long work; an error ends the work.
 pub(crate) type GoOn<'a> = &'a dyn Fn() -> Result<(), Errno>;
-/// Read at once.
+/// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 
-/// Opens a regular file below a directory for reading, without blocking on what isn't one.
+/// Opens a regular file below a directory for reading, without blocking on special files.
 pub(crate) fn open_file(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     openat2(top, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty(), WITHIN)
 }
 
-/// Opens a directory below another for listing and as a base.
+/// Opens a directory below another, for listing and as a base for further opens.
 pub(crate) fn open_directory(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { &b"."[..] } else { path };
     openat2(top, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), WITHIN)
 }
 
-/// Whether two files hold the same bytes. Where both have a hole, nothing is read: a sparse file may be longer than anyone can read.
+/// Whether two files have the same contents. If both have a hole nothing is read, because a sparse file may be too long
+/// to read.
 pub(crate) fn is_same(a: &OwnedFd, b: &OwnedFd, go_on: GoOn<'_>) -> Result<bool, Errno> {
     let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
     let mut at = 0;
@@ -46,18 +47,18 @@ pub(crate) fn is_same(a: &OwnedFd, b: &OwnedFd, go_on: GoOn<'_>) -> Result<bool,
     }
 }
 
-/// Where the next data of a file is; none when there is nothing but a hole up to the end.
+/// The position of the next data; `None` if only a hole follows.
 fn next_data(file: &OwnedFd, at: u64) -> Result<Option<u64>, Errno> {
     match seek(file, SeekFrom::Data(at)) {
         Ok(start) => Ok(Some(start)),
         Err(Errno::NXIO) => Ok(None),
-        // A filesystem that doesn't know of holes has none.
+        // The filesystem doesn't support holes.
         Err(Errno::INVAL) => Ok(Some(at)),
         Err(errno) => Err(errno),
     }
 }
 
-/// Reads until the space is full or the file ends.
+/// Reads until the buffer is full or the file ends.
 fn fill(file: &OwnedFd, space: &mut [u8], at: u64) -> Result<usize, Errno> {
     let mut have = 0;
     while have < space.len() {
@@ -69,7 +70,7 @@ fn fill(file: &OwnedFd, space: &mut [u8], at: u64) -> Result<usize, Errno> {
     Ok(have)
 }
 
-/// Copies a file's data, not its holes.
+/// Copies a file's data and skips its holes.
 pub(crate) fn copy(from: &OwnedFd, to: &impl AsFd, size: u64, go_on: GoOn<'_>) -> Result<(), Errno> {
     ftruncate(to, size)?;
     let mut piece = vec![0; PIECE];

@@ -1,50 +1,45 @@
-//! Entries: one changed path each, and names that may hold any byte.
+//! Entries, one per changed path, and names that may contain any byte.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// One changed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Relative to the workspace.
     pub path: Name,
-    /// What happened to it.
     pub change: Change,
-    /// What it is now; what it was, when it was removed.
+    /// What it is now or, if it was removed, what it was.
     pub kind: Kind,
     /// Permission bits, without set-id and sticky ones.
     pub mode: u32,
-    /// Bytes of a file.
+    /// File size in bytes.
     pub size: u64,
-    /// The number its content is kept under.
+    /// The number under which its content is kept.
     pub(crate) blob: Option<u32>,
-    /// Where a link leads.
+    /// The target of a link.
     pub target: Option<Name>,
-    /// What the host had there; applying needs it to be still that.
+    /// The host's file at the start; applying requires that it is unchanged.
     pub(crate) base: Option<Base>,
     /// Whether the host changed it while the sandbox ran.
     pub changed_on_host: bool,
-    /// Whether it was taken out of a workspace because programs of the host would act on it. It is applied only by its name.
+    /// Whether it was taken out of a workspace because programs of the host would act on it. It is applied only if it
+    /// is named.
     #[serde(default)]
     pub held: bool,
 }
 
-/// What happened to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It was not there.
     Added,
-    /// Its content, or where it leads, is another.
+    /// Its content, or its link target, changed.
     Modified,
-    /// It is gone.
     Removed,
-    /// Only its permissions are others.
+    /// Only its permissions changed.
     Mode,
 }
 
-/// What a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -55,7 +50,7 @@ pub enum Kind {
     Link,
 }
 
-/// What the host had at a path, told from anything else by inode and times.
+/// The host's file at a path, identified by inode and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
     pub(crate) inode: u64,
@@ -69,8 +64,8 @@ impl Base {
         Self { inode: stat.st_ino, size: stat.st_size as u64, changed_ns }
     }
 
-    /// What is left where part of a file was held back. The file is not yet there when this is written down, so it is known by its
-    /// length alone.
+    /// The remainder of a file of which a part was held back. The file doesn't exist yet when this is recorded, so only
+    /// its length identifies it.
     pub(crate) fn of_length(size: u64) -> Self {
         Self { inode: 0, size, changed_ns: 0 }
     }
@@ -83,8 +78,8 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// A path or link target: any bytes. Shown and stored with everything but plain text escaped, so that no name can act on a
-/// terminal or pass for another.
+/// A path or link target: any bytes. Shown and stored with everything but plain text escaped, so that no name can act
+/// on a terminal or look like another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(pub(crate) Vec<u8>);
 
@@ -97,7 +92,7 @@ impl Name {
         if self.0.is_empty() { Self(name.to_vec()) } else { Self([&self.0, &b"/"[..], name].concat()) }
     }
 
-    /// The directory it is in and its last part.
+    /// The directory that contains it, and its last component.
     pub(crate) fn split(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&self.0[..slash], &self.0[slash + 1..]),
@@ -105,7 +100,7 @@ impl Name {
         }
     }
 
-    /// The directory it is in, unless it is the workspace itself.
+    /// The directory that contains it, unless it is at the top of the workspace.
     pub(crate) fn parent(&self) -> Option<Self> {
         match self.split() {
             (_, b"") => None,
@@ -114,12 +109,11 @@ impl Name {
         }
     }
 
-    /// Whether it is `other` or lies below it.
     pub fn is_within(&self, other: &[u8]) -> bool {
         self.0 == other || (self.0.starts_with(other) && self.0.get(other.len()) == Some(&b'/'))
     }
 
-    /// What it takes in a manifest, at most: a byte that is escaped there takes five.
+    /// Its maximum length in a manifest: an escaped byte takes five there.
     pub(crate) fn stored_len(&self) -> usize {
         self.0.iter().map(|byte| if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"') { 1 } else { 5 }).sum()
     }
@@ -163,7 +157,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// By hand: there may be millions of them.
+/// Written by hand for speed: there may be millions of these.
 fn escape(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
     use fmt::Write;
     f.write_str("\\x")?;
@@ -172,7 +166,7 @@ fn escape(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
         .try_for_each(|digit| f.write_char(char::from(b"0123456789abcdef"[usize::from(*digit)])))
 }
 
-/// Not a control, and none of the characters that make text read as what it isn't.
+/// Not a control character, and not one that makes text look like something else.
 pub fn is_plain(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}')

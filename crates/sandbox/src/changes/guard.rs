@@ -1,8 +1,8 @@
-//! What is never applied: paths that are protected, and what the host's git would act on.
+//! Changes that are never applied: protected paths, and files that the host's git would act on.
 //!
-//! Unlike in a workspace that is written directly, each path is looked at here, so every repository in the tree is covered, those
-//! that the changes would make included. A change may be one half of a repository whose other half was applied earlier, or will be
-//! later: what counts is what the host and all of these changes have together.
+//! Unlike in a workspace that is written directly, each path is checked here, so every repository in the tree is
+//! covered, including those that the changes would create. A change may be one half of a repository whose other half
+//! was applied earlier or will be applied later, so the host's files and all of these changes are considered together.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,31 +17,32 @@ use super::store::Changes;
 use crate::git;
 use crate::host_tree::HostTree;
 
-/// What git obeys in a git directory, or finds others by.
+/// Files that git obeys in a git directory, or uses to find others.
 const OBEYED: &[&[u8]] = &[b"hooks", b"config", b"config.worktree", b"commondir", b"gitdir"];
-/// Remotes by the older ways to write them down: where the next `git push` or `git fetch` goes.
+/// The older formats for remotes, which decide where the next `git push` or `git fetch` goes.
 const REMOTES: &[&[u8]] = &[b"remotes", b"branches"];
-/// Where git looks for objects besides its own, in `objects/info`.
+/// Files in `objects/info` that name further places for objects.
 const ALTERNATES: &[&[u8]] = &[b"alternates", b"http-alternates"];
-/// Lists of commands that are run when the operator goes on with what seems to have been begun.
+/// Directories with lists of commands that git runs when the operator continues an operation in progress.
 const BEGUN: &[&[u8]] = &[b"rebase-merge", b"rebase-apply"];
-/// What makes a directory a git directory, and what else it has.
+/// Entries that make a directory a git directory, and others that it has.
 const MAKES: &[&[u8]] = &[b"HEAD", b"objects", b"refs", b"commondir"];
 const HAS: &[&[u8]] = &[b"info", b"logs", b"modules", b"worktrees"];
 
-/// What stands between changes and a workspace.
+/// Decides which changes may be applied to a workspace.
 #[derive(Debug)]
 pub struct Guard<'a> {
     workspace: &'a HostTree,
     protected: BTreeSet<Vec<u8>>,
-    /// What the changes put there.
+    /// Paths that the changes create.
     put: BTreeSet<Vec<u8>>,
-    /// Directories looked at: whether each is a git directory, and whether it would be.
+    /// Directories checked so far: whether each is a git directory, and whether it would become one.
     known: RefCell<BTreeMap<Vec<u8>, (bool, bool)>>,
 }
 
 impl Changes {
-    /// What must not be applied of these changes: what was protected when the sandbox ran, and what is by now.
+    /// The guard for these changes: it covers paths that were protected when the sandbox ran, and those that are
+    /// protected now.
     pub fn guard<'a>(&self, workspace: &'a HostTree) -> Result<Guard<'a>, Problem> {
         let unclear =
             |problem: Problem| Problem { help: "mend it by hand; the changes stay kept".to_owned(), ..problem };
@@ -73,7 +74,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Whether it is one, lies in one, or would take away a directory that one is in.
+    /// Whether it is a protected path, lies below one, or would remove a directory that contains one.
     fn is_protected(&self, entry: &Entry) -> bool {
         let path = entry.path.as_bytes();
         let is_within = (1..=path.len())
@@ -87,7 +88,7 @@ impl Guard<'_> {
         is_within || (!stays_directory && is_above())
     }
 
-    /// A repository without a `.git`: what git obeys in one, and whatever would make one.
+    /// Repositories without a `.git`: files that git obeys in one, and files that would make one.
     fn makes_repository(&self, entry: &Entry, parts: &[&[u8]]) -> Option<&'static str> {
         for (at, part) in parts.iter().enumerate() {
             let is_obeyed = OBEYED.contains(part) || *part == b"HEAD" || redirects(&parts[at..]);
@@ -125,8 +126,8 @@ impl Guard<'_> {
     }
 }
 
-/// Whether a path in a git directory says where git pushes to, fetches from or finds objects. What is named so in `refs` and `logs` is
-/// a branch.
+/// Whether a path in a git directory decides where git pushes to, fetches from or finds objects. Such names in `refs`
+/// and `logs` are branches.
 fn redirects(parts: &[&[u8]]) -> bool {
     match parts {
         [b"objects", b"info", last] => ALTERNATES.contains(last),
@@ -135,10 +136,10 @@ fn redirects(parts: &[&[u8]]) -> bool {
     }
 }
 
-/// An entry at or below something called `.git`.
+/// An entry at or below a `.git`.
 fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
     if below.is_empty() {
-        // A file or link leads git to another directory.
+        // A file or link points git to another directory.
         let is_other = entry.kind != Kind::Directory;
         return is_other.then_some("a .git that is not a directory is protected: the host's own programs act on it");
     }
@@ -150,7 +151,7 @@ fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
         return Some("where git pushes to and fetches from is protected");
     }
     if below.iter().any(|part| BEGUN.contains(part)) {
-        return Some("a rebase that was begun is protected: git would run its commands");
+        return Some("a rebase in progress is protected: git would run its commands");
     }
     if entry.kind == Kind::Link && entry.change != Change::Removed {
         return Some("git makes no links in a repository, and would write through one");

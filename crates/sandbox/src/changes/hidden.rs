@@ -1,4 +1,4 @@
-//! Files that a kept index of git's hides from a review: marked so that git shows no edits of them.
+//! Files that a changed git index hides from a review, because they are marked so that git shows no edits of them.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +9,13 @@ use super::store::Changes;
 use crate::git::index;
 use crate::host_tree::HostTree;
 
-/// No longer index is read.
+/// Maximum length of an index that is read.
 const INDEX_LEN_MAX: u64 = 256 << 20;
 
-/// A file that git would show no edits of.
+/// A file whose edits git would not show.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Hidden {
-    /// The index that says so.
+    /// The index that marks it.
     pub index: Name,
     /// The file, relative to the index's checkout.
     pub path: Name,
@@ -43,7 +43,7 @@ impl Changes {
     }
 }
 
-/// What an index marks; nothing when it is none.
+/// Paths that an index marks; `None` if the file is not an index.
 fn marked(file: OwnedFd) -> Option<BTreeSet<Vec<u8>>> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(std::fs::File::from(file), INDEX_LEN_MAX), &mut bytes).ok()?;

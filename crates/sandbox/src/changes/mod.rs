@@ -1,9 +1,9 @@
-//! What a `scratch` sandbox changed: collected from its layer, kept, shown, and applied to the workspace or dropped. What was held back
-//! from a writable workspace is kept here too.
+//! Changes of a `scratch` sandbox: collected from its layer, kept, shown, and applied to the workspace or dropped. What
+//! was held back from a writable workspace is kept here too.
 //!
-//! The layer is whatever a hostile program left, and the workspace may be written by others meanwhile. So the walk is by
-//! descriptor, bounded and without recursion; contents are kept under numbers, never under names that came from inside; and
-//! applying touches one path at a time, follows no link, and refuses what is no longer as it was.
+//! A hostile program may have written the layer, and others may write to the workspace at the same time. So the walk is
+//! by descriptor, bounded and without recursion. Contents are kept under numbers, never under names that came from
+//! inside. Applying touches one path at a time, follows no link, and refuses a path that has changed.
 
 mod apply;
 mod collect;

@@ -1,4 +1,4 @@
-//! Where changes are kept: a directory for each sandbox, with a manifest and the contents under numbers.
+//! Storage of changes: a directory for each sandbox, with a manifest, and contents under numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +31,8 @@ pub struct Changes {
 struct Manifest {
     schema: String,
     workspace: String,
-    /// What that path led to, so that another directory in its place is not taken for it. Devices are numbered anew at each boot, so
-    /// the inode alone has to do; the path is followed through no link.
+    /// The inode of that path, so that another directory in its place is not mistaken for it. Device numbers change at
+    /// each boot, so only the inode is stored. The path is followed through no link.
     #[serde(default)]
     workspace_inode: Option<u64>,
     /// Paths that were protected when the sandbox ran.
@@ -51,7 +51,7 @@ pub enum Difference {
     Binary,
 }
 
-/// Changes in the making.
+/// Changes being collected.
 #[derive(Debug)]
 pub(crate) struct Pending {
     top: OwnedFd,
@@ -59,19 +59,19 @@ pub(crate) struct Pending {
     directory: OwnedFd,
     next: u32,
     is_finished: bool,
-    /// What is kept of files that have several names.
+    /// Kept contents of files that have several names.
     shared: BTreeMap<(u64, u64), u32>,
-    /// What the names kept so far take in the manifest, at most.
+    /// Maximum length that the names kept so far take in the manifest.
     names_len: usize,
-    /// How many more paths were passed over, without a name.
+    /// Number of further paths that were skipped without recording their names.
     unnamed: u64,
     pub(crate) entries: Vec<Entry>,
     skipped: Vec<Skipped>,
 }
 
-/// Most bytes of names in a manifest.
+/// Maximum number of bytes of names in a manifest.
 const NAMES_LEN_MAX: usize = 64 << 20;
-/// Most entries, and most that are told of as skipped.
+/// Maximum number of entries, and of skipped paths that are reported.
 const ENTRIES_MAX: usize = 1_000_000;
 
 impl Pending {
@@ -94,8 +94,8 @@ impl Pending {
         })
     }
 
-    /// Keeps a file's content under the next number. A file with several names is kept once: what is kept of a sandbox is never more
-    /// than what it was allowed to store.
+    /// Keeps a file's content under the next number. A file with several names is kept once, so that the kept content
+    /// never exceeds the sandbox's storage limit.
     pub(crate) fn keep(&mut self, file: &OwnedFd, stat: &Stat, go_on: GoOn<'_>) -> Result<u32, Errno> {
         let same = (stat.st_dev, stat.st_ino);
         if let Some(number) = self.shared.get(&same) {
@@ -105,7 +105,7 @@ impl Pending {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let kept = openat(&self.directory, number.to_string(), flags, Mode::from_raw_mode(0o600))?;
         copy(file, &kept, stat.st_size as u64, go_on).inspect_err(|_| {
-            // The first failure is the one to tell; what stays goes with the directory.
+            // The first failure is the one to report; whatever remains is removed with the directory.
             let _ = unlinkat(&self.directory, number.to_string(), AtFlags::empty());
         })?;
         if stat.st_nlink > 1 {
@@ -115,7 +115,6 @@ impl Pending {
         Ok(number)
     }
 
-    /// Whether one more path, this one, can be kept.
     pub(crate) fn has_room(&self, path: &Name) -> bool {
         self.entries.len() < ENTRIES_MAX && self.names_len + path.stored_len() <= NAMES_LEN_MAX
     }
@@ -125,7 +124,7 @@ impl Pending {
         self.entries.push(entry);
     }
 
-    /// Passes a path over, with its name if there is room for that.
+    /// Skips a path, recording its name if there is room.
     pub(crate) fn skip(&mut self, path: &Name, why: &str) {
         if self.skipped.len() < ENTRIES_MAX && self.has_room(path) {
             self.names_len += path.stored_len();
@@ -135,7 +134,7 @@ impl Pending {
         }
     }
 
-    /// Makes them visible; none at all leaves nothing. Says how many there are.
+    /// Makes the changes visible; without any, nothing is left. Returns their number.
     pub(crate) fn finish(
         mut self,
         id: &SandboxId,
@@ -169,14 +168,13 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if !self.is_finished {
-            // What can't be removed now is found by the reaper, which goes by the name.
+            // The reaper finds whatever can't be removed now, by its name.
             let _ = remove(self.top.as_fd(), &self.name);
         }
     }
 }
 
 impl Changes {
-    /// The sandboxes whose changes are kept.
     pub fn kept(data: &DataDirectory) -> Result<Vec<SandboxId>, Problem> {
         let top = data.changes().map_err(|error| unreadable(&error.to_string()))?;
         let entries = Dir::read_from(&top).map_err(|errno| unreadable(&errno.to_string()))?;
@@ -186,13 +184,12 @@ impl Changes {
         Ok(ids)
     }
 
-    /// Opens those of one sandbox.
     pub fn open(data: &DataDirectory, id: &str) -> Result<Self, Problem> {
         let missing = || {
             Problem::new(
                 Code::InvalidValue,
                 format!("no changes of a sandbox {id:?} are kept"),
-                "`saggar changes list` names those that are; a scratch workspace keeps its changes, a writable one only what was held back",
+                "`saggar changes list` shows the kept ones; a scratch workspace keeps its changes, a writable one only what was held back",
             )
         };
         let id = SandboxId::parse(id).ok_or_else(missing)?;
@@ -202,7 +199,7 @@ impl Changes {
         let manifest: Manifest = serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(file)))
             .map_err(|error| unreadable(&error.to_string()))?;
         if manifest.schema != SCHEMA {
-            return Err(unreadable(&format!("they are of schema {:?}", manifest.schema)));
+            return Err(unreadable(&format!("they have the unknown schema {:?}", manifest.schema)));
         }
         Ok(Self { id, directory, manifest })
     }
@@ -211,33 +208,30 @@ impl Changes {
         &self.manifest.entries
     }
 
-    /// What was not kept.
     pub fn skipped(&self) -> &[Skipped] {
         &self.manifest.skipped
     }
 
-    /// The workspace they are changes of.
+    /// The workspace that was changed.
     pub fn workspace(&self) -> Result<HostTree, Problem> {
         let path = HostPath::parse(&self.manifest.workspace).map_err(|error| unreadable(&error))?;
         let tree = HostTree::open(&path, Code::InvalidWorkspace, "workspace")?;
-        // The path had no link in it when it was kept.
+        // The path contained no link when it was stored.
         let is_same = self.manifest.workspace_inode.is_none_or(|inode| inode == tree.inode);
         if tree.path.as_os_str() != path.as_str() || !is_same {
             return Err(Problem::new(
                 Code::InvalidWorkspace,
-                format!("workspace {path} is another directory than the one that the sandbox worked on"),
-                "put that one back in its place; `saggar changes drop SANDBOX` forgets the changes",
+                format!("workspace {path} is not the directory that the sandbox worked on"),
+                "move the original directory back; `saggar changes drop SANDBOX` forgets the changes",
             ));
         }
         Ok(tree)
     }
 
-    /// Paths that were protected when the sandbox ran.
     pub(crate) fn protected(&self) -> &[String] {
         &self.manifest.protected
     }
 
-    /// Both sides of a changed file.
     pub fn difference(&self, workspace: &HostTree, entry: &Entry) -> Difference {
         let read = |file: Result<OwnedFd, Errno>| -> Option<String> {
             let file = std::fs::File::from(file.ok()?);
@@ -270,7 +264,7 @@ impl Changes {
         open_file(self.directory.as_fd(), blob.to_string().as_bytes())
     }
 
-    /// Forgets the entries that were applied; all of them when none is left.
+    /// Drops the entries that were applied, and the whole directory if none is left.
     pub(crate) fn forget(mut self, data: &DataDirectory, applied: &[Name]) -> std::io::Result<()> {
         let applied: BTreeSet<&Name> = applied.iter().collect();
         self.manifest.entries.retain(|entry| !applied.contains(&entry.path));
@@ -280,19 +274,18 @@ impl Changes {
         write_manifest(self.directory.as_fd(), &self.manifest)
     }
 
-    /// Drops them all.
     pub fn drop_all(self, data: &DataDirectory) -> std::io::Result<()> {
         let top = data.changes()?;
         remove(top.as_fd(), self.id.as_str())
     }
 }
 
-/// Removes what a killed process had begun to keep for a sandbox.
+/// Removes incomplete changes of a sandbox whose process was killed.
 pub(crate) fn forget_pending(data_changes: BorrowedFd<'_>, id: &str) -> std::io::Result<()> {
     remove(data_changes, &pending_name(id))
 }
 
-/// Removes what was begun for sandboxes that are no more: `lives` says which still are.
+/// Removes incomplete changes of sandboxes that are gone; `lives` returns whether one still exists.
 pub(crate) fn forget_orphans(data_changes: BorrowedFd<'_>, lives: impl Fn(&str) -> bool) {
     let Ok(entries) = Dir::read_from(data_changes) else { return };
     let names: Vec<String> =
@@ -309,7 +302,7 @@ fn pending_name(id: &str) -> String {
     format!(".{id}.new")
 }
 
-/// One level deep: numbers and a manifest, all of our own making.
+/// One level deep: numbers and a manifest, all created by Saggar.
 fn remove(top: BorrowedFd<'_>, name: &str) -> std::io::Result<()> {
     let directory = match openat(top, name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
@@ -324,7 +317,7 @@ fn remove(top: BorrowedFd<'_>, name: &str) -> std::io::Result<()> {
     unlinkat(top, name, AtFlags::REMOVEDIR).map_err(Into::into)
 }
 
-/// Whole or not at all: written beside, then put in place.
+/// Atomic: written beside, then renamed.
 fn write_manifest(directory: BorrowedFd<'_>, manifest: &Manifest) -> std::io::Result<()> {
     const BESIDE: &str = "manifest.new";
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;

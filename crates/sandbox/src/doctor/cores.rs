@@ -1,6 +1,7 @@
-//! Whether a crash inside starts something on the host: the kernel may be told to hand cores to a program or to a socket.
+//! Checks whether a crash inside starts something on the host: the kernel may be configured to send cores to a program
+//! or a socket.
 //!
-//! Nothing is made to crash here: where the answer is bad, the host's handler would be run by asking.
+//! Nothing is made to crash here: if the answer is bad, that would run the host's handler.
 
 use saggar_domain::{Capability, Draft};
 
@@ -15,24 +16,24 @@ pub(super) fn cores(trials: &Trials<'_>) -> Capability {
     judged(&std::fs::read_to_string(PATTERN).unwrap_or_default(), succeeded(&report))
 }
 
-/// `is_one` says whether the limit inside is the one byte at which the kernel starts no program for a core.
+/// `is_one` says whether the limit inside is one byte, at which the kernel starts no program for a core.
 fn judged(pattern: &str, is_one: bool) -> Capability {
     match pattern.as_bytes().first() {
         Some(b'@') => Capability::experimental(
             NAME,
             MECHANISM,
-            "cores go to a socket of the host's, and no limit stops that: a crash inside is told to whoever listens there",
+            "cores go to a socket of the host, and no limit stops that: a crash inside is reported to its listener",
             "set kernel.core_pattern to a program (|…) or a file name",
         ),
         Some(b'|') if is_one => Capability::supported(
             NAME,
             MECHANISM,
-            "cores go to a program of the host's, which is not started for a crash inside",
+            "cores go to a program of the host, which is not started for a crash inside",
         ),
         Some(b'|') => Capability::experimental(
             NAME,
             MECHANISM,
-            "a crash inside starts the program of the host's that takes cores, as the host's root: the hard limit on cores is 0 here",
+            "a crash inside starts the host's core handler, as the host's root: the hard limit on cores is 0 here",
             "start saggar with a hard limit on cores of at least 1",
         ),
         Some(_) | None => Capability::supported(NAME, MECHANISM, "no core is written for a crash inside"),

@@ -1,4 +1,4 @@
-//! The examination: every tier, filesystem mode, network mode and limit, tried one after the other.
+//! The examination: tries every tier, filesystem mode, network mode and limit, one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::data::DataDirectory;
 use crate::reaper::Leftover;
 use crate::report::Report;
 
-/// Below this a guest is interpreted, whatever calls itself KVM.
+/// Below this rate a guest is interpreted, even if KVM is present.
 const HARDWARE_MIPS: u64 = 50;
 const AS_ROOT: &str = "run as root, or have the controller delegated to this user";
 
@@ -38,7 +38,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
     let trials = match Trials::new(data) {
         Ok(trials) => trials,
         Err(error) => {
-            let reason = format!("no trial can be made: {}", error.kind());
+            let reason = format!("no trial can be run: {}", error.kind());
             capabilities.tiers.push(Capability::unsupported(
                 Tier::Namespace.as_str(),
                 "",
@@ -80,9 +80,9 @@ fn tiers(trials: &Trials<'_>, is_root: bool) -> Vec<Capability> {
     let report = trials.sh(Draft::default(), "exit 0");
     let namespace = if succeeded(&report) {
         let reason = if is_root {
-            "a sandbox was made, with a range of ids of its own"
+            "a sandbox was created, with its own range of ids"
         } else {
-            "a sandbox was made; its one id is this user's own, because a range of ids needs root"
+            "a sandbox was created; its single id is this user's own, because a range of ids needs root"
         };
         Capability::supported("namespace", mechanism, reason)
     } else {
@@ -91,14 +91,16 @@ fn tiers(trials: &Trials<'_>, is_root: bool) -> Vec<Capability> {
             "namespace",
             mechanism,
             why(&report),
-            format!("user namespaces, Landlock and seccomp must be on in the kernel and open to this user; {remedy}"),
+            format!(
+                "user namespaces, Landlock and seccomp must be enabled in the kernel and available to this user; {remedy}"
+            ),
         )
     };
     let kvm = match try_kvm() {
         KvmTrial::Usable(rate) if rate >= HARDWARE_MIPS => {
             format!("KVM is usable here ({rate} million instructions a second)")
         }
-        KvmTrial::Usable(rate) => format!("KVM is there and of no use: {rate} million instructions a second"),
+        KvmTrial::Usable(rate) => format!("KVM is present but too slow: {rate} million instructions a second"),
         KvmTrial::Unusable(why) => format!("KVM is not usable here: {why}"),
     };
     let later = |tier: Tier, mechanism: &str, more: &str| {
@@ -115,7 +117,7 @@ fn tiers(trials: &Trials<'_>, is_root: bool) -> Vec<Capability> {
 fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
     let mechanism = match mode {
         FsMode::ReadOnly => "read-only bind mount, Landlock under it",
-        FsMode::WorkspaceWrite => "bind mount, protected paths held by mounts of their own",
+        FsMode::WorkspaceWrite => "bind mount, protected paths on read-only mounts",
         FsMode::Scratch => "overlay on private storage",
     };
     if !is_ready {
@@ -157,7 +159,7 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
         NetworkMode::None => {
             let report = trials
                 .sh(Draft::default(), "test \"$(grep -c : /proc/net/dev)\" = 1 && grep -q '^ *lo:' /proc/net/dev");
-            let mechanism = "an empty network namespace with a loopback of its own";
+            let mechanism = "an empty network namespace with its own loopback";
             if succeeded(&report) {
                 Capability::supported(mode.as_str(), mechanism, "only a loopback was found inside")
             } else {
@@ -165,7 +167,7 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
                     mode.as_str(),
                     mechanism,
                     why(&report),
-                    "network namespaces must be on in the kernel",
+                    "network namespaces must be enabled in the kernel",
                 )
             }
         }
@@ -175,7 +177,7 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
         NetworkMode::Host if is_ready => Capability::supported(
             mode.as_str(),
             "the host's own network",
-            "unmanaged: nothing stands between a program and the network, the host's loopback included; only when asked for by name",
+            "unmanaged: nothing restricts a program's network access, including to the host's loopback; only on explicit request",
         ),
         NetworkMode::Host => Capability::unsupported(
             mode.as_str(),
@@ -186,10 +188,9 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
     }
 }
 
-/// Whether a limit held, by what its trial reported and how long that took.
+/// Whether a limit was enforced, by its trial's report and duration.
 type Held = fn(&Report, Duration) -> bool;
 
-/// Tries to exceed each limit.
 fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
     let draft = |limits: DraftLimits| Draft { limits, ..Draft::default() };
     let none = DraftLimits::default;
@@ -202,7 +203,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
         LimitName::Timeout => {
             let report = trials.sh(draft(DraftLimits { timeout: Some(Timeout::millis(50)), ..none() }), "sleep 60");
             (
-                "a deadline outside of the sandbox".to_owned(),
+                "a deadline outside the sandbox".to_owned(),
                 report,
                 |report, _| report.status == ExecStatus::TimedOut,
                 "a sleeping program was ended",
@@ -217,12 +218,12 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                 by_cgroup(Controller::Memory),
                 report,
                 |report, _| has_hit(report, "limit/memory"),
-                "a program that took too much was killed",
+                "a program that used too much was killed",
             )
         }
         LimitName::Cpus => {
             let limits = DraftLimits { cpus: Some(Cpus::millis(100)), timeout: Some(Timeout::millis(400)), ..none() };
-            // Two at work, so that on a busy host their share would be too large without a limit.
+            // Two busy loops, so that without a limit their share would be too large even on a busy host.
             let report = trials.sh(draft(limits), "while :; do :; done & while :; do :; done");
             (
                 by_cgroup(Controller::Cpu),
@@ -245,7 +246,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                 mechanism,
                 report,
                 |report, _| report.status == ExecStatus::Exited && !succeeded(report),
-                "one process too many was refused",
+                "one process more was refused",
             )
         }
         LimitName::Disk => {
@@ -258,7 +259,7 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                     .to_owned(),
                 report,
                 |report, _| report.status == ExecStatus::Exited && !succeeded(report),
-                "a file too large was refused",
+                "a file that was too large was refused",
             )
         }
         LimitName::Files => {
@@ -266,13 +267,13 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
                 draft(DraftLimits { files: Some(Count::new(64)), ..none() }),
                 "test \"$(ulimit -n)\" = 64 && test \"$(ulimit -Hn)\" = 64",
             );
-            ("RLIMIT_NOFILE".to_owned(), report, |report, _| succeeded(report), "a program found itself limited")
+            ("RLIMIT_NOFILE".to_owned(), report, |report, _| succeeded(report), "a program saw the limit")
         }
         LimitName::Output => {
             let report = trials
                 .sh(draft(DraftLimits { output: ByteSize::parse("1000").ok(), ..none() }), "head -c 5000 /dev/zero");
             (
-                "counted outside of the sandbox".to_owned(),
+                "counted outside the sandbox".to_owned(),
                 report,
                 |report, _| report.output.stdout.len() == 1000 && report.output.stdout_dropped == 4000,
                 "output past the limit was dropped and counted",
@@ -285,8 +286,9 @@ fn limit(trials: &Trials<'_>, name: LimitName, host: &Host) -> Capability {
     Capability::unsupported(name.as_str(), mechanism, why(&report), AS_ROOT)
 }
 
-/// Whether a program had at most so many thousandths of a processor. Compared with the time that went by: on a busy host a trial takes
-/// longer than it was given, and a fixed number of milliseconds would say more of the host's load than of the limit.
+/// Whether a program used at most this many thousandths of a CPU. Compared with the elapsed time, because on a busy
+/// host a trial takes longer than planned, and a fixed number of milliseconds would measure the host's load rather than
+/// the limit.
 fn has_at_most(report: &Report, elapsed: Duration, thousandths: u128) -> bool {
     report.usage.cpu_ms.is_some_and(|used| u128::from(used) * 1000 < elapsed.as_millis() * thousandths)
 }
@@ -300,7 +302,9 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
     for controller in Controller::ALL {
         let name = format!("cgroup {}", controller.as_str());
         found.push(match host.place(*controller) {
-            Ok(place) => Capability::supported(&name, place.mechanism(), "a child of our own cgroup can be made here"),
+            Ok(place) => {
+                Capability::supported(&name, place.mechanism(), "a child of our own cgroup can be created here")
+            }
             Err(why) => Capability::unsupported(&name, "none", why, AS_ROOT),
         });
     }
@@ -308,21 +312,22 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
         Ok(place) => Capability::supported(
             "pause",
             format!("the freezer of {}", place.mechanism()),
-            "a child of our own cgroup that can be frozen can be made here",
+            "a freezable child of our own cgroup can be created here",
         ),
         Err(why) => Capability::unsupported("pause", "none", why, AS_ROOT),
     });
     found
 }
 
-/// Each version closes something more; what an older one leaves open is said, and the mounts and the filter still hold there.
+/// Each version restricts something more. What an older one leaves open is reported; the mounts and the filter still
+/// apply there.
 fn landlock() -> Capability {
     const NEWEST: u32 = 6;
     let Some(abi) = saggar_jail::landlock_abi() else {
         return Capability::unsupported(
             "landlock",
             "none",
-            "the kernel has no Landlock, or keeps it off",
+            "the kernel has no Landlock, or has it disabled",
             "add landlock to the kernel's lsm= parameter",
         );
     };
@@ -331,7 +336,7 @@ fn landlock() -> Capability {
         return Capability::supported(
             "landlock",
             mechanism,
-            "files, devices, signals and abstract sockets are fenced in",
+            "files, devices, signals and abstract sockets are restricted",
         );
     }
     let missing = [(3, "truncation"), (5, "device ioctls"), (6, "signals and abstract sockets")];
@@ -339,20 +344,20 @@ fn landlock() -> Capability {
     Capability::experimental(
         "landlock",
         mechanism,
-        format!("this version does not fence in: {}", missing.join(", ")),
+        format!("this version does not restrict: {}", missing.join(", ")),
         "a kernel of 6.12 or newer has all of it",
     )
 }
 
 fn filter(trials: &Trials<'_>) -> Capability {
-    // `unshare` asks for a namespace, which the filter refuses and tells of.
+    // `unshare` creates a namespace, which the filter refuses and reports.
     let report = trials.sh(Draft::default(), "unshare --user true");
     let is_told = report.denials.iter().any(|denial| denial.code == DenialCode::SyscallRefused);
     if is_told {
         return Capability::supported(
             "seccomp",
             "allowlist with a notifier",
-            "a new namespace was refused inside, and told of",
+            "a new namespace was refused inside, and reported",
         );
     }
     Capability::unsupported(
@@ -380,14 +385,14 @@ fn identity(is_root: bool) -> Capability {
     if is_root {
         return Capability::supported(
             "ids",
-            "65536 ids of its own for each sandbox; idmapped mounts for the workspace",
-            "no id inside is one of the host's",
+            "65536 private ids for each sandbox; idmapped mounts for the workspace",
+            "no id inside is in use on the host",
         );
     }
     Capability::experimental(
         "ids",
-        "the one id of this user",
-        "what a sandbox writes is written as this user, whose supplementary groups it keeps",
-        "run as root for ids of its own",
+        "this user's own id",
+        "a sandbox writes files as this user, and keeps this user's supplementary groups",
+        "run as root for private ids",
     )
 }

@@ -1,4 +1,5 @@
-//! Whether KVM is of use: a guest executes a loop, and the clock says how fast. That /dev/kvm exists means nothing.
+//! Measures whether KVM is usable: a guest runs a loop, and the clock shows how fast. The existence of /dev/kvm proves
+//! nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -10,24 +11,23 @@ use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, set_parent_process_death_signal, setrlimit,
 };
 
-/// The helper mode that runs the guest, in a process that can be killed when the guest is too slow.
+/// The helper mode that runs the guest, in a process that can be killed if the guest is too slow.
 pub const KVM_TRIAL: &str = "__kvm-trial";
 /// Two instructions each.
 const ITERATIONS: u32 = 1_000_000;
 /// Hardware does this in milliseconds, an interpreter in seconds.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// The kernel ends the trial for certain after this much processor time.
+/// The kernel ends the trial after this much CPU time.
 const CPU_SECONDS: u64 = 1;
 const GUEST_MEMORY: usize = 4096;
 
-/// What a trial found.
 pub(super) enum KvmTrial {
-    /// Millions of instructions a second.
+    /// Millions of instructions per second.
     Usable(u64),
     Unusable(String),
 }
 
-/// Runs the trial in a process of its own.
+/// Runs the trial in a separate process.
 pub(super) fn try_kvm() -> KvmTrial {
     if !std::path::Path::new("/dev/kvm").exists() {
         return KvmTrial::Unusable("there is no /dev/kvm".to_owned());
@@ -43,7 +43,7 @@ pub(super) fn try_kvm() -> KvmTrial {
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PATIENCE)).is_ok_and(|ready| ready > 0)
     });
     if !is_done {
-        // Dead already is fine too.
+        // It may be dead already.
         let _ = child.kill();
     }
     let Ok(output) = child.wait_with_output() else {
@@ -63,7 +63,7 @@ pub(super) fn try_kvm() -> KvmTrial {
 
 /// The helper mode: prints the rate, or why there is none.
 pub fn measure() {
-    // Whoever waits for us may be killed: then nobody is left to end a guest that is too slow.
+    // If the parent is killed, nothing else would end a guest that is too slow.
     let bounded = set_parent_process_death_signal(Some(Signal::KILL)).is_ok()
         && setrlimit(Resource::Cpu, Rlimit { current: Some(CPU_SECONDS), maximum: Some(CPU_SECONDS) }).is_ok();
     if !bounded {
@@ -79,7 +79,7 @@ pub fn measure() {
 fn run_guest() -> Result<u64, String> {
     let fail = |what: &'static str| move |error: kvm_ioctls::Error| format!("{what}: {error}");
     let kvm = Kvm::new().map_err(fail("/dev/kvm can't be opened"))?;
-    let vm = kvm.create_vm().map_err(fail("no virtual machine can be made"))?;
+    let vm = kvm.create_vm().map_err(fail("no virtual machine can be created"))?;
     let mut memory = GuestPage([0; GUEST_MEMORY]);
     memory.0[..code().len()].copy_from_slice(&code());
     let region = kvm_userspace_memory_region {
@@ -91,7 +91,7 @@ fn run_guest() -> Result<u64, String> {
     };
     // SAFETY: the page is aligned, of the size given, and outlives the virtual machine, which is dropped before it.
     unsafe { vm.set_user_memory_region(region) }.map_err(fail("the guest's memory can't be set"))?;
-    let mut cpu = vm.create_vcpu(0).map_err(fail("no processor can be made"))?;
+    let mut cpu = vm.create_vcpu(0).map_err(fail("no virtual CPU can be created"))?;
     let mut special = cpu.get_sregs().map_err(fail("registers can't be read"))?;
     special.cs.base = 0;
     special.cs.selector = 0;

@@ -1,6 +1,7 @@
-//! What this host can really give, found out by doing it: each capability is tried in a real sandbox, or with the real syscall.
+//! Finds out what this host really supports: each capability is tried in a real sandbox, or with the real system call.
 //!
-//! Nothing here reads a version number and concludes. A trial that could not be made counts as "unsupported", with the reason.
+//! Nothing here is concluded from a version number. If a trial can't be run the capability counts as "unsupported",
+//! with the reason.
 
 mod cores;
 mod examine;

@@ -1,4 +1,4 @@
-//! One trial: a small program in a real sandbox, with a workspace of its own in the data directory.
+//! One trial: a small program in a real sandbox, with its own workspace in the data directory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ use crate::ids::Ids;
 use crate::report::Report;
 use crate::run::{Job, run};
 
-/// Bytes kept of a trial's output, unless the trial is about that.
+/// Bytes captured of a trial's output, unless the trial sets its own limit.
 const OUTPUT_KEPT: u64 = 4096;
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM end a trial like any other program.
 const SIGNALS: &[i32] = &[1, 2, 3, 15];
 
-/// Makes trials, and removes their workspace when it goes.
+/// Runs trials, and removes their workspace when dropped.
 pub(super) struct Trials<'a> {
     data: &'a DataDirectory,
     workspace: PathBuf,
-    /// Tells the reaper that it is in use.
+    /// Marks it as in use for the reaper.
     _lock: std::os::fd::OwnedFd,
 }
 
@@ -31,7 +31,6 @@ impl<'a> Trials<'a> {
         Ok(Self { data, workspace, _lock: lock })
     }
 
-    /// Runs a shell script under a draft.
     pub(super) fn sh(&self, draft: Draft, script: &str) -> Report {
         let attempt = || -> Result<Report, Problem> {
             let spec = Spec::resolve(draft)?;
@@ -60,13 +59,12 @@ impl<'a> Trials<'a> {
         attempt().unwrap_or_else(|problem| Report::not_started(ExecStatus::Refused, problem))
     }
 
-    /// A draft with the trial's workspace in it.
     pub(super) fn with_workspace(&self) -> Draft {
         let path = HostPath::parse(&self.workspace.display().to_string()).ok();
         Draft { workspace: path, ..Draft::default() }
     }
 
-    /// The workspace, as the host sees it.
+    /// The workspace's path on the host.
     pub(super) fn workspace(&self) -> &Path {
         &self.workspace
     }
@@ -74,12 +72,12 @@ impl<'a> Trials<'a> {
 
 impl Drop for Trials<'_> {
     fn drop(&mut self) {
-        // What stays is removed by the next start.
+        // The next start removes what remains.
         let _ = std::fs::remove_dir_all(&self.workspace);
     }
 }
 
-/// Why a trial did not go as it should, in one line.
+/// Why a trial failed, in one line.
 pub(super) fn why(report: &Report) -> String {
     if let Some(error) = &report.error {
         return error.message.clone();
@@ -93,7 +91,6 @@ pub(super) fn why(report: &Report) -> String {
     )
 }
 
-/// Whether a trial's program exited with success.
 pub(super) fn succeeded(report: &Report) -> bool {
     report.status == ExecStatus::Exited && report.exit_code == Some(0)
 }

@@ -1,4 +1,4 @@
-//! Checkouts besides the one at the top: linked worktrees, submodules, and a git directory that a file leads to.
+//! Checkouts other than the one at the top: linked worktrees, submodules, and a git directory that a file points to.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{CONFIG_LEN_MAX, Checkout, DEPTH_MAX, Finder, INDEX_LEN_MAX, OWN, Outcome, SIGNS, index, line_of, path_of};
 
 impl Finder<'_> {
-    /// A file that leads to a git directory.
+    /// A file that points to a git directory.
     pub(super) fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> Outcome {
         let text = self.reading.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
         let Some(path) = text.strip_prefix(b"gitdir: ").map(|rest| path_of(line_of(rest))) else {
@@ -22,7 +22,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The file `.git` of a checkout whose git directory is elsewhere. Another in its place would lead git astray.
+    /// The `.git` file of a checkout whose git directory is elsewhere. Replacing it would mislead git.
     pub(super) fn checkout_of(&mut self, checkout: &Path) -> Outcome {
         let file = checkout.join(".git");
         match self.reading.kind(&file).map_err(|errno| (file.clone(), errno))? {
@@ -48,7 +48,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// The top of a linked worktree, by what its directory in the repository says.
+    /// The top of a linked worktree, as its directory in the repository says.
     pub(super) fn checkout_at(&mut self, own: &Path) -> Outcome<Option<PathBuf>> {
         let leads = self.reading.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
         let leads = path_of(leads.trim_ascii_end());
@@ -59,11 +59,11 @@ impl Finder<'_> {
         Ok(Some(file.parent().filter(|_| file.ends_with(".git")).map_or(file.clone(), Path::to_owned)))
     }
 
-    /// Checkouts of other repositories that the index names: git looks into them, whatever `.gitmodules` says, as soon as there is a
-    /// `.git` in one.
+    /// Checkouts of other repositories that the index names. git looks into them as soon as one contains a `.git`,
+    /// whatever `.gitmodules` says.
     pub(super) fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> Outcome {
         let mut files = vec![directory.join("index")];
-        // Where the index is split, most of it is in another file.
+        // If the index is split, most of it is in another file.
         let shared = self.reading.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
         files.extend(shared.map(|(name, _)| directory.join(path_of(&name))));
         for file in files {
@@ -96,7 +96,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Submodules are named for their paths, so their git directories may be some levels down, one in another too.
+    /// Submodules are named by path, so their git directories may be several levels deep, and nested.
     pub(super) fn modules(&mut self, directory: &Path, depth: usize) -> Outcome {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
@@ -106,7 +106,7 @@ impl Finder<'_> {
                 continue;
             }
             let path = directory.join(name);
-            // One that lacks something may be made whole again by whoever took it away.
+            // An incomplete one may be completed later by the program that took a part away.
             let mut signs =
                 SIGNS.iter().map(|sign| self.reading.kind(&path.join(sign)).map_err(|errno| (path.clone(), errno)));
             if signs.try_fold(false, |any, sign| sign.map(|sign| any || sign.is_some()))? {

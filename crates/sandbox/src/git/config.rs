@@ -1,20 +1,22 @@
-//! git's configuration files, read by git's own grammar.
+//! Parses git's configuration files by git's own grammar.
 //!
-//! Asking the host's git would be the other way: a process for each file and each start, of whichever version is first on PATH, and
-//! none where there is no git. It would also leave out what `includeIf` adds under another condition than today's. The grammar is small and has not changed in ways that matter here, so it is followed step by step
-//! (`git_parse_source` of git's config.c), and a test holds it against git itself. What git would not read is an error here too.
+//! The alternative would be to ask the host's git: a process for each file and each start, of whichever version comes
+//! first on PATH, and none on a host without git. It would also leave out what `includeIf` adds under another
+//! condition. The grammar is small and has not changed in relevant ways, so this follows it step by step
+//! (`git_parse_source` in git's config.c), and a test compares it with git itself. What git would not parse is an error
+//! here too.
 
-/// One setting. Sections and names in lower case, sub-sections as they are written.
+/// One setting. Sections and names are in lower case, sub-sections as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// `section.name` or `section.sub-section.name`; the sub-section may hold any byte.
     key: Vec<u8>,
-    /// None for a name that stands alone, which means "true".
+    /// `None` for a name that stands alone, which means "true".
     pub(crate) value: Option<Vec<u8>>,
 }
 
 impl Setting {
-    /// A setting by its whole key. Sections and names have no case.
+    /// Creates a setting from its whole key. Sections and names are case-insensitive.
     pub(crate) fn new(key: &[u8], value: Option<Vec<u8>>) -> Self {
         let mut key = key.to_vec();
         let first = key.iter().position(|byte| *byte == b'.').unwrap_or(key.len());
@@ -24,24 +26,21 @@ impl Setting {
         Self { key, value }
     }
 
-    /// The first part of its key.
     pub(crate) fn section(&self) -> &[u8] {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
     }
 
-    /// What stands between the first part and the last, if anything does.
+    /// Whatever is between the first part and the last, if anything.
     pub(crate) fn sub_section(&self) -> Option<&[u8]> {
         let first = self.section().len() + 1;
         let last = self.key.len() - self.name().len();
         (first < last).then(|| &self.key[first..last - 1])
     }
 
-    /// Whether it is one of this section and sub-section.
     pub(crate) fn is_in(&self, section: &[u8], sub_section: &[u8]) -> bool {
         self.section() == section && self.sub_section() == Some(sub_section)
     }
 
-    /// The last part of its key.
     pub(crate) fn name(&self) -> &[u8] {
         self.key.rsplit(|byte| *byte == b'.').next().unwrap_or_default()
     }
@@ -50,17 +49,16 @@ impl Setting {
         self.key == key.as_bytes()
     }
 
-    /// Whether its value is the path of a file to be read as if it stood there.
+    /// Whether its value is the path of a file to include.
     pub(crate) fn is_include(&self) -> bool {
         matches!(self.section(), b"include" | b"includeif") && self.name() == b"path"
     }
 }
 
-/// A file that git does not read either.
+/// A file that git doesn't parse either.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads a whole file.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Setting>, Malformed> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut reader = Reader { bytes, at: 0, is_at_end: false };
@@ -88,7 +86,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next byte; line ends of both kinds are one, and the end of the file ends a line.
+    /// The next byte; both kinds of line end are treated the same, and the end of the file ends a line.
     fn next(&mut self) -> u8 {
         let Some(byte) = self.bytes.get(self.at) else {
             self.is_at_end = true;
@@ -174,7 +172,7 @@ impl Reader<'_> {
     fn value(&mut self) -> Result<Vec<u8>, Malformed> {
         let mut value = Vec::new();
         let (mut is_quoted, mut is_comment) = (false, false);
-        // Where the blanks at the end of the value begin.
+        // Start of the blanks at the end of the value.
         let mut blanks_from: Option<usize> = None;
         loop {
             match self.next() {
@@ -211,7 +209,7 @@ impl Reader<'_> {
     }
 }
 
-/// To git a value ends there.
+/// git ends a value there.
 fn up_to_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     bytes
@@ -253,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What git makes of it: keys and values, or nothing when it gives up.
+    /// git's result: keys and values, or `None` if it gives up.
     fn by_git(text: &[u8], file: &std::path::Path) -> Option<Vec<Setting>> {
         std::fs::write(file, text).unwrap();
         let output = Command::new("git")
@@ -268,7 +266,7 @@ mod tests {
         output.status.success().then(|| {
             entries
                 .map(|entry| match entry.iter().position(|byte| *byte == b'\n') {
-                    // A sub-section may hold anything but a line end.
+                    // A sub-section may contain anything but a line end.
                     Some(end) => Setting { key: entry[..end].to_vec(), value: Some(entry[end + 1..].to_vec()) },
                     None => Setting { key: entry.to_vec(), value: None },
                 })
@@ -320,7 +318,7 @@ mod tests {
             "\0",
         ];
         let file = std::env::temp_dir().join(format!("saggar-config-{}", std::process::id()));
-        // A generator of its own, so that a failure can be repeated.
+        // A deterministic generator, so that a failure can be repeated.
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = |bound: usize| {
             state ^= state << 13;
@@ -332,7 +330,7 @@ mod tests {
         for round in 0..500 {
             let mut text = if round % 4 == 0 { String::new() } else { "[core]\n".to_owned() };
             for _ in 0..next(9) {
-                // Mostly what is well-formed, so that most of a file is reached.
+                // Mostly well-formed, so that most of a file is reached.
                 match next(8) {
                     0 => text.push_str(PIECES[next(PIECES.len())]),
                     _ => {

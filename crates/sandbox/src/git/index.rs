@@ -1,7 +1,7 @@
-//! git's index, read for two things: which paths are checkouts of other repositories, because git looks into those by itself, and which
-//! are marked so that git shows no edits of them.
+//! Parses git's index for two things: paths that are checkouts of other repositories, because git looks into those by
+//! itself, and paths that are marked so that git shows no edits of them.
 
-/// An index that can't be read; git would not read it either.
+/// A malformed index; git would not parse it either.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -16,20 +16,19 @@ const ASSUMED_UNCHANGED: u16 = 0x8000;
 /// `git update-index --skip-worktree`, in the second pair of flag bytes.
 const SKIPPED: u16 = 0x4000;
 
-/// What is of interest in an index.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     /// Checkouts of other repositories.
     pub(crate) gitlinks: Vec<Vec<u8>>,
-    /// Paths whose edits git does not show.
+    /// Paths whose edits git doesn't show.
     pub(crate) hidden: Vec<Vec<u8>>,
 }
 
-/// Reads an index of a repository whose settings are not known: the length that fits is the one.
+/// Parses an index of a repository whose settings are not known: it uses the hash length that fits.
 pub(crate) fn parse_either(bytes: &[u8]) -> Result<Index, Malformed> {
     let fitting = [20, 32].into_iter().find_map(|hash_len| {
         let (index, end) = entries(bytes, hash_len).ok()?;
-        // Behind the entries are extensions, whose names are letters, or the sum alone.
+        // The entries are followed by extensions, whose names are letters, or by the checksum alone.
         let rest = bytes.get(end..)?;
         let is_sum = rest.len() == hash_len;
         let is_extension = rest.len() > hash_len && rest[..4].iter().all(u8::is_ascii_alphabetic);
@@ -38,12 +37,12 @@ pub(crate) fn parse_either(bytes: &[u8]) -> Result<Index, Malformed> {
     fitting.ok_or(Malformed)
 }
 
-/// Reads an index. `hash_len` is 20 or, where the repository says so, 32.
+/// `hash_len` is 20 or, if the repository says so, 32.
 pub(crate) fn parse(bytes: &[u8], hash_len: usize) -> Result<Index, Malformed> {
     entries(bytes, hash_len).map(|(index, _)| index)
 }
 
-/// The entries, and where they end.
+/// The entries, and the position where they end.
 fn entries(bytes: &[u8], hash_len: usize) -> Result<(Index, usize), Malformed> {
     let number = |at: usize| bytes.get(at..at + 4)?.first_chunk().map(|four| u32::from_be_bytes(*four));
     let (version, count) = (number(4).ok_or(Malformed)?, number(8).ok_or(Malformed)?);
@@ -72,7 +71,7 @@ fn entries(bytes: &[u8], hash_len: usize) -> Result<(Index, usize), Malformed> {
         let length = rest.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
         name.truncate(kept);
         name.extend_from_slice(&rest[..length]);
-        // Entries are padded to eight bytes, with one NUL at least.
+        // Entries are padded to eight bytes, with at least one NUL.
         at = if version == 4 { name_at + length + 1 } else { at + ((name_at - at + length + 8) & !7) };
         if mode & KIND == GITLINK {
             found.gitlinks.push(name.clone());
@@ -84,7 +83,7 @@ fn entries(bytes: &[u8], hash_len: usize) -> Result<(Index, usize), Malformed> {
     Ok((found, at))
 }
 
-/// git's numbers of variable length, and how many bytes one took.
+/// A variable-length number in git's encoding, and its length.
 fn varint(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut value = 0usize;
     for (index, byte) in bytes.iter().enumerate().take(5) {
@@ -134,7 +133,7 @@ mod tests {
             assert_eq!(found.hidden, bytes_of(hidden), "{version} {format}");
             assert_eq!(parse_either(&bytes), Ok(found), "{version} {format}");
             for length in 0..bytes.len() - hash_len {
-                // Cut short it is malformed or, past the last entry, the same.
+                // A truncated index is malformed or, past the last entry, the same.
                 let _ = parse(&bytes[..length], hash_len);
             }
             std::fs::remove_dir_all(top).unwrap();

@@ -1,11 +1,12 @@
-//! Links in git directories: git makes none there, and writes through those it finds, out of the workspace.
+//! Links in git directories: git creates none there, and writes through any it finds, out of the workspace.
 //!
-//! The kernel can't keep a program from making one beside files that it may make. So when a sandbox is dead, links that are younger
-//! than it are removed from the git directories it could write, before anyone is told that it ended.
+//! The kernel can't stop a program from creating a link beside files that it may create. So once a sandbox is dead,
+//! links newer than it are removed from the git directories it could write, before its end is reported.
 //!
-//! Where the workspace is a git directory itself, age is not enough: a directory with an older link in it may have been moved among git's
-//! own files, and the link is as old as before. (Elsewhere a git directory is a mount of its own, and nothing can be moved into it.) There
-//! the links of the start are listed, and all others removed.
+//! If the workspace is a git directory itself, the age is not enough: a directory that contains an older link may have
+//! been moved among git's own files, and the link is as old as before. (Any other git directory is a mount of its own,
+//! and nothing can be moved into it.) In this case the links that exist at the start are listed, and all others
+//! removed.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +19,11 @@ use crate::changes::Name;
 use crate::host_tree::HostTree;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// Clocks of filesystems lag.
+/// Tolerance for filesystem clocks that lag.
 const SLACK_NS: i128 = 1_000_000_000;
-/// Most directories that are looked into.
+/// Maximum number of directories examined.
 const DIRECTORIES_MAX: usize = 1 << 20;
-/// Where a workspace is a git directory itself, it may be more than that: only what git writes is looked at.
+/// A workspace that is a git directory itself may contain other files too: only what git writes is examined.
 const AT_TOP: &[&[u8]] = &[
     b"COMMIT_EDITMSG",
     b"FETCH_HEAD",
@@ -37,18 +38,17 @@ const AT_TOP: &[&[u8]] = &[
     b"refs",
     b"worktrees",
 ];
-/// Names kept to be told.
+/// Number of names in a message.
 const NAMED_MAX: usize = 8;
-/// Most links that a workspace may have among git's own files at the start.
+/// Maximum number of links that a workspace may have among git's own files at the start.
 const KNOWN_MAX: usize = 1024;
 
-/// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
     pub(crate) count: usize,
     /// The first of them, relative to the workspace, as text.
     pub(crate) names: Vec<String>,
-    /// Whether everything could be looked at and removed.
+    /// Whether something could not be examined or removed.
     pub(crate) is_incomplete: bool,
 }
 
@@ -74,8 +74,8 @@ pub(super) fn of_bare(workspace: &HostTree) -> Result<Vec<Name>, Errno> {
     Ok(links)
 }
 
-/// Removes links made since then, by the wall clock, from git directories of a workspace. Where one of them is the workspace itself, all
-/// links but those that are `known`.
+/// Removes links created since then, by the wall clock, from git directories of a workspace. If one of them is the
+/// workspace itself, removes all links but the `known` ones.
 pub(crate) fn remove_new_links(
     workspace: &HostTree,
     directories: &[String],
@@ -91,7 +91,7 @@ pub(crate) fn remove_new_links(
     };
     let mut waiting: Vec<Vec<u8>> =
         directories.iter().filter(|name| !is_in_another(name)).map(|name| name.clone().into_bytes()).collect();
-    // Hooks were held: a link in there is not the sandbox's.
+    // Hooks were protected: a link in there was not created by the sandbox.
     let held: Vec<Vec<u8>> = directories.iter().map(|name| format!("{name}/hooks").into_bytes()).collect();
     let since_ns = since_ns - SLACK_NS;
     let mut looked_into = 0;
@@ -112,7 +112,7 @@ pub(crate) fn remove_new_links(
                 continue;
             }
         };
-        // Nothing was made in it, and it has no directories that something could have been made in.
+        // Nothing was created in it, and it has no subdirectories in which something could have been created.
         if !is_bare && changed_ns(&stat) < since_ns && stat.st_nlink == 2 {
             continue;
         }
@@ -144,7 +144,7 @@ impl Removed {
     }
 }
 
-/// Goes through one directory: what is in it is waited for, and links are shown to `link`, by their name and their whole path.
+/// Lists one directory: subdirectories are queued, and links are passed to `link`, by name and full path.
 fn list(
     directory: &OwnedFd,
     path: &[u8],
@@ -174,12 +174,12 @@ fn list(
     Ok(())
 }
 
-/// What is done about a directory that is closed to us by its mode.
+/// What to do about a directory whose mode keeps us out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
-    /// Nothing: it can't be looked into.
+    /// Nothing: it can't be examined.
     Refused,
-    /// The sandbox may have closed it, so it is opened.
+    /// The sandbox may have closed it, so its mode is changed.
     Opened,
 }
 

@@ -1,7 +1,9 @@
-//! The settings that users and hosts have for all repositories, and the homes that paths in settings begin with.
+//! The settings that users and hosts have for all repositories, and the home directories that paths in settings refer
+//! to.
 //!
-//! Only the names of these files are found here. git itself is not asked: outside of a repository it leaves out what `includeIf` adds
-//! for one, and a `git` on PATH may be a file that a sandbox wrote. Where several places are possible all of them are read.
+//! This only finds the names of these files. It doesn't ask git: outside a repository git leaves out what `includeIf`
+//! adds for one, and a `git` on PATH may be a file that a sandbox wrote. If several places are possible all of them are
+//! read.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,12 +13,12 @@ use rustix::io::Errno;
 
 use super::config::Setting;
 
-/// Most settings that are read from the environment.
+/// Maximum number of settings read from the environment.
 const FROM_ENVIRONMENT_MAX: usize = 256;
-/// No list of users is longer.
+/// Maximum length of the list of users.
 const PASSWD_LEN_MAX: u64 = 16 << 20;
 
-/// Whose git will be used on a workspace: whoever runs us, or its owner.
+/// The user whose git will be used on a workspace: the current user, or the workspace's owner.
 #[derive(Debug, Default)]
 pub(super) struct Personal {
     homes: Vec<PathBuf>,
@@ -32,7 +34,7 @@ impl Personal {
         Self { homes }
     }
 
-    /// Where git keeps such settings. Some of these files may be absent, or links.
+    /// The files in which git keeps such settings. Some of them may be absent, or links.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![PathBuf::from("/etc/gitconfig"), PathBuf::from("/usr/local/etc/gitconfig")];
         files.extend(prefixes().into_iter().map(|prefix| prefix.join("etc/gitconfig")));
@@ -49,7 +51,7 @@ impl Personal {
         files
     }
 
-    /// Settings that the environment holds itself, as `git -c` and some shells' set-ups put them there.
+    /// Settings in the environment itself, as `git -c` and some shell setups put them there.
     pub(super) fn from_environment() -> Vec<Setting> {
         let variable = |name: &str| std::env::var_os(name).map(OsString::into_vec);
         let count = std::env::var("GIT_CONFIG_COUNT").ok().and_then(|count| count.parse().ok()).unwrap_or(0);
@@ -61,20 +63,20 @@ impl Personal {
         numbered.chain(template).collect()
     }
 
-    /// Whether a setting's value is a path that leads to the same place in every repository.
+    /// Whether a setting's value is a path that is the same in every repository.
     pub(super) fn is_whole_path(&self, setting: &Setting) -> bool {
         let paths = setting.value.as_deref().and_then(|value| self.expand(value).ok()).unwrap_or_default();
         !paths.is_empty() && paths.iter().all(|path| path.is_absolute())
     }
 
-    /// A path as git understands it in its settings: `~` and `~name` are homes. What can't be understood is an error.
+    /// Expands a path as git does in its settings: `~` and `~name` are home directories. Fails if it can't be expanded.
     pub(super) fn expand(&self, value: &[u8]) -> Result<Vec<PathBuf>, Errno> {
         let value = value.strip_prefix(b":(optional)").unwrap_or(value);
         if value.starts_with(b"%(prefix)/") {
             return Err(Errno::NOTSUP);
         }
         let Some(rest) = value.strip_prefix(b"~") else {
-            // An empty one leads nowhere.
+            // An empty path leads nowhere.
             return Ok(if value.is_empty() {
                 Vec::new()
             } else {
@@ -94,7 +96,7 @@ impl Personal {
     }
 }
 
-/// Where gits on PATH are installed. One that isn't in `/usr` reads its system-wide settings below its own prefix.
+/// Prefixes of the gits on PATH. One outside `/usr` reads its system-wide settings below its own prefix.
 fn prefixes() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
@@ -107,7 +109,7 @@ fn prefixes() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The home of the first user that fits.
+/// The home directory of the first matching user.
 fn home_where(fits: impl Fn(&[&[u8]]) -> bool) -> Option<PathBuf> {
     let file = std::fs::File::open("/etc/passwd").ok()?;
     let mut text = Vec::new();

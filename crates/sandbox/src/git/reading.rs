@@ -1,4 +1,4 @@
-//! Reading what git reads: inside the workspace by descriptor and through no link, outside of it as far as this user can.
+//! Reads files as git does: inside the workspace by descriptor and through no link, outside it as far as this user can.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use super::Outcome;
 use crate::host_tree::HostTree;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// Most names of one directory that are looked at.
+/// Maximum number of names read from one directory.
 const LISTED_MAX: usize = 4096;
 
 /// Files of the host, some of them in a workspace.
@@ -32,7 +32,7 @@ impl Reading<'_> {
                 openat2(self.workspace.fd.as_fd(), ".", flags, Mode::empty(), RESOLVE)
             }
             Ok(inside) => openat2(self.workspace.fd.as_fd(), inside, flags, Mode::empty(), RESOLVE),
-            // What this user can't reach outside, git doesn't either.
+            // Outside, git can't reach what this user can't reach.
             Err(_) => openat(CWD, path, flags, Mode::empty()).map_err(|_| Errno::NOENT),
         }
     }
@@ -77,12 +77,12 @@ impl Reading<'_> {
         Ok(path_of(target.as_bytes()).to_owned())
     }
 
-    /// What is in a directory, sorted; nothing when it isn't there.
+    /// The contents of a directory, sorted; empty if it doesn't exist.
     pub(super) fn list(&self, path: &Path) -> Outcome<Vec<(Vec<u8>, FileType)>> {
         let fail = |errno: Errno| (path.to_owned(), errno);
         let directory = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
-            // A link in its place is refused where it is to be held.
+            // A link in its place is refused when it is to be protected.
             Err(Errno::LOOP) => return Ok(Vec::new()),
             other => other.map_err(fail)?,
         };
@@ -94,7 +94,7 @@ impl Reading<'_> {
                 continue;
             }
             let kind = match entry.file_type() {
-                // Some filesystems don't say.
+                // Some filesystems don't report the type.
                 FileType::Unknown => FileType::from_raw_mode(
                     statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?.st_mode,
                 ),
@@ -115,7 +115,7 @@ impl Reading<'_> {
     }
 }
 
-/// What git takes for a path that stands in a file alone: blanks at its end are part of it, line ends are not.
+/// The path in a file that contains only a path: blanks at its end are part of it, line ends are not.
 pub(crate) fn line_of(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     bytes[..end].split(|byte| *byte == 0).next().unwrap_or_default()

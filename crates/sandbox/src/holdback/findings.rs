@@ -1,4 +1,4 @@
-//! What of the repositories in a workspace is to be held back.
+//! Finds what has to be held back from the repositories in a workspace.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -15,41 +15,37 @@ use crate::git::{line_of, path_of};
 use crate::host_tree::HostTree;
 use crate::trail::Trail;
 
-/// Clocks of filesystems lag.
+/// Tolerance for filesystem clocks that lag.
 const SLACK_NS: i128 = 1_000_000_000;
-/// Settings, and files that lead elsewhere, are short. A longer one is held back unread.
+/// Maximum length of settings, and of files that point elsewhere. A longer one is held back unread.
 const TEXT_LEN_MAX: u64 = 1 << 20;
-/// Most findings; a sandbox that makes more repositories has to be looked at by someone.
+/// Maximum number of findings; a sandbox that creates more repositories needs a manual review.
 const FINDINGS_MAX: usize = 100_000;
-/// Where the workspace is inside a sandbox.
+/// Mount point of the workspace inside a sandbox.
 const INSIDE: &str = "/workspace";
 
-/// One thing to hold back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) path: Name,
     pub(super) what: What,
 }
 
-/// What happens to it in the workspace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum What {
     TakenOut(Kind),
-    /// This takes its place.
     Replaced(Vec<u8>),
 }
 
-/// Everything to hold back.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Parents before what is in them.
+    /// Parents come before their contents.
     pub(super) all: Vec<Finding>,
-    /// Git directories that the sandbox made, which have no links of the host's.
+    /// Git directories that the sandbox created; no link in them belongs to the host.
     pub(super) made: Vec<Name>,
     pub(super) is_complete: bool,
 }
 
-/// Goes through a workspace whose sandbox is dead.
+/// Examines a workspace whose sandbox is dead.
 pub(super) fn examine(workspace: &HostTree, before: &Before, since_ns: i128) -> Findings {
     let found = after(workspace);
     let mut examiner = Examiner {
@@ -94,7 +90,7 @@ impl Examiner<'_> {
         self.findings.is_complete &= examine(self, path).is_ok() && self.findings.all.len() <= FINDINGS_MAX;
     }
 
-    /// A directory that git takes for a repository, for a worktree's part of one, or for a submodule's.
+    /// A directory that git accepts as a repository, as a worktree's part of one, or as a submodule's.
     fn git_directory(&mut self, directory: &Name) -> Outcome {
         if !matches!(self.kind(directory)?, Some(FileType::Directory)) {
             return Ok(());
@@ -132,7 +128,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// A file or link called `.git`, which leads git to another directory.
+    /// A file or link called `.git`, which points git to another directory.
     fn git_file(&mut self, file: &Name) -> Outcome {
         let is_made = match &self.before.known {
             Known::All(known) => !self.is_among(known, file)?,
@@ -154,8 +150,8 @@ impl Examiner<'_> {
         }
     }
 
-    /// The directory of the workspace that a file leads to, by a path relative to `base`. Paths as a sandbox sees them lead nowhere on
-    /// a host that has no such directory, and back into the workspace inside.
+    /// The directory of the workspace that a file points to, by a path relative to `base`. Paths as a sandbox sees them
+    /// point nowhere on a host without such a directory; inside they point back into the workspace.
     fn leads_to(&self, base: &Name, file: &Name, prefix: &[u8]) -> Outcome<Option<Name>> {
         let Some(text) = self.read(file)? else { return Ok(None) };
         let Some(path) = text.strip_prefix(prefix).map(line_of).filter(|path| !path.is_empty()) else {
@@ -188,7 +184,7 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// Hooks where the user's own settings say that they are in every checkout.
+    /// Hooks at the places that the user's own settings name in every checkout.
     fn hooks_of(&mut self, checkout: &Name) -> Outcome {
         for hooks in self.before.hooks.clone() {
             self.hooks(&checkout.join(hooks.as_bytes()), true)?;
@@ -205,7 +201,7 @@ impl Examiner<'_> {
         self.each_in(directory, is_made, |_| true)
     }
 
-    /// Files and links directly in a directory; the directory itself where it is a link.
+    /// Files and links directly in a directory, or the directory itself if it is a link.
     fn each_in(&mut self, directory: &Name, is_made: bool, counts: fn(&[u8]) -> bool) -> Outcome {
         match self.kind(directory)? {
             Some(FileType::Directory) => {}
@@ -222,7 +218,7 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// A whole tree that was not there.
+    /// A whole new tree.
     fn whole(&mut self, top: &Name) -> Outcome {
         let mut waiting = vec![top.clone()];
         while let Some(path) = waiting.pop() {
@@ -240,7 +236,7 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// A file, link or anything else that is no directory, if the sandbox had to do with it.
+    /// Anything but a directory, if the sandbox created or changed it.
     fn take_out(&mut self, path: &Name, is_made: bool) -> Outcome {
         let kind = match self.kind(path)? {
             None | Some(FileType::Directory) => return Ok(()),
@@ -257,12 +253,13 @@ impl Examiner<'_> {
         self.findings.all.push(Finding { path: path.clone(), what });
     }
 
-    /// Whether a mount holds it: then the sandbox could not change it.
+    /// Whether a mount protects it, so that the sandbox could not change it.
     fn is_held(&self, path: &Name) -> bool {
         self.before.held.iter().any(|held| path.is_within(held.as_bytes()))
     }
 
-    /// Whether the sandbox made a git directory. Where nobody looked at the start, one that is younger than the sandbox.
+    /// Whether the sandbox created a git directory. If the workspace was not examined at the start, any that is newer
+    /// than the sandbox.
     fn is_made(&self, directory: &Name) -> Outcome<bool> {
         if self.is_held(&directory.join(b"config")) {
             return Ok(false);
@@ -279,7 +276,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// Whether what is there now was there before.
+    /// Whether it existed before.
     fn is_among(&self, known: &[(Name, u64)], path: &Name) -> Outcome<bool> {
         let Some(stat) = self.stat(path)? else { return Ok(false) };
         Ok(known.iter().any(|(name, inode)| name == path && *inode == stat.st_ino))
@@ -309,7 +306,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// A file's content, if it is one and not too long.
+    /// A file's content, if it is a regular file and not too long.
     fn read(&self, path: &Name) -> Outcome<Option<Vec<u8>>> {
         let is_short = |stat: Stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size as u64 <= TEXT_LEN_MAX
@@ -317,7 +314,7 @@ impl Examiner<'_> {
         if !self.stat(path)?.is_some_and(is_short) {
             return Ok(None);
         }
-        // One that its owner can't read can't be read by git either, until someone changes that.
+        // A file that its owner can't read can't be read by git either, until its permissions change.
         let Ok(file) = open_file(self.workspace.fd.as_fd(), path.as_bytes()) else { return Ok(None) };
         let mut bytes = Vec::new();
         let mut bounded = std::io::Read::take(std::fs::File::from(file), TEXT_LEN_MAX);

@@ -1,15 +1,16 @@
-//! Holding back: what a sandbox made in a writable workspace that programs of the host would act on.
+//! Holding back: takes out what a sandbox created in a writable workspace if programs of the host would act on it.
 //!
-//! A path that exists can be held by a mount, and an absent one by a placeholder. But a placeholder called `.git` keeps `git init` and
-//! `git clone` from working. So a repository may be made inside, and is gone through when the sandbox is dead: hooks, settings that may
-//! name a program, and files that lead git elsewhere are taken out of it. They are kept like the changes of a scratch workspace, and put
-//! back only when someone names them. The reaper does the same after a `saggar` that was killed.
+//! An existing path can be protected by a mount, and an absent one by a placeholder. But a placeholder called `.git`
+//! would break `git init` and `git clone`. So a program may create a repository, which is examined once the sandbox is
+//! dead: hooks, settings that may name a program, and files that point git elsewhere are taken out. They are kept like
+//! the changes of a scratch workspace, and restored only if a user names them. The reaper does the same after a
+//! `saggar` that was killed.
 //!
-//! What it does not do: between the moment a program makes such a file and the end of the sandbox the file is there, and git on the host
-//! would obey it. `--protect .git/` closes that time, at the price of `git init`.
+//! This has a gap: from the moment a program creates such a file until the end of the sandbox the file is there, and
+//! git on the host would obey it. `--protect .git/` closes the gap, but then `git init` fails.
 //!
-//! INVARIANT: first everything is kept and the list of it written, then it is taken out. Whoever dies in between loses nothing, and the
-//! reaper finishes.
+//! INVARIANT: first everything is kept and its list written, and only then is it taken out. A process that dies in
+//! between loses nothing, and the reaper finishes the work.
 
 mod findings;
 mod search;

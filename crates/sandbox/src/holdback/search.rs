@@ -1,4 +1,5 @@
-//! Finding repositories in a workspace: anything called `.git`, and directories that git takes for a repository without that name.
+//! Finds repositories in a workspace: anything called `.git`, and directories that git accepts as a repository without
+//! that name.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,42 +12,42 @@ use crate::changes::Name;
 use crate::host_tree::HostTree;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// Longest path that is looked at. git itself works in no directory with a longer one.
+/// Maximum length of a path that is examined. git itself doesn't work in directories with longer ones.
 const PATH_MAX: usize = 4095;
-/// Most names that are looked at before a start: it takes a microsecond for each.
+/// Maximum number of names examined before a start: each takes a microsecond.
 const BEFORE_MAX: usize = 50_000;
-/// Most repositories that are remembered of the start.
+/// Maximum number of repositories remembered from the start.
 const KNOWN_MAX: usize = 2048;
-/// Most names that are looked at after the end.
+/// Maximum number of names examined after the end.
 const AFTER_MAX: usize = 1_000_000;
-/// What a git directory in `modules` has any of: one that lacks the rest may be made whole later.
+/// Signs of a git directory in `modules`: one with any of these may be completed later.
 const SIGNS: &[&[u8]] = &[b"HEAD", b"config", b"objects", b"refs", b"hooks"];
 
-/// What a workspace had before a sandbox began. It is part of the sandbox's record.
+/// The state of a workspace before a sandbox started. It is part of the sandbox's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Before {
     pub(crate) known: Known,
-    /// Paths that mounts hold: what is there is not the sandbox's.
+    /// Paths protected by mounts, which the sandbox can't have created.
     pub(crate) held: Vec<String>,
-    /// Where the user's own settings say that hooks are, relative to each checkout.
+    /// Hook directories from the user's own settings, relative to each checkout.
     pub(crate) hooks: Vec<Name>,
     /// Names at the top that are absent and have no placeholder.
     pub(crate) absent: Vec<String>,
 }
 
-/// Which repositories a workspace had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Known {
-    /// Nobody looked, or there was too much to look at: what changed since is told by its time.
+    /// The workspace was not examined, or was too large: later changes are recognised by their time.
     #[default]
     Unknown,
-    /// These git directories and files `.git` with their inodes, and no others. Another directory may have been moved in the place of one.
+    /// Exactly these git directories and `.git` files, with their inodes. Another directory may have been moved to the
+    /// place of one.
     All(Vec<(Name, u64)>),
 }
 
 impl Known {
-    /// Looks at a workspace before a sandbox begins.
+    /// Examines a workspace before a sandbox starts.
     pub(crate) fn of(workspace: &HostTree) -> Self {
         let found = search(workspace, BEFORE_MAX, Closed::Left);
         let all = found.directories.into_iter().chain(found.files);
@@ -65,29 +66,28 @@ fn inode(workspace: &HostTree, path: &Name) -> Option<u64> {
     statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|stat| stat.st_ino)
 }
 
-/// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) directories: Vec<Name>,
     /// Files and links called `.git`.
     pub(super) files: Vec<Name>,
-    /// Whether everything was looked at.
+    /// Whether everything was examined.
     pub(super) is_complete: bool,
 }
 
-/// Looks for repositories after the end of a sandbox, also where it closed a directory.
+/// Searches for repositories after the end of a sandbox, even in directories that it closed.
 pub(super) fn after(workspace: &HostTree) -> Found {
     search(workspace, AFTER_MAX, Closed::Opened)
 }
 
-/// What is done about a directory whose mode keeps its owner out.
+/// What to do about a directory whose mode keeps its owner out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
     Left,
     Opened,
 }
 
-/// What a directory may be besides an ordinary one, by where it is.
+/// What a directory may be, by its location.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Ordinary,
@@ -97,11 +97,11 @@ enum Place {
     InModules,
     /// `worktrees` of a git directory.
     Worktrees,
-    /// Directly in there.
+    /// Directly in `worktrees`.
     Worktree,
 }
 
-/// Level by level: what is near the top is found however much lies below.
+/// Goes level by level, so that repositories near the top are found however much lies below.
 fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
     let mut found = Found { directories: Vec::new(), files: Vec::new(), is_complete: true };
     let mut waiting = VecDeque::from([(Name(Vec::new()), Place::Ordinary)]);
@@ -113,19 +113,19 @@ fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
         let listed = open(workspace, path.as_bytes(), closed).and_then(|directory| list_if(&directory, tells));
         let (entries, length) = match listed {
             Ok(listed) => listed,
-            // Gone, or put in its place, by a sandbox that still runs.
+            // A sandbox that still runs removed or replaced it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-            // Another user's, and closed to the workspace's owner: to the sandbox too.
+            // It belongs to another user and is closed to the workspace's owner, and so to the sandbox too.
             Err(Errno::ACCESS | Errno::PERM) => continue,
             Err(_) => {
                 found.is_complete = false;
                 continue;
             }
         };
-        // A socket is a placeholder, which git takes for no part of a repository.
+        // A socket is a placeholder, which git doesn't accept as part of a repository.
         let has = |name: &[u8]| entries.iter().any(|(other, kind)| other == name && *kind != FileType::Socket);
         let is_one = match place {
-            // Told already where its name was seen.
+            // Recorded already when its name was seen.
             Place::Git => true,
             Place::Worktree => true,
             Place::Worktrees => false,
@@ -158,7 +158,7 @@ fn search(workspace: &HostTree, names_max: usize, closed: Closed) -> Found {
     found
 }
 
-/// What a directory is by its name and by what it is in; none where no repository is looked for.
+/// What a directory is by its name and location; `None` if no repository is looked for there.
 fn below(place: Place, is_one: bool, name: &[u8]) -> Option<Place> {
     match (place, name) {
         _ if name.eq_ignore_ascii_case(b".git") => Some(Place::Git),
@@ -180,32 +180,31 @@ pub(super) fn open(workspace: &HostTree, path: &[u8], closed: Closed) -> Result<
         openat2(workspace.fd.as_fd(), path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)
     };
     if closed == Closed::Opened {
-        // Without the right to search it, what is in it could be listed and not looked at.
+        // Without search permission its contents could be listed but not examined.
         let place = open(OFlags::PATH)?;
         let mode = fstat(&place)?.st_mode & 0o7777;
         if mode & 0o500 != 0o500 {
             let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
-            // Another user's stays as it is, and is reported where it can't be opened.
+            // A directory of another user stays as it is, and is reported if it can't be opened.
             let _ = chmodat(rustix::fs::CWD, own.as_str(), Mode::from_raw_mode(mode | 0o700), AtFlags::empty());
         }
     }
     open(OFlags::RDONLY)
 }
 
-/// Whether a name may be of a repository, or of a directory that one is in.
+/// Whether a name may belong to a repository, or to a directory that contains one.
 fn tells(name: &[u8], kind: FileType) -> bool {
     kind == FileType::Directory || name == b"commondir" || SIGNS.contains(&name) || name.eq_ignore_ascii_case(b".git")
 }
 
-/// Names and what they are.
+/// Names and file types.
 type Entries = Vec<(Vec<u8>, FileType)>;
 
-/// What is in a directory.
 pub(super) fn list(directory: &OwnedFd) -> Result<Entries, Errno> {
     list_if(directory, |_, _| true).map(|(entries, _)| entries)
 }
 
-/// What is in a directory and counts, and how many names it has in all.
+/// The relevant contents of a directory, and its total number of names.
 fn list_if(directory: &OwnedFd, counts: fn(&[u8], FileType) -> bool) -> Result<(Entries, usize), Errno> {
     let mut entries = Vec::new();
     let mut length = 0;

@@ -1,7 +1,7 @@
-//! Which settings of a repository that was made inside stay in it.
+//! Decides which settings of a repository that was created inside stay in it.
 //!
-//! git has hundreds of settings, and each version brings more that name a program. So this is a list of what is harmless, and everything
-//! else is held back.
+//! git has hundreds of settings, and new versions add more that name a program. So this is an allowlist of harmless
+//! settings, and everything else is held back.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::git::config::{self, Setting};
 use crate::host_tree::HostTree;
 use crate::trail::Trail;
 
-/// Keys that say nothing about programs or places, whatever their value.
+/// Keys that can't name a program or a location, whatever their value.
 const HARMLESS: &[&str] = &[
     "core.abbrev",
     "core.autocrlf",
@@ -59,17 +59,17 @@ const HARMLESS_IN_SECTIONS: &[(&str, &[&str])] = &[
     ("remote", &["fetch", "partialclonefilter", "promisor", "prune", "tagopt"]),
     ("submodule", &["active", "branch", "path", "shallow"]),
 ];
-/// Ways to reach a remote that run nothing but git's own programs.
+/// URL schemes that run only git's own programs.
 const SCHEMES: &[&[u8]] = &[b"ftp", b"ftps", b"git", b"git+ssh", b"http", b"https", b"ssh", b"ssh+git"];
 
-/// What becomes of a file of settings.
+/// The verdict on a settings file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It stays as it is.
     Harmless,
-    /// This stays of it.
+    /// Only this part of it stays.
     Without(Vec<u8>),
-    /// git can't read it, or it can't be written down again.
+    /// git can't parse it, or it can't be written again.
     Unclear,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn judge(bytes: &[u8], workspace: &HostTree, git_directory: &Path) ->
         return Verdict::Harmless;
     }
     let text = write_down(&kept);
-    // Whatever a value holds, what is written must be what was judged.
+    // Whatever a value contains, the written text must parse to what was judged.
     if config::parse(&text).as_ref() == Ok(&kept) { Verdict::Without(text) } else { Verdict::Unclear }
 }
 
@@ -120,24 +120,24 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a remote of this name is set, and stays. Another word would be the path of a repository.
+    /// Whether a remote of this name is configured, and stays. Any other word would be the path of a repository.
     fn is_remote(&self, name: &[u8]) -> bool {
         let url = |setting: &&Setting| setting.is_in(b"remote", name) && setting.name() == b"url";
         self.settings.iter().filter(url).any(|url| self.is_elsewhere(url.value.as_deref().unwrap_or_default()))
     }
 
-    /// Whether a checkout is in the workspace and does not hold its own git directory: a file of the checkout called `hooks/pre-commit`
-    /// would be a hook.
+    /// Whether a checkout is in the workspace and doesn't contain its own git directory: otherwise a file of the
+    /// checkout called `hooks/pre-commit` would be a hook.
     fn is_apart(&self, value: &[u8]) -> bool {
         let Some(end) = self.end_of(self.git_directory, value) else { return false };
         end.starts_with(&self.workspace.path) && !self.git_directory.starts_with(&end)
     }
 
-    /// Whether a remote is not a repository in the workspace: a push runs the hooks of the repository that it goes to.
+    /// Whether a remote is not a repository in the workspace: a push runs the hooks of its target repository.
     fn is_elsewhere(&self, url: &[u8]) -> bool {
         let until = |stop: &[u8]| url.windows(stop.len()).position(|window| window == stop).map(|at| &url[..at]);
         let is_word = |word: &[u8]| word.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
-        // A program of that name is run, whatever it is.
+        // A program of that name would be run, whatever it is.
         if until(b"::").is_some_and(is_word) || url.is_empty() || url.starts_with(b"-") {
             return false;
         }
@@ -151,12 +151,12 @@ impl Judge<'_> {
             // host:path
             return true;
         }
-        // A relative one leads to different places from different directories.
+        // A relative path leads to different places from different directories.
         path.starts_with(b"/")
             && self.end_of(Path::new("/"), path).is_some_and(|end| !end.starts_with(&self.workspace.path))
     }
 
-    /// Where a path leads, unless through a link of the workspace's.
+    /// Resolves a path, unless it goes through a link of the workspace.
     fn end_of(&self, base: &Path, value: &[u8]) -> Option<PathBuf> {
         if value.is_empty() || value.starts_with(b"~") {
             return None;
@@ -166,7 +166,7 @@ impl Judge<'_> {
     }
 }
 
-/// Settings as a file that git reads.
+/// Settings as a file that git can parse.
 fn write_down(settings: &[Setting]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut section: Option<(&[u8], Option<&[u8]>)> = None;
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use saggar_domain::{Code, HostPath};
 
-    /// What stays of settings of `.git`, or nothing when all of them do.
+    /// What stays of the settings of `.git`; `None` if all of them do.
     fn left(settings: &str) -> Option<String> {
         let top = std::env::temp_dir().canonicalize().unwrap();
         let tree =

@@ -1,4 +1,4 @@
-//! Keeping what is held back, and then taking it out of the workspace.
+//! Keeps what is held back, and then takes it out of the workspace.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,29 +17,29 @@ use crate::git::remove_new_links;
 use crate::host_tree::HostTree;
 use crate::placeholder::{Gate, Others};
 
-/// Most bytes that are kept for one sandbox. Hooks and settings are short; what is longer goes without being kept.
+/// Maximum number of bytes kept for one sandbox. Hooks and settings are short; anything beyond this is removed without
+/// being kept.
 const KEPT_LEN_MAX: u64 = 64 << 20;
-/// Names that are told.
+/// Number of names in a message.
 const NAMED_MAX: usize = 8;
 
-/// What was held back.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
-    /// How many paths are kept, or were too long to be.
+    /// Number of paths that are kept, or were too long to be kept.
     pub(crate) kept: u64,
     names: Vec<String>,
     count: usize,
     links: usize,
-    /// Whether everything could be looked at and taken out.
+    /// Whether everything could be examined and taken out.
     is_complete: bool,
-    /// Whether something has to wait until another sandbox has ended that holds it. The record stays for that.
+    /// Whether something has to wait until another sandbox that protects it has ended. The record stays for that.
     pub(crate) is_postponed: bool,
-    /// Why nothing could be kept. What was found is gone then.
+    /// Why nothing could be kept. The findings are lost then.
     lost: Option<std::io::ErrorKind>,
 }
 
-/// Takes out of a workspace what programs of the host would act on, and keeps it under the sandbox's id. The sandbox must be dead. While it
-/// is looked for, others may come and go; while it is taken out, they may not.
+/// Takes everything that programs of the host would act on out of a workspace, and keeps it under the sandbox's id. The
+/// sandbox must be dead. Other sandboxes may start and end during the search, but not while files are taken out.
 pub(crate) fn hold_back(
     data: &DataDirectory,
     id: &SandboxId,
@@ -57,7 +57,7 @@ pub(crate) fn hold_back(
     }
 }
 
-/// The same for who has closed the gate already.
+/// The same, if the caller already holds the gate.
 pub(crate) fn hold_back_within(
     data: &DataDirectory,
     id: &SandboxId,
@@ -90,10 +90,10 @@ fn take_all(
         let is_directory = finding.what == What::TakenOut(Kind::Directory);
         others.have_placed(workspace, finding.path.as_bytes(), is_directory)
     };
-    // That goes with whoever put it there.
+    // It is removed together with the sandbox that placed it.
     findings.all.retain(|finding| !is_placeholder(finding));
     if !findings.all.is_empty() {
-        // Somebody died, or had to wait, after they were kept: then the rest of what is kept already is to be taken out.
+        // A process died, or had to wait, after keeping them: take out the rest of what is already kept.
         match Changes::open(data, id.as_str()) {
             Ok(kept) => {
                 let kept: BTreeSet<&Name> = kept.entries().iter().map(|entry| &entry.path).collect();
@@ -105,7 +105,7 @@ fn take_all(
             },
         }
     }
-    // Without its name a mount of theirs would let go.
+    // Removing the name would end the protection by another sandbox's mount.
     findings.all.retain(|finding| {
         let is_above = |path: &String| Name(path.clone().into_bytes()).is_within(finding.path.as_bytes());
         let is_held = others.held.iter().any(is_above);
@@ -113,7 +113,7 @@ fn take_all(
         !is_held
     });
     let _owner = ActingAs::owner_of(workspace);
-    // What is in a directory goes before it.
+    // The contents of a directory go before it.
     for finding in findings.all.iter().rev() {
         held.is_complete &= take_out(workspace, finding).is_ok();
     }
@@ -124,7 +124,7 @@ fn take_all(
 }
 
 impl HeldBack {
-    /// What a person has to know about it.
+    /// The message for the user.
     pub(crate) fn denial(&self, id: &SandboxId) -> Option<Denial> {
         let mut parts = Vec::new();
         if self.count > 0 {
@@ -146,14 +146,14 @@ impl HeldBack {
         }
         if self.is_postponed {
             parts.push(
-                "some of what the host's git would act on is held by another sandbox; it goes when that one has ended, at the \
+                "some files that the host's git would act on are in use by another sandbox; they are removed once that one has ended, at the \
                  next start"
                     .to_owned(),
             );
         }
         if !self.is_complete {
             parts.push(
-                "the workspace could not be looked through completely for repositories; look before you use git on it"
+                "the workspace could not be searched completely for repositories; check it before you use git on it"
                     .to_owned(),
             );
         }
@@ -162,7 +162,7 @@ impl HeldBack {
     }
 }
 
-/// Keeps everything, and shows the list only when it is whole.
+/// Keeps everything, and makes the list visible only once it is complete.
 fn keep(data: &DataDirectory, id: &SandboxId, workspace: &HostTree, findings: &[Finding]) -> std::io::Result<u64> {
     let mut pending = Pending::begin(data, id)?;
     let mut room = KEPT_LEN_MAX;
@@ -193,7 +193,7 @@ fn entry_of(workspace: &HostTree, finding: &Finding, pending: &mut Pending, room
         Kind::Link => Some(Name(readlinkat(&above, name, Vec::new())?.into_bytes())),
         Kind::File | Kind::Directory => None,
     };
-    // The place they are kept in is not the owner's.
+    // The directory they are kept in doesn't belong to the owner.
     drop(owner);
     let mut blob = None;
     if let Some(file) = file {
@@ -240,7 +240,7 @@ fn take_out(workspace: &HostTree, finding: &Finding) -> Result<(), Errno> {
     }
 }
 
-/// Whole or not at all. What can't be replaced goes: with no settings git uses its own.
+/// Atomic. A file that can't be replaced is removed: without settings git uses its defaults.
 fn replace(above: &OwnedFd, name: &[u8], bytes: &[u8]) -> Result<(), Errno> {
     let beside = format!(".saggar-held-{}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -250,13 +250,13 @@ fn replace(above: &OwnedFd, name: &[u8], bytes: &[u8]) -> Result<(), Errno> {
         renameat(above, beside.as_str(), above, name)
     });
     written.or_else(|_| {
-        // The first failure counts; a file that was only begun is no file of git's.
+        // The first failure counts; an incomplete file is not one of git's.
         let _ = unlinkat(above, beside.as_str(), AtFlags::empty());
         unlinkat(above, name, AtFlags::empty())
     })
 }
 
-/// Git makes no links in its directories, and in one that was made inside none is the host's.
+/// git creates no links in its directories, and in one created inside none belongs to the host.
 fn without_links(workspace: &HostTree, made: &[Name], is_complete: &mut bool) -> usize {
     if made.is_empty() {
         return 0;
@@ -268,7 +268,7 @@ fn without_links(workspace: &HostTree, made: &[Name], is_complete: &mut bool) ->
     removed.count
 }
 
-/// The directory that a path is in, and its last name.
+/// The directory that contains a path, and its last component.
 fn above<'a>(workspace: &HostTree, path: &'a Name) -> Result<(OwnedFd, &'a [u8]), Errno> {
     let (above, name) = path.split();
     Ok((open(workspace, if above == b"." { b"" } else { above }, Closed::Opened)?, name))

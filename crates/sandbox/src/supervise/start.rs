@@ -1,4 +1,4 @@
-//! Being started: what is read from standard input, and leaving behind everything else that was inherited.
+//! Reads the start request from standard input, and drops everything else that was inherited.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::stdio::stdin;
 use saggar_supervisor::control::{Decoder, Frame, Reply, Start, encode_json};
 
-/// Whoever started us, at the other end of our standard input.
+/// The process that started us, at the other end of our standard input.
 pub(super) struct Starter(());
 
 impl Starter {
-    /// Waits to be told what to hold. An end of the stream instead means that nobody wants anything any more.
+    /// Waits for the start request. End of file means that the starter is gone.
     pub(super) fn receive() -> io::Result<(Self, Start)> {
         let mut decoder = Decoder::new();
         let mut piece = [0u8; 4096];
@@ -27,7 +27,6 @@ impl Starter {
         }
     }
 
-    /// Says how it went.
     pub(super) fn tell(&mut self, reply: &Reply) -> io::Result<()> {
         let mut bytes = Vec::new();
         encode_json(&mut bytes, reply).map_err(io::Error::other)?;
@@ -41,7 +40,7 @@ impl Starter {
 }
 
 impl Drop for Starter {
-    /// The number stays taken, so that nothing else is ever mistaken for a standard input.
+    /// The descriptor number stays in use, so that nothing else is ever mistaken for standard input.
     fn drop(&mut self) {
         let closed = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .and_then(rustix::stdio::dup2_stdin);
@@ -49,17 +48,17 @@ impl Drop for Starter {
     }
 }
 
-/// Leaves the session, the directory, the descriptors and the signals of whoever started us.
+/// Drops the session, directory, descriptors and signal settings of the parent process.
 pub(super) fn detach(ignored: &[i32]) {
-    // A leader of its own group already is as good.
+    // Fails if it already leads a group, which is just as good.
     let _ = rustix::process::setsid();
-    // Where it runs doesn't matter to anything here: paths are absolute or relative to descriptors.
+    // A failure doesn't matter: all paths here are absolute or relative to descriptors.
     let _ = rustix::process::chdir("/");
     rustix::process::umask(Mode::from_raw_mode(0o077));
     for signal in ignored {
         // SAFETY: sets a disposition and installs no handler.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
     }
-    // SAFETY: nothing of ours is open yet but the three standard descriptors, which stay.
+    // SAFETY: only the three standard descriptors are in use so far, and these stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }

@@ -1,4 +1,4 @@
-//! Reading execs and their output.
+//! Reads execs and their output.
 
 use rusqlite::{Connection, Row};
 use saggar_domain::{ExecId, ExecStatus, GuestPath, SandboxId, User};
@@ -20,12 +20,11 @@ const LIST: &str = "
     FROM exec WHERE sandbox_id = ?1 AND (started_at, id) < (?2, ?3) ORDER BY started_at DESC, id DESC LIMIT ?4";
 
 impl Store {
-    /// An exec of a sandbox.
     pub async fn exec(&self, sandbox: SandboxId, id: ExecId) -> Result<Option<Exec>, Error> {
         self.read(move |connection| column::one(connection, GET, (id.as_str(), sandbox.as_str()), read)).await
     }
 
-    /// The last of what an exec printed; empty while it runs.
+    /// The end of an exec's output; empty while it runs.
     pub async fn exec_output(&self, sandbox: SandboxId, id: ExecId) -> Result<Option<ExecOutput>, Error> {
         self.read(move |connection| column::one(connection, GET_OUTPUT, (id.as_str(), sandbox.as_str()), read_output))
             .await

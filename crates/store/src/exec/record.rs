@@ -1,4 +1,4 @@
-//! Writing down that an exec started, and how it ended.
+//! Records that an exec started, and how it ended.
 
 use rusqlite::Connection;
 use saggar_domain::{ExecId, SandboxId, Timestamp};
@@ -9,12 +9,13 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Most old execs that go when one ends: it never has more than one too many, unless the bound was lowered.
+/// Maximum number of old execs deleted when one ends. There is never more than one excess row, unless the bound was
+/// lowered.
 const DROPPED_AT_ONCE: u32 = 16;
 
 const INSERT: &str = "
     INSERT INTO exec (id, sandbox_id, state, started_at, user, cwd, argv_json) VALUES (?1, ?2, 'running', ?3, ?4, ?5, ?6)";
-/// An end that comes after its exec was given up for lost is still its end; and what it printed may come after its end.
+/// An end that arrives after its exec was marked as lost still counts, and output may arrive after the end.
 const END: &str = "
     UPDATE exec SET state = 'ended', ended_at = ?3, status = ?4, exit_code = ?5, signal = ?6, has_output = ?7,
         stdout = ?8, stdout_dropped = ?9, stderr = ?10, stderr_dropped = ?11
@@ -31,12 +32,12 @@ const DROP_EXECS: &str = "
         ORDER BY started_at DESC, id DESC LIMIT ?3 OFFSET ?2)";
 
 impl Store {
-    /// Writes down that an exec started. [`Error::Missing`] when there is no such sandbox.
+    /// Records that an exec started. [`Error::Missing`] if the sandbox doesn't exist.
     pub async fn record_exec_started(&self, exec: NewExec) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| record_start(connection, &exec)).await
     }
 
-    /// Writes down how an exec ended. The first end stands; an exec that isn't there (any more) is left at that.
+    /// Records how an exec ended. The first end wins; an exec that doesn't exist (any more) is ignored.
     pub async fn record_exec_ended(
         &self,
         sandbox: SandboxId,
@@ -48,16 +49,15 @@ impl Store {
     }
 }
 
-/// All that is known of an exec whose sandbox has ended.
+/// Everything known about an exec whose sandbox has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRecord {
-    /// What was run.
     pub exec: NewExec,
-    /// How it ended and what it wrote.
+    /// Its end and its output.
     pub end: Option<(ExecEnd, ExecOutput)>,
 }
 
-/// Writes down an exec, whatever of it was written before.
+/// Records an exec, whether or not parts of it were recorded before.
 pub(crate) fn record(connection: &Connection, record: &ExecRecord) -> Result<(), Error> {
     let ExecRecord { exec, end } = record;
     match record_start(connection, exec) {
@@ -83,7 +83,7 @@ fn record_start(connection: &Connection, exec: &NewExec) -> Result<(), Error> {
     Ok(())
 }
 
-/// What still runs in a sandbox that ended.
+/// Marks the execs that were running when their sandbox ended as lost.
 pub(crate) fn lose_running(connection: &Connection, sandbox: &SandboxId, at: Timestamp) -> Result<(), Error> {
     column::execute(connection, LOSE_RUNNING, (sandbox.as_str(), column::millis(at)))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Making a key.
+//! Creates keys.
 
 use rusqlite::Connection;
 use saggar_domain::{KeyId, ProjectId, Timestamp};
@@ -19,23 +19,21 @@ const FORGET_ONE: &str = "
         SELECT id FROM api_key WHERE project_id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2)
         ORDER BY created_at LIMIT 1)";
 
-/// A key to be made.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     pub id: KeyId,
-    /// Whom it acts for.
+    /// The project it acts for.
     pub project: ProjectId,
-    /// What people call it.
     pub name: KeyName,
-    /// What it may do.
     pub permissions: Permissions,
     pub created_at: Timestamp,
-    /// From when on it is worth nothing.
+    /// When it becomes invalid.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Store {
-    /// Makes a key, and gives out its secret: now, and never again. The oldest that is worth nothing makes room if there are too many. [`Error::Missing`] when there is no such project.
+    /// Creates a key and returns its secret, which can't be read again later. If the project has too many keys, the
+    /// oldest invalid one is deleted. [`Error::Missing`] if the project doesn't exist.
     pub async fn create_key(&self, new: NewKey) -> Result<(ApiKey, KeySecret), Error> {
         let secret = KeySecret::generate()?;
         let key = ApiKey {

@@ -1,7 +1,7 @@
-//! Who shows a secret: the check at the door, once per request.
+//! Checks a secret, once per request.
 //!
-//! One probe of an index on the hash, whether the key is known or not. Where in the index that ends says nothing about a secret,
-//! because nobody can steer the hash of one; the comparison afterwards takes the same time anyway.
+//! One lookup in an index on the hash, whether or not the key exists. The time of the lookup reveals nothing about a
+//! secret, because a client can't control its hash; the comparison afterwards takes constant time anyway.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::hash::KeyHash;
 use crate::store::Store;
 
-/// `last_used_at` is no more exact than this, so that a busy key is not a write per request.
+/// Resolution of `last_used_at`, so that a busy key doesn't cause a write per request.
 const USE_INTERVAL: Duration = Duration::from_secs(60);
 
 const FIND: &str = "
@@ -23,21 +23,18 @@ const FIND: &str = "
 const TOUCH: &str = "
     UPDATE api_key SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at <= ?3)";
 
-/// What a secret is worth. Tell a client no more than valid or not.
+/// The result of a check. Clients must only learn whether a key is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyCheck {
-    /// It is this key's.
     Valid(ApiKey),
-    /// No key has it.
+    /// No key has this secret.
     Unknown,
-    /// Its key's time is over.
     Expired(KeyId),
-    /// Its key was revoked.
     Revoked(KeyId),
 }
 
 impl Store {
-    /// Checks a secret, and notes that it was used (at most once a minute, and nobody waits for it).
+    /// Checks a secret and records its use (at most once a minute, without waiting for the write).
     pub async fn check_key(&self, secret: &KeySecret, now: Timestamp) -> Result<KeyCheck, Error> {
         let hash = secret.hash();
         let found = self.read(move |connection| find(connection, &hash)).await?;

@@ -1,4 +1,4 @@
-//! Listing the keys of a project, revoked and expired ones too.
+//! Lists the keys of a project, including revoked and expired ones.
 
 use saggar_domain::ProjectId;
 
@@ -12,7 +12,7 @@ const LIST: &str = "
     FROM api_key WHERE project_id = ?1 ORDER BY created_at DESC, id DESC LIMIT ?2";
 
 impl Store {
-    /// The keys of a project, newest first.
+    /// Newest first.
     pub async fn keys(&self, project: ProjectId) -> Result<Vec<ApiKey>, Error> {
         self.read(move |connection| column::all(connection, LIST, (project.as_str(), KEYS_PER_PROJECT_MAX), read)).await
     }

@@ -1,4 +1,4 @@
-//! Revoking a key: from the moment this returns it is worth nothing, and it stays in the list to say so.
+//! Revokes a key. It is invalid when this returns, and stays in the list as revoked.
 
 use saggar_domain::{KeyId, ProjectId, Timestamp};
 
@@ -9,17 +9,16 @@ use crate::writer::Durability;
 
 const REVOKE: &str = "UPDATE api_key SET revoked_at = coalesce(revoked_at, ?3) WHERE project_id = ?1 AND id = ?2";
 
-/// Whether there was something to revoke. Twice is as good as once.
+/// Whether the key existed. Revoking it twice is harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {
-    /// It is worth nothing any more.
+    /// The key is invalid now.
     Done,
     /// The project has no such key.
     Absent,
 }
 
 impl Store {
-    /// Revokes a key of a project.
     pub async fn revoke_key(&self, project: ProjectId, key: KeyId, now: Timestamp) -> Result<Revoked, Error> {
         let work = move |connection: &rusqlite::Connection| {
             let params = (project.as_str(), key.as_str(), column::millis(now));

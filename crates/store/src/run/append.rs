@@ -1,5 +1,6 @@
-//! Appending to a journal: all of it or nothing, by whoever holds the run, from where they left it. What an entry means for other runs is
-//! part of it: a child is there exactly if the entry is that starts it, and its end is told exactly if it has ended.
+//! Appends to a journal: all or nothing, only by the run's holder, and only from the head that it knows. Consequences
+//! for other runs are part of the commit: a child exists exactly if the entry that starts it does, and its end is
+//! reported exactly if it has ended.
 
 use rusqlite::Connection;
 use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
@@ -15,88 +16,84 @@ use crate::store::Store;
 use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
-/// Moves the run on if it is the writer's, where they left it, and not over. What follows from the letters comes after.
+/// Advances the run if the writer holds it, knows its head, and the run isn't over. The effect of letters comes later.
 const MOVE: &str = "
     UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
         room_since = ?10
     WHERE id = ?1 AND epoch = ?8 AND head = ?9 AND state <> 'finished'";
-/// The same for a run that goes on as it did, which is what nearly every append is: nothing that an index holds is touched.
+/// The same for a run whose state doesn't change, which is nearly every append: no indexed column is touched.
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
     WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3 AND room_since IS NULL";
-/// Nobody holds a run that is over and has nothing to let go of.
+/// A run that is over and has nothing to release needs no holder.
 const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1";
-/// A letter that came meanwhile, and that the writer doesn't know of, keeps its run awake.
+/// A letter that arrived in the meantime, unknown to the writer, keeps its run awake.
 const WAKE: &str = "
     UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2)
     WHERE id = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE run_id = ?1 AND n > ?3)";
 const CONSUME: &str = "DELETE FROM inbox WHERE n = ?1 AND run_id = ?2";
-/// Nobody reads what is left for a run that is over.
+/// Unread letters of a run that is over are deleted.
 const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
 
-/// What to append.
 #[derive(Clone, Debug)]
 pub struct Append {
-    /// To which run.
     pub run: RunId,
     pub epoch: u64,
-    /// After which entry.
+    /// The last entry that the writer knows.
     pub head: u64,
-    /// What; numbered from `head + 1`.
+    /// Numbered from `head + 1`.
     pub entries: Vec<String>,
-    /// What the run then is.
+    /// The run's state after the append.
     pub summary: Summary,
-    /// Letters that these entries answer, by number.
+    /// Numbers of the letters that these entries consume.
     pub consumed: Vec<i64>,
-    /// The newest letter that the writer knows of. One that it left unread doesn't keep the run awake; a newer one does.
+    /// The newest letter that the writer knows. If it left that one unread, the run may sleep; a newer letter keeps
+    /// it awake.
     pub seen: i64,
     /// Runs that these entries start.
     pub children: Vec<NewRun>,
-    /// What these entries say to other runs. One that has finished hears nothing.
+    /// Letters to other runs. A finished run receives none.
     pub letters: Vec<NewLetter>,
 }
 
-/// A run in short.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What it does.
     pub state: RunState,
     pub at: Timestamp,
-    /// When somebody should look at it. A run that has finished and still holds something is looked at until it is let go of.
+    /// When a worker should look at it. A finished run that still holds something is looked at until it has released
+    /// it.
     pub wake_at: Option<Timestamp>,
-    /// How it ended.
     pub outcome: Option<JsonText>,
-    /// Since when its open step has waited for room for a sandbox, where it had to.
+    /// Since when its open step has been waiting for sandbox capacity.
     pub room_since: Option<Timestamp>,
-    /// The sandbox it works in, if that is new.
+    /// The run's sandbox, if it is new.
     pub sandbox: Option<SandboxId>,
 }
 
-/// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// It is durable.
+    /// Durable.
     Done {
         /// The number of the last entry.
         head: u64,
     },
-    /// Another holds the run: nothing was written, and nothing may be done.
-    Fenced { epoch: u64 },
-    /// The journal is not where the writer thought: nothing was written.
+    /// Another worker holds the run: nothing was written, and the writer must stop.
+    Fenced {
+        epoch: u64,
+    },
+    /// The journal's head is another: nothing was written.
     Moved {
-        /// Where it is.
         head: u64,
     },
     /// The run is over: nothing was written.
     Finished,
-    /// There is no such run.
     Absent,
 }
 
 impl Store {
-    /// Appends, if the run is still the writer's and where they left it. Survives a power cut.
+    /// Appends if the writer still holds the run and knows its head. Survives a power cut.
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
-        // Not on the thread that everybody waits for.
+        // Computed here, not on the writer thread, which every write waits for.
         let sums = sum::of_all(&append.run, append.head + 1, &append.entries);
         self.write(Durability::Power, move |connection| apply(connection, &append, &sums)).await
     }
@@ -133,7 +130,7 @@ fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appen
     Ok(Appended::Done { head: seq })
 }
 
-/// Moves on a run that was running and is. It is due already, by a time that has passed, and stays so.
+/// Advances a run that was running and still is. It is due already, by a time in the past, and stays so.
 fn go_on(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Error> {
     let summary = &append.summary;
     if summary.state != RunState::Running || summary.sandbox.is_some() || summary.room_since.is_some() {
@@ -166,7 +163,7 @@ fn change(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Er
     Ok(column::execute(connection, MOVE, params)? > 0)
 }
 
-/// Why a run was not moved.
+/// Why a run was not advanced.
 fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> {
     let id = append.run.as_str();
     let found =
@@ -175,7 +172,7 @@ fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> 
         None => Appended::Absent,
         Some((epoch, _)) if epoch != append.epoch => Appended::Fenced { epoch },
         Some((_, head)) if head != append.head => Appended::Moved { head },
-        // Nothing else keeps a run from being moved.
+        // No other condition keeps a run from being advanced.
         Some(_) => Appended::Finished,
     })
 }

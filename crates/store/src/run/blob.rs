@@ -1,8 +1,9 @@
-//! Blobs: what is too long for a journal, named by its hash. The same bytes are there once.
+//! Blobs: bodies that are too long for a journal, named by their hash. Equal bytes are stored once.
 //!
-//! A blob is put before the entry or the letter that names it, and goes some time after its last user. A run uses what its entries name, and
-//! what the letters to it name, read or not. In between a blob may be *loose*: nothing is known to name it since a moment. Putting the same
-//! bytes again starts that time anew, so a blob can't go between being put and being named.
+//! A blob is stored before the entry or letter that names it, and deleted some time after its last user. A run uses the
+//! blobs that its entries name, and those that letters to it name, read or unread. In between a blob may be *loose*:
+//! not known to be named since some time. Storing the same bytes again restarts that time, so a blob can't be deleted
+//! between being stored and being named.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// The longest blob.
+/// In bytes.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// How long a blob that nothing names is kept. Between putting a blob and naming it are moments.
+/// How long a loose blob is kept. Naming a blob follows storing it within moments.
 const LOOSE_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 64;
-/// What comes before the hash in a reference, as it is written without spaces.
+/// The text before the hash in a reference.
 const REFERENCE: &[u8] = b"\"hash\":\"";
 
 const INSERT: &str = "INSERT INTO blob (hash, bytes) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING";
@@ -37,7 +38,7 @@ const LET_GO: &str = "
 const FORGET_USES: &str = "DELETE FROM blob_use WHERE run_id = ?1";
 const OLDEST_LOOSE: &str = "SELECT hash FROM loose_blob WHERE since <= ?1 ORDER BY since LIMIT ?2";
 const FORGET: &str = "DELETE FROM blob WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_use WHERE hash = ?1)";
-/// One that is used is not loose. It is again when its last user lets go of it.
+/// A used blob is not loose. It becomes loose again when its last user is removed.
 const FORGET_LOOSE: &str = "DELETE FROM loose_blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
@@ -45,12 +46,11 @@ const FORGET_LOOSE: &str = "DELETE FROM loose_blob WHERE hash = ?1";
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
-    /// The hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Reads 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 64 || !digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
@@ -63,18 +63,16 @@ impl BlobHash {
         Some(Self(hash))
     }
 
-    /// As 64 hexadecimal digits.
     pub fn to_hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The blobs of a store that is looked through.
+/// Access to the blobs while a store is verified.
 #[derive(Debug)]
 pub struct Blobs<'a>(pub(crate) &'a Connection);
 
 impl Blobs<'_> {
-    /// Whether there is one of this hash.
     pub fn has(&self, hash: BlobHash) -> bool {
         column::one(self.0, EXISTS, [hash.0], |_| Ok(())).is_ok_and(|found| found.is_some())
     }
@@ -85,7 +83,7 @@ impl Blobs<'_> {
 }
 
 impl Store {
-    /// Keeps bytes under their hash. Survives a power cut: an entry that names them comes after.
+    /// Stores bytes under their hash. Survives a power cut, because an entry that names them follows.
     pub async fn put_blob(&self, bytes: Vec<u8>, now: Timestamp) -> Result<BlobHash, Error> {
         let hash = BlobHash::of(&bytes);
         let work = move |connection: &Connection| {
@@ -96,13 +94,13 @@ impl Store {
         Ok(hash)
     }
 
-    /// The bytes of a hash; `None` when they aren't there. Bytes that no longer have their hash are damaged.
+    /// The bytes of a hash; `None` if they don't exist. Bytes that no longer match their hash are an error.
     pub async fn blob(&self, hash: BlobHash) -> Result<Option<Vec<u8>>, Error> {
         let work = move |connection: &Connection| {
             let found = column::one(connection, GET, [hash.0], |row| column::plain::<Vec<u8>>(row, "bytes"))?;
             match found {
                 Some(bytes) if BlobHash::of(&bytes) != hash => {
-                    Err(Error::corrupt("a blob doesn't have its hash any more".to_owned()))
+                    Err(Error::corrupt("a blob no longer matches its hash".to_owned()))
                 }
                 other => Ok(other),
             }
@@ -111,8 +109,8 @@ impl Store {
     }
 }
 
-/// Writes down which blobs an entry or a letter names: every text in it that is the hash of one. What it means is not looked at, but for
-/// one thing: what is written as a reference to a blob that isn't there is refused, because whoever reads it could not go on.
+/// Records which blobs an entry or letter names: every string in it that is the hash of one. The text isn't interpreted, with
+/// one exception: a reference to a blob that isn't stored is an error, because no reader could resolve it.
 pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
     for (hash, written_as) in named(entry) {
         let is_noted = column::execute(connection, USE, (hash.0, run.as_str()))? > 0;
@@ -123,7 +121,7 @@ pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Re
     Ok(())
 }
 
-/// The same for a run's first entry. It may name its agent, and what that names is used with it.
+/// The same for a run's first entry. It may name its agent, and then the blobs that the agent names are used too.
 pub(super) fn note_uses_of_first(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
     note_uses(connection, run, entry)?;
     for (hash, _) in named(entry) {
@@ -135,14 +133,14 @@ pub(super) fn note_uses_of_first(connection: &Connection, run: &RunId, entry: &s
     Ok(())
 }
 
-/// Lets go of what a run named.
+/// Releases the blobs that a run named.
 pub(super) fn let_go(connection: &Connection, run: &RunId, now: Timestamp) -> Result<(), Error> {
     column::execute(connection, LET_GO, (run.as_str(), column::millis(now)))?;
     column::execute(connection, FORGET_USES, [run.as_str()])?;
     Ok(())
 }
 
-/// Deletes blobs that have been loose for long and that nothing names; says how many rows are gone.
+/// Deletes blobs that have been loose for long and are unused. Returns the number of deleted rows.
 pub(crate) fn forget_loose(connection: &Connection, now: Timestamp, rows_max: u32) -> Result<u32, Error> {
     let oldest = column::millis(now.before(LOOSE_RETENTION));
     let mut gone = 0;
@@ -159,13 +157,13 @@ pub(crate) fn forget_loose(connection: &Connection, now: Timestamp, rows_max: u3
 /// How a hash is written in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenAs {
-    /// The value of `hash`, which only a blob's name is: what people and models say is inside of texts.
+    /// The value of a `hash` key. Only references have one: the words of people and models are inside strings.
     Reference,
-    /// A text that may be anything.
+    /// A string that may be anything.
     Text,
 }
 
-/// Texts of an entry that look like a hash: 64 digits between quotes.
+/// Strings of an entry that look like a hash: 64 digits between quotes.
 fn named(entry: &str) -> impl Iterator<Item = (BlobHash, WrittenAs)> + '_ {
     let bytes = entry.as_bytes();
     let quotes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at + 1);
@@ -189,7 +187,7 @@ mod tests {
             found(&format!(r#"{{"a":{{"blob":{{"hash":"{hex}","length":1}}}},"b":["{hex}"]}}"#)),
             [(hash, WrittenAs::Reference), (hash, WrittenAs::Text)]
         );
-        // Part of a longer text, or text about a blob, names none.
+        // A hash inside a longer text doesn't count as a use.
         let about = serde_json::to_string(&format!(r#"{{"hash":"{hex}"}}"#)).unwrap();
         for other in [about, format!(r#"{{"a":"{hex}0"}}"#), format!(r#"{{"a":"{}"}}"#, hex.to_uppercase()), hex] {
             assert_eq!(found(&other), [], "{other}");

@@ -1,7 +1,8 @@
-//! Runs that no worker takes until a person has decided: restored from a backup, or with a journal that can't be read.
+//! Blocked runs: no worker claims them until a human has decided. They were restored from a backup, or their journal
+//! is unreadable.
 //!
-//! A blocked run reads as `parked`. Resuming it, or cancelling it where its journal is whole, lifts the block of everything below it too: a
-//! parent waits for its child.
+//! A blocked run has the state `parked`. Resuming it, or cancelling it if its journal is intact, also unblocks all
+//! its descendants, because a parent waits for its child.
 
 use rusqlite::{Connection, Row};
 use saggar_domain::{ProjectId, RunId, Timestamp};
@@ -13,10 +14,10 @@ use crate::json_text::JsonText;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Longest reason that is kept.
+/// In bytes.
 const REASON_LEN_MAX: usize = 500;
 
-/// Only whoever holds a run can say that its journal is damaged.
+/// Only the holder of a run may report its journal as damaged.
 const BLOCK: &str = "
     UPDATE run SET blocked = 'damaged', blocked_reason = ?3, holder = NULL, lease_until = NULL,
         state = CASE state WHEN 'finished' THEN 'finished' ELSE 'parked' END
@@ -25,7 +26,7 @@ const BLOCK_ALL: &str = "
     UPDATE run SET blocked = 'restored', blocked_reason = ?1, holder = NULL, lease_until = NULL, epoch = epoch + 1,
         state = 'parked', wake_at = coalesce(wake_at, updated_at)
     WHERE state <> 'finished' AND blocked IS NULL";
-/// Nobody holds anything in a store that was just restored.
+/// In a store that was just restored, no lease is valid.
 const DROP_ALL: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE holder IS NOT NULL";
 const BELOW: &str = "
     WITH RECURSIVE below (id) AS (SELECT ?1 UNION SELECT run.id FROM run JOIN below ON run.child_of = below.id)
@@ -41,25 +42,23 @@ const END: &str = "
     WHERE id = ?1 AND project_id = ?2 AND blocked = 'damaged' AND state <> 'finished'";
 const EMPTY: &str = "DELETE FROM inbox WHERE run_id = ?1";
 
-/// Why a run is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub kind: BlockKind,
-    /// In words for a person.
+    /// For people.
     pub reason: String,
 }
 
-/// What kind of block it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// The store was restored: the run may have gone on elsewhere.
+    /// The store was restored, and the run may have continued elsewhere.
     Restored,
     /// Its journal can't be read.
     Damaged,
 }
 
 impl BlockKind {
-    /// As the column has it.
+    /// The column's value.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Restored => "restored",
@@ -78,7 +77,7 @@ pub(super) fn read(row: &Row<'_>) -> Result<Option<Block>, Error> {
     Ok(kind.zip(reason).map(|(kind, reason)| Block { kind, reason }))
 }
 
-/// Blocks every run that is not over; says how many.
+/// Blocks every run that is not over. Returns their number.
 pub(crate) fn block_all(connection: &Connection, reason: &str) -> Result<usize, Error> {
     let blocked = column::execute(connection, BLOCK_ALL, [reason])?;
     column::execute(connection, DROP_ALL, [])?;
@@ -86,7 +85,7 @@ pub(crate) fn block_all(connection: &Connection, reason: &str) -> Result<usize, 
 }
 
 impl Store {
-    /// The journal of a run can't be read: nobody takes it until a person has decided. Only for who holds it.
+    /// Blocks a run whose journal can't be read, until a human has decided. Only for its holder.
     pub async fn block_damaged(&self, run: RunId, epoch: u64, mut reason: String) -> Result<(), Error> {
         let end = (0..=REASON_LEN_MAX.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
         reason.truncate(end.unwrap_or(0));
@@ -96,7 +95,7 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// Which runs are blocked: this one and everything below it.
+    /// The blocked runs among this one and its descendants.
     pub async fn blocked_below(&self, run: RunId) -> Result<Vec<RunId>, Error> {
         let work = move |connection: &Connection| {
             column::all(connection, BELOW, [run.as_str()], |row| column::parsed(row, "id", RunId::parse))
@@ -104,14 +103,15 @@ impl Store {
         self.read(work).await
     }
 
-    /// Lifts the block of a run and of everything below it; says of how many.
+    /// Unblocks a run and its descendants. Returns their number.
     pub async fn unblock(&self, run: RunId, now: Timestamp) -> Result<usize, Error> {
         let work =
             move |connection: &Connection| column::execute(connection, UNBLOCK, (run.as_str(), column::millis(now)));
         self.write(Durability::Power, work).await
     }
 
-    /// Ends a run whose journal can't be read: its journal stays as it is. `word` is for who waits for it. `false` where it isn't damaged.
+    /// Ends a run whose journal can't be read; the journal stays unchanged. `word` is the letter for the run that
+    /// waits for it. Returns `false` if the run isn't damaged.
     pub async fn end_damaged(
         &self,
         project: ProjectId,

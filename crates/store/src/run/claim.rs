@@ -1,7 +1,7 @@
-//! Taking runs: who may drive one, and until when another must wait.
+//! Claims: which worker may drive a run, and when another may take over.
 //!
-//! A lease is held until its end, and then anyone may take the run; a worker that is known to be dead holds nothing. Holding a lease is
-//! not permission to write: every append also names the epoch, which is raised here.
+//! A lease lasts until its deadline; then any worker may claim the run. A worker known to be dead holds nothing.
+//! Holding a lease is not permission to write: every append also names the epoch, which a claim raises.
 
 use std::time::Duration;
 
@@ -30,18 +30,18 @@ const HELD_BY: &str = concat!("SELECT ", columns!(), " FROM run WHERE holder = ?
 const WITH_LETTERS: &str = "
     SELECT id FROM run WHERE holder = ?1 AND EXISTS (SELECT 1 FROM inbox WHERE inbox.run_id = run.id)";
 
-/// Who holds runs: a worker's name, new with each of its lives.
+/// A worker's name, which is new each time the worker starts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder(String);
 
-/// The longest lease.
+/// Maximum duration of a lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(60);
 
-/// Longest name of a holder.
+/// Maximum length of a holder's name.
 const HOLDER_LEN_MAX: usize = 64;
 
 impl Holder {
-    /// Takes 1 to 64 letters, digits and `-_.`.
+    /// Accepts 1 to 64 letters, digits and `-_.`.
     pub fn parse(text: &str) -> Option<Self> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         ((1..=HOLDER_LEN_MAX).contains(&text.len()) && text.bytes().all(is_name)).then(|| Self(text.to_owned()))
@@ -52,46 +52,44 @@ impl Holder {
     }
 }
 
-/// Until when a holder is waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub from: Uptime,
-    /// When another may take over. At most [`LEASE_MAX`] later.
+    /// When another worker may take over. At most [`LEASE_MAX`] later.
     pub until: Uptime,
 }
 
-/// Now, by both clocks: what is due is due by the wall clock, and who holds it holds it by one that nobody sets.
+/// The current time by both clocks: timers go by the wall clock, and leases by a monotonic clock that can't be set.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// What timers are due by.
+    /// For timers.
     pub wall: Timestamp,
-    /// What leases are judged by.
+    /// For leases.
     pub uptime: Uptime,
 }
 
-/// How many to take.
+/// How many runs to claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Taking {
     pub most: u32,
-    /// How many of these only go to projects of which no run is held: so that one project can't fill a worker.
+    /// How many of these are reserved for projects without a held run, so that one project can't fill a worker.
     pub reserved: u32,
-    /// Of one agent of a project, held by anybody.
+    /// Maximum number of held runs per agent of a project, over all workers.
     pub per_agent: u32,
-    /// Of one project, held by anybody.
+    /// Maximum number of held runs per project, over all workers.
     pub per_project: u32,
 }
 
-/// A run that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// The run, as it was before.
+    /// The run as it was before the claim.
     pub run: RunRow,
     /// The epoch to append with.
     pub epoch: u64,
 }
 
 impl Store {
-    /// Takes runs that are due and that nobody holds.
+    /// Claims due runs that have no holder.
     pub async fn claim_due(
         &self,
         holder: Holder,
@@ -120,7 +118,6 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// What a holder has taken.
     pub async fn runs_held_by(&self, holder: Holder) -> Result<Vec<Claimed>, Error> {
         let work = move |connection: &Connection| {
             let runs = column::all(connection, HELD_BY, [holder.as_str()], read)?;
@@ -129,14 +126,14 @@ impl Store {
         self.read(work).await
     }
 
-    /// Prolongs every lease of a holder.
+    /// Extends every lease of a holder.
     pub async fn renew_leases(&self, holder: Holder, until: Uptime) -> Result<usize, Error> {
         let work =
             move |connection: &Connection| column::execute(connection, RENEW, (holder.as_str(), column::uptime(until)));
         self.write(Durability::Process, work).await
     }
 
-    /// Gives a run back, unless it was taken meanwhile.
+    /// Releases a run, unless it has been claimed again.
     pub async fn release_run(&self, id: RunId, epoch: u64) -> Result<(), Error> {
         let work = move |connection: &Connection| {
             column::execute(connection, RELEASE, (id.as_str(), column::count(epoch))).map(|_| ())
@@ -144,7 +141,7 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// A run that has finished holds nothing any more: nobody has to look at it again.
+    /// Marks that a finished run holds nothing any more, so that no worker looks at it again.
     pub async fn let_go_run(&self, id: RunId, epoch: u64) -> Result<(), Error> {
         let work = move |connection: &Connection| {
             column::execute(connection, LET_GO, (id.as_str(), column::count(epoch))).map(|_| ())
@@ -152,7 +149,7 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// A holder is dead: what it held may be taken at once.
+    /// Drops the leases of a dead holder, so that its runs can be claimed at once.
     pub async fn drop_holder(&self, holder: Holder, now: Timestamp) -> Result<usize, Error> {
         let work = move |connection: &Connection| {
             column::execute(connection, DROP_HOLDER, (holder.as_str(), column::millis(now)))
@@ -160,12 +157,12 @@ impl Store {
         self.write(Durability::Process, work).await
     }
 
-    /// Whether there is a run to take. Writes nothing: workers look many times a second.
+    /// Whether there is a run to claim. Writes nothing: workers poll this many times a second.
     pub async fn is_run_due(&self, now: Now, taking: Taking) -> Result<bool, Error> {
         self.read(move |connection| Ok(!due(connection, now, taking, 1)?.is_empty())).await
     }
 
-    /// Runs of a holder that somebody has written to.
+    /// A holder's runs that have unread letters.
     pub async fn runs_with_letters(&self, holder: Holder) -> Result<Vec<RunId>, Error> {
         let work = move |connection: &Connection| {
             column::all(connection, WITH_LETTERS, [holder.as_str()], |row| column::parsed(row, "id", RunId::parse))

@@ -1,6 +1,6 @@
-//! Writing down a run: a new one, once for each request that names a key, or a branch of another.
+//! Inserts runs: a new run, once per idempotency key, or a fork of another.
 //!
-//! A branch is a pointer to its parent's past: it costs the same whatever that is long.
+//! A fork is a pointer into its parent's history: its cost doesn't depend on the length of that history.
 
 use rusqlite::Connection;
 use saggar_domain::{Labels, ProjectId, RunId, Timestamp};
@@ -26,62 +26,51 @@ const INSERT_KEY: &str = "
     SET request_hash = excluded.request_hash, run_id = excluded.run_id, created_at = excluded.created_at";
 const LAST_GENERATION: &str = "SELECT max(generation) AS generation FROM run WHERE root_id = ?1";
 
-/// A run to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRun {
     pub id: RunId,
-    /// Whose it is.
     pub project: ProjectId,
-    /// What its agent is called.
     pub agent: String,
-    /// For finding it again.
     pub labels: Labels,
     pub created_at: Timestamp,
     /// Its first entry.
     pub first: String,
-    /// Who starts it, and which step of that run waits for it.
+    /// The run that starts it, and the step of that run that waits for it.
     pub child_of: Option<(RunId, u64)>,
 }
 
-/// What became of a request for a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunInsertion {
-    /// It is written down.
     Inserted,
-    /// This request was made before, and this run was its answer.
+    /// The request was made before, and created this run.
     Replayed(RunId),
     /// The key was used for a different request.
     Mismatch,
 }
 
-/// A branch to be.
 #[derive(Clone, Debug)]
 pub struct Fork {
     pub project: ProjectId,
     pub parent: RunId,
-    /// Up to which entry.
+    /// The last entry of the parent that the fork includes.
     pub through: u64,
     /// The new run.
     pub id: RunId,
     pub created_at: Timestamp,
 }
 
-/// Why there is no branch.
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
-    /// There is no such run.
     #[error("there is no such run")]
     NoParent,
-    /// It has no such entry.
     #[error("the run has no entry {0}")]
     NoSuchEntry(u64),
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
 }
 
 impl Store {
-    /// Writes down a run, to be taken at once.
+    /// Inserts a run that is due at once.
     pub async fn create_run(&self, new: NewRun, idempotency: Option<Idempotency>) -> Result<RunInsertion, Error> {
         let work = move |connection: &Connection| {
             if let Some(idempotency) = &idempotency
@@ -105,7 +94,7 @@ impl Store {
         self.write(Durability::Power, work).await
     }
 
-    /// Writes down a branch, to be taken at once. `first` makes its first entry, given its generation and number.
+    /// Inserts a fork that is due at once. `first` makes its first entry, given its generation and number.
     pub async fn fork_run<F>(&self, fork: Fork, first: F) -> Result<u32, ForkError>
     where
         F: Fn(u32, u64) -> String + Send + 'static,
@@ -138,7 +127,8 @@ impl Store {
     }
 }
 
-/// Writes down a child, by an id that follows from who starts it: where there is one of that id, it is this one.
+/// Inserts a child. Its id is derived from the step that starts it, so an existing run with that id is the same
+/// child.
 pub(super) fn insert_child(connection: &Connection, new: &NewRun) -> Result<(), Error> {
     match column::one(connection, EXISTS, [new.id.as_str()], |_| Ok(()))? {
         Some(()) => Ok(()),

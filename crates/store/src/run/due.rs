@@ -1,7 +1,8 @@
-//! Which due runs are next: projects take turns, those with the fewest held runs first, then the longest due.
+//! The order of due runs: projects take turns, those with the fewest held runs first, then the longest due.
 //!
-//! The work is bounded by the number of agents that have something due, by what is held and by what is taken; never by how many runs wait.
-//! So a backlog behind a limit costs nothing while it waits. Nothing here writes: a worker looks first, and claims only what it found.
+//! The work is bounded by the number of agents that have due runs, the number of held runs and the number of claimed
+//! runs, but not by the number of waiting runs. So a backlog behind a limit costs nothing. Nothing here writes: a
+//! worker looks first, and claims only what it found.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +14,23 @@ use super::{RunRow, columns, read};
 use crate::column;
 use crate::error::Error;
 
-/// How many runs of each agent are held. Left to itself, SQLite goes through all runs for the sake of the grouping.
+/// Number of held runs per agent. Without the index hint SQLite would scan all runs because of the grouping.
 const HELD: &str = "
     SELECT project_id, agent, count(*) AS held FROM run INDEXED BY run_held
     WHERE holder IS NOT NULL AND lease_until > ?1 AND lease_until <= ?2
     GROUP BY project_id, agent";
-/// The next agent of a project that has a run with a time: one step in the index, whatever lies between. In two statements, because a
-/// comparison of pairs goes through all runs of the pair that it begins after.
+/// The next agent of a project that has a scheduled run: one index lookup, however many runs lie between. Two
+/// statements, because a comparison of pairs would scan all runs of the first pair.
 const NEXT_AGENT: &str = "
     SELECT project_id, agent FROM run INDEXED BY run_due
     WHERE wake_at IS NOT NULL AND blocked IS NULL AND project_id = ?1 AND agent > ?2 ORDER BY agent LIMIT 1";
-/// The first agent of the next project that has one.
+/// The first agent of the next project that has a scheduled run.
 const NEXT_PROJECT: &str = "
     SELECT project_id, agent FROM run INDEXED BY run_due
     WHERE wake_at IS NOT NULL AND blocked IS NULL AND project_id > ?1 ORDER BY project_id, agent LIMIT 1";
-/// An agent's due runs that nobody holds, finished ones that still hold something among them. ?4 is now by the clock of leases, ?5 the latest
-/// end that a lease can have by it: one that ends later was given in an earlier boot, whose processes are all dead.
+/// An agent's due runs without a holder, including finished ones that still hold something. ?4 is now by the lease
+/// clock, ?5 the latest possible end of a lease: a lease that ends later was given in an earlier boot, whose
+/// processes are all dead.
 const HEADS: &str = concat!(
     "SELECT ",
     columns!(),
@@ -40,7 +42,7 @@ const HEADS: &str = concat!(
 
 type Held = BTreeMap<(ProjectId, String), u64>;
 
-/// The runs to take, in order. At most `heads` of each agent are looked at.
+/// The runs to claim, in order. At most `heads` of each agent are considered.
 pub(super) fn due(connection: &Connection, now: Now, taking: Taking, heads: u32) -> Result<Vec<RunRow>, Error> {
     let held: Held = held(connection, now.uptime)?;
     let mut candidates: BTreeMap<ProjectId, Vec<RunRow>> = BTreeMap::new();
@@ -62,7 +64,7 @@ pub(super) fn due(connection: &Connection, now: Now, taking: Taking, heads: u32)
     Ok(choose(candidates, held, taking))
 }
 
-/// The agent after this one, in the order of projects and names.
+/// The next agent, ordered by project and name.
 fn next_agent(
     connection: &Connection,
     last: Option<&(ProjectId, String)>,
@@ -94,7 +96,7 @@ fn choose(candidates: BTreeMap<ProjectId, Vec<RunRow>>, mut held: Held, taking: 
         let of_project = held_by(&held, &run.project);
         let of_agent = held.entry((run.project.clone(), run.agent.clone())).or_default();
         let is_within = of_project < u64::from(taking.per_project) && *of_agent < u64::from(taking.per_agent);
-        // The last places are for projects that have none.
+        // The last slots are reserved for projects without a held run.
         if is_within && (of_project == 0 || left > taking.reserved) {
             *of_agent += 1;
             chosen.push(run);
@@ -122,7 +124,8 @@ mod tests {
     use super::*;
     use crate::migrate;
 
-    /// What it costs to find out that nothing can be taken, in steps of SQLite's machine, behind so many due runs of one agent.
+    /// The cost of finding that nothing can be claimed, in steps of SQLite's virtual machine, with a backlog of due
+    /// runs of one agent.
     fn cost(backlog: u32) -> i32 {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate::migrate(&mut connection).unwrap();

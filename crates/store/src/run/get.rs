@@ -1,4 +1,4 @@
-//! Reading runs: one, or a page of them, newest first.
+//! Reads one run, or a page of runs, newest first.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::store::Store;
 const GET: &str = concat!("SELECT ", columns!(), " FROM run WHERE id = ?1 AND project_id = ?2 AND removed_at IS NULL");
 const GET_ANY: &str = concat!("SELECT ", columns!(), " FROM run WHERE id = ?1 AND removed_at IS NULL");
 
-/// What the statements share: ?1 the project, ?2 states, ?3 and ?4 what comes before the page, ?5 the oldest, ?6 labels, ?7 how many,
-/// ?8 the agent, ?9 who started it.
+/// The common part of the statements: ?1 the project, ?2 states, ?3 and ?4 the cursor, ?5 the oldest, ?6 labels, ?7
+/// the limit, ?8 the agent, ?9 the parent.
 macro_rules! list {
     ($index:literal, $where:literal) => {
         concat!(
@@ -44,21 +44,18 @@ const LIST_CHILDREN: &str = list!("run_by_child_of", "child_of = ?9 AND (?8 IS N
 #[derive(Clone, Debug)]
 pub struct RunQuery {
     pub project: ProjectId,
-    /// In one of these states; empty means in any.
+    /// Empty means any state.
     pub states: BTreeSet<RunState>,
-    /// Only those of the agent of this name.
     pub agent: Option<String>,
-    /// With all of these labels.
+    /// The run must have all of these labels.
     pub labels: Labels,
-    /// Begun at this moment or later.
+    /// Inclusive.
     pub since: Option<Timestamp>,
-    /// Begun before this moment.
+    /// Exclusive.
     pub before: Option<Timestamp>,
-    /// Only those that this one started.
+    /// Only children of this run.
     pub child_of: Option<RunId>,
-    /// At most so many.
     pub limit: PageLimit,
-    /// After this one.
     pub cursor: Option<Cursor<RunId>>,
 }
 
@@ -80,17 +77,17 @@ impl RunQuery {
 }
 
 impl Store {
-    /// A run of a project. Another project's is as absent as one that never was.
+    /// A run of a project. Another project's run is reported as absent.
     pub async fn run(&self, project: ProjectId, id: RunId) -> Result<Option<RunRow>, Error> {
         self.read(move |connection| of_project(connection, &project, &id)).await
     }
 
-    /// A run, whosever it is: for the runtime itself.
+    /// A run of any project, for the runtime itself.
     pub async fn run_of_any(&self, id: RunId) -> Result<Option<RunRow>, Error> {
         self.read(move |connection| any(connection, &id)).await
     }
 
-    /// A page of runs, newest first.
+    /// Newest first.
     pub async fn runs(&self, query: RunQuery) -> Result<Page<RunRow, RunId>, Error> {
         self.read(move |connection| list(connection, &query)).await
     }
@@ -134,7 +131,7 @@ fn list(connection: &Connection, query: &RunQuery) -> Result<Page<RunRow, RunId>
 mod tests {
     use super::*;
 
-    /// A list reads its page from an index in order: it neither sorts nor walks other projects, agents or parents.
+    /// A list reads its page from an index in order: it neither sorts nor scans other projects, agents or parents.
     #[test]
     fn each_list_comes_in_order_from_the_index_made_for_it() {
         let mut connection = Connection::open_in_memory().unwrap();

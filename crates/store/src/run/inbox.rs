@@ -1,4 +1,5 @@
-//! The inbox of a run: what people say to it. Durable before it is acknowledged, the same id once, and taken by whoever holds the run.
+//! A run's inbox: messages to it. A letter is durable before it is acknowledged, deduplicated by id, and consumed by
+//! the run's holder.
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
@@ -10,17 +11,18 @@ use crate::json_text::JsonText;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// Most letters that wait for one run.
+/// Maximum number of unread letters per run.
 const LETTERS_MAX: u64 = 1000;
-/// Room beyond that for letters that steer the run, so that what is said to it never keeps them out.
+/// Additional room for control letters, so that messages never keep them out.
 const CONTROL_MAX: u64 = 100;
 
 const COUNT: &str = "SELECT count(*) AS letters FROM inbox WHERE run_id = ?1";
 const INSERT: &str = "
     INSERT INTO inbox (run_id, id, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (run_id, id) DO NOTHING";
-/// Whoever sleeps until later, or for ever, is woken.
+/// Wakes a run that sleeps until later, or forever.
 const WAKE: &str = "UPDATE run SET wake_at = min(coalesce(wake_at, ?2), ?2) WHERE id = ?1 AND state <> 'finished'";
-/// A run's word to another takes the place of its word before, under a number of its own: who has read that one has not read this.
+/// A new letter from one run to another replaces the earlier one, under a new number: a worker that has read the
+/// earlier one has not read this.
 const REPLACE: &str = "DELETE FROM inbox WHERE run_id = ?1 AND id = ?2";
 const IS_LIVE: &str = "SELECT 1 AS is_live FROM run WHERE id = ?1 AND project_id = ?2 AND state <> 'finished'";
 const WAKE_UNREAD: &str = "
@@ -29,61 +31,56 @@ const WAKE_UNREAD: &str = "
 const FIND: &str = "SELECT body_json FROM inbox WHERE run_id = ?1 AND id = ?2";
 const LIST: &str = "SELECT n, id, at, body_json FROM inbox WHERE run_id = ?1 ORDER BY n";
 
-/// Something said to a run.
 #[derive(Clone, Debug)]
 pub struct NewLetter {
     pub project: ProjectId,
     pub run: RunId,
-    /// The sender's name for it.
+    /// The sender's id for the letter.
     pub id: String,
     pub at: Timestamp,
     pub body: JsonText,
 }
 
-/// A letter that waits.
+/// An unread letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Letter {
-    /// Its place in the order.
+    /// Position in the order.
     pub n: i64,
-    /// The sender's name for it.
+    /// The sender's id for the letter.
     pub id: String,
-    /// When it came.
+    /// When it was received.
     pub at: Timestamp,
     pub body: JsonText,
 }
 
-/// How many letters may wait before this one.
+/// The bound on unread letters that applies to a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterRoom {
-    /// Something said to the run: the first thousand.
+    /// A message to the run: up to a thousand.
     Data,
-    /// Something that steers the run: a hundred more.
+    /// A letter that controls the run: a hundred more.
     Control,
-    /// No bound: the caller gives it an id of which one can wait.
+    /// No bound: the caller chooses an id under which at most one letter waits.
     Unbounded,
 }
 
-/// Why a letter was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
-    /// There is no such run.
     #[error("there is no such run")]
     NoRun,
-    /// It is over.
     #[error("the run has finished")]
     Finished,
-    /// Too many wait.
-    #[error("more than {LETTERS_MAX} letters wait for the run")]
+    #[error("more than {LETTERS_MAX} unread letters wait for the run")]
     Full,
-    /// A letter with the same id and another text waits.
-    #[error("a letter with the same id says something else")]
+    /// An unread letter has the same id and another text.
+    #[error("a letter with the same id and different text already exists")]
     Different,
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
 }
 
-/// Delivers what a run says to another. Each sender has one letter under one id at a time, so there is no bound to be reached.
+/// Delivers a letter from one run to another. Each sender has one letter under one id at a time, so no bound is
+/// needed.
 pub(super) fn deliver(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
     let id = letter.run.as_str();
     if column::one(connection, IS_LIVE, (id, letter.project.as_str()), |_| Ok(()))?.is_some() {
@@ -102,7 +99,7 @@ fn write(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
 }
 
 impl Store {
-    /// Writes down something said to a run, and wakes it. The same id twice is once.
+    /// Stores a letter and wakes the run. A letter with a known id is stored once.
     pub async fn put_letter(&self, letter: NewLetter, room: LetterRoom) -> Result<(), InboxError> {
         let work = move |connection: &Connection| {
             let Some(run) = get::of_project(connection, &letter.project, &letter.run)? else {
@@ -137,13 +134,13 @@ impl Store {
         self.write(Durability::Power, work).await?
     }
 
-    /// Wakes every run that has unread letters: whoever left them may have been an older program.
+    /// Wakes every run that has unread letters, because an older version may have left them without waking the run.
     pub async fn wake_unread(&self, now: Timestamp) -> Result<usize, Error> {
         let work = move |connection: &Connection| column::execute(connection, WAKE_UNREAD, [column::millis(now)]);
         self.write(Durability::Process, work).await
     }
 
-    /// What waits for a run, in order. It goes with the append that answers it.
+    /// Unread letters of a run, in order. They are deleted by the append that consumes them.
     pub async fn letters(&self, run: RunId) -> Result<Vec<Letter>, Error> {
         let work = move |connection: &Connection| {
             column::all(connection, LIST, [run.as_str()], |row| {

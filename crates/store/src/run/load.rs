@@ -1,5 +1,5 @@
-//! Reading a journal: the parents' past first, a page at a time. Each entry is held against its checksum, and none may be missing: what isn't
-//! what was written is an error, and never an entry.
+//! Reads a journal, the parents' history first, one page at a time. Each entry is verified by its checksum, and gaps
+//! are detected: damage is an error, and never returned as an entry.
 
 use rusqlite::Connection;
 use saggar_domain::RunId;
@@ -11,14 +11,13 @@ use crate::store::Store;
 
 /// Entries read at once.
 pub const JOURNAL_PAGE: u32 = 1000;
-/// Branches of branches that are followed; more is a mistake, and not a reason to recurse for ever.
+/// Maximum depth of forks; a deeper chain is a bug, and not followed forever.
 const PARENTS_MAX: usize = 1000;
 
 const PARENT: &str = "SELECT parent_id, parent_through, head FROM run WHERE id = ?1";
 const PAGE: &str = "
     SELECT seq, entry, sum FROM journal WHERE run_id = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4";
 
-/// One entry, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     pub seq: u64,
@@ -26,18 +25,18 @@ pub struct JournalEntry {
 }
 
 impl Store {
-    /// Entries of a run after that number, its parents' past included: at most a page of them, and none when there are no more.
+    /// At most one page of a run's entries after this number, including its parents' history; empty at the end.
     pub async fn journal_after(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {
         self.journal_page(run, after, JOURNAL_PAGE).await
     }
 
-    /// The same, at most `limit` of them and never more than a page.
+    /// The same, with at most `limit` entries and never more than one page.
     pub async fn journal_page(&self, run: RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
         self.read(move |connection| page(connection, &run, after, limit.min(JOURNAL_PAGE))).await
     }
 }
 
-/// Which run of the line holds the entry after `after`, and up to where.
+/// Finds which run of the line has the entry after `after`, and up to where, and reads it.
 pub(crate) fn page(connection: &Connection, run: &RunId, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
     let mut id = run.clone();
     let mut until = u64::MAX;
@@ -57,10 +56,10 @@ pub(crate) fn page(connection: &Connection, run: &RunId, after: u64, limit: u32)
             }
         }
     }
-    Err(Error::corrupt("a run has more parents than there can be".to_owned()))
+    Err(Error::corrupt("a run's chain of forks is too long".to_owned()))
 }
 
-/// Entries of one run's own, after `after` up to `until`.
+/// A run's own entries, after `after` up to `until`.
 fn own_page(
     connection: &Connection,
     id: &RunId,
@@ -79,7 +78,7 @@ fn own_page(
         expected += 1;
         let entry: String = row.get("entry").map_err(|_| damaged(seq, "is not text"))?;
         match column::plain::<Option<i64>>(row, "sum")? {
-            Some(sum) if sum != sum::of(id, seq, &entry) => Err(damaged(seq, "is not what was written")),
+            Some(sum) if sum != sum::of(id, seq, &entry) => Err(damaged(seq, "does not match its checksum")),
             Some(_) | None => Ok(JournalEntry { seq, entry }),
         }
     })?;

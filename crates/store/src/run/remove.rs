@@ -1,9 +1,10 @@
-//! Removing runs: by somebody, or because they ended long ago.
+//! Removes runs, on request or because they ended long ago.
 //!
-//! A run goes with every run that it started. It is marked first, which makes it invisible, and its rows are deleted later in
-//! bounded steps, so that no write waits long. A run whose past another run still has (a fork) can't go before that one.
+//! A run is removed with all its descendants. It is marked first, which makes it invisible; its rows are deleted
+//! later in bounded steps, so that no write waits long. A run whose history a fork still uses can't be removed before
+//! the fork.
 //!
-//! INVARIANT: a marked run is over, and so is everything it started. No unmarked run has the past of a marked one.
+//! INVARIANT: a marked run and all its descendants are over. No unmarked run uses the history of a marked one.
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunId, Timestamp};
@@ -16,7 +17,7 @@ use crate::sandbox::IDEMPOTENCY_RETENTION;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// A run and everything that it started.
+/// A run and its descendants.
 macro_rules! tree {
     ($statement:literal) => {
         concat!(
@@ -26,7 +27,7 @@ macro_rules! tree {
     };
 }
 
-/// A run that is over can still hold a sandbox, which a worker is about to end.
+/// A finished run may still have a sandbox, which a worker is about to end.
 const BUSY: &str = tree!(
     "SELECT run.id FROM run JOIN tree ON run.id = tree.id
      WHERE run.state <> 'finished' OR run.wake_at IS NOT NULL OR run.holder IS NOT NULL LIMIT 1"
@@ -37,7 +38,7 @@ const FORK: &str = tree!(
 );
 const MARK: &str = tree!("UPDATE run SET removed_at = ?2 WHERE id IN (SELECT id FROM tree)");
 const FORGET_TREES_REQUESTS: &str = tree!("DELETE FROM run_request WHERE run_id IN (SELECT id FROM tree)");
-/// A run that an idempotency key still stands for stays: the key must be able to give it as its answer.
+/// A run that an idempotency key still refers to stays, because it is the response to a repeated request.
 const OLDEST: &str = "
     SELECT id, updated_at FROM run
     WHERE state = 'finished' AND removed_at IS NULL AND child_of IS NULL AND updated_at <= ?1 AND wake_at IS NULL
@@ -45,12 +46,12 @@ const OLDEST: &str = "
         AND NOT EXISTS (SELECT 1 FROM run_request WHERE run_id = run.id)
         AND NOT EXISTS (SELECT 1 FROM run AS fork WHERE fork.parent_id = run.id AND fork.removed_at IS NULL)
     ORDER BY updated_at, id LIMIT ?2";
-/// The last run that could not go, by its age: the next sweep goes on after it.
+/// The last run that was skipped: the next sweep continues after it.
 const PASSED: &str = "runs_passed";
 const FORGET_REQUESTS: &str = "
     DELETE FROM run_request WHERE (project_id, key) IN (
         SELECT project_id, key FROM run_request WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
-/// Those that no other row leads to: children before who started them, forks before their parents.
+/// Runs that no other row refers to: children before their parents, forks before their originals.
 const LEAVES: &str = "
     SELECT id FROM run WHERE removed_at IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM run AS child WHERE child.child_of = run.id)
@@ -61,34 +62,29 @@ const FORGET_JOURNAL: &str = "
 const FORGET_LETTERS: &str = "DELETE FROM inbox WHERE run_id = ?1";
 const FORGET_RUN: &str = "DELETE FROM run WHERE id = ?1";
 
-/// What became of a request to remove a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone, with everything that it started.
+    /// It is removed, with all its descendants.
     Removed,
-    /// There is no such run.
     Absent,
-    /// This run, itself or one that it started, is not over yet.
+    /// This run, itself or a descendant, is not over yet.
     Busy(RunId),
-    /// This run started it, and is still there.
+    /// This run started it, and still exists.
     StartedBy(RunId),
-    /// This fork has its past.
+    /// This fork uses its history.
     ForkedBy(RunId),
 }
 
-/// What was forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forgotten {
-    /// Runs that are gone.
     pub(crate) runs: u32,
-    /// Rows that are gone.
     pub(crate) rows: u32,
     /// Whether there may be more runs that are old enough.
     pub(crate) has_more: bool,
 }
 
 impl Store {
-    /// Removes a run of a project that is over, and every run that it started. Survives a power cut.
+    /// Removes a finished run of a project with its descendants. Survives a power cut.
     pub async fn remove_run(&self, project: ProjectId, id: RunId, now: Timestamp) -> Result<Removal, Error> {
         let work = move |connection: &Connection| {
             let Some(run) = get::of_project(connection, &project, &id)? else { return Ok(Removal::Absent) };
@@ -101,7 +97,7 @@ impl Store {
     }
 }
 
-/// Marks a run that no run started, with everything that it started.
+/// Marks a run without a parent, with its descendants.
 fn mark(connection: &Connection, id: &RunId, now: Timestamp) -> Result<Removal, Error> {
     let first = |sql| column::one(connection, sql, [id.as_str()], |row| column::parsed(row, "id", RunId::parse));
     if let Some(busy) = first(BUSY)? {
@@ -115,13 +111,13 @@ fn mark(connection: &Connection, id: &RunId, now: Timestamp) -> Result<Removal, 
     Ok(Removal::Removed)
 }
 
-/// Deletes idempotency keys of runs that are too old to be asked with; says how many.
+/// Deletes expired idempotency keys of runs. Returns their number.
 pub(crate) fn forget_requests(connection: &Connection, now: Timestamp, rows_max: u32) -> Result<u32, Error> {
     let oldest = column::millis(now.before(IDEMPOTENCY_RETENTION));
     Ok(rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
 }
 
-/// Marks runs that ended before that moment and deletes rows of marked ones, up to a number of rows.
+/// Marks runs that ended before that time and deletes rows of marked ones, up to a number of rows.
 pub(crate) fn forget(
     connection: &Connection,
     now: Timestamp,
@@ -152,8 +148,8 @@ pub(crate) fn forget(
     }
 }
 
-/// Marks runs that ended before that moment. One that can't go yet, because a run that it started is forked or not over, is passed, and
-/// looked at again when all others have been. Whether there may be more to mark.
+/// Marks runs that ended before that time. A run that can't be removed yet, because a descendant is forked or not over, is
+/// skipped, and tried again after all others. Returns whether there may be more to mark.
 fn mark_oldest(connection: &Connection, now: Timestamp, ended_before: Timestamp, rows_max: u32) -> Result<bool, Error> {
     let before = column::one(connection, meta::GET, [PASSED], |row| column::plain::<String>(row, "value"))?;
     let (at, id) = before.as_deref().and_then(|text| text.split_once(' ')).unwrap_or(("0", ""));

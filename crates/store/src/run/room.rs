@@ -1,7 +1,8 @@
-//! The queue of runs that wait for room for a sandbox. A run in it holds no worker; whoever sees that there is room wakes the first of it.
+//! The queue of runs that wait for sandbox capacity. A queued run occupies no worker; a process that finds free
+//! capacity wakes the first of the queue.
 //!
-//! Projects take turns, those with the fewest sandboxes first; within a project the longest wait goes first. A run keeps its place while
-//! it tries and finds that another was quicker, and a newcomer waits behind those that were there before.
+//! Projects take turns, those with the fewest sandboxes first; within a project the longest wait goes first. A run
+//! keeps its place if another was quicker, and a newcomer queues behind the others.
 
 use rusqlite::Connection;
 use saggar_domain::{RunId, Timestamp};
@@ -22,7 +23,7 @@ const GIVE: &str = "
         ORDER BY row_number() OVER (PARTITION BY project_id ORDER BY room_since, id)
             + coalesce((SELECT live FROM live WHERE live.project_id = run.project_id), 0), room_since, id
         LIMIT ?2)";
-/// ?1 which run, ?2 since when it counts as waiting if it has not waited yet.
+/// ?1 the run, ?2 since when it counts as waiting if it isn't queued yet.
 const AHEAD: &str = "
     WITH live AS (SELECT project_id, count(*) AS live FROM sandbox WHERE state <> 'ended' GROUP BY project_id),
     queue AS (
@@ -37,7 +38,7 @@ const AHEAD: &str = "
 const LIVE: &str = "SELECT count(*) AS live FROM sandbox WHERE state <> 'ended'";
 
 impl Store {
-    /// Whether a run waits for room that nobody has given it.
+    /// Whether a run is waiting for capacity and has not been woken.
     pub async fn is_room_wanted(&self, now: Timestamp) -> Result<bool, Error> {
         let work = move |connection: &Connection| {
             Ok(column::one(connection, WANTED, [column::millis(now)], |_| Ok(()))?.is_some())
@@ -45,13 +46,13 @@ impl Store {
         self.read(work).await
     }
 
-    /// There is room for so many: the first of those that wait are due. Says how many.
+    /// Wakes the first `most` waiting runs, because there is capacity for them. Returns their number.
     pub async fn give_room(&self, now: Timestamp, most: u32) -> Result<usize, Error> {
         let work = move |connection: &Connection| column::execute(connection, GIVE, (column::millis(now), most));
         self.write(Durability::Process, work).await
     }
 
-    /// How many runs that wait for room come before this one.
+    /// How many waiting runs come before this one.
     pub async fn runs_ahead(&self, run: RunId, now: Timestamp) -> Result<u64, Error> {
         let work = move |connection: &Connection| {
             let ahead = column::one(connection, AHEAD, (run.as_str(), column::millis(now)), |row| {
@@ -62,7 +63,7 @@ impl Store {
         self.read(work).await
     }
 
-    /// How many sandboxes there are that have not ended, whoever made them.
+    /// Number of sandboxes that have not ended, over all processes.
     pub async fn live_sandboxes(&self) -> Result<u64, Error> {
         self.read(count_live).await
     }

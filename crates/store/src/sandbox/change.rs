@@ -1,4 +1,4 @@
-//! The steps of a sandbox's life, each from the states it may follow and from no other.
+//! State changes of a sandbox, each allowed only from certain states.
 //!
 //! ```text
 //!   creating ──Started──▶ running ──Paused──▶ paused
@@ -7,7 +7,8 @@
 //!      └────────Ended──────────┴───────Ended──────┴──▶ ended
 //! ```
 //!
-//! Two who change the same sandbox at once: one succeeds, the other is told what state it found. Of two ends the first stands.
+//! If two callers change the same sandbox at once, one succeeds and the other gets the state that it found. Of two
+//! ends the first wins.
 
 use rusqlite::Connection;
 use saggar_domain::{SandboxId, SandboxState, Timestamp};
@@ -32,61 +33,51 @@ const STATE: &str = "SELECT state FROM sandbox WHERE id = ?1";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It can be used; from `creating`.
-    Started {
-        at: Timestamp,
-        /// The process that holds it.
-        supervisor_pid: u32,
-    },
+    /// It is usable; from `creating`.
+    Started { at: Timestamp, supervisor_pid: u32 },
     /// It is frozen; from `running`.
     Paused { at: Timestamp },
-    /// It goes on; from `paused`.
+    /// It runs again; from `paused`.
     Resumed { at: Timestamp },
-    /// It is over; from any other. What still ran in it is lost.
+    /// It is over; from any other state. Execs that were running are lost.
     Ended(Ending),
 }
 
-/// What a sandbox that is over leaves to be known.
+/// What a supervisor leaves about a sandbox that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastWords {
-    /// What happened in it.
     pub events: Vec<StoredEvent>,
-    /// What was run in it.
     pub execs: Vec<ExecRecord>,
-    /// How it ended.
     pub ending: Ending,
 }
 
-/// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It is written.
     Done,
-    /// Nothing was written: the sandbox is in this state, which the change can't follow.
+    /// Nothing was written: the change isn't allowed in this state of the sandbox.
     Otherwise(SandboxState),
-    /// There is no such sandbox.
     Absent,
 }
 
 impl Store {
-    /// Writes a step of a sandbox's life, if it follows from the state the sandbox is in.
+    /// Changes a sandbox's state if its current state allows it.
     pub async fn change_sandbox(&self, id: SandboxId, change: Change) -> Result<Changed, Error> {
         self.write(Durability::Process, move |connection| apply(connection, &id, &change)).await
     }
 
-    /// Ends a sandbox: [`Change::Ended`] by its own name.
+    /// [`Change::Ended`].
     pub async fn end_sandbox(&self, id: SandboxId, ending: Ending) -> Result<Changed, Error> {
         self.change_sandbox(id, Change::Ended(ending)).await
     }
 
-    /// Writes all that a sandbox left to be known, in one commit: its events, its execs, its end. Any of it may be written already.
+    /// Writes a sandbox's events, its execs and its end in one commit. Parts of it may be written already.
     pub async fn write_last_words(&self, id: SandboxId, last: LastWords) -> Result<Changed, Error> {
         let work = move |connection: &Connection| {
             event::append(connection, &id, &last.events)?;
             for record in &last.execs {
                 exec::record(connection, record)?;
             }
-            // Last, for it gives up every exec that has no end yet.
+            // Last, because it marks every exec without an end as lost.
             apply(connection, &id, &Change::Ended(last.ending.clone()))
         };
         self.write(Durability::Process, work).await
@@ -115,7 +106,7 @@ fn end(connection: &Connection, id: &SandboxId, ending: &Ending) -> Result<usize
     Ok(touched)
 }
 
-/// Why nothing was touched.
+/// Why nothing was changed.
 pub(super) fn found(connection: &Connection, id: &SandboxId) -> Result<Changed, Error> {
     let state = column::one(connection, STATE, [id.as_str()], |row| column::parsed(row, "state", SandboxState::parse))?;
     Ok(state.map_or(Changed::Absent, Changed::Otherwise))

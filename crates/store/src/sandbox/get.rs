@@ -1,4 +1,4 @@
-//! Reading one sandbox, and how many there are.
+//! Reads one sandbox, and counts sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,18 @@ const COUNT: &str = "SELECT state, count(*) AS sandboxes FROM sandbox WHERE proj
 const COUNT_ALL: &str = "SELECT state, count(*) AS sandboxes FROM sandbox WHERE ?1 IS NULL GROUP BY state";
 
 impl Store {
-    /// A sandbox of a project. Another project's is as absent as one that never was.
+    /// A sandbox of a project. Another project's sandbox is reported as absent.
     pub async fn sandbox(&self, project: ProjectId, id: SandboxId) -> Result<Option<Sandbox>, Error> {
         self.read(move |connection| column::one(connection, GET, (id.as_str(), project.as_str()), read)).await
     }
 
-    /// A sandbox whosever it is: for the runtime itself, and for what has its own proof (a token, a signature).
+    /// A sandbox of any project: for the runtime itself, and for requests with their own proof (a token, a
+    /// signature).
     pub async fn sandbox_of_any(&self, id: SandboxId) -> Result<Option<Sandbox>, Error> {
         self.read(move |connection| column::one(connection, GET_ANY, [id.as_str()], read)).await
     }
 
-    /// How many sandboxes are in each state; states without one are not listed.
+    /// Number of sandboxes in each state; states without any are left out.
     pub async fn count_sandboxes(&self, scope: Scope) -> Result<BTreeMap<SandboxState, u64>, Error> {
         let work = move |connection: &rusqlite::Connection| {
             let sql = match scope {

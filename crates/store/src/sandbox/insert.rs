@@ -1,7 +1,8 @@
-//! Writing down a sandbox before it is made, or given to its owner, once for each request that names a key.
+//! Inserts a sandbox before it is created, or before it is given to its owner, once per idempotency key.
 //!
-//! The same key with the same request gives the sandbox of the first time, whatever became of it, for a day; but where there never was one,
-//! because it could not be made, the request is made again. The same key with another request is a mistake of the client's. Keys of different projects have nothing to do with each other.
+//! The same key with the same request returns the first sandbox for a day, whatever its state. If that sandbox could
+//! not be created, the request is carried out again. The same key with a different request is a client error. Keys of
+//! different projects are independent.
 
 use std::time::Duration;
 
@@ -17,9 +18,9 @@ use crate::run::room::count_live;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// For how long a key is remembered.
+/// How long a key is remembered.
 pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// Longest key, in bytes.
+/// In bytes.
 const KEY_LEN_MAX: usize = 255;
 
 const INSERT: &str = "
@@ -35,52 +36,49 @@ const INSERT_KEY: &str = "
     ON CONFLICT (project_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at";
 
-/// What a client says to have a request done once.
+/// Makes a request idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The client's name for the request.
+    /// The client's key.
     pub key: IdempotencyKey,
-    /// What the request asks for.
+    /// Hash of the request, to detect a different request with the same key.
     pub request_hash: RequestHash,
 }
 
-/// A client's name for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// Takes 1 to 255 visible ASCII characters.
+    /// Accepts 1 to 255 visible ASCII characters.
     pub fn parse(text: &str) -> Option<Self> {
         let is_key = (1..=KEY_LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         is_key.then(|| Self(text.to_owned()))
     }
 
-    /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What became of a request for a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// It is written down, and its maker is the caller.
+    /// Inserted; the caller must create the sandbox.
     Inserted,
-    /// This request was made before, and this sandbox was its answer.
+    /// The request was made before, and created this sandbox.
     Replayed(SandboxId),
     /// The key was used for a different request.
     Mismatch,
-    /// There are as many sandboxes as there may be.
+    /// The limit of live sandboxes is reached.
     NoRoom,
 }
 
 impl Store {
-    /// Writes down a sandbox, in state `creating`. [`Error::Missing`] when there is no such project.
+    /// Inserts a sandbox in state `creating`. [`Error::Missing`] if the project doesn't exist.
     pub async fn insert_sandbox(&self, new: NewSandbox, idempotency: Option<Idempotency>) -> Result<Insertion, Error> {
         self.insert_changed(new, idempotency, None, u64::MAX).await
     }
 
-    /// The same, if there are fewer than so many that have not ended: of all processes that make sandboxes together.
+    /// The same, if fewer than this number have not ended, over all processes that create sandboxes.
     pub async fn insert_sandbox_within(
         &self,
         new: NewSandbox,
@@ -90,7 +88,7 @@ impl Store {
         self.insert_changed(new, idempotency, None, capacity).await
     }
 
-    /// Writes down a sandbox that is there already, in one commit with its start.
+    /// Inserts a sandbox that already exists, in one commit with its start.
     pub async fn insert_started_sandbox(
         &self,
         new: NewSandbox,
@@ -130,7 +128,8 @@ impl Store {
     }
 }
 
-/// What the key stands for, unless it was forgotten: that it is still in the table does not count.
+/// The object that the key refers to, unless the key has expired. An expired key that has not been deleted yet
+/// doesn't count.
 pub(super) fn find_earlier(
     connection: &Connection,
     project: &ProjectId,

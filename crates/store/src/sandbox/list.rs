@@ -1,6 +1,7 @@
-//! Listing sandboxes, newest first, a page at a time.
+//! Lists sandboxes, newest first, one page at a time.
 //!
-//! A page begins after the cursor's age and id, so what is made or deleted in between neither repeats nor hides anything else.
+//! A page begins after the cursor's age and id, so insertions and deletions in between neither repeat nor hide other
+//! rows.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use crate::error::Error;
 use crate::page::{Page, PageLimit};
 use crate::store::Store;
 
-/// What the four statements share: ?1 states, ?2 labels, ?3 and ?4 the cursor, ?5 how many, ?6 the project.
+/// The common part of the four statements: ?1 states, ?2 labels, ?3 and ?4 the cursor, ?5 the limit, ?6 the project.
 macro_rules! list {
     ($where:literal) => {
         concat!(
@@ -33,8 +34,8 @@ macro_rules! list {
     };
 }
 
-// Ended sandboxes are most of the table. A list of live ones has an index without them, which SQLite takes only where the text
-// of the statement says so.
+// Most rows of the table are ended sandboxes. Lists of live ones have an index without them, which SQLite uses only
+// if the statement's text has the same condition.
 const LIST: &str = list!("project_id = ?6");
 const LIST_LIVE: &str = list!("project_id = ?6 AND state <> 'ended'");
 const LIST_ALL: &str = list!("?6 IS NULL");
@@ -42,9 +43,8 @@ const LIST_ALL_LIVE: &str = list!("?6 IS NULL AND state <> 'ended'");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Of one project.
     Project(ProjectId),
-    /// Everybody's: for the runtime itself.
+    /// All projects: for the runtime itself.
     All,
 }
 
@@ -60,13 +60,11 @@ impl Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxQuery {
     pub scope: Scope,
-    /// In one of these states; empty means in any.
+    /// Empty means any state.
     pub states: BTreeSet<SandboxState>,
-    /// With all of these labels.
+    /// The sandbox must have all of these labels.
     pub labels: Labels,
-    /// At most so many.
     pub limit: PageLimit,
-    /// After this one.
     pub cursor: Option<SandboxCursor>,
 }
 
@@ -76,7 +74,7 @@ impl SandboxQuery {
         Self { scope, states: BTreeSet::new(), labels: Labels::default(), limit: PageLimit::default(), cursor: None }
     }
 
-    /// Only those of which something may exist on a host.
+    /// Only sandboxes that have not ended.
     pub fn live(mut self) -> Self {
         self.states = SandboxState::ALL.iter().copied().filter(|state| state.is_live()).collect();
         self
@@ -84,7 +82,7 @@ impl SandboxQuery {
 }
 
 impl Store {
-    /// A page of sandboxes, newest first.
+    /// Newest first.
     pub async fn sandboxes(&self, query: SandboxQuery) -> Result<Page<Sandbox, SandboxId>, Error> {
         self.read(move |connection| list(connection, &query)).await
     }
@@ -120,7 +118,8 @@ fn list(connection: &Connection, query: &SandboxQuery) -> Result<Page<Sandbox, S
 mod tests {
     use super::*;
 
-    /// A list reads its page from an index in order: it neither sorts nor walks what it doesn't show, whatever the table's size.
+    /// A list reads its page from an index in order: it neither sorts nor scans other rows, whatever the table's
+    /// size.
     #[test]
     fn each_list_comes_in_order_from_the_index_made_for_it() {
         let mut connection = Connection::open_in_memory().unwrap();

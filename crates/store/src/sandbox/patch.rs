@@ -1,4 +1,4 @@
-//! What may be changed of a sandbox while it lives.
+//! Changes to a live sandbox.
 
 use rusqlite::Connection;
 use saggar_domain::{Labels, PublicPorts, SandboxId};
@@ -10,7 +10,8 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-/// A column whose new value is absent stays as it is; but a deadline may be taken away, so ?2 says whether there is a new lifetime.
+/// A column without a new value stays as it is. A deadline can also be removed, so ?2 says whether there is a new
+/// lifetime.
 const PATCH: &str = "
     UPDATE sandbox SET
         deadline = iif(?2, ?3, deadline),
@@ -21,21 +22,19 @@ const PATCH: &str = "
         public_ports_json = coalesce(?8, public_ports_json)
     WHERE id = ?1 AND state <> 'ended'";
 
-/// New values; what is absent stays.
+/// New values; fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxPatch {
-    /// How long it may live.
     pub lifetime: Option<Lifetime>,
-    /// All its labels.
+    /// Replaces all labels.
     pub labels: Option<Labels>,
-    /// Whether a request wakes it.
     pub auto_resume: Option<bool>,
-    /// All its ports that need no token.
+    /// Replaces all ports that need no token.
     pub public_ports: Option<PublicPorts>,
 }
 
 impl Store {
-    /// Changes a live sandbox; [`Changed::Otherwise`] when it has ended.
+    /// Changes a live sandbox; [`Changed::Otherwise`] if it has ended.
     pub async fn patch_sandbox(&self, id: SandboxId, patch: SandboxPatch) -> Result<Changed, Error> {
         self.write(Durability::Process, move |connection| apply(connection, &id, &patch)).await
     }

@@ -1,4 +1,4 @@
-//! Looking for a request that was made before, without making one.
+//! Looks up an earlier request, without making one.
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, SandboxId, Timestamp};
@@ -11,7 +11,7 @@ use crate::store::Store;
 const HAS_KEY: &str = "SELECT 1 AS found FROM idempotency WHERE sandbox_id = ?1 LIMIT 1";
 
 impl Store {
-    /// What this request came to before, if it was made before: never [`Insertion::Inserted`].
+    /// The result of an earlier identical request, if there was one: never [`Insertion::Inserted`].
     pub async fn earlier_request(
         &self,
         project: ProjectId,
@@ -21,7 +21,7 @@ impl Store {
         self.read(move |connection: &Connection| find_earlier(connection, &project, now, &idempotency)).await
     }
 
-    /// Whether somebody can ask for this sandbox again by the key of the request that made it.
+    /// Whether a client can request this sandbox again with the idempotency key that created it.
     pub async fn has_idempotency_key(&self, id: SandboxId) -> Result<bool, Error> {
         let work = move |connection: &Connection| {
             let found = column::one(connection, HAS_KEY, [id.as_str()], |row| column::plain::<i64>(row, "found"))?;

@@ -1,4 +1,4 @@
-//! The writer from inside: what a group is can't be seen through the public face.
+//! Tests of the writer from inside: groups can't be observed through the public interface.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use crate::store::Store;
 const INSERT: &str = "INSERT INTO meta (key, value) VALUES (?1, '')";
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A store in a directory of its own.
+/// A store in its own directory.
 struct Fixture {
     store: Option<Store>,
     directory: PathBuf,
@@ -45,7 +45,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Holds the writer in a write of its own, so that whatever comes meanwhile is one group.
+/// Holds the writer in a write, so that all writes that arrive meanwhile form one group.
 struct Held {
     go: mpsc::SyncSender<()>,
     done: tokio::task::JoinHandle<Result<(), Error>>,
@@ -75,7 +75,7 @@ impl Held {
     }
 }
 
-/// Polls a write until it is queued, and gives what is left to wait for.
+/// Polls a write until it is queued, and returns the rest of the future.
 async fn queue<T>(write: impl Future<Output = Result<T, Error>>) -> impl Future<Output = Result<T, Error>> {
     let mut write = Box::pin(write);
     let is_pending = std::future::poll_fn(|context| std::task::Poll::Ready(write.as_mut().poll(context).is_pending()));
@@ -106,7 +106,7 @@ async fn a_failing_member_undoes_itself_alone_and_the_group_is_one_transaction()
     let path = fixture.directory.join("saggar.db");
     let last = queue(store.write(Durability::Process, move |connection| {
         insert(connection, "last")?;
-        // From outside the transaction nothing of the group is there yet, though the first member is done.
+        // Outside of the transaction nothing of the group is visible yet, though its first write is done.
         let outside = Connection::open(&path)?;
         Ok(outside.query_row("SELECT count(*) FROM meta WHERE key <> 'opens'", [], |row| row.get::<_, u32>(0))?)
     }))
@@ -125,7 +125,7 @@ async fn a_lost_transaction_is_tried_again_one_by_one() {
     let held = Held::new(&store).await;
     let before = queue(store.write(Durability::Process, |connection| insert(connection, "before"))).await;
     let breaking = queue(store.write::<(), _>(Durability::Process, |connection| {
-        // What SQLite does by itself on a full disk.
+        // SQLite itself does this on a full disk.
         connection.execute_batch("ROLLBACK")?;
         Err(Error::Full)
     }))
@@ -220,7 +220,7 @@ async fn what_is_queued_when_the_last_handle_goes_is_written() {
     assert_eq!(fixture.keys().await.len(), 100);
 }
 
-/// Polls a write once, which queues it, and leaves it.
+/// Polls a write once, which queues it, and drops it.
 async fn poll_once<T>(write: impl Future<Output = Result<T, Error>>) {
     let mut write = Box::pin(write);
     std::future::poll_fn(|context| std::task::Poll::Ready(write.as_mut().poll(context).is_ready())).await;

@@ -1,4 +1,4 @@
-//! Backups of a store at work, and the way back.
+//! Backups of a store in use, and restoring them.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -31,7 +31,7 @@ async fn a_backup_of_a_store_at_work_is_whole_and_comes_back() {
     assert!(!scratch.join("backup.db.partial").exists());
 
     let elsewhere = Scratch::new();
-    // What a database that was moved away may have left: it must not be taken for the new one's.
+    // Leftovers of a database that was moved away: they must not be taken for the new one's.
     std::fs::write(elsewhere.join("saggar.db-wal"), "stale").unwrap();
     restore(&file, elsewhere.path()).unwrap();
     let restored = elsewhere.open();

@@ -1,4 +1,4 @@
-//! Killed at any moment: what was acknowledged is there.
+//! Acknowledged writes survive a kill at any moment.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -12,16 +12,16 @@ use saggar_store::{ExecOutput, PageLimit, SandboxQuery, Scope, Store, Tail};
 use crate::fixture::{NOW, Scratch, event, exec, exec_end, insert, part, random, sandbox};
 
 const WRITE: &str = "SAGGAR_STORE_WRITE";
-/// Who writes at once, so that a kill meets groups.
+/// Concurrent writers, so that a kill hits groups.
 const WRITERS: usize = 8;
 const ROUNDS: u32 = 24;
-/// Most acknowledgements before a kill.
+/// Maximum number of acknowledgements before a kill.
 const ACKNOWLEDGED_MAX: u32 = 150;
-/// Printed by each exec: about a hundred of them fill the log, so that kills meet its folding back too.
+/// Output of each exec: about a hundred of them fill the log, so that kills hit checkpoints too.
 const OUTPUT_BYTES: usize = 150_000;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The process that is killed in the next tests; nothing by itself. Writes for ever, and prints what was acknowledged.
+/// The process that the next tests kill; does nothing by itself. It writes forever, and prints what was acknowledged.
 #[test]
 fn part_that_writes() {
     let Some(directory) = std::env::var_os(WRITE) else { return };
@@ -77,7 +77,7 @@ fn heavy_what_was_acknowledged_is_there_after_a_kill() {
         let wanted = u32::from_ne_bytes(random()) % ACKNOWLEDGED_MAX;
         acknowledged.extend(lines.by_ref().take(wanted as usize));
         kill(child);
-        // What was in the pipe was acknowledged too; a line that the kill cut in two doesn't parse.
+        // Lines still in the pipe were acknowledged too; a line that the kill cut in two doesn't parse.
         acknowledged.extend(lines);
         let missing = runtime.block_on(missing(&scratch.open(), &acknowledged[before..]));
         assert_eq!(missing, None, "round {round}, {} acknowledged", acknowledged.len());
@@ -114,7 +114,7 @@ fn a_kill_while_the_store_is_made_leaves_one_that_opens() {
     for file in ["saggar.lock", "saggar.db", "saggar.db-wal", "saggar.db-shm"].repeat(6) {
         let scratch = Scratch::new();
         let mut child = start(&scratch);
-        // Nobody reads what it prints, so it can't get further than a full pipe.
+        // Its output isn't read, so it can't get further than a full pipe.
         let output = child.stdout.take();
         let begun = Instant::now();
         while !scratch.join(file).exists() {

@@ -1,4 +1,4 @@
-//! Damage: what is not what was written is told of, and never read as something else.
+//! Damage is reported, and never read as valid data.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use saggar_store::{BlockKind, Error, JsonText, NewLetter, OpenError, Store, acce
 
 use crate::fixture::{NOW, Scratch, append, part, run, store_with_project, take_all};
 
-/// Does something to the database behind the store's back.
+/// Changes the database behind the store's back.
 fn edit(scratch: &Scratch, sql: &str) {
     let connection = Connection::open(scratch.join("saggar.db")).unwrap();
     assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
@@ -21,8 +21,8 @@ fn edit(scratch: &Scratch, sql: &str) {
 #[tokio::test]
 async fn an_entry_that_is_not_what_was_written_is_never_read() {
     let cases = [
-        ("UPDATE journal SET entry = 'sEcond' WHERE seq = 2", "entry 2 of RUN is not what was written"),
-        ("UPDATE journal SET sum = sum + 1 WHERE seq = 3", "entry 3 of RUN is not what was written"),
+        ("UPDATE journal SET entry = 'sEcond' WHERE seq = 2", "entry 2 of RUN does not match its checksum"),
+        ("UPDATE journal SET sum = sum + 1 WHERE seq = 3", "entry 3 of RUN does not match its checksum"),
         ("DELETE FROM journal WHERE seq = 2", "entry 2 of RUN is missing"),
         ("DELETE FROM journal WHERE seq = 3", "entry 3 of RUN is missing"),
         ("UPDATE journal SET seq = 4 WHERE seq = 3", "entry 3 of RUN is missing"),
@@ -65,7 +65,7 @@ async fn a_damaged_run_is_blocked_by_its_holder_alone_and_can_be_ended() {
     assert_eq!(end(project.clone()).await, Ok(false));
     let row = store.run_of_any(id.clone()).await.unwrap().unwrap();
     assert_eq!((row.state, row.block, row.wake_at), (RunState::Finished, None, None));
-    assert_eq!(store.letters(parent.clone()).await.unwrap().len(), 1, "who waits for it is told");
+    assert_eq!(store.letters(parent.clone()).await.unwrap().len(), 1, "the parent is told");
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_store_that_is_gone_is_not_made_anew() {
     assert!(!scratch.join("saggar.db").exists());
     std::fs::write(scratch.join("saggar.db"), whole).unwrap();
     scratch.open();
-    // A directory of a server that knew no marker yet.
+    // The directory of a server that had no marker yet.
     let old = Scratch::new();
     std::fs::write(old.join("signing.key"), [7; 32]).unwrap();
     gone(&old, "is missing");
@@ -98,7 +98,7 @@ const RUNS: usize = 12;
 const LOG: &str = "saggar.db-wal";
 const INDEX: &str = "saggar.db-shm";
 
-/// The process that is killed in the next tests; nothing by itself.
+/// The process that the next tests kill; does nothing by itself.
 #[test]
 fn part_that_leaves_a_log() {
     let Some(directory) = std::env::var_os(LEAVE) else { return };
@@ -120,7 +120,7 @@ fn part_that_leaves_a_log() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// The files of a store whose process was killed; each of the runs in it was acknowledged.
+/// The files of a store whose process was killed; every run in it was acknowledged.
 fn left() -> BTreeMap<String, Vec<u8>> {
     left_by(&mut part_that_leaves)
 }
@@ -153,7 +153,7 @@ async fn runs_in(store: &Store) -> usize {
     take_all(store, "w").await.len()
 }
 
-/// Refused with every file as it was, but for the lock.
+/// Checks that opening is refused and changes no file except the lock.
 fn check_refused(files: &BTreeMap<String, Vec<u8>>, case: &str) {
     let scratch = with(files);
     for opened in [Store::open(scratch.path()), Store::join(scratch.path())] {
@@ -165,7 +165,7 @@ fn check_refused(files: &BTreeMap<String, Vec<u8>>, case: &str) {
     }
 }
 
-/// Where the frames of the log begin.
+/// Offsets of the log's frames.
 fn frames(files: &BTreeMap<String, Vec<u8>>) -> Vec<usize> {
     (32..files[LOG].len()).step_by(24 + 4096).collect()
 }
@@ -183,13 +183,13 @@ async fn a_bit_that_flips_anywhere_in_the_log_stops_the_start() {
     assert!(frames.len() > RUNS, "{}", frames.len());
     assert_eq!(runs_in(&with(&files).open()).await, RUNS, "nothing is wrong with it");
     check_refused(&flipped(&files, 17), "the header");
-    // In what a frame says of itself, and in its page.
+    // In the frame's header, and in its page.
     for (frame, at) in frames.iter().zip([5, 9, 17, 24 + 100, 24 + 4095].into_iter().cycle()) {
         check_refused(&flipped(&files, frame + at), &format!("{frame} + {at}"));
     }
 }
 
-/// Its index is lost, or is of an earlier boot: the frames speak for themselves, but for those of the last transaction.
+/// Its index is lost or from an earlier boot: the frames verify themselves, except those of the last transaction.
 #[tokio::test]
 async fn a_bit_that_flips_before_the_last_transactions_stops_the_start_without_the_index_too() {
     let files = left();
@@ -293,8 +293,8 @@ async fn a_check_finds_what_is_damaged_and_changes_nothing() {
     std::fs::write(scratch.join("saggar.db.partial"), "").unwrap();
     let found = findings(&scratch);
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found.contains(&format!("{one} the store is damaged: entry 1 of {one} is not what was written")));
-    assert!(found.contains(&format!("blob {} doesn't have its hash any more", hash.to_hex())));
+    assert!(found.contains(&format!("{one} the store is damaged: entry 1 of {one} does not match its checksum")));
+    assert!(found.contains(&format!("blob {} no longer matches its hash", hash.to_hex())));
     let judged =
         check(scratch.path(), |row, entries, _| Some(format!("{} entries of {}", entries.len(), row.id))).unwrap();
     assert!(judged.findings.iter().any(|finding| finding.what == format!("1 entries of {other}")));

@@ -1,4 +1,4 @@
-//! Directories of their own, and rows to put in a store.
+//! Test directories, and rows for a store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use saggar_store::{
     Project, RunInsertion, Store, StoredEvent, Summary, Taking, TokenHash,
 };
 
-/// A moment that the tests count from.
+/// The start of the tests' time.
 pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// A directory that goes with its test.
+/// A directory that is removed with its test.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -48,7 +48,6 @@ impl Drop for Scratch {
     }
 }
 
-/// A store with a project in it.
 pub async fn store_with_project(scratch: &Scratch) -> (Store, ProjectId) {
     let store = scratch.open();
     let project = store.default_project(ProjectId::from_random(random()), NOW).await.unwrap();
@@ -127,14 +126,14 @@ pub fn random<const LEN: usize>() -> [u8; LEN] {
     bits
 }
 
-/// This program again, running one test of it that plays a part in another; told its part by an environment variable.
+/// Runs this program again with one test that plays a part in another; an environment variable names its directory.
 pub fn part(test: &str, variable: &str, value: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(variable, value);
     command
 }
 
-/// A run whose first entry is this.
+/// A run with this first entry.
 pub async fn run(store: &Store, project: &ProjectId, first: &str, child_of: Option<(RunId, u64)>) -> RunId {
     let id = RunId::from_random(random());
     let new = NewRun {
@@ -150,7 +149,7 @@ pub async fn run(store: &Store, project: &ProjectId, first: &str, child_of: Opti
     id
 }
 
-/// Takes everything that can be taken.
+/// Claims all due runs.
 pub async fn take_all(store: &Store, holder: &str) -> Vec<Claimed> {
     let from = Uptime::from_millis(1_000_000);
     let lease = Lease { from, until: from.after(Duration::from_secs(5)) };
@@ -158,7 +157,7 @@ pub async fn take_all(store: &Store, holder: &str) -> Vec<Claimed> {
     store.claim_due(Holder::parse(holder).unwrap(), NOW, lease, taking).await.unwrap()
 }
 
-/// Entries that leave a run as it was.
+/// An append that leaves the run's state unchanged.
 pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str], state: RunState) -> Append {
     let outcome = (state == RunState::Finished).then(|| JsonText::parse("{}").unwrap());
     Append {

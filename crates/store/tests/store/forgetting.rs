@@ -1,4 +1,4 @@
-//! Runs that are removed or too old: what goes, what stays, and in which order.
+//! Removal and retention of runs: what is deleted, what stays, and in which order.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use saggar_store::{
 use crate::fixture::{NOW, Scratch, random, store_with_project};
 
 const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
-/// Longer than a blob that nothing names is kept.
+/// Longer than a loose blob is kept.
 const LONG: Duration = Duration::from_secs(2 * 60 * 60);
 
 fn later(seconds: u64) -> Timestamp {
@@ -44,7 +44,7 @@ async fn begin(store: &Store, new: NewRun) -> RunId {
     id
 }
 
-/// Takes every run that is due, and finishes it with these entries and children.
+/// Claims every due run, and finishes it with these entries and children.
 async fn finish(store: &Store, run: &RunId, entries: &[String], children: Vec<NewRun>, at: Timestamp) {
     let append = take(store, run, entries, children, at).await;
     let head = append.head + append.entries.len() as u64;
@@ -122,7 +122,7 @@ async fn a_run_whose_past_a_fork_has_goes_after_the_fork() {
     store.fork_run(fork, |_, _| "{}".to_owned()).await.unwrap();
     let removal = store.remove_run(project.clone(), parent.clone(), NOW).await;
     assert_eq!(removal, Ok(Removal::ForkedBy(id.clone())));
-    // Nor does age remove it.
+    // Age doesn't remove it either.
     let retention = Retention { runs: Duration::ZERO, ..Retention::default() };
     assert_eq!(store.sweep(later(60), retention).await.unwrap().runs, 0);
     assert_eq!(store.journal_after(id.clone(), 0).await.unwrap().len(), 1, "the parent's past can still be read");
@@ -189,7 +189,7 @@ async fn a_blob_goes_after_its_last_user_and_not_while_a_letter_names_it() {
     assert_eq!(left().await, [true, true, true, false]);
     store.remove_run(project.clone(), one, NOW.after(LONG)).await.unwrap();
     store.sweep(NOW.after(LONG), forever()).await.unwrap();
-    assert_eq!(left().await, [true, true, true, false], "who put the same bytes just now may be about to name them");
+    assert_eq!(left().await, [true, true, true, false], "bytes that were just stored again may be named in a moment");
     store.sweep(NOW.after(LONG * 2), forever()).await.unwrap();
     assert_eq!(left().await, [true, false, true, false]);
     store.remove_run(project.clone(), other, NOW).await.unwrap();

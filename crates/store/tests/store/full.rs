@@ -1,4 +1,4 @@
-//! A disk without room, and one that takes no writes: real ones, small, in a mount namespace of their own.
+//! A full disk and a read-only disk: real, small ones, in their own mount namespace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,12 +10,12 @@ use crate::fixture::{NOW, Scratch, ending, event, insert, random, sandbox};
 
 const FULL: &str = "SAGGAR_STORE_FULL";
 const READ_ONLY: &str = "SAGGAR_STORE_READ_ONLY";
-/// Room on the disk, and what of it is taken away and given back.
+/// Size of the disk.
 const DISK: &str = "size=6m";
 const BALLAST_BYTES: usize = 3 << 20;
 const PLAYED: &str = "the part was played";
 
-/// Runs a part of this file with a small tmpfs at `scratch`. Says aloud when this machine can't.
+/// Runs a test of this file with a small tmpfs at `scratch`. Fails loudly if this machine doesn't allow it.
 fn run_on_small_disk(test: &str, variable: &str, scratch: &Scratch) {
     let script = format!("mount -t tmpfs -o {DISK} none \"${variable}\" && exec \"$@\"");
     let mut command = Command::new("unshare");
@@ -24,7 +24,7 @@ fn run_on_small_disk(test: &str, variable: &str, scratch: &Scratch) {
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(variable, scratch.path());
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // The part says that it was played: without its variable it would pass by doing nothing.
+    // The test prints that it ran: without its variable it would pass without doing anything.
     assert!(output.status.success() && text.contains(PLAYED), "needs `unshare --user --mount`:\n{text}");
 }
 
@@ -38,7 +38,7 @@ fn on_a_read_only_disk_opening_is_refused_as_such() {
     run_on_small_disk("full::part_on_a_read_only_disk", READ_ONLY, &Scratch::new());
 }
 
-/// Inside the namespace; nothing by itself.
+/// Runs inside the namespace; does nothing by itself.
 #[tokio::test]
 async fn part_on_a_full_disk() {
     let Some(directory) = std::env::var_os(FULL) else { return };
@@ -69,7 +69,7 @@ async fn part_on_a_full_disk() {
     assert!(acknowledged.len() > 100, "{}", acknowledged.len());
     assert!(Error::Full.help().contains("make room"));
 
-    // Reading goes on meanwhile.
+    // Reads continue to work.
     assert_eq!(all(&store).await, acknowledged.len());
     std::fs::remove_file(&ballast).unwrap();
     let new = sandbox(&project);
@@ -92,7 +92,7 @@ async fn all(store: &Store) -> usize {
     usize::try_from(counts.values().sum::<u64>()).unwrap()
 }
 
-/// Inside the namespace; nothing by itself.
+/// Runs inside the namespace; does nothing by itself.
 #[test]
 fn part_on_a_read_only_disk() {
     let Some(directory) = std::env::var_os(READ_ONLY) else { return };

@@ -1,8 +1,10 @@
-//! Stores of older versions: each opens, reads back whole, and has the schema of a new one.
+//! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
-//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, a row of each kind. Those of versions 4 to 7 are the one
-//! before, the migration of that version, and rows that only it has. They are never edited. A new version of the schema adds a dump of its own: run `part_that_writes_the_golden_store` with SAGGAR_STORE_GOLDEN set to a new directory,
-//! dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas that a dump leaves out.
+//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
+//! `v4.sql` to `v7.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
+//! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
+//! that a dump leaves out.
 
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ pub fn from_dump(dump: &str) -> Scratch {
         connection.query_row("SELECT max(value) FROM meta WHERE key = 'opens'", [], |row| row.get(0)).unwrap();
     connection.close().unwrap();
     if let Some(opens) = opens {
-        // Without the marker beside it, a store that counts its openings is a copy.
+        // Without its marker, a store that counts its openings is taken for a copy.
         let marker = format!(r#"{{"v":1,"opens":{opens},"boot":null}}"#);
         std::fs::write(scratch.join("saggar.state"), marker).unwrap();
     }
@@ -98,7 +100,7 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     let store = scratch.open();
     let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
     assert_eq!((row.state, row.head, row.epoch, row.block), (RunState::Waiting, 3, 1, None));
-    // Its lease was by another clock.
+    // Its lease was given by another clock.
     assert_eq!(row.holder, None);
     let entries = store.journal_after(parent_run(), 0).await.unwrap();
     assert_eq!(entries.iter().map(|entry| entry.entry.as_str()).collect::<Vec<_>>(), ["first", "second", "third"]);
@@ -106,7 +108,7 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     assert_eq!((child.state, child.child_of), (RunState::Queued, Some((parent_run(), 2))));
     assert_eq!(store.letters(parent_run()).await.unwrap().len(), 1);
     assert_eq!(store.blob(BlobHash::of(b"a blob")).await, Ok(Some(b"a blob".to_vec())));
-    assert_eq!(claim(&store, "w2", NOW).await, 2, "whoever comes first takes it");
+    assert_eq!(claim(&store, "w2", NOW).await, 2, "any worker may claim it");
 }
 
 #[test]
@@ -130,7 +132,7 @@ async fn what_the_later_versions_wrote_reads_back_whole() {
         let damaged = row(8).await.unwrap();
         let block = Block { kind: BlockKind::Damaged, reason: "entry 2 can't be read".to_owned() };
         assert_eq!((damaged.state, damaged.block), (RunState::Parked, Some(block)), "{version}");
-        // Compared with their checksums, where they have one.
+        // Reading compares the checksums of entries that have one.
         assert_eq!(store.journal_after(held.id.clone(), 0).await.unwrap().len(), 3, "{version}");
         assert_eq!(store.journal_after(damaged.id, 0).await.unwrap()[0].entry, "damaged", "{version}");
         if version >= 5 {
@@ -142,7 +144,7 @@ async fn what_the_later_versions_wrote_reads_back_whole() {
             let red = std::collections::BTreeMap::from([("team".to_owned(), "red".to_owned())]);
             assert_eq!(row(10).await.unwrap().labels, saggar_domain::Labels::parse(red).unwrap(), "{version}");
             assert_eq!(row(11).await, None, "it was removed");
-            // The removed run goes, and so does what nothing names; a letter that waits keeps what it names.
+            // A sweep deletes the removed run and unused blobs. An unread letter keeps the blob that it names.
             let day = NOW.after(Duration::from_secs(24 * 60 * 60));
             let swept = store.sweep(day, saggar_store::Retention::default()).await.unwrap();
             assert_eq!(swept.runs, 1, "{version}");
@@ -155,7 +157,7 @@ async fn what_the_later_versions_wrote_reads_back_whole() {
     }
 }
 
-/// Writes the store that the dump of the present version is made of, where the environment says so; nothing by itself.
+/// Writes the store for the dump of the current version, if the environment variable is set; does nothing by itself.
 #[tokio::test]
 async fn part_that_writes_the_golden_store() {
     let Some(directory) = std::env::var_os("SAGGAR_STORE_GOLDEN") else { return };
@@ -199,7 +201,7 @@ fn child_run() -> RunId {
     RunId::from_random([7; 16])
 }
 
-/// A run that is held and has started a child, and that somebody has written to; and a blob.
+/// A held run with a child and an unread letter; and a blob.
 async fn write_runs(store: &Store) {
     let project = ProjectId::from_random([1; 16]);
     let new = |id, agent: &str, first: &str, child_of| NewRun {

@@ -63,7 +63,7 @@ async fn an_end_that_comes_late_is_still_the_end() {
     let orphan = exec(&SandboxId::from_random(random()), NOW);
     assert_eq!(store.record_exec_started(orphan).await, Err(Error::Missing { what: "the sandbox" }));
     assert_eq!(store.record_exec_started(asked).await, Err(Error::Taken { what: "an exec of that id" }));
-    // One that was never started, or is forgotten, has nowhere to put its end.
+    // An exec that was never started, or was deleted, can't record its end.
     let unknown = ExecId::from_random(random());
     assert_eq!(store.record_exec_ended(owner.id, unknown, exec_end(NOW), output("x")).await, Ok(()));
 }
@@ -74,7 +74,7 @@ async fn a_sandbox_keeps_so_many_execs_and_the_output_of_fewer() {
     let (store, project) = store_with_project(&scratch).await;
     let owner = sandbox(&project);
     insert(&store, &owner).await;
-    // The oldest still runs, so it stays whatever comes after it.
+    // The oldest exec still runs, so it is kept whatever follows.
     let running = exec(&owner.id, NOW);
     store.record_exec_started(running.clone()).await.unwrap();
     let mut ids = Vec::new();
@@ -124,7 +124,7 @@ async fn events_come_in_order_after_a_number_and_may_be_reported_twice() {
     assert_eq!(after(Some(0), 2).await.unwrap().events, [event(1), event(2)]);
     assert_eq!(after(Some(3), 2).await, Ok(EventPage { events: vec![], oldest: Some(0) }));
     assert_eq!(store.last_event(owner.id.clone()).await, Ok(Some(3)));
-    // From an untrusted header: any number is fine.
+    // The number comes from an untrusted header: any value must work.
     assert_eq!(after(Some(u64::MAX), 2).await.unwrap().events, []);
     let orphan = store.append_events(SandboxId::from_random(random()), vec![event(0)]).await;
     assert_eq!(orphan, Err(Error::Missing { what: "the sandbox" }));

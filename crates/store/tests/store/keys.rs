@@ -20,7 +20,7 @@ fn new_key(project: &ProjectId, created_at: Timestamp) -> NewKey {
     }
 }
 
-/// Reads until a write that nobody waits for is there.
+/// Polls until a write without a waiting caller is visible.
 async fn last_used(store: &Store, project: &ProjectId, expected: Timestamp) -> ApiKey {
     for _ in 0..10_000 {
         let key = store.keys(project.clone()).await.unwrap().remove(0);
@@ -96,7 +96,7 @@ async fn use_is_noted_at_most_once_a_minute() {
     store.check_key(&secret, at(1)).await.unwrap();
     last_used(&store, &project, at(1)).await;
     store.check_key(&secret, at(60)).await.unwrap();
-    // A write of our own is behind whatever the check has queued.
+    // Our own write is queued behind any write that the check has queued.
     store.create_project(crate::fixture::project("after")).await.unwrap();
     last_used(&store, &project, at(1)).await;
     store.check_key(&secret, at(61)).await.unwrap();

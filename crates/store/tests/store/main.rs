@@ -1,4 +1,4 @@
-//! The store through its public face: what it promises, and what it does when the machine doesn't keep its own promises.
+//! The store through its public interface: its guarantees, and its behaviour when the machine fails.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 

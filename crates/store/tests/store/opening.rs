@@ -1,4 +1,4 @@
-//! Opening: what is refused, and that what is refused stays as it was.
+//! Opening: what is refused, and that refused files stay unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use saggar_store::{OpenError, Store};
 use crate::fixture::{NOW, Scratch, insert, part, random, sandbox, store_with_project};
 use crate::golden::{DUMPS, from_dump};
 
-/// Refused, with help, and byte for byte as before.
+/// Checks that opening is refused with help and leaves the file unchanged.
 fn check_refused(scratch: &Scratch, expected: impl Fn(&OpenError) -> bool) {
     let file = scratch.join("saggar.db");
     let before = std::fs::read(&file).unwrap();
@@ -69,7 +69,7 @@ async fn a_damaged_store_is_refused() {
     let file = scratch.join("saggar.db");
     let whole = std::fs::read(&file).unwrap();
     let page = 4096;
-    // The file's head, a page of tables in the middle, and an end that is cut off.
+    // The file's header, a page in the middle, and a truncated end.
     let mut head = whole.clone();
     head[16..100].fill(0xff);
     let mut middle = whole.clone();
@@ -96,13 +96,13 @@ fn a_newer_store_is_refused() {
 
 const HOLD: &str = "SAGGAR_STORE_HOLD";
 
-/// The other process of the next test; nothing by itself.
+/// The other process of the next test; does nothing by itself.
 #[test]
 fn part_that_holds() {
     let Some(directory) = std::env::var_os(HOLD) else { return };
     let _store = Store::open(Path::new(&directory)).unwrap();
     println!("\nholding");
-    // Until the other side closes the pipe, or kills this.
+    // Until the other side closes the pipe, or kills this process.
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 

@@ -1,13 +1,14 @@
-//! A store that is a copy of an earlier state: its open runs may have gone on elsewhere, so nobody takes them before a person has decided.
+//! A store that is a copy of an earlier state: its open runs may have continued elsewhere, so no worker claims them
+//! before a human has decided.
 
 use saggar_domain::RunState;
 use saggar_store::{BlockKind, Store, backup, restore};
 
 use crate::fixture::{NOW, Scratch, append, run, store_with_project, take_all};
 
-/// Every open run is blocked for this reason, and the finished one isn't.
+/// Checks that every open run is blocked for this reason, and the finished one isn't.
 async fn check_blocked(store: &Store, reason: &str) {
-    assert!(take_all(store, "w").await.is_empty(), "nobody takes a run that may have gone on");
+    assert!(take_all(store, "w").await.is_empty(), "no worker claims a run that may have continued elsewhere");
     let mut blocked = 0;
     for row in rows(store).await {
         match row.state {
@@ -29,7 +30,7 @@ async fn rows(store: &Store) -> Vec<saggar_store::RunRow> {
     store.runs(query).await.unwrap().items
 }
 
-/// A store with a run and its child, a run that is held, and one that has finished.
+/// A store with a run and its child, a held run, and a finished one.
 async fn worked_on(scratch: &Scratch) -> Store {
     let (store, project) = store_with_project(scratch).await;
     let parent = run(&store, &project, "first", None).await;
@@ -51,16 +52,16 @@ async fn open_runs_of_a_restored_backup_wait_for_a_person() {
     restore(&file, elsewhere.path()).unwrap();
     let restored = elsewhere.open();
     check_blocked(&restored, "the store was restored from a backup of 2027-01-15T08:00:00Z").await;
-    // The store that the backup was made of goes on.
+    // The original store is unaffected.
     assert!(rows(&store).await.iter().all(|row| row.block.is_none()));
 
-    // One that is resumed takes its child with it; the others stay.
+    // Resuming a run also unblocks its child; the others stay blocked.
     let parent = rows(&restored).await.into_iter().find_map(|row| row.child_of).unwrap().0;
     assert_eq!(restored.blocked_below(parent.clone()).await.unwrap().len(), 2);
     assert_eq!(restored.unblock(parent, NOW).await, Ok(2));
     assert_eq!(take_all(&restored, "w2").await.len(), 2);
     drop(restored);
-    // And nothing is blocked again: it is a store like any other now.
+    // Nothing is blocked again at the next opening.
     let again = elsewhere.open();
     assert_eq!(rows(&again).await.iter().filter(|row| row.block.is_some()).count(), 1);
 }

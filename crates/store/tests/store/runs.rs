@@ -1,4 +1,4 @@
-//! Runs: who may append, in which order they are taken, what a fork has of its parent, what waits in an inbox.
+//! Runs: which worker may append, the order of claims, a fork's history, and the inbox.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn holder(name: &str) -> Holder {
     Holder::parse(name).unwrap()
 }
 
-/// The clock of leases goes with the wall clock here.
+/// The lease clock runs with the wall clock here.
 fn up(at: Timestamp) -> Uptime {
     Uptime::from_millis(at.as_millis() - NOW.before(Duration::from_secs(7200)).as_millis())
 }
@@ -85,7 +85,7 @@ async fn journal(store: &Store, run: &RunId) -> Vec<String> {
     }
 }
 
-/// The same by a run that goes on as it did: nothing is new about it but its entries.
+/// The same for a run whose state doesn't change: only its entries are new.
 fn step(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
     let mut step = append(run, epoch, head, entries);
     step.summary.sandbox = None;
@@ -168,8 +168,9 @@ async fn a_busy_project_or_agent_makes_nobody_else_wait() {
         let taken = store.claim_due(holder("w"), later, lease(later), Taking { most: 1, ..ANY }).await.unwrap();
         turns.push(taken[0].run.project == busy);
     }
-    assert_eq!(turns, [true, false, true, false, true], "projects have turns, whoever has waited for longer");
-    // Five more of the first wait, and its agent has reached its limit: another agent of it doesn't wait with them.
+    assert_eq!(turns, [true, false, true, false, true], "projects take turns, however long each has waited");
+    // Five more of the first project wait, and its agent has reached its limit: another agent of it doesn't wait with
+    // them.
     let other = create_at(&store, &busy, "other", later.after(Duration::from_millis(1))).await;
     let at = later.after(Duration::from_millis(2));
     let full = Taking { most: 1, reserved: 0, per_agent: 3, per_project: 100 };
@@ -247,7 +248,10 @@ async fn a_letter_is_kept_once_wakes_its_run_and_goes_with_its_answer() {
     finished.summary.wake_at = None;
     store.append(finished).await.unwrap();
     assert!(matches!(store.put_letter(letter, LetterRoom::Data).await, Err(InboxError::Finished)));
-    assert!(claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(), "a finished run is nobody's");
+    assert!(
+        claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(),
+        "a finished run is never claimed"
+    );
 }
 
 #[tokio::test]
@@ -435,7 +439,7 @@ async fn a_lease_from_a_clock_that_was_set_back_holds_nobody() {
     assert_eq!(claim(&store, "two", NOW).await.len(), 1);
 }
 
-/// An append that starts a child of step 2, and says something to a run.
+/// An append that starts a child of step 2, and sends letters.
 fn family(run: &RunId, epoch: u64, head: u64, child: &RunId, project: &ProjectId, letters: Vec<NewLetter>) -> Append {
     let child = NewRun {
         id: child.clone(),
@@ -473,14 +477,14 @@ async fn a_child_and_what_is_said_to_it_are_there_exactly_if_the_append_is() {
     let listed = store.runs(query.clone()).await.unwrap().items;
     assert_eq!(listed.iter().map(|row| &row.id).collect::<Vec<_>>(), [&child]);
     assert!(store.runs(RunQuery { child_of: Some(child.clone()), ..query }).await.unwrap().items.is_empty());
-    // A newer word takes the place of the one before, under a number of its own: who consumes that one leaves this.
+    // A newer letter replaces the earlier one under a new number: consuming the earlier one leaves the newer.
     let first = store.letters(child.clone()).await.unwrap();
     let newer = Append { letters: say(&child, "2"), ..append(&parent, epoch, 2, &["says"]) };
     store.append(newer).await.unwrap();
     let second = store.letters(child.clone()).await.unwrap();
     assert_eq!((first.len(), second.len(), second[0].body.as_str()), (1, 1, "2"));
     assert!(second[0].n > first[0].n);
-    // One that has finished hears nothing.
+    // A finished run receives no letters.
     let of_child = claim(&store, "w", NOW).await[0].epoch;
     let mut finished = append(&child, of_child, 1, &["done"]);
     (finished.summary.state, finished.summary.outcome) = (RunState::Finished, JsonText::parse("{}"));
@@ -504,7 +508,7 @@ async fn a_finished_run_is_taken_over_until_what_it_holds_is_let_go_of() {
     let taken = claim(&store, "two", NOW).await;
     assert_eq!((taken.len(), taken[0].run.state), (1, RunState::Finished));
     store.let_go_run(run.clone(), epoch).await.unwrap();
-    assert_eq!(store.runs_held_by(holder("two")).await.unwrap().len(), 1, "only who holds it lets go");
+    assert_eq!(store.runs_held_by(holder("two")).await.unwrap().len(), 1, "only the holder can release it");
     store.let_go_run(run.clone(), taken[0].epoch).await.unwrap();
     assert!(claim(&store, "three", NOW.after(Duration::from_secs(9999))).await.is_empty());
     assert_eq!(store.is_run_due(both(NOW.after(Duration::from_secs(9999))), ANY).await, Ok(false));
@@ -521,7 +525,7 @@ async fn a_wall_clock_that_is_set_ends_no_lease_and_a_reboot_ends_all() {
         assert_eq!(store.is_run_due(Now { wall, uptime: up(NOW) }, ANY).await, Ok(false));
         assert!(store.claim_due(holder("two"), wall, lease(NOW), ANY).await.unwrap().is_empty(), "it is held");
     }
-    // That clock begins anew with each boot: nobody of the boot before is alive.
+    // That clock starts anew with each boot: no holder of an earlier boot is alive.
     let from = Uptime::from_millis(1000);
     let rebooted = Lease { from, until: from.after(Duration::from_secs(1)) };
     assert_eq!(store.claim_due(holder("two"), NOW, rebooted, ANY).await.unwrap().len(), 1);
@@ -565,7 +569,7 @@ async fn a_backlog_behind_a_limit_does_not_hide_what_can_be_taken() {
     assert!(store.claim_due(holder("w"), later, lease(later), taking).await.unwrap().is_empty());
 }
 
-/// A run that waits for room since then.
+/// A run that has been waiting for capacity since then.
 async fn wait_for_room(store: &Store, project: &ProjectId, since: Timestamp) -> RunId {
     let run = create_at(store, project, "a", since).await;
     let epoch = claim(store, "w", since).await[0].epoch;
@@ -591,7 +595,7 @@ async fn runs_that_wait_for_room_are_woken_in_turns_and_nobody_passes_them() {
     let first = wait_for_room(&store, &mine, at(0)).await;
     let second = wait_for_room(&store, &mine, at(1)).await;
     let other = wait_for_room(&store, &theirs, at(2)).await;
-    // A newcomer of a project is behind what its project and others have waiting; of another, behind the first of each.
+    // A newcomer queues behind the waiting runs of its own project; in another project, behind the first of each.
     let newcomer = create(&store, &mine, "a").await;
     let stranger = create(&store, &theirs, "a").await;
     for (run, ahead) in [(&first, 0), (&other, 1), (&second, 2), (&stranger, 3), (&newcomer, 3)] {

@@ -1,4 +1,4 @@
-//! Sandboxes: insertion once, a life in steps, lists in pages.
+//! Sandboxes: idempotent insertion, state changes, paged lists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn a_request_is_done_once_by_its_key() {
     assert_eq!(insert(sandbox(&project_id), "k", "a").await, Ok(Insertion::Replayed(first.id.clone())));
     assert_eq!(list(&store, SandboxQuery::new(Scope::Project(project_id.clone()))).await.len(), 2);
 
-    // A day later the key is free again, whether or not it was swept.
+    // A day later the key is free again, whether or not it was deleted.
     let day_later = first.created_at.after(IDEMPOTENCY_RETENTION);
     let next = |at| sandbox_with(SandboxId::from_random(random()), project_id.clone(), at);
     let just_before = day_later.before(Duration::from_millis(1));
@@ -126,7 +126,7 @@ async fn each_step_follows_from_its_own_states_and_no_other() {
         Change::Resumed { at: later(3) },
         Change::Ended(ending(later(4))),
     ];
-    // How to come to each state, and which of the steps may follow there.
+    // How to reach each state, and which changes are allowed in it.
     let cases: [(SandboxState, &[usize], &[usize]); 4] = [
         (SandboxState::Creating, &[], &[0, 3]),
         (SandboxState::Running, &[0], &[1, 3]),
@@ -330,7 +330,7 @@ async fn pages_neither_repeat_nor_skip_while_others_are_made_and_deleted() {
     let mut query =
         SandboxQuery { limit: PageLimit::parse(3).unwrap(), ..SandboxQuery::new(Scope::Project(project_id.clone())) };
     let first = store.sandboxes(query.clone()).await.unwrap();
-    // A newer one comes, and the one that the cursor stands on goes.
+    // A newer sandbox is inserted, and the one at the cursor is deleted.
     insert(&store, &sandbox(&project_id)).await;
     let retention = saggar_store::Retention { ended: Duration::ZERO, ..saggar_store::Retention::default() };
     store.end_sandbox(all[2].clone(), ending(NOW)).await.unwrap();

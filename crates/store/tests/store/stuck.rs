@@ -1,4 +1,4 @@
-//! A worker that is stopped in the middle of a commit: the others go on.
+//! A worker that is stopped in the middle of a commit doesn't block the others.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,8 @@ use crate::fixture::{NOW, Scratch, part, random};
 
 const PART: &str = "SAGGAR_STORE_STUCK";
 
-/// The process that is stopped in the next tests; nothing by itself. The first word says whether it is a worker, the second where.
+/// The process that is stopped in the next tests; does nothing by itself. The first word says whether it is a worker,
+/// the second where.
 #[test]
 fn part_that_stops_in_a_commit() {
     let Some(what) = std::env::var_os(PART) else { return };
@@ -33,7 +34,7 @@ fn part_that_stops_in_a_commit() {
     connection.execute_batch("BEGIN IMMEDIATE; INSERT INTO meta VALUES ('half', 'done')").unwrap();
     println!("\nholding");
     kill_process(getpid(), Signal::STOP).unwrap();
-    // The other threads may be stopped before this one is: it must not let go of anything meanwhile.
+    // The other threads may be stopped before this one: it must not release anything meanwhile.
     loop {
         std::thread::park();
         assert!(!connection.is_autocommit() && shown.is_some() == (name == "worker"));
@@ -56,7 +57,7 @@ async fn a_worker_that_is_stopped_in_the_middle_of_a_commit_is_killed_and_the_ot
     let mut worker = stopped(&scratch, "worker");
     store.default_project(ProjectId::from_random(random()), NOW).await.unwrap();
     assert_eq!(worker.wait().unwrap().signal(), Some(9));
-    // Nothing of what it had not committed is there.
+    // Its uncommitted write is not visible.
     let half = Connection::open(scratch.join("saggar.db")).unwrap();
     let half: u32 = half.query_row("SELECT count(*) FROM meta WHERE key = 'half'", [], |row| row.get(0)).unwrap();
     assert_eq!(half, 0);

@@ -1,4 +1,4 @@
-//! A blocking client of the control protocol: for tests, for tools, and for whoever has a thread to spare.
+//! A blocking client of the control protocol, for tests, tools, and callers with a thread of their own.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use rustix::net::{
 use super::codec::{Decoder, Frame, encode_json, encode_stdin};
 use super::{CONTROL, Op, Reply, Request};
 
-/// One connection to the process that holds a sandbox.
+/// One connection to a sandbox's supervisor.
 #[derive(Debug)]
 pub struct Client {
     fd: OwnedFd,
@@ -30,7 +30,7 @@ pub enum Received {
     Output {
         /// 1 or 2.
         stream: u8,
-        /// How many bytes of that stream came before.
+        /// Number of bytes of that stream before these.
         offset: u64,
         bytes: Vec<u8>,
     },
@@ -39,7 +39,8 @@ pub enum Received {
 }
 
 impl Client {
-    /// Connects to a control socket. The directory is opened first, because an address has room for a short path alone.
+    /// Connects to a control socket. The directory is opened first, because a socket address only has room for a short
+    /// path.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let (directory, name) = (socket.parent().ok_or_else(invalid)?, socket.file_name().ok_or_else(invalid)?);
@@ -54,25 +55,23 @@ impl Client {
         Ok(Self::over(fd))
     }
 
-    /// Speaks over a connection that is there.
+    /// Uses an existing connection.
     pub fn over(fd: OwnedFd) -> Self {
         Self { fd, decoder: Decoder::new(), descriptors: Vec::new() }
     }
 
-    /// From now on a wait for the other side ends after this long, with an error.
+    /// Sets the time-out of every later wait for the other side.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, Some(patience))?;
         sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, Some(patience)).map_err(Into::into)
     }
 
-    /// Sends a request.
     pub fn ask(&mut self, op: Op) -> io::Result<()> {
         let mut bytes = Vec::new();
         encode_json(&mut bytes, &Request { v: CONTROL, op }).map_err(io::Error::other)?;
         self.send(&bytes)
     }
 
-    /// Sends a request and waits for its reply.
     pub fn request(&mut self, op: Op) -> io::Result<Reply> {
         self.ask(op)?;
         match self.receive()? {
@@ -82,14 +81,14 @@ impl Client {
         }
     }
 
-    /// Sends bytes for a program to read.
+    /// Sends bytes to a program's stdin.
     pub fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut frame = Vec::new();
         encode_stdin(&mut frame, bytes).map_err(io::Error::other)?;
         self.send(&frame)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -99,7 +98,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for what comes next.
+    /// Waits for the next message.
     pub fn receive(&mut self) -> io::Result<Received> {
         loop {
             match self.decoder.next_frame().map_err(io::Error::other)? {
@@ -116,7 +115,6 @@ impl Client {
         }
     }
 
-    /// The descriptor that came with a reply.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop()
     }
@@ -130,7 +128,7 @@ impl Client {
         });
         let length = match received {
             Ok(received) => received.bytes,
-            // A reset is an end with something unread on the other side.
+            // A reset is an end with unread data on the other side.
             Err(rustix::io::Errno::CONNRESET) => 0,
             Err(errno) => return Err(errno.into()),
         };

@@ -1,14 +1,14 @@
-//! Frames of the control connection: `[u32 length][u8 kind][payload]`, little-endian; `length` counts the payload alone.
+//! Frames of the control connection: `[u32 length][u8 kind][payload]`, little-endian; `length` is that of the payload.
 //!
 //! Sans-IO, so that the poll loop of a supervisor and the tasks of a server read with the same code.
 //!
-//! INVARIANT: what the other side sends costs at most [`JSON_MAX`] in memory, and is a frame or an error.
+//! INVARIANT: data from the other side takes at most [`JSON_MAX`] in memory, and is either a frame or an error.
 
 use serde::Serialize;
 
-/// The longest payload. A description with 512 execs of long command lines is the largest there is.
+/// Maximum payload length. A description of 512 execs with long command lines is the largest.
 pub const JSON_MAX: usize = 4 * 1024 * 1024;
-/// The longest piece of a program's bytes.
+/// Maximum length of one piece of a program's bytes.
 const DATA_MAX: usize = 256 * 1024;
 const HEADER_LEN: usize = 5;
 
@@ -24,7 +24,7 @@ pub enum Frame {
     Output {
         /// 1 or 2.
         stream: u8,
-        /// How many bytes of that stream came before.
+        /// Number of bytes of that stream before these.
         offset: u64,
         bytes: Vec<u8>,
     },
@@ -32,21 +32,17 @@ pub enum Frame {
     Stdin(Vec<u8>),
 }
 
-/// What can't be a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A kind that there isn't.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    /// Longer than its kind may be.
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
-    /// Shorter than its kind must be.
     #[error("a frame is cut short")]
     TooShort,
 }
 
-/// Turns a byte stream back into frames.
+/// Decodes a byte stream into frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -54,12 +50,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that has seen nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes what was read.
+    /// Appends bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -71,12 +66,12 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes that are held for a frame that isn't whole yet, or hasn't been asked for.
+    /// Number of bytes held for an incomplete frame, or for frames not yet taken.
     pub fn held(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// The next whole frame, if there is one.
+    /// The next complete frame, if there is one.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = &self.bytes[self.start..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER_LEN>() else { return Ok(None) };
@@ -108,7 +103,8 @@ impl Decoder {
 /// Appends a request or a reply.
 pub fn encode_json<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), FrameError> {
     let start = header(out, JSON);
-    // Writing into memory fails only for what can't be JSON (a map with keys that aren't text), and no type of ours has such.
+    // Writing to memory fails only for values that can't be JSON (a map whose keys aren't text), and no control type
+    // has one.
     serde_json::to_writer(&mut *out, value).expect("every control type is JSON");
     finish(out, start, JSON_MAX)
 }

@@ -1,21 +1,21 @@
-//! What the process that holds a sandbox answers.
+//! Replies of a sandbox's supervisor.
 
 use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId, Usage};
 use serde::{Deserialize, Serialize};
 
 use super::request::Then;
 
-/// An answer, or one piece of it.
+/// A reply, or one part of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// To the start of a supervisor: the sandbox is there.
+    /// The supervisor has started and the sandbox exists.
     Ready(Box<Description>),
-    /// What the sandbox is now.
+    /// The sandbox's current state.
     Described(Box<Description>),
     /// The program runs.
     Started(Box<ExecState>),
-    /// Output that is no longer kept was passed over.
+    /// Output was skipped because it is no longer kept.
     Gap {
         /// 1 or 2.
         stream: u8,
@@ -25,19 +25,19 @@ pub enum Reply {
     Exited(Box<ExecState>),
     /// The stream's descriptor comes with this.
     Opened,
-    /// Done, and there is nothing to say.
+    /// Done, without further data.
     Done,
-    /// What it uses.
+    /// The sandbox's usage.
     Used(Box<UsageReport>),
     Event(Box<Event>),
     /// Events up to this number are no longer kept.
     EventsGone {
-        /// The last that is gone.
+        /// The last one that is gone.
         through: u64,
     },
-    /// It is no more.
+    /// The sandbox has ended.
     Killed(Box<Final>),
-    /// It was not done, and why.
+    /// The request failed.
     Error(Problem),
 }
 
@@ -49,33 +49,33 @@ pub struct Description {
     /// Its version of Saggar.
     pub version: String,
     pub sandbox_id: SandboxId,
-    /// The supervisor's process.
+    /// The supervisor's process id.
     pub pid: u32,
     /// What it does.
     pub state: State,
     /// Whether it has an owner.
     pub is_claimed: bool,
-    /// Milliseconds until its time is up; `None` for never.
+    /// Milliseconds until its deadline; `None` for no deadline.
     pub ttl_left_ms: Option<u64>,
     pub then: Then,
-    /// How long it may be idle.
+    /// Maximum idle time in milliseconds.
     pub idle_ms: Option<u64>,
-    /// How long it has been.
+    /// Current idle time in milliseconds.
     pub idle_for_ms: u64,
     /// The hash of its spec.
     pub policy_hash: String,
     /// Default limits that this host doesn't enforce.
     pub unenforced: Vec<String>,
-    /// The execs that are remembered, oldest first.
+    /// The remembered execs, oldest first.
     pub execs: Vec<ExecState>,
     /// The number of the newest event.
     pub last_event: u64,
-    /// What its agent speaks, which streams into the sandbox have to know.
+    /// The agent's protocol version, which clients that open streams into the sandbox must know.
     #[serde(default = "first_guest_protocol")]
     pub guest_protocol: u32,
 }
 
-/// That of supervisors that don't say.
+/// The version of supervisors that don't report one.
 fn first_guest_protocol() -> u32 {
     2
 }
@@ -97,25 +97,22 @@ pub struct ExecState {
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its working directory, as it was asked for or by default.
+    /// Its working directory, as requested or by default.
     #[serde(default)]
     pub cwd: String,
-    /// What whoever started it called it.
+    /// The tag that its starter gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Its process id inside.
     pub pid: u32,
     /// Whether it has a terminal.
     pub has_terminal: bool,
-    /// When it began, by the wall clock, in milliseconds since 1970.
+    /// Start time by the wall clock, in milliseconds since 1970.
     pub started_ms: u64,
-    /// When it ended.
     pub ended_ms: Option<u64>,
     /// How it ended; `None` while it runs.
     pub status: Option<ExecStatus>,
-    /// Its exit code.
     pub exit_code: Option<u8>,
-    /// The signal that ended it.
     pub signal: Option<u8>,
     /// Bytes written to stdout so far.
     pub stdout_bytes: u64,
@@ -125,41 +122,42 @@ pub struct ExecState {
     pub stdout_dropped: u64,
     /// Bytes of stderr that are no longer kept, from its beginning.
     pub stderr_dropped: u64,
-    /// Whether processes it started live on after its end. Known a moment after that, so never in [`Reply::Exited`].
+    /// Whether processes it started live on after its end. Known shortly after that, so never in [`Reply::Exited`].
     #[serde(default)]
     pub leaves_processes: bool,
-    /// Whether there is no process of it any more, though its end may not be told yet because its output isn't taken.
+    /// Whether it has no process left. Its end may not be reported yet because its output hasn't been read.
     #[serde(default)]
     pub is_deserted: bool,
-    /// What it used; `None` while it runs and where nobody counted.
+    /// Resources it used; `None` while it runs and if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What was refused to it and cut off from it, each once. Where it can't be told whose process it was, all that ran have it.
+    /// Actions that were refused or cut off, each kind once. If a process can't be attributed to an exec, all execs
+    /// that ran have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
-    /// Why it isn't an ordinary end.
+    /// Set unless the end was an ordinary one.
     #[serde(default)]
     pub error: Option<Problem>,
 }
 
-/// What a sandbox uses and has used.
+/// Current and past usage of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UsageReport {
     pub now: Sample,
-    /// Earlier, oldest first.
+    /// Earlier samples, oldest first.
     pub samples: Vec<Sample>,
 }
 
-/// What a sandbox used at one moment; `None` where this host doesn't count it.
+/// Usage of a sandbox at one moment; `None` if this host doesn't count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When, by the wall clock, in milliseconds since 1970.
+    /// By the wall clock, in milliseconds since 1970.
     pub at_ms: u64,
     /// CPU time so far, in microseconds.
     pub cpu_usec: Option<u64>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Most bytes of memory at once.
+    /// Peak memory in bytes.
     pub memory_peak_bytes: Option<u64>,
     /// Processes and threads.
     pub processes: Option<u64>,
@@ -180,17 +178,17 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
-    /// The sandbox is there.
+    /// The sandbox was started.
     Started {
-        /// Default limits that aren't enforced here.
+        /// Default limits that this host can't enforce.
         unenforced: Vec<String>,
     },
-    /// It was given to its owner.
+    /// It was claimed by its owner.
     Claimed,
     /// A program started.
     ExecStarted {
         exec_id: ExecId,
-        /// Its name as asked for.
+        /// The program's name as requested.
         program: String,
     },
     /// A program ended.
@@ -199,43 +197,39 @@ pub enum EventBody {
     Denial { denial: Denial },
     /// A limit was hit.
     Limit { denial: Denial },
-    /// Everything in it is frozen.
+    /// Every process in it was frozen.
     Paused {
-        /// Whether because time was up.
+        /// Whether it was paused at its deadline.
         by_itself: bool,
     },
-    /// Everything in it goes on.
+    /// Every process in it continues.
     Resumed,
     /// It is being ended.
     Ending { reason: EndReason },
-    /// Something newer than its reader.
+    /// An event that this version doesn't know.
     #[serde(other)]
     Unknown,
 }
 
-/// The last word about a sandbox, also kept as a file until a server has read it.
+/// The final report of a sandbox, also kept as a file until a server has read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Final {
-    /// The version of this record.
     pub v: u32,
     pub sandbox_id: SandboxId,
     /// Whether it ever had an owner.
     pub is_claimed: bool,
-    /// Why it ended.
     pub reason: EndReason,
-    /// When, by the wall clock, in milliseconds since 1970.
+    /// By the wall clock, in milliseconds since 1970.
     pub ended_ms: u64,
-    /// What it used.
     pub usage: Sample,
-    /// What ended with it or had before, with what was kept of the output.
+    /// Its execs, with the end of their output.
     pub execs: Vec<FinishedExec>,
     /// The newest events, oldest first.
     pub events: Vec<Event>,
-    /// Why it isn't an ordinary end.
+    /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
 }
 
-/// An exec with the end of its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishedExec {
     pub state: ExecState,

@@ -1,4 +1,4 @@
-//! What is asked of the process that holds a sandbox.
+//! Requests to a sandbox's supervisor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,55 +6,51 @@ use std::path::PathBuf;
 use saggar_domain::{ExecId, SandboxId, User};
 use serde::{Deserialize, Serialize};
 
-/// How a supervisor is told what to hold: the first thing it reads, on its standard input.
+/// The first message to a supervisor, on its standard input: the sandbox to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// [`super::CONTROL`] of whoever starts it.
+    /// [`super::CONTROL`] of the process that starts it.
     pub v: u32,
-    /// Where records, control sockets and final reports are.
+    /// The directory of records, control sockets and final reports.
     pub data_directory: PathBuf,
-    /// The sandbox to be.
     pub sandbox_id: SandboxId,
     /// Its spec, as a draft in JSON (`saggar.spec/v1`).
     pub spec: serde_json::Value,
-    /// How long it lives.
     pub terms: Terms,
-    /// Whether it is made ahead: it then has no owner until it is claimed, and of its terms only
-    /// the time to live holds until then.
+    /// Whether it is created ahead for the pool: it then has no owner until it is claimed, and of its terms only the
+    /// time to live applies until then.
     #[serde(default)]
     pub is_pooled: bool,
 }
 
-/// A request. What it asks decides what comes back.
+/// A request. The operation decides the kind of reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// What the asker speaks.
+    /// The client's protocol version.
     pub v: u32,
-    /// What is asked.
     #[serde(flatten)]
     pub op: Op,
 }
 
-/// What is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
-    /// Everything about the sandbox: `described`.
+    /// Describe the sandbox: `described`.
     Describe,
-    /// Give a sandbox that was made ahead to its owner: `described`.
+    /// Give a pooled sandbox to its owner: `described`.
     Claim {
-        /// From now on.
+        /// They apply from now on.
         terms: Terms,
-        /// Added to the environment of every exec, below the exec's own.
+        /// Added to the environment of every exec; the exec's own variables take precedence.
         #[serde(default)]
         env: BTreeMap<String, String>,
     },
-    /// Start a program: `started`, then what [`Op::Attach`] gives if it follows.
+    /// Start a program: `started`, then the replies of [`Op::Attach`] if it follows.
     Exec(Box<StartExec>),
-    /// Follow a program: `started`, output frames, `gap`, and at last `exited`. Stdin frames and [`Op::StdinEnd`], [`Op::Signal`] and
-    /// [`Op::Resize`] may be sent on the same connection, and are not answered there.
+    /// Follow a program: `started`, output frames, `gap`, and finally `exited`. Stdin frames and [`Op::StdinEnd`],
+    /// [`Op::Signal`] and [`Op::Resize`] may be sent on the same connection, and are not answered there.
     Attach(Attach),
-    /// No more stdin. Only on a connection that follows with `stdin`.
+    /// End stdin. Only on a connection that follows with `stdin`.
     StdinEnd {
         /// Which exec; `None` for the one that the connection follows.
         #[serde(default)]
@@ -66,45 +62,45 @@ pub enum Op {
         /// The number on Linux.
         signal: u8,
         scope: Scope,
-        /// Whether `done` comes only when there is no process of the exec any more, however long that takes. A supervisor that doesn't know
-        /// this answers at once.
+        /// Whether `done` comes only once the exec has no process left, however long that takes. A supervisor that
+        /// doesn't know this field answers at once.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         wait: bool,
     },
-    /// A program's terminal has a new size: `done`.
+    /// Resize a program's terminal: `done`.
     Resize { exec_id: ExecId, size: WindowSize },
-    /// A byte stream into the sandbox: `opened`, with its descriptor attached.
+    /// Open a byte stream into the sandbox: `opened`, with its descriptor attached.
     Open { target: Target, user: User },
-    /// New terms from now on: `described`.
+    /// Set new terms from now on: `described`.
     SetTerms { terms: Terms },
-    /// Somebody uses the sandbox in a way that can't be seen from here: `done`.
+    /// Record that the sandbox is in use in a way that the supervisor can't see: `done`.
     Touch,
     /// Freeze every process of the sandbox: `described`.
     Pause,
-    /// Let them go on: `described`.
+    /// Resume them: `described`.
     Resume {
-        /// From now on; `None` goes on with what was left.
+        /// New terms from now on; `None` continues with the remaining time.
         #[serde(default)]
         terms: Option<Terms>,
     },
-    /// What the sandbox uses and has used: `used`.
+    /// Report current and past usage: `used`.
     Usage,
-    /// Events after this number, and as they happen: `event`s until the connection ends.
+    /// Send events after this number, and new ones as they happen: `event`s until the connection ends.
     Events {
-        /// The last that the asker has; 0 for none.
+        /// The last one that the client has; 0 for none.
         after: u64,
     },
-    /// End it: `killed`, when everything in it is dead and nothing of it is left on the host.
+    /// End the sandbox: `killed`, once everything in it is dead and nothing of it is left on the host.
     Kill,
 }
 
-/// How long a sandbox lives. Times are spans from now, so no two clocks have to agree.
+/// The lifetime of a sandbox. Times are relative to now, so clocks need not agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Milliseconds until it ends; `None` for no end.
     pub ttl_ms: Option<u64>,
     pub then: Then,
-    /// Milliseconds that it may be without use; `None` for any number.
+    /// Maximum idle time in milliseconds; `None` for no limit.
     #[serde(default)]
     pub idle_ms: Option<u64>,
 }
@@ -125,37 +121,37 @@ pub struct StartExec {
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its environment, above the sandbox's.
+    /// Its environment; it takes precedence over the sandbox's.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Working directory; `None` for the sandbox's.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// As whom; `None` for the sandbox's user.
+    /// The user it runs as; `None` for the sandbox's user.
     #[serde(default)]
     pub user: Option<User>,
-    /// Whether it gets a stdin; without, it reads an end of file.
+    /// Whether it gets a stdin; otherwise it reads an end of file.
     #[serde(default)]
     pub stdin: bool,
     /// A terminal of this size.
     #[serde(default)]
     pub tty: Option<WindowSize>,
-    /// Milliseconds until its whole tree is ended.
+    /// Milliseconds until its whole process tree is ended.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// Limits of its own, within the sandbox's.
+    /// Its own limits, within the sandbox's.
     #[serde(default)]
     pub limits: Option<PerExec>,
-    /// How much of its output is kept; `None` for the default.
+    /// Bytes of its output that are kept; `None` for the default.
     #[serde(default)]
     pub output_bytes: Option<u64>,
-    /// What whoever started it calls it, for whoever looks later.
+    /// A tag that the starter chooses, shown to other clients later.
     #[serde(default)]
     pub tag: Option<String>,
-    /// Whether this connection goes on to follow it.
+    /// Whether this connection then follows it.
     #[serde(default)]
     pub follow: bool,
-    /// Whether another connection will feed its stdin; else this one does, if it follows.
+    /// Whether another connection will feed its stdin; otherwise this one does, if it follows.
     #[serde(default)]
     pub is_fed_apart: bool,
 }
@@ -181,12 +177,12 @@ pub struct WindowSize {
     pub cols: u16,
 }
 
-/// Whom to follow, and from where.
+/// Which exec to follow, and from where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attach {
     pub exec_id: ExecId,
     pub from: From,
-    /// Whether this connection feeds its stdin. One at a time does.
+    /// Whether this connection feeds its stdin. Only one connection can at a time.
     #[serde(default)]
     pub stdin: bool,
 }
@@ -195,15 +191,15 @@ pub struct Attach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum From {
-    /// With the oldest that is kept.
+    /// With the oldest output that is kept.
     Start,
-    /// With what comes next.
+    /// With the next output.
     Now,
-    /// After so many bytes of each stream.
+    /// After this many bytes of each stream.
     Offsets { stdout: u64, stderr: u64 },
 }
 
-/// Whom a signal is for.
+/// Which processes a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -213,12 +209,12 @@ pub enum Scope {
     Tree,
 }
 
-/// What a byte stream leads to.
+/// The other end of a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// A session about files (`saggar_guest::FileRequest`).
+    /// A file session (`saggar_guest::FileRequest`).
     Files,
-    /// What listens on this port of the sandbox's loopback.
+    /// The listener on this port of the sandbox's loopback.
     Port(u16),
 }

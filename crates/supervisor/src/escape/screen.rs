@@ -1,21 +1,24 @@
-//! What a program may do to a screen that is shown to someone: move the cursor, erase, scroll, choose how text looks, and use the modes that
-//! full-screen programs need. Everything here is a list of what passes; what is not on it is dropped.
+//! What a program may do to a screen: move the cursor, erase, scroll, choose text styles, and use the modes that
+//! full-screen programs need. Everything here is an allowlist; anything else is dropped.
 //!
-//! Not on it: all strings (clipboard, titles, links, device control), whatever the terminal answers by typing (status, attributes, modes,
-//! checksums, the answerback), the printer, the window, the keyboard's lock, and switches to 8-bit controls or another coding of text.
+//! Not allowed: all strings (clipboard, titles, links, device control), everything that the terminal answers by typing
+//! (status, attributes, modes, checksums, the answerback), the printer, the window, the keyboard lock, and switches to
+//! 8-bit controls or another text encoding.
 
 use super::conceals;
 
-/// Private modes (`CSI ? … h` and `l`) that pass: cursor keys, screen, origin, wrap, cursor, the other screen, mouse, focus, pasting in brackets,
-/// whole updates. Modes by which the terminal would report by itself are not among them.
+/// Private modes (`CSI ? … h` and `l`) that pass: cursor keys, screen, origin, wrap, cursor, alternate screen, mouse,
+/// focus, bracketed paste, synchronised updates. Modes in which the terminal would send reports by itself are not
+/// included.
 const PRIVATE_MODES: &[&str] = &[
     "1", "5", "6", "7", "12", "25", "45", "47", "66", "69", "1000", "1002", "1003", "1004", "1006", "1007", "1015",
     "1047", "1048", "1049", "2004", "2026",
 ];
-/// Others that pass: insert, and newline.
+/// Other modes that pass: insert, and newline.
 const MODES: &[&str] = &["4", "20"];
 
-/// What passes of a control sequence, without its introducer: parameters, intermediates and the final byte. Empty when nothing does.
+/// The part of a control sequence that passes, without its introducer: parameters, intermediates and the final byte.
+/// Empty if nothing does.
 pub(super) fn control(sequence: &[u8], last: u8) -> Vec<u8> {
     let whole = || [sequence, &[last]].concat();
     let (prefix, rest) = match sequence.first() {
@@ -43,19 +46,19 @@ pub(super) fn control(sequence: &[u8], last: u8) -> Vec<u8> {
             | b's'
             | b'u',
         ) if is_plain => whole(),
-        // Erasing what is not protected.
+        // Selective erase.
         (b'?', b'J' | b'K') if is_plain => whole(),
         (0, b'h' | b'l') if is_plain => modes(b"", rest, last, MODES),
         (b'?', b'h' | b'l') if is_plain => modes(b"?", rest, last, PRIVATE_MODES),
-        // The shape of the cursor, and a soft reset.
+        // The cursor's shape, and a soft reset.
         (0, b'q') if shape(rest) => whole(),
         (0, b'p') if rest == b"!" => whole(),
         _ => Vec::new(),
     }
 }
 
-/// Whether a sequence of ESC, intermediates and a last byte passes: saving and restoring the cursor, moving by lines, tabs, the keypad, a reset,
-/// and the character sets of line drawing and of text.
+/// Whether a sequence of ESC, intermediates and a last byte passes: saving and restoring the cursor, moving by lines,
+/// tabs, the keypad, a reset, and the character sets for line drawing and text.
 pub(super) fn escape(intermediates: &[u8], last: u8) -> bool {
     match intermediates {
         [] => matches!(last, b'7' | b'8' | b'=' | b'>' | b'D' | b'E' | b'H' | b'M' | b'c'),
@@ -65,7 +68,7 @@ pub(super) fn escape(intermediates: &[u8], last: u8) -> bool {
     }
 }
 
-/// Keeps the modes that may be switched, and drops the others of the same sequence.
+/// Keeps the allowed modes of a sequence and drops the others.
 fn modes(prefix: &[u8], numbers: &[u8], last: u8, allowed: &[&str]) -> Vec<u8> {
     let kept: Vec<&[u8]> = numbers
         .split(|byte| *byte == b';')

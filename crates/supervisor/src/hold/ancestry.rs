@@ -1,21 +1,21 @@
-//! Whose a process is: its number and those of the processes above it, as the sandbox has them.
+//! Finds the owner of a process: its pid and those of its ancestors, as seen inside the sandbox.
 
 use std::fs::File;
 use std::io::Read;
 
-/// How far up is looked. A line that is longer was made to be, and is then nobody's.
+/// How many ancestors are followed. A longer line was made deliberately, and is attributed to no exec.
 const LINE_MAX: usize = 64;
-/// A status is shorter than this.
+/// Maximum length of a status file.
 const STATUS_LEN: u64 = 8192;
 
-/// The numbers inside the sandbox of a thread of the host's and of those above it. Empty where that can't be seen.
+/// The pids inside the sandbox of a host thread and its ancestors. Empty if they can't be read.
 pub(super) fn of(thread: u32) -> Vec<u32> {
     let mut line = Vec::new();
     let mut next = thread;
     while next > 0 && line.len() < LINE_MAX {
         let Some(Status { inside, above }) = read(next) else { break };
         line.push(inside);
-        // Above the first process of a sandbox is the host.
+        // The parent of a sandbox's PID 1 is on the host.
         next = if inside == 1 { 0 } else { above };
     }
     line
@@ -33,7 +33,8 @@ fn read(process: u32) -> Option<Status> {
     parse(&text)
 }
 
-/// `NStgid` has a number for each namespace, from ours inwards. A process names itself in the first line, where it can't begin another.
+/// `NStgid` has a pid for each namespace, from ours inwards. A process controls its name in the first line, but can't
+/// begin another line there.
 fn parse(text: &str) -> Option<Status> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Some(Status {

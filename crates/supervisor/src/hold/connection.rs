@@ -1,7 +1,7 @@
-//! One control connection: frames in through a bounded decoder, frames out through a bounded buffer, and what it is for.
+//! One control connection: frames in through a bounded decoder, frames out through a bounded buffer, and its role.
 //!
-//! What it is for changes by itself only once: a request for a stream makes it that stream until it closes. Everything else is answered,
-//! and the next request may follow.
+//! The role changes only once: a request for a stream makes the connection that stream until it closes. Every other
+//! request is answered, and the next one may follow.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::control::{Decoder, Reply, encode_json};
 use super::moment::Moment;
 use super::ring::Cursor;
 
-/// Bytes waiting for a slow reader before nothing more is put there.
+/// Bytes queued for a slow reader before no more are added.
 const OUT_MAX: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -24,52 +24,50 @@ pub(crate) struct Connection {
     fd: OwnedFd,
     pub(crate) decoder: Decoder,
     pub(crate) role: Role,
-    /// When something last went in or out, or there was nothing to go out.
+    /// When data last went in or out, or the output was empty.
     pub(crate) moved: Moment,
     out: Vec<u8>,
     sent: usize,
-    /// Whether the other side takes nothing any more, and is only heard out.
+    /// Whether the other side no longer reads, and only its remaining input is handled.
     is_deaf: bool,
-    /// Whether the other side will say no more.
+    /// Whether the other side will send no more.
     pub(crate) is_over: bool,
 }
 
-/// What a connection is for.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// A request is yet to come.
+    /// No request has arrived yet.
     Asking,
-    /// It asked for an exec that hasn't started yet.
+    /// It requested an exec that hasn't started yet.
     Starting { exec: u32, follows: bool, feeds: bool },
     /// It gets an exec's output.
     Following(Following),
     /// It gets events after this one.
     Hearing { after: u64 },
-    /// It waits until there is no process of an exec.
+    /// It waits until an exec has no process left.
     Burying { exec: u32 },
     /// It waits for the sandbox's end.
     Dying,
-    /// It has been told everything, and is closed when that is sent.
+    /// Everything was queued for it; it closes once that is sent.
     Leaving,
 }
 
-/// Following an exec.
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) exec: u32,
     pub(crate) cursor: Cursor,
-    /// Whether its stdin comes from here.
+    /// Whether it supplies the exec's stdin.
     pub(crate) feeds: bool,
-    /// It took nothing for so long that nobody waits for it any more.
+    /// It read nothing for so long that the program no longer waits for it.
     pub(crate) is_lossy: bool,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Something, or nothing yet.
+    /// Some data, or none yet.
     Some,
-    /// The other side is gone for good.
+    /// The other side is gone.
     Broken,
 }
 
@@ -91,32 +89,30 @@ impl Connection {
         self.is_deaf
     }
 
-    /// The other side takes nothing any more. What it sent before may still be stdin that a program is to get: then the connection is
-    /// kept, for that alone, until it is all taken. Says whether it is.
+    /// The other side no longer reads. Its earlier input may still be stdin for a program: then the connection is kept
+    /// until all of that is taken, for nothing else. Returns whether it is kept.
     pub(crate) fn is_heard_out(&mut self) -> bool {
         let Role::Following(following) = &mut self.role else { return false };
-        // Nobody waits for it to read.
+        // Its reading is no longer waited for.
         following.is_lossy = true;
         (self.out, self.sent, self.is_deaf) = (Vec::new(), 0, true);
         following.feeds && !self.is_over
     }
 
-    /// Queues a reply; it goes out with [`Connection::flush`].
     pub(crate) fn say(&mut self, reply: &Reply) {
         let queued = encode_json(&mut self.out, reply);
         if queued.is_err() {
-            // Only a description could be this long, and those are bounded; whoever asked learns at least that.
+            // Only a description could be this long, and those are bounded; the client at least learns that.
             let problem = Problem::new(saggar_domain::Code::TooMany, "the answer is too long", "ask for less");
             encode_json(&mut self.out, &Reply::Error(problem)).expect("a short problem is short enough");
         }
     }
 
-    /// What waits to be sent, for frames that aren't replies.
+    /// The output buffer, for frames that aren't replies.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Whether more may be queued.
     pub(crate) fn has_room(&self) -> bool {
         self.out.len() - self.sent < OUT_MAX
     }
@@ -125,7 +121,7 @@ impl Connection {
         self.sent < self.out.len()
     }
 
-    /// Sends what fits now; an error means that nobody is there.
+    /// Sends as much as possible now; an error means that the other side is gone.
     pub(crate) fn flush(&mut self, now: Moment) -> Result<(), Errno> {
         while self.has_unsent() {
             match send(&self.fd, &self.out[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -139,13 +135,13 @@ impl Connection {
             }
         }
         if self.sent > 0 {
-            // Given back whole: an idle connection costs next to nothing.
+            // Frees the buffer: an idle connection costs next to nothing.
             (self.out, self.sent) = (Vec::new(), 0);
         }
         Ok(())
     }
 
-    /// Sends a reply with a descriptor attached. Nothing else may be waiting to be sent; that is so after a first request.
+    /// Sends a reply with a descriptor attached. The output must be empty, which it is after a first request.
     pub(crate) fn hand_over(&mut self, reply: &Reply, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
         debug_assert!(!self.has_unsent());
         let mut bytes = Vec::new();
@@ -163,7 +159,6 @@ impl Connection {
         }
     }
 
-    /// Reads once into the shared buffer.
     pub(crate) fn read(&mut self, buffer: &mut [u8], now: Moment) -> Read {
         match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.is_over = true,

@@ -1,9 +1,9 @@
-//! One exec of a held sandbox: its state, its output and what it still owes, driven by what the agent says of it.
+//! One exec of a held sandbox: its state, its output and its pending work, driven by the agent's reports.
 //!
 //! ```text
 //!  Starting ──Started──▶ Running ──Exited──▶ Ended (processes it left may live on until TreeGone)
 //! ```
-//! Nothing the agent says is taken on trust: what can't be so is a [`Lie`], and ends the sandbox.
+//! The agent's reports are not trusted: an impossible one is a [`Lie`], and ends the sandbox.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,41 +18,41 @@ use crate::deadline::Deadline;
 use super::moment::Moment;
 use super::ring::Ring;
 
-/// Bytes of output that the agent may have sent and not yet got back.
+/// Bytes of output that the agent may have sent without getting credit back.
 pub(crate) const OUTPUT_WINDOW: u32 = 256 * 1024;
-/// Credit is given back in portions, not byte by byte.
+/// Credit is returned in portions, not byte by byte.
 const CREDIT_PORTION: u64 = OUTPUT_WINDOW as u64 / 4;
-/// Bytes of a command line that are remembered, as JSON has it: of all execs they fit into one description.
+/// Maximum length of a remembered command line, as JSON. The command lines of all execs fit into one description.
 const ARGV_LEN_MAX: usize = 2048;
-/// Bytes of a tag, a working directory and a program's name that are remembered, as JSON has it.
+/// Maximum length of a remembered tag, working directory or program name, as JSON.
 const TAG_LEN_MAX: usize = 256;
-/// Denials that are remembered: of all execs they fit into one description.
+/// Maximum number of remembered denials. Those of all execs fit into one description.
 const DENIALS_MAX: usize = 8;
-/// Bytes of a denial's message that are remembered, as JSON has it.
+/// Maximum length of a remembered denial's message, as JSON.
 const DENIAL_LEN_MAX: usize = 200;
-/// What is alive this long after a program's end was left behind; until then it may be on its way out.
+/// Processes alive this long after a program's end count as left behind; until then they may be about to exit.
 const LINGER: Duration = Duration::from_millis(50);
 /// Bytes of stdin sent at once.
 const STDIN_LEN: usize = 32 * 1024;
 
-/// The agent said what can't be.
+/// The agent reported something impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lie;
 
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) id: ExecId,
-    /// What the agent calls it.
+    /// The agent's number for it.
     pub(crate) number: u32,
-    /// As asked for, for messages.
+    /// As requested, for messages.
     pub(crate) program: String,
     pub(crate) cwd: String,
     pub(crate) ring: Ring,
     pub(crate) stdin: Stdin,
     pub(crate) deadline: Option<Deadline<Moment>>,
-    /// Cgroups with limits of its own.
+    /// Cgroups with its own limits.
     pub(crate) portion: Option<Group>,
-    /// Whether its end is yet to be told.
+    /// Whether its end has yet to be reported.
     pub(crate) is_news: bool,
     pub(crate) is_storage_full: bool,
     argv: Vec<String>,
@@ -62,12 +62,12 @@ pub(crate) struct Exec {
     phase: Phase,
     is_tree_gone: bool,
     is_deserted: bool,
-    /// What the agent says it used.
+    /// Usage as the agent reports it.
     counted: Option<Counted>,
-    /// What it used, once it has ended.
+    /// Set once it has ended.
     pub(crate) usage: Option<Usage>,
     denials: Vec<Denial>,
-    /// The agent has been given back everything up to this position.
+    /// The agent has been given credit up to this position.
     credited: u64,
 }
 
@@ -78,7 +78,6 @@ enum Phase {
     Ended { pid: u32, ended: Ended },
 }
 
-/// How an exec ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) at: Moment,
@@ -89,14 +88,13 @@ pub(crate) struct Ended {
     pub(crate) error: Option<Problem>,
 }
 
-/// What the agent counted for an exec.
+/// Usage of an exec as the agent counted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) cpu_usec: u64,
     pub(crate) memory_peak: u64,
 }
 
-/// What an exec is made of.
 #[derive(Debug)]
 pub(crate) struct NewExec<'a> {
     pub(crate) id: ExecId,
@@ -143,7 +141,7 @@ impl Exec {
         matches!(self.phase, Phase::Starting)
     }
 
-    /// Whether the program itself runs, or is about to.
+    /// Whether the program itself is running or starting.
     pub(crate) fn is_running(&self) -> bool {
         match self.phase {
             Phase::Starting | Phase::Running { .. } => true,
@@ -151,7 +149,7 @@ impl Exec {
         }
     }
 
-    /// Whether a process of it may be alive.
+    /// Whether any of its processes may be alive.
     pub(crate) fn is_live(&self) -> bool {
         !self.is_tree_gone
     }
@@ -199,12 +197,11 @@ impl Exec {
         if self.counted.replace(counted).is_some() { Err(Lie) } else { Ok(()) }
     }
 
-    /// There is no process of it any more.
+    /// None of its processes are left.
     pub(crate) fn hear_deserted(&mut self) -> Result<(), Lie> {
         if self.is_starting() || std::mem::replace(&mut self.is_deserted, true) { Err(Lie) } else { Ok(()) }
     }
 
-    /// What the agent says it used.
     pub(crate) fn counted(&self) -> Option<Counted> {
         self.counted
     }
@@ -213,12 +210,12 @@ impl Exec {
         self.is_deserted || self.is_tree_gone
     }
 
-    /// Whether its program is among these processes, which are numbered as inside.
+    /// Whether its program is among these processes, given by their pids inside.
     pub(crate) fn is_in_line(&self, line: &[u32]) -> bool {
         matches!(self.phase, Phase::Running { pid } if line.contains(&pid))
     }
 
-    /// Something was refused to it. Each kind is kept once, so that a loop can't grow anything.
+    /// Records a denial. Each kind is kept once, so that a loop can't use up memory.
     pub(crate) fn deny(&mut self, denial: &Denial) {
         let Denial { code, rule, message } = denial;
         let (rule, message) = (shortened(rule, TAG_LEN_MAX), shortened(message, DENIAL_LEN_MAX));
@@ -228,7 +225,7 @@ impl Exec {
         }
     }
 
-    /// Whether an end may be told now.
+    /// Fails if an end can't be reported now.
     pub(crate) fn check_running(&self) -> Result<(), Lie> {
         match self.phase {
             Phase::Running { .. } => Ok(()),
@@ -262,7 +259,7 @@ impl Exec {
         self.is_tree_gone = true;
     }
 
-    /// Output up to position `taken` needs no more room: how much the agent gets back, if it is worth a frame.
+    /// Output up to position `taken` no longer needs room. Returns the credit for the agent, if it is worth a frame.
     pub(crate) fn credit(&mut self, taken: u64) -> Option<u32> {
         let back = taken.checked_sub(self.credited).filter(|back| *back >= CREDIT_PORTION && self.is_running())?;
         self.credited = taken;
@@ -270,7 +267,7 @@ impl Exec {
         Some(u32::try_from(back).unwrap_or(OUTPUT_WINDOW))
     }
 
-    /// When its deadline has to be looked at: while it runs, and after that as long as something is being ended for its sake.
+    /// When to check its deadline: while it runs, and afterwards as long as some of its processes are being ended.
     pub(crate) fn next(&self) -> Option<Moment> {
         let deadline = self.deadline.as_ref()?;
         let is_watched = self.is_running() || (self.is_live() && deadline.cause().is_some());
@@ -310,18 +307,16 @@ impl Exec {
     }
 }
 
-/// What goes to a program's stdin.
 #[derive(Debug)]
 pub(crate) struct Stdin {
     is_open: bool,
     /// Bytes sent and not yet taken.
     outstanding: usize,
-    /// Bytes to be sent. Nothing more is read from who feeds while there are any, so it is at most one frame of theirs.
+    /// Bytes to be sent. While there are any, nothing more is read from the feeder, so this is at most one frame.
     pending: VecDeque<u8>,
     wants_end: bool,
 }
 
-/// What to tell the agent of stdin.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Feed {
     Bytes(Vec<u8>),
@@ -333,19 +328,18 @@ impl Stdin {
         self.is_open
     }
 
-    /// Whether who feeds has to wait.
+    /// Whether the feeder has to wait.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Takes bytes; those after the end are dropped.
+    /// Bytes after the end are dropped.
     pub(crate) fn take(&mut self, bytes: Vec<u8>) {
         if self.is_open && !self.wants_end {
             self.pending.extend(bytes);
         }
     }
 
-    /// No more bytes will come.
     pub(crate) fn end(&mut self) {
         self.wants_end = true;
     }
@@ -379,7 +373,7 @@ impl Stdin {
     }
 }
 
-/// As much of a command line as is remembered.
+/// The part of a command line that is remembered.
 fn remembered(argv: &[String]) -> Vec<String> {
     let mut left = ARGV_LEN_MAX;
     let mut kept = Vec::new();
@@ -389,15 +383,15 @@ fn remembered(argv: &[String]) -> Vec<String> {
             break;
         }
         let argument = shortened(argument, left);
-        // With its quotes and the comma.
+        // Includes its quotes and the comma.
         left = left.saturating_sub(argument.chars().map(written_len).sum::<usize>() + 3);
         kept.push(argument);
     }
     kept
 }
 
-/// The beginning of a text, with a mark if that isn't all of it. `most` is as it is written in JSON: what is told of all execs is one frame,
-/// and a line of control characters is six times as long there.
+/// The beginning of a text, with a mark if it is cut. `most` is the length in JSON: the report of all execs is one
+/// frame, and control characters are six times as long there.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     let mut length = 0;
     let cut = text.char_indices().find(|(_, character)| {
@@ -410,7 +404,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Bytes of a character in JSON.
+/// Length of a character in JSON, in bytes.
 fn written_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -502,7 +496,7 @@ mod tests {
         assert_eq!(remembered(&["a".to_owned(), String::new()]), ["a", ""]);
     }
 
-    /// As many as there can be at once, each as long as it can be made: what is told of them all must fit a frame.
+    /// As many execs as possible, each as long as possible: their report must fit one frame.
     #[test]
     fn all_execs_fit_one_frame_whatever_they_are_called() {
         for (argument, count) in [("\u{1}", 10_000), ("\"", 10_000), ("", 65_536), ("é", 10_000)] {

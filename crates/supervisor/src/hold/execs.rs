@@ -1,14 +1,13 @@
-//! The execs of a sandbox: running ones, and finished ones for as long as there is room to remember them.
+//! The execs of a sandbox: running ones, and finished ones while there is room to remember them.
 
 use saggar_domain::ExecId;
 
 use super::exec::Exec;
 
-/// Execs of which a process may be alive, at once.
+/// Maximum number of execs with live processes.
 const LIVE_MAX: usize = 256;
-/// Finished execs that are remembered.
+/// Maximum number of remembered finished execs.
 const FINISHED_MAX: usize = 256;
-/// Execs that there can be.
 #[cfg(test)]
 pub(super) const EXECS_MAX: usize = LIVE_MAX + FINISHED_MAX;
 /// Bytes of output kept for all execs together.
@@ -22,7 +21,7 @@ pub(crate) struct Execs {
 }
 
 impl Execs {
-    /// The number of the next exec. None is used twice.
+    /// The number of the next exec; never reused.
     pub(crate) fn next_number(&mut self) -> u32 {
         self.last += 1;
         self.last
@@ -61,12 +60,13 @@ impl Execs {
         self.list.iter_mut()
     }
 
-    /// Whether anything but the agent may run.
+    /// Whether anything but the agent may be running.
     pub(crate) fn has_live(&self) -> bool {
         self.list.iter().any(Exec::is_live)
     }
 
-    /// Forgets what there is no room for. `needed` says from which position on someone still reads an exec's output, if someone does.
+    /// Drops what exceeds the bounds. `needed` is the position from which a client still reads an exec's output, if any
+    /// does.
     pub(crate) fn shed(&mut self, needed: impl Fn(u32) -> Option<u64>) {
         let mut finished = self.list.iter().filter(|exec| !exec.is_live()).count();
         self.list.retain(|exec| {
@@ -75,7 +75,7 @@ impl Execs {
             !goes
         });
         let mut excess = self.list.iter().map(|exec| exec.ring.kept()).sum::<usize>().saturating_sub(KEPT_MAX);
-        // Finished ones first, those that nobody reads before the others; of what is still being read nothing.
+        // Finished ones first, and among them those without readers first; never what is still being read.
         for is_running in [false, true] {
             for exec in self.list.iter_mut().filter(|exec| exec.is_running() == is_running) {
                 if excess == 0 {

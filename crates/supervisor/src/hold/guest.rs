@@ -1,7 +1,7 @@
-//! The agent's side: what it says, and what is said to it.
+//! The agent's side: frames from it and to it.
 //!
-//! It may have been taken over by what runs inside. So a frame that can't be true ends the sandbox, and what it costs to believe the
-//! others is bounded.
+//! A program inside may have taken the agent over. So an impossible frame ends the sandbox, and believing the others
+//! has a bounded cost.
 
 use saggar_domain::{Denial, EndReason, ExecStatus, LimitName, Usage};
 use saggar_guest::{End, FailStage, FromGuest, PROTOCOL, ToGuest};
@@ -19,16 +19,15 @@ use super::exec::{Counted, Ended, Exec, Lie, shortened};
 use super::holder::Hold;
 use super::moment::{Moment, wall_ms};
 
-/// Bytes that wait for an agent that doesn't read before it is given up.
+/// Bytes queued for an agent that doesn't read before it is given up.
 const OUTGOING_MAX: usize = 16 * 1024 * 1024;
-/// A program's name in an event is no longer.
+/// Maximum length of a program's name in an event.
 const PROGRAM_LEN_MAX: usize = 256;
 const SIGKILL: u8 = 9;
-/// What a shell gives for a child that SIGKILL ended.
+/// A shell's exit code for a child that SIGKILL ended.
 const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
 
 impl Hold {
-    /// Reads once from the agent.
     pub(super) fn converse(&mut self, now: Moment) {
         self.channel.flush();
         match self.channel.receive() {
@@ -44,7 +43,6 @@ impl Hold {
         }
     }
 
-    /// Tells the agent something.
     pub(super) fn say(&mut self, frame: &ToGuest) {
         if self.channel.send(frame).is_err() || self.channel.outgoing_len() > OUTGOING_MAX {
             self.lose_agent();
@@ -78,7 +76,7 @@ impl Hold {
                 let exec = self.execs.get_mut(exec).ok_or(Lie)?;
                 exec.hear_tree_gone()?;
                 if let Some(portion) = exec.portion.take() {
-                    // What is left of it goes with the sandbox's own.
+                    // Whatever remains is removed with the sandbox's own cgroups.
                     let _ = portion.remove();
                 }
             }
@@ -103,7 +101,7 @@ impl Hold {
                 } else {
                     Role::Asking
                 };
-                // It may have said more already.
+                // More of its frames may have arrived already.
                 self.revisit.push_back(*token);
             }
         }
@@ -112,7 +110,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Whoever waits for that is told.
+    /// Answers the connections that wait for this.
     fn hear_deserted(&mut self, number: u32) -> Result<(), Lie> {
         self.execs.get_mut(number).ok_or(Lie)?.hear_deserted()?;
         for (token, connection) in &mut self.connections {
@@ -131,7 +129,7 @@ impl Hold {
         }
         let exec = self.execs.remove(number).ok_or(Lie)?;
         if let Some(portion) = exec.portion {
-            // What is left of it goes with the sandbox's own.
+            // Whatever remains is removed with the sandbox's own cgroups.
             let _ = portion.remove();
         }
         let (.., problem) = describe_ending(Ending::NotStarted { stage, errno }, false, &exec.program, &exec.cwd);
@@ -152,7 +150,8 @@ impl Hold {
             End::Signal { signal, .. } => signal == SIGKILL,
             End::Code(code) => code == KILLED_BY_SHELLS_ACCOUNT,
         };
-        // What the whole sandbox hit is this exec's doing if it looks like it, or if nobody else can have done it.
+        // A limit of the whole sandbox was hit by this exec if its end looks like it, or if no other exec can have done
+        // it.
         let is_alone = self.execs.iter().filter(|exec| exec.is_live()).count() == 1;
         let hits = if end != End::Code(0) || is_alone { self.hits() } else { Counters::default() };
         let short = if looks_killed || is_alone { self.ran_short(number, hits) } else { None };
@@ -174,12 +173,12 @@ impl Hold {
         let limits = &self.spec.limits;
         let mut hit = Vec::new();
         if status == ExecStatus::TimedOut {
-            hit.push(Denial::limit(LimitName::Timeout, "an exec was ended when its time was up"));
+            hit.push(Denial::limit(LimitName::Timeout, "an exec was ended at its deadline"));
         }
         if let Some(short) = short {
-            let what = "the kernel killed a process for want of memory";
+            let what = "the kernel killed a process because memory ran out";
             let message = match short {
-                Short::Exec => format!("{what}; its exec has a limit of its own"),
+                Short::Exec => format!("{what}; its exec has its own limit"),
                 Short::Sandbox => format!("{what}; the sandbox has {}", limits.memory.value),
             };
             hit.push(Denial::limit(LimitName::Memory, message));
@@ -192,28 +191,29 @@ impl Hold {
             let message = format!("the private storage of {} is full", limits.disk.value);
             hit.push(Denial::limit(LimitName::Disk, message));
         }
-        // Only the whole sandbox is counted: what others that still run have tried is told with the first that fails.
+        // Only the whole sandbox is counted: attempts of execs that still run are reported with the first one that
+        // fails.
         hit.iter().chain(&unreached).for_each(|denial| exec.deny(denial));
         unreached.into_iter().for_each(|denial| self.tell(EventBody::Denial { denial }));
         hit.into_iter().for_each(|denial| self.tell(EventBody::Limit { denial }));
         Ok(())
     }
 
-    /// What the kernel has counted of limits that were hit by anyone in the sandbox.
+    /// The kernel's counters of limits hit by any process of the sandbox.
     fn hits(&self) -> Counters {
         self.group.as_ref().map(|group| group.counters(false)).unwrap_or_default()
     }
 
-    /// Whose limit of memory cost a process of this exec its life: its own, or the sandbox's since anyone last looked.
+    /// Which memory limit cost a process of this exec its life: its own, or the sandbox's since the last check.
     fn ran_short(&mut self, number: u32, hits: Counters) -> Option<Short> {
         let portion = self.execs.get(number).and_then(|exec| exec.portion.as_ref());
         let own = portion.and_then(|portion| portion.counters(false).out_of_memory_kills).unwrap_or(0);
-        // Counted in either case: a kill that is this exec's is not the next one's.
+        // Counted in either case: a kill attributed to this exec must not be attributed to the next.
         let is_sandbox = self.is_more_killed(hits);
         if own > 0 { Some(Short::Exec) } else { is_sandbox.then_some(Short::Sandbox) }
     }
 
-    /// Whether the sandbox's memory has cost a process its life since anyone last looked.
+    /// Whether the sandbox's memory limit has killed a process since the last check.
     fn is_more_killed(&mut self, hits: Counters) -> bool {
         let kills = hits.out_of_memory_kills.unwrap_or(0);
         let is_more = kills > self.memory_kills;
@@ -221,7 +221,7 @@ impl Hold {
         is_more
     }
 
-    /// Whether a process was one too many since anyone last looked.
+    /// Whether a process was refused since the last check.
     fn is_more_refused(&mut self, hits: Counters) -> bool {
         let refused = hits.pids_refused.unwrap_or(0);
         let is_more = refused > self.pids_refused;
@@ -230,8 +230,8 @@ impl Hold {
     }
 }
 
-/// What an exec used: as the kernel counted for it alone where it has cgroups of its own, else as its processes told at their end. What
-/// nobody counted is not told.
+/// Usage of an exec: from its own cgroups if it has some, otherwise as its processes reported at their end. Values that
+/// were not counted are left out.
 fn usage(exec: &Exec) -> Option<Usage> {
     let own = exec.portion.as_ref().map(|portion| portion.counters(true)).unwrap_or_default();
     let counted = exec.counted();
@@ -244,7 +244,7 @@ fn usage(exec: &Exec) -> Option<Usage> {
     (usage != Usage::default()).then_some(usage)
 }
 
-/// Whose memory was used up.
+/// The memory limit that was hit.
 enum Short {
     Exec,
     Sandbox,

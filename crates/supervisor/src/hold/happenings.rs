@@ -1,23 +1,20 @@
-//! Happenings: the newest events of a sandbox, numbered without a gap, for whoever listens now or asks later.
+//! The newest events of a sandbox, numbered without gaps, for clients that listen now or ask later.
 
 use std::collections::VecDeque;
 
 use crate::control::{Event, EventBody};
 
-/// How many events are kept.
 const EVENTS_MAX: usize = 1000;
 
-/// The newest events.
 #[derive(Debug, Default)]
 pub(crate) struct Happenings {
     kept: VecDeque<Event>,
     last: u64,
 }
 
-/// What a listener gets next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard<'a> {
-    /// Events up to this number are gone.
+    /// Events up to this number are no longer kept.
     Gone(u64),
     Event(&'a Event),
 }
@@ -31,12 +28,11 @@ impl Happenings {
         self.kept.push_back(Event { seq: self.last, at_ms, body });
     }
 
-    /// The number of the newest.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// What comes after `after`, which is moved on.
+    /// The event after `after`, which is advanced.
     pub(crate) fn next(&self, after: &mut u64) -> Option<Heard<'_>> {
         let first = self.last - self.kept.len() as u64 + 1;
         if *after >= self.last {
@@ -50,7 +46,7 @@ impl Happenings {
         self.kept.get((*after - first) as usize).map(Heard::Event)
     }
 
-    /// The newest first.
+    /// Newest first.
     pub(crate) fn newest(&self) -> impl Iterator<Item = &Event> {
         self.kept.iter().rev()
     }

@@ -1,11 +1,13 @@
-//! What is left of a sandbox that was held: what has to be cleaned up, and the last word about it.
+//! What remains of a sandbox that was held: resources to clean up, and the final report.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
-use saggar_domain::{Code, EndReason, ExecStatus, Problem, base64};
+use saggar_domain::{Code, EndReason, ExecStatus, Problem};
 use saggar_guest::Stream;
 use saggar_jail::Reaped;
 use saggar_jail::cgroup::Group;
@@ -18,24 +20,23 @@ use super::holder::{Hold, is_ours};
 use super::moment::{Moment, wall_ms};
 use super::requests::read_request;
 
-/// The version of [`Final`].
 const FINAL: u32 = 1;
-/// How long connections may take for the last of what they get.
+/// How long connections may take to receive their last data.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of each stream of an exec in the last word.
+/// Bytes of each stream of an exec in the final report.
 const TAIL_MAX: usize = 64 * 1024;
-/// Bytes of all events in the last word, and of all execs: together well below what a frame takes.
+/// Bytes of all events in the final report, and of all execs: together well below the limit of a frame.
 const EVENTS_LEN_MAX: usize = JSON_MAX / 4;
 const EXECS_LEN_MAX: usize = JSON_MAX / 2;
 
-/// A sandbox of which every process is dead.
+/// A sandbox whose processes are all dead.
 #[derive(Debug)]
 pub struct Held {
     /// Its cgroups, to be removed.
     pub group: Option<Group>,
-    /// What the whole tree used; `None` when the kernel could not kill a process of it in time.
+    /// Usage of the whole tree; `None` if the kernel could not kill one of its processes in time.
     pub reaped: Option<Reaped>,
-    /// The last word about it.
+    /// The final report.
     pub last_word: Final,
     listener: OwnedFd,
     waiting: Vec<Connection>,
@@ -61,13 +62,13 @@ impl Held {
         let last_word = last_word(&hold, reason, usage, error);
         let Hold { group, listener, connections, execs, .. } = hold;
         drop(execs);
-        // Who has not been heard yet may have asked for the end too, and must not take the silence for a loss.
+        // A client whose request was not read yet may have asked for the end too, and must not take silence for a loss.
         let is_waiting = |connection: &Connection| matches!(connection.role, Role::Dying | Role::Asking);
         let waiting = connections.into_values().filter(is_waiting).collect();
         Self { group, reaped, last_word, listener, waiting }
     }
 
-    /// Answers everyone who waits for the end, and those who come too late. Call it when nothing is left on the host.
+    /// Answers all connections that wait for the end, and late ones. Call it once nothing is left on the host.
     pub fn answer(self) {
         let now = Moment::now();
         let killed = Reply::Killed(Box::new(self.last_word));
@@ -93,13 +94,13 @@ impl Held {
 }
 
 impl Hold {
-    /// Passes on the last of the output and the events, for a moment.
+    /// Delivers the last output and events, for a limited time.
     fn drain(&mut self) {
         for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Starting { .. })) {
             connection.say(&Reply::Error(too_late()));
             connection.role = Role::Leaving;
         }
-        // Whoever waits for the end of an exec has it: every process is dead.
+        // Connections that wait for the end of an exec are answered: every process is dead.
         for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Burying { .. })) {
             connection.say(&Reply::Done);
             connection.role = Role::Leaving;
@@ -134,20 +135,20 @@ fn wait_for_room(connections: &mut [&mut Connection], patience: Duration) {
     let mut polls: Vec<PollFd<'_>> =
         connections.iter().map(|connection| PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::OUT)).collect();
     let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
-    // Whatever comes of it: what can be written is tried next, and the deadline ends it.
+    // Errors don't matter: writing is tried next, and the deadline ends this.
     let _ = poll(&mut polls, Some(&timeout));
 }
 
 fn too_late() -> Problem {
-    Problem::new(Code::SandboxEnded, "the sandbox has ended", "make another one")
+    Problem::new(Code::SandboxEnded, "the sandbox has ended", "create a new one")
 }
 
 fn lost(reason: EndReason) -> Option<Problem> {
     (reason == EndReason::AgentLost).then(|| {
         Problem::new(
             Code::GuestLost,
-            "the agent inside the sandbox went away or broke the protocol; everything in it was killed",
-            "make another one; if it repeats, report it",
+            "the agent inside the sandbox died or broke the protocol; everything in it was killed",
+            "create a new one; if it happens again, report it",
         )
     })
 }
@@ -175,11 +176,11 @@ fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Proble
 }
 
 fn finished(exec: &Exec) -> FinishedExec {
-    let tail = |stream| base64(&exec.ring.tail(stream, TAIL_MAX));
+    let tail = |stream| STANDARD.encode(exec.ring.tail(stream, TAIL_MAX));
     FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
 }
 
-/// As many as fit of those given newest first, oldest first.
+/// As many as fit, given newest first and returned oldest first.
 fn newest_within<T: serde::Serialize>(newest: impl Iterator<Item = T>, most: usize) -> Vec<T> {
     let mut length = 0;
     let mut kept: Vec<T> = newest

@@ -1,11 +1,13 @@
-//! The loop: wait, serve what is ready, look at the clock; until the sandbox has a reason to end.
+//! The loop: waits, handles what is ready, and checks the clock, until the sandbox has a reason to end.
 //!
-//! Happy path: requests come in over connections, become frames to the agent, and what it says becomes output, replies and events.
-//! The ways it ends: somebody asks, its time is up, nobody uses it, or the agent dies or says what can't be. All go through
-//! [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and hands back what there is to clean up.
+//! Happy path: requests arrive over connections and become frames to the agent; its frames become output, replies and
+//! events. It ends if a client asks for it, its deadline passes, it was idle for too long, or the agent dies or breaks
+//! the protocol. All of these go through [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and
+//! returns what there is to clean up.
 //!
-//! INVARIANT: nothing here waits but the one poll, and two things that have a bound: the freezing of a sandbox, and a `listen` that is made for a
-//! program (a moment; seconds at most, and after that no more are made). Everything that a connection or the agent can make grow has a named bound.
+//! INVARIANT: nothing here blocks except the one poll and two bounded operations: freezing a sandbox, and a `listen` made
+//! on behalf of a program (usually under a millisecond; after one that takes seconds no more are made). Everything that
+//! a connection or the agent can make grow has a named bound.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,53 +38,50 @@ use super::lifetime::{Due, Lifetime};
 use super::moment::{Moment, wall_ms};
 use super::usage::Samples;
 
-/// Connections that may be streams.
+/// Maximum number of connections that are streams.
 pub(super) const STREAMS_MAX: usize = 256;
-/// All connections: a few more, so that who holds all streams open can't keep others from describing or killing the sandbox.
+/// Maximum number of connections: a few more, so that a client that uses up all streams can't keep others from
+/// describing or killing the sandbox.
 const CONNECTIONS_MAX: usize = STREAMS_MAX + 16;
-/// Connections accepted in one round.
+/// Maximum number of connections accepted in one round.
 const ACCEPTED_PER_ROUND: usize = 16;
-/// How long a connection may be without a request, and its reader without taking an answer.
+/// How long a connection may be without a request, and its reader without reading an answer.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of unfinished requests on all connections together.
+/// Bytes of incomplete requests on all connections together.
 const REQUESTS_MAX: usize = 16 * 1024 * 1024;
 /// Bytes read from a connection at once.
 const READ_LEN: usize = 16 * 1024;
-/// How long a killed PID 1 may take to be gone before we report that it isn't.
+/// How long a killed PID 1 may take to end before this is reported as a failure.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
-/// A refused call of the same kind is told again after this long.
+/// A refused call of the same kind is reported again after this long.
 const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A sandbox to hold.
 #[derive(Debug)]
 pub struct Holding {
     pub sandbox_id: SandboxId,
-    /// What it is held to.
+    /// The spec it enforces.
     pub spec: Spec,
-    /// The hash of that.
+    /// The hash of that spec.
     pub policy_hash: String,
-    /// Default limits that this host doesn't enforce.
+    /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
     /// PID 1 of the sandbox.
     pub pid: Pid,
-    /// The same, immune to reuse of the number.
+    /// Refers to the same process, and is immune to pid reuse.
     pub pidfd: OwnedFd,
-    /// Where the filter asks about telling syscalls.
+    /// Receives the filter's notifications about telling calls.
     pub questions: Option<Listener>,
-    /// The channel to its agent.
     pub channel: Channel,
     pub group: Option<Group>,
-    /// Where connections come in; it must not block.
+    /// The control socket; it must be non-blocking.
     pub listener: OwnedFd,
-    /// Any of these ends the sandbox in order.
+    /// Any of these ends the sandbox in an orderly way.
     pub signals: Signals,
-    /// How long it lives.
     pub terms: Terms,
     /// Whether it has no owner yet.
     pub is_pooled: bool,
 }
 
-/// A sandbox that is held.
 #[derive(Debug)]
 pub struct Hold {
     pub(super) sandbox_id: SandboxId,
@@ -99,28 +98,27 @@ pub struct Hold {
     pub(super) lifetime: Lifetime,
     /// Since when it is frozen.
     pub(super) paused: Option<Moment>,
-    /// What its owner added to every exec's environment.
+    /// Variables that its owner added to every exec's environment.
     pub(super) env: BTreeMap<String, String>,
     pub(super) execs: Execs,
     pub(super) connections: BTreeMap<u64, Connection>,
     last_connection: u64,
-    /// Connections that may have a whole frame waiting.
+    /// Connections that may have a complete frame waiting.
     pub(super) revisit: VecDeque<u64>,
     pub(super) happenings: Happenings,
     pub(super) samples: Samples,
     pub(super) is_greeted: bool,
-    /// Processes killed for want of memory, as far as was looked.
+    /// Processes killed because memory ran out, as of the last check.
     pub(super) memory_kills: u64,
-    /// Processes that were one too many, as far as was looked.
+    /// Processes refused by the limit, as of the last check.
     pub(super) pids_refused: u64,
-    /// What was tried of a network that there is none of.
+    /// Counts attempts to use the network in a sandbox without one.
     pub(super) unreached: Option<Unreached>,
     pub(super) end: Option<EndReason>,
     told: Vec<(Refused, Moment)>,
     buffer: Vec<u8>,
 }
 
-/// What a descriptor in the poll set stands for.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Channel,
@@ -171,7 +169,7 @@ impl Hold {
         }
     }
 
-    /// Holds it until it is dead.
+    /// Returns once it is dead.
     pub fn run(mut self) -> Held {
         let mut error = None;
         while self.end.is_none() {
@@ -203,7 +201,6 @@ impl Hold {
         Held::new(self, reason, reaped, error)
     }
 
-    /// What the sandbox is now.
     pub fn describe(&self) -> Description {
         let now = Moment::now();
         let terms = self.lifetime.terms();
@@ -231,14 +228,14 @@ impl Hold {
         }
     }
 
-    /// PID 1 dies, and the kernel takes the whole pid namespace with it. What is frozen is killed before it is let go.
+    /// Kills PID 1; the kernel then kills the whole pid namespace. Frozen processes are killed before they are thawed.
     fn kill(&mut self) {
-        // Dead already is what we want.
+        // It may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         if self.paused.is_some()
             && let Some(group) = &self.group
         {
-            // If it fails the processes don't die, and that is told.
+            // If this fails the processes don't die, and that is reported.
             let _ = group.kill_frozen();
         }
     }
@@ -247,7 +244,6 @@ impl Hold {
         self.happenings.add(wall_ms(), body);
     }
 
-    /// What the clock says.
     fn tick(&mut self, now: Moment) {
         let is_busy = self.is_busy();
         match self.lifetime.due(now, is_busy) {
@@ -281,7 +277,7 @@ impl Hold {
         });
     }
 
-    /// When the clock has to be looked at again.
+    /// When to check the clock again.
     fn next(&self) -> Option<Moment> {
         let patience = self.connections.values().filter_map(|connection| match connection.role {
             Role::Asking | Role::Leaving => Some(connection.moved + CONNECTION_PATIENCE),
@@ -303,7 +299,8 @@ impl Hold {
         let outgoing = if self.channel.has_outgoing() { PollFlags::OUT } else { PollFlags::empty() };
         wanted.push((Source::Channel, self.channel.as_fd(), PollFlags::IN | outgoing));
         let instant = Instant::now();
-        // A program that asks before we have heard of its start waits until we have: a refusal is told after the start.
+        // A refused call before the start event is answered only after it, so that the refusal is reported after the
+        // start.
         let is_starting = self.execs.iter().any(Exec::is_starting);
         if let Some(fd) = self.watch.waiting_on(instant).filter(|_| !is_starting) {
             wanted.push((Source::Filter, fd, PollFlags::IN));
@@ -313,7 +310,7 @@ impl Hold {
         for (token, connection) in &self.connections {
             let incoming = if self.is_read(connection) { PollFlags::IN } else { PollFlags::empty() };
             let outgoing = if connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
-            // One that is neither is looked at again when it is; until then its hang-up would wake us for nothing.
+            // A connection that does neither is polled again later; until then its hang-up would wake us for nothing.
             if !(incoming | outgoing).is_empty() || self.is_watched(connection) {
                 wanted.push((Source::Connection(*token), connection.as_fd(), incoming | outgoing));
             }
@@ -332,7 +329,7 @@ impl Hold {
         Ok(ready.map(|((source, ..), _)| *source).collect())
     }
 
-    /// Whether a connection is read from now.
+    /// Whether this connection is polled for reading.
     fn is_read(&self, connection: &Connection) -> bool {
         if connection.is_over {
             return false;
@@ -345,7 +342,7 @@ impl Hold {
         }
     }
 
-    /// Whether a connection that is over is kept only for what goes out, so that its hang-up is its end.
+    /// Whether a closed connection is kept only for output, so that its hang-up ends it.
     fn is_watched(&self, connection: &Connection) -> bool {
         connection.is_over
             && match connection.role {
@@ -380,8 +377,8 @@ impl Hold {
         self.tell(EventBody::Denial { denial: refused.to_denial() });
     }
 
-    /// Notes a denial with the exec whose process it was, by the numbers of it and of those above it. Of what has left its line, as daemons
-    /// do, it can't be told whose it is: then with all that run.
+    /// Records a denial with the exec that owns the process, found by its pid and those of its ancestors. A process
+    /// that left its line, as daemons do, can't be attributed: then all running execs get it.
     pub(super) fn note_denial(&mut self, line: &[u32], denial: &Denial) {
         let is_known = self.execs.iter().any(|exec| exec.is_in_line(line));
         for exec in
@@ -400,13 +397,13 @@ impl Hold {
             let mut connection = Connection::new(fd, now);
             if self.connections.len() >= CONNECTIONS_MAX {
                 connection.say(&Reply::Error(too_many_connections()));
-                // Whoever it was learns it from the end of the connection otherwise.
+                // If this fails, the client learns it from the end of the connection.
                 let _ = connection.flush(now);
                 continue;
             }
             self.last_connection += 1;
             self.connections.insert(self.last_connection, connection);
-            // Most have asked already when they are accepted.
+            // Most have already sent their request when they are accepted.
             self.listen(self.last_connection, now);
         }
     }
@@ -416,7 +413,7 @@ impl Hold {
         let Some(connection) = self.connections.get(&token) else { return };
         let is_read = self.is_read(connection);
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        // One that is over is waited for only to take what is left, or to hang up.
+        // A closed connection is waited for only until it takes what is left, or hangs up.
         let is_gone = connection.is_over && !connection.has_unsent();
         if is_gone || held > REQUESTS_MAX || (is_read && connection.read(&mut self.buffer, now) == Read::Broken) {
             self.connections.remove(&token);
@@ -425,9 +422,9 @@ impl Hold {
         self.heed(token, now);
     }
 
-    /// Looks again at connections that may have a whole frame waiting, and drops those that took too long.
+    /// Checks connections that may have a complete frame waiting, and drops those that took too long.
     pub(super) fn revisit(&mut self, now: Moment) {
-        // Those that are put there meanwhile have their turn too; each turn takes a frame away, so there is an end.
+        // Connections added in the meantime get their turn too; each turn removes a frame, so this ends.
         while let Some(token) = self.revisit.pop_front() {
             self.heed(token, now);
         }
@@ -446,7 +443,7 @@ impl Hold {
     }
 }
 
-/// Only the user that the supervisor runs as, and root, may ask.
+/// Only root and the supervisor's own user may send requests.
 pub(super) fn is_ours(fd: &OwnedFd) -> bool {
     rustix::net::sockopt::socket_peercred(fd)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
@@ -455,7 +452,7 @@ pub(super) fn is_ours(fd: &OwnedFd) -> bool {
 pub(super) fn too_many_connections() -> Problem {
     Problem::new(
         Code::TooMany,
-        format!("{STREAMS_MAX} connections are open to this sandbox"),
-        "close some, or wait until others do",
+        format!("this sandbox already has {STREAMS_MAX} open connections"),
+        "close some, or wait until others are closed",
     )
 }

@@ -1,9 +1,10 @@
-//! Lifetimes: how long a sandbox may live, and how long it may be without use.
+//! Lifetimes: how long a sandbox may live, and how long it may be idle.
 //!
 //! ```text
 //!  unowned ──claim──▶ running ──pause──▶ paused ──resume──▶ running
 //! ```
-//! Without an owner only the time to live counts, so that one that nobody ever comes for ends by itself; while it is paused nothing counts. Reads no clock: `now` is an argument.
+//! Without an owner only the time to live counts, so that a sandbox that is never claimed ends by itself. While it is
+//! paused nothing counts. Reads no clock: `now` is an argument.
 
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use crate::control::{Terms, Then};
 
 use super::moment::Moment;
 
-/// The times of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     terms: Terms,
@@ -22,20 +22,19 @@ pub(crate) struct Lifetime {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has it yet, and it waits until then, if not for ever.
+    /// It has no owner yet, and waits until then; `None` means forever.
     Unowned { until: Option<Moment> },
-    /// It ends then, if ever.
+    /// It ends then; `None` means never.
     Running { until: Option<Moment> },
-    /// It has so much left, if it ever ends.
+    /// It has this much time left; `None` means no end.
     Paused { left: Option<Duration> },
 }
 
-/// What time has come for.
+/// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Its time is up.
+    /// Its deadline passed.
     Expired,
-    /// It has been idle for too long.
     Idle,
 }
 
@@ -49,7 +48,7 @@ impl Lifetime {
         lifetime
     }
 
-    /// New terms from now on; with them it has an owner.
+    /// Applies new terms from now on; it then has an owner.
     pub(crate) fn set(&mut self, terms: Terms, now: Moment) {
         self.terms = terms;
         let span = terms.ttl_ms.map(Duration::from_millis);
@@ -60,7 +59,7 @@ impl Lifetime {
         self.used = now;
     }
 
-    /// Somebody uses it.
+    /// Records that it is in use.
     pub(crate) fn touch(&mut self, now: Moment) {
         self.used = now;
     }
@@ -70,7 +69,7 @@ impl Lifetime {
         self.state = State::Paused { left };
     }
 
-    /// Goes on with what was left; with the whole time again where none was.
+    /// Continues with the remaining time, or with the whole time again if none was left.
     pub(crate) fn resume(&mut self, now: Moment) {
         if let State::Paused { left } = self.state {
             let again = self.terms.ttl_ms.map(Duration::from_millis);
@@ -80,7 +79,7 @@ impl Lifetime {
         }
     }
 
-    /// What time has come for. While it is in use (`is_busy`) it is not idle, and was not since that was last said.
+    /// What is due now. While it is in use (`is_busy`) it is not idle, nor was it since the last call.
     pub(crate) fn due(&mut self, now: Moment, is_busy: bool) -> Option<(Due, Then)> {
         if is_busy || self.was_busy {
             self.used = now;
@@ -100,7 +99,7 @@ impl Lifetime {
         (now >= self.used + idle).then_some((Due::Idle, self.terms.then))
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(crate) fn next(&self, is_busy: bool) -> Option<Moment> {
         let until = match self.state {
             State::Running { until } => until,
@@ -119,7 +118,6 @@ impl Lifetime {
         self.terms
     }
 
-    /// How long it has left.
     pub(crate) fn left(&self, now: Moment) -> Option<Duration> {
         match self.state {
             State::Unowned { until } | State::Running { until } => until.map(|until| until.since(now)),
@@ -127,7 +125,6 @@ impl Lifetime {
         }
     }
 
-    /// How long nobody has used it.
     pub(crate) fn idle_for(&self, now: Moment) -> Duration {
         now.since(self.used)
     }

@@ -1,11 +1,10 @@
-//! Moments: points on the clock that counts from boot and goes on while the host sleeps, so that a deadline means what it says.
+//! Points in time on the clock that counts from boot and continues while the host sleeps, so that deadlines hold.
 
 use std::ops::Add;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A point in time, since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Duration);
 
@@ -15,7 +14,7 @@ impl Moment {
         Self(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
     }
 
-    /// How long ago `earlier` was; nothing if it is yet to come.
+    /// Zero if `earlier` is in the future.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -24,13 +23,13 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Past the end of time is the end of time.
+    /// Saturates at the end of time.
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
 }
 
-/// The wall clock, in milliseconds since 1970: for people, never for deadlines.
+/// The wall clock, in milliseconds since 1970: for display, never for deadlines.
 pub(crate) fn wall_ms() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000

@@ -1,4 +1,4 @@
-//! Requests: what is asked over a connection, done and answered.
+//! Handles and answers requests on a connection.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -20,25 +20,25 @@ use super::exec::{Exec, NewExec, OUTPUT_WINDOW};
 use super::holder::{Hold, STREAMS_MAX, too_many_connections};
 use super::moment::{Moment, wall_ms};
 
-/// What is kept of an exec's output unless another amount is asked for.
+/// Bytes of an exec's output that are kept unless the request says otherwise.
 const OUTPUT_DEFAULT: u64 = 1024 * 1024;
-/// What can be asked for.
+/// Maximum that can be requested.
 const OUTPUT_MOST: u64 = 16 * 1024 * 1024;
-/// Bytes that wait for an agent that doesn't read before it is asked for nothing more.
+/// Bytes queued for an agent that doesn't read before new requests are refused.
 const BACKLOG_MAX: usize = 4 * 1024 * 1024;
-/// Bytes that a stream holds on their way: the less, the more often whoever writes and whoever reads take turns.
+/// Bytes buffered in a stream. With a smaller buffer, writer and reader have to alternate more often.
 const STREAM_BUFFER: usize = 1024 * 1024;
-/// What a terminal is said to be, unless the request says.
+/// The terminal type, unless the request names one.
 const TERMINAL: &str = "xterm-256color";
 
-/// What every request has, whatever its version.
+/// The fields that every request has, in any version.
 #[derive(Deserialize)]
 struct Version {
     v: u32,
 }
 
 impl Hold {
-    /// Does what a first frame asks, and answers.
+    /// Handles a first frame, and answers it.
     pub(super) fn obey(&mut self, token: u64, json: &[u8], now: Moment) {
         let outcome = read_request(json).and_then(|op| self.act(token, op, now));
         let Some(connection) = self.connections.get_mut(&token) else { return };
@@ -49,7 +49,7 @@ impl Hold {
         }
     }
 
-    /// Does what is asked; `None` where the answer comes later, or has gone out.
+    /// Carries out a request; `None` if the answer comes later or has been sent.
     fn act(&mut self, token: u64, op: Op, now: Moment) -> Result<Option<Reply>, Problem> {
         match op {
             Op::Describe => return Ok(Some(self.described())),
@@ -69,7 +69,7 @@ impl Hold {
             Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
             Op::StdinEnd { .. } => Err(Problem::new(
                 Code::InvalidValue,
-                "the end of stdin was told on a connection that feeds none",
+                "the end of stdin was sent on a connection that doesn't feed stdin",
                 "send it on the connection that is attached with stdin",
             )),
             Op::Signal { exec_id, signal, scope, wait } => {
@@ -100,16 +100,16 @@ impl Hold {
         Reply::Described(Box::new(self.describe()))
     }
 
-    /// A frame that can't be understood: its sender is told and left.
+    /// Reports a malformed frame to its sender and closes the connection.
     pub(super) fn refuse_frame(&mut self, token: u64, why: &str) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.say(&Reply::Error(Problem::new(Code::InvalidValue, why, "speak the control protocol")));
         connection.role = Role::Leaving;
     }
 
-    /// What a follower says besides stdin; not answered.
+    /// Handles a follower's messages other than stdin; they are not answered.
     pub(super) fn obey_follower(&mut self, token: u64, number: u32, json: &[u8]) {
-        // A mistake here has nobody to be told: the connection carries output.
+        // An error here can't be reported: the connection carries output.
         match read_request(json) {
             Ok(Op::StdinEnd { .. }) if self.feeds(token) => {
                 if let Some(exec) = self.execs.get_mut(number) {
@@ -153,7 +153,7 @@ impl Hold {
         if self.lifetime.is_owned() {
             return Err(Problem::new(
                 Code::Contradiction,
-                format!("the sandbox {} has an owner already", self.sandbox_id),
+                format!("the sandbox {} already has an owner", self.sandbox_id),
                 "claim another one",
             ));
         }
@@ -164,7 +164,7 @@ impl Hold {
         Ok(self.described())
     }
 
-    /// What is promised can be kept, or is refused now.
+    /// Refuses terms that can't be kept.
     fn check_terms(&self, terms: Terms) -> Result<(), Problem> {
         match terms.then {
             Then::Kill => Ok(()),
@@ -189,12 +189,12 @@ impl Hold {
         if self.execs.is_full() || self.channel.outgoing_len() > BACKLOG_MAX {
             return Err(Problem::new(
                 Code::TooMany,
-                "as many programs as a sandbox may have at once run or left processes behind",
+                "the sandbox has the maximum number of programs that run or left processes behind",
                 "wait until some have ended, or end them",
             ));
         }
         if self.execs.find(&start.exec_id).is_some() {
-            let message = format!("there is an exec {} already", start.exec_id);
+            let message = format!("exec {} already exists", start.exec_id);
             return Err(Problem::new(Code::InvalidValue, message, "give each exec an id of its own"));
         }
         let number = self.execs.next_number();
@@ -239,12 +239,12 @@ impl Hold {
                 connection.role = Role::Asking;
             }
             if let Some(portion) = exec.portion {
-                // What is left of it goes with the sandbox's own.
+                // Whatever remains is removed with the sandbox's own cgroups.
                 let _ = portion.remove();
             }
             return Err(Problem::new(
                 Code::InvalidValue,
-                format!("the program, its arguments, its directory or its environment can't be passed on: {error}"),
+                format!("the program, its arguments, its directory or its environment can't be sent: {error}"),
                 "shorten them, or put them into a file",
             ));
         }
@@ -252,7 +252,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Cgroups for limits of an exec's own; `None` when it has none.
+    /// Cgroups for the exec's own limits; `None` if it has none.
     fn portion(&self, number: u32, limits: PerExec) -> Result<Option<Group>, Problem> {
         let PerExec { memory, pids, cpu_millis } = limits;
         let wanted = Wanted { memory, pids, cpu_millis, is_freezable: false };
@@ -271,14 +271,14 @@ impl Hold {
             From::Offsets { stdout, stderr } => exec.ring.after(stdout, stderr).ok_or_else(|| {
                 Problem::new(
                     Code::InvalidValue,
-                    format!("{} has not written that much yet", attach.exec_id),
-                    "go on from offsets that were received",
+                    format!("the offset is past the output of {} so far", attach.exec_id),
+                    "continue from offsets that were received",
                 )
             })?,
         };
         let (number, is_open, state) = (exec.number, exec.stdin.is_open(), exec.state(now));
         if attach.stdin && !is_open {
-            let message = format!("{} takes no stdin, or no more", attach.exec_id);
+            let message = format!("{} has no stdin, or it is closed", attach.exec_id);
             return Err(Problem::new(Code::InvalidStdin, message, "start it with stdin, or attach without"));
         }
         if attach.stdin && self.has_feeder(number) {
@@ -313,7 +313,7 @@ impl Hold {
         Ok(())
     }
 
-    /// The answer to who waits until there is no process of an exec; `None` if it comes later.
+    /// The answer for a client that waits until an exec has no process left; `None` if it comes later.
     fn bury(&mut self, token: u64, id: &ExecId) -> Option<Reply> {
         let waits = self.execs.find(id).filter(|exec| !exec.is_deserted()).map(|exec| exec.number);
         match (waits, self.connections.get_mut(&token)) {
@@ -339,11 +339,11 @@ impl Hold {
         Ok(())
     }
 
-    /// Makes a stream, one end for the agent's worker and the other for whoever asked.
+    /// Creates a stream, with one end for the agent's worker and the other for the client.
     fn open(&mut self, token: u64, target: Target, user: User) -> Result<(), Problem> {
         self.check_runs()?;
         let failed = |error: &dyn std::fmt::Display| {
-            Problem::new(Code::Stream, format!("a stream into the sandbox can't be made: {error}"), "try again")
+            Problem::new(Code::Stream, format!("a stream into the sandbox can't be created: {error}"), "try again")
         };
         if self.channel.outgoing_len() > BACKLOG_MAX {
             return Err(failed(&"the agent inside doesn't answer"));
@@ -351,7 +351,7 @@ impl Hold {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| failed(&errno))?;
         for end in [&ours, &theirs] {
-            // Where the host allows less it is only slower.
+            // If the host allows less, the stream is only slower.
             let _ = sockopt::set_socket_send_buffer_size(end, STREAM_BUFFER);
         }
         let request = OpenRequest {
@@ -373,7 +373,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Freezes everything. `by_itself` when time was up.
+    /// Freezes everything. `by_itself` is true at a deadline.
     pub(super) fn pause(&mut self, now: Moment, by_itself: bool) -> Result<(), Problem> {
         if self.paused.is_some() {
             return Ok(());
@@ -383,7 +383,7 @@ impl Hold {
             Problem::new(
                 Code::Internal,
                 format!("the sandbox {} could not be frozen: {}", self.sandbox_id, error.kind()),
-                "a process that waits for a disk or a device can't be; try again, or end it",
+                "a process that waits for a disk or a device can't be frozen; try again, or end it",
             )
         })?;
         self.paused = Some(now);
@@ -427,8 +427,10 @@ pub(super) fn read_request(json: &[u8]) -> Result<Op, Problem> {
     if v > CONTROL {
         return Err(Problem::new(
             Code::UnsupportedProtocol,
-            format!("version {v} of the control protocol was spoken, and {CONTROL} is the newest known here"),
-            format!("speak version {CONTROL} with this sandbox"),
+            format!(
+                "the request uses version {v} of the control protocol, and this supervisor knows versions up to {CONTROL}"
+            ),
+            format!("use version {CONTROL} with this sandbox"),
         ));
     }
     let request: Request = serde_json::from_slice(json).map_err(unreadable)?;
@@ -438,16 +440,16 @@ pub(super) fn read_request(json: &[u8]) -> Result<Op, Problem> {
 fn no_such_exec(id: &ExecId) -> Problem {
     Problem::new(
         Code::NoSuchExec,
-        format!("there is no exec {id} in this sandbox, or no more"),
-        "describe the sandbox for those there are",
+        format!("exec {id} doesn't exist in this sandbox, or is no longer remembered"),
+        "list the sandbox's execs",
     )
 }
 
 fn not_freezable() -> Problem {
     Problem::new(
         Code::UnsupportedCapability,
-        "this host can't freeze a sandbox: no cgroup that can be frozen is ours to use",
-        "end sandboxes instead of pausing them; `saggar doctor` shows what this host gives",
+        "this host can't freeze a sandbox: no freezable cgroup is available",
+        "end sandboxes instead of pausing them; `saggar doctor` shows what this host supports",
     )
 }
 
@@ -455,13 +457,13 @@ fn portion_failed(error: &std::io::Error) -> Problem {
     if error.kind() == std::io::ErrorKind::Unsupported {
         return Problem::new(
             Code::UnsupportedCapability,
-            "limits of a single exec need cgroup controllers of version 1, which this host doesn't have or give",
+            "limits of a single exec need cgroup controllers of version 1, which this host doesn't provide",
             "limit the sandbox instead",
         );
     }
     Problem::new(
         Code::SetupFailed,
         format!("the limits of the exec can't be set: {}", error.kind()),
-        "ask for no more than the sandbox has",
+        "request no more than the sandbox has",
     )
 }

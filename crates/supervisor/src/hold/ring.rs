@@ -1,18 +1,18 @@
-//! Rings: the newest output of an exec, both streams in the order of their arrival, and cursors that read along.
+//! Rings: the newest output of an exec, both streams in order of arrival, and the cursors of its readers.
 //!
-//! Every byte has a position (counted over both streams) and an offset (counted within its own). A reader that fell behind what is kept is
-//! told how much of each stream it missed, and never gets a byte twice or out of order.
+//! Every byte has a position (counted over both streams) and an offset (counted within its own). A reader that fell
+//! behind is told how much of each stream it missed, and never gets a byte twice or out of order.
 //!
-//! INVARIANT: `kept` is the sum of the chunks' lengths, and it is at most `most` after [`Ring::trim`] with nobody waiting.
+//! INVARIANT: `kept` is the sum of the chunks' lengths, and it is at most `most` after [`Ring::trim`] with no waiting
+//! reader.
 
 use std::collections::VecDeque;
 
 use saggar_guest::Stream;
 
-/// Small writes are put together up to this size.
+/// Small writes are combined up to this size.
 const CHUNK_LEN: usize = 8 * 1024;
 
-/// What is kept of an exec's output.
 #[derive(Debug)]
 pub(crate) struct Ring {
     chunks: VecDeque<Chunk>,
@@ -32,22 +32,21 @@ struct Chunk {
     /// Offset of the first byte of `bytes`.
     offset: u64,
     bytes: Vec<u8>,
-    /// So many bytes at the front are dropped.
+    /// Number of dropped bytes at the front.
     head: usize,
 }
 
-/// How far a reader has come.
+/// A reader's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     at: u64,
-    /// The next offset of each stream that it wants.
+    /// The next offset it wants, for each stream.
     next: [u64; 2],
 }
 
-/// What a reader gets next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// So much of a stream is no longer kept.
+    /// This much of a stream is no longer kept.
     Gap {
         stream: Stream,
         bytes: u64,
@@ -64,7 +63,7 @@ impl Ring {
         Self { chunks: VecDeque::new(), kept: 0, most, end: 0, totals: [0; 2], dropped: [0; 2] }
     }
 
-    /// Takes output. What is too much goes with the next [`Ring::trim`].
+    /// Appends output. The next [`Ring::trim`] drops what is too much.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let offset = self.totals[index(stream)];
         match self.chunks.back_mut() {
@@ -109,12 +108,12 @@ impl Ring {
         }
     }
 
-    /// Where the oldest kept byte is.
+    /// Position of the oldest kept byte.
     pub(crate) fn start(&self) -> u64 {
         self.chunks.front().map_or(self.end, |front| front.at + front.head as u64)
     }
 
-    /// Where the next byte will be.
+    /// Position of the next byte.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -123,29 +122,29 @@ impl Ring {
         self.kept
     }
 
-    /// Bytes of a stream so far, and how many of them are no longer kept.
+    /// Number of bytes of a stream so far, and how many of them are no longer kept.
     pub(crate) fn counts(&self, stream: Stream) -> (u64, u64) {
         (self.totals[index(stream)], self.dropped[index(stream)])
     }
 
-    /// A reader that begins with the oldest that is kept.
+    /// A reader that begins with the oldest kept byte.
     pub(crate) fn oldest(&self) -> Cursor {
         Cursor { at: self.start(), next: self.dropped }
     }
 
-    /// A reader that begins with what comes next.
+    /// A reader that begins with the next output.
     pub(crate) fn newest(&self) -> Cursor {
         Cursor { at: self.end, next: self.totals }
     }
 
-    /// A reader that has so much of each stream already; `None` when that is more than there is.
+    /// A reader that already has this much of each stream; `None` if that is more than exists.
     pub(crate) fn after(&self, stdout: u64, stderr: u64) -> Option<Cursor> {
         let next = [stdout, stderr];
         let is_real = next.iter().zip(self.totals).all(|(next, total)| *next <= total);
         is_real.then(|| Cursor { at: self.start(), next })
     }
 
-    /// What a reader gets next, at most `most` bytes of it.
+    /// The next piece for a reader, of at most `most` bytes.
     pub(crate) fn read(&self, cursor: &mut Cursor, most: usize) -> Option<Piece<'_>> {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let (next, dropped) = (&mut cursor.next[index(stream)], self.dropped[index(stream)]);
@@ -161,7 +160,7 @@ impl Ring {
             let from = (cursor.at - chunk.at) as usize;
             let offset = chunk.offset + from as u64;
             let next = &mut cursor.next[index(chunk.stream)];
-            // What the reader has already.
+            // The reader already has these.
             let skipped = usize::try_from(next.saturating_sub(offset)).unwrap_or(usize::MAX);
             let skipped = skipped.min(chunk.bytes.len() - from);
             cursor.at += skipped as u64;
@@ -193,7 +192,7 @@ impl Ring {
 }
 
 impl Cursor {
-    /// Everything before this position is no longer needed.
+    /// Nothing before this position is needed any more.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }

@@ -1,8 +1,8 @@
-//! Streams: what execs print and what happens goes out to whoever follows, and stdin comes in.
+//! Streams: sends output and events to followers, and forwards stdin.
 //!
-//! While somebody follows an exec, the agent gets credit back only as the slowest of them advances, so a slow reader makes the program
-//! wait, as any pipe does. One that takes nothing for too long is no longer waited for and told what it missed. With nobody following,
-//! the ring just moves on.
+//! While an exec has followers, the agent gets credit back only as the slowest of them advances, so a slow reader makes
+//! the program wait, as with any pipe. A reader that takes nothing for too long is no longer waited for, and is told
+//! what it missed. Without followers the ring just moves on.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,16 @@ use super::holder::Hold;
 use super::moment::Moment;
 use super::ring::Piece;
 
-/// Bytes of output in one frame.
 const PIECE_LEN: usize = 32 * 1024;
 
 impl Hold {
-    /// Passes on everything that can be.
+    /// Sends everything that can be sent now.
     pub(super) fn pump(&mut self, now: Moment) {
         self.tell_ends(now);
         let Self { connections, execs, happenings, revisit, .. } = self;
         connections.retain(|token, connection| {
             let had_unsent = connection.has_unsent();
-            // Until the reader takes no more, or there is no more.
+            // Until the reader takes no more, or nothing is left.
             loop {
                 fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
                 let is_moving = connection.has_unsent();
@@ -46,7 +45,7 @@ impl Hold {
         self.settle();
     }
 
-    /// Events about execs that ended in this round, with what is known of them by its end.
+    /// Records events about execs that ended in this round, with what is known of them by its end.
     fn tell_ends(&mut self, now: Moment) {
         let news = |exec: &mut Exec| {
             std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(Box::new(exec.state(now))))
@@ -55,7 +54,7 @@ impl Hold {
         events.into_iter().for_each(|event| self.tell(event));
     }
 
-    /// Gives credit back, drops what is no longer needed, and sends stdin that now fits.
+    /// Returns credit, drops what is no longer needed, and sends stdin that now fits.
     fn settle(&mut self) {
         let Self { connections, execs, .. } = self;
         let needed = |number: u32| needed(connections, number);
@@ -77,7 +76,7 @@ impl Hold {
         frames.iter().for_each(|frame| self.say(frame));
     }
 
-    /// Drops what is past the bound of an exec's output and waited for by nobody.
+    /// Drops output past an exec's bound that no reader waits for.
     pub(super) fn trim(&mut self, number: u32) {
         let needed = needed(&self.connections, number).unwrap_or(u64::MAX);
         if let Some(exec) = self.execs.get_mut(number) {
@@ -85,7 +84,7 @@ impl Hold {
         }
     }
 
-    /// Whether someone waits for a program.
+    /// Whether a client waits for a program.
     pub(super) fn is_busy(&self) -> bool {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
@@ -94,12 +93,11 @@ impl Hold {
         })
     }
 
-    /// Whether who feeds this exec has to wait.
+    /// Whether the exec's feeder has to wait.
     pub(super) fn is_backed_up(&self, exec: u32) -> bool {
         self.execs.get(exec).is_some_and(|exec| exec.stdin.is_backed_up())
     }
 
-    /// Whether a live connection feeds this exec.
     pub(super) fn has_feeder(&self, number: u32) -> bool {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => following.exec == number && following.feeds && !connection.is_over,
@@ -108,7 +106,7 @@ impl Hold {
         })
     }
 
-    /// Takes what has come in on a connection, frame by frame, as far as its role lets it.
+    /// Handles the frames that arrived on a connection, as far as its role allows.
     pub(super) fn heed(&mut self, token: u64, now: Moment) {
         loop {
             let Some(connection) = self.connections.get(&token) else { return };
@@ -145,11 +143,11 @@ impl Hold {
                     self.lifetime.touch(now);
                     self.obey_follower(token, exec, &json);
                 }
-                (Role::Asking, Frame::Stdin(_)) => self.refuse_frame(token, "stdin comes before a request"),
+                (Role::Asking, Frame::Stdin(_)) => self.refuse_frame(token, "stdin was sent before a request"),
                 (Role::Asking | Role::Following(_), Frame::Output { .. }) => {
-                    self.refuse_frame(token, "output goes the other way");
+                    self.refuse_frame(token, "only the supervisor sends output");
                 }
-                // Nothing is expected on these any more.
+                // No more frames are expected on these.
                 (
                     Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving,
                     _,
@@ -158,7 +156,7 @@ impl Hold {
         }
     }
 
-    /// Sends stdin as far as the window lets it.
+    /// Sends stdin as far as the window allows.
     pub(super) fn feed(&mut self, number: u32) {
         while let Some(feed) = self.execs.get_mut(number).and_then(|exec| exec.stdin.next()) {
             self.say(&match feed {
@@ -181,7 +179,7 @@ impl Hold {
     }
 }
 
-/// From which position on someone still reads an exec's output, if someone does who is waited for.
+/// The position from which an exec's output is still needed, if it has a follower that is waited for.
 fn needed(connections: &BTreeMap<u64, Connection>, number: u32) -> Option<u64> {
     let following = connections.values().filter_map(|connection| match &connection.role {
         Role::Following(following) if following.exec == number && !following.is_lossy => Some(following),
@@ -202,7 +200,7 @@ fn followed(connection: &Connection) -> u32 {
     }
 }
 
-/// Puts into a connection's buffer what it is waiting for, as far as there is room.
+/// Fills a connection's buffer with what it waits for, as far as there is room.
 pub(super) fn fill<'a>(
     connection: &mut Connection,
     exec: Option<&Exec>,
@@ -210,7 +208,7 @@ pub(super) fn fill<'a>(
     now: Moment,
 ) {
     if !connection.has_unsent() {
-        // Patience with a reader begins when there is something for it.
+        // A reader's time-out begins when there is something for it to read.
         if matches!(connection.role, Role::Following(_)) {
             connection.moved = now;
         }
@@ -219,7 +217,7 @@ pub(super) fn fill<'a>(
         match &mut connection.role {
             Role::Following(following) => {
                 let Some(exec) = exec else {
-                    // Forgotten for want of room while nobody waited for this reader.
+                    // The exec was dropped for lack of room while this reader was not waited for.
                     connection.role = Role::Leaving;
                     return;
                 };
@@ -232,7 +230,7 @@ pub(super) fn fill<'a>(
                         connection.say(&Reply::Gap { stream: stream_number(stream), bytes });
                     }
                     None if exec.is_running() => {
-                        // It has everything there is: whoever waits for it waits no longer than for anyone.
+                        // It has everything so far, so it is waited for again like any other.
                         following.is_lossy = false;
                         return;
                     }

@@ -1,4 +1,4 @@
-//! The loop against agents and clients of its own making: agents that lie, and readers that don't read.
+//! The loop with fake agents and clients: agents that lie, and readers that don't read.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
@@ -17,7 +17,7 @@ use super::{Hold, Holding};
 use crate::channel::Channel;
 use crate::control::{Client, From, Op, Received, Reply, Scope, StartExec, Terms, Then};
 
-/// A loop with a fake agent at the other end of its channel, and a process to stand for PID 1.
+/// A loop with a fake agent at the other end of its channel, and a process in place of PID 1.
 struct Fake {
     hold: Hold,
     agent: OwnedFd,
@@ -25,7 +25,7 @@ struct Fake {
     _first: First,
 }
 
-/// What stands for PID 1.
+/// Stands in for PID 1.
 struct First(Child);
 
 impl Fake {
@@ -63,11 +63,11 @@ impl Fake {
                 self.hold.converse(Moment::now());
             }
         }
-        // A read takes a part; this many take all that a socket holds.
+        // A read takes a part; this many take everything that a socket holds.
         (0..32).for_each(|_| self.hold.converse(Moment::now()));
     }
 
-    /// What the agent was told.
+    /// Frames that the agent received.
     fn heard(&mut self) -> Vec<ToGuest> {
         let (mut frames, mut bytes) = (Vec::new(), vec![0; 1 << 20]);
         while let Ok((length @ 1.., _)) = recv(&self.agent, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -89,7 +89,7 @@ impl Fake {
         client
     }
 
-    /// Asks, and lets the loop look at it.
+    /// Sends a request, and lets the loop handle it.
     fn ask(&mut self, client: &mut Client, op: Op) {
         client.ask(op).unwrap();
         let tokens: Vec<u64> = self.hold.connections.keys().copied().collect();
@@ -130,7 +130,7 @@ fn second_exec() -> Op {
 
 impl Drop for First {
     fn drop(&mut self) {
-        // Gone already is what we want.
+        // It may be gone already.
         let _ = self.0.kill();
         let _ = self.0.wait(); // As above.
     }
@@ -210,7 +210,7 @@ fn a_kill_that_waits_is_answered_when_no_process_is_left() {
     let kill = |wait| Op::Signal { exec_id: ExecId::from_random([2; 16]), signal: 9, scope: Scope::Tree, wait };
     fake.ask(&mut waiting, kill(true));
     fake.ask(&mut other, kill(false));
-    // Whoever doesn't wait is answered at once; whoever does, not before there is nothing left.
+    // A client that doesn't wait is answered at once; one that waits, not before nothing is left.
     assert!(is_done(&mut other));
     let is_waiting = |fake: &Fake| {
         fake.hold.connections.values().filter(|other| matches!(other.role, Role::Burying { exec: 1 })).count()
@@ -224,7 +224,7 @@ fn a_kill_that_waits_is_answered_when_no_process_is_left() {
     fake.say(&[FromGuest::Used { exec: 1, cpu_usec: 2500, memory_peak: 4096 }, EXITED]);
     let usage = fake.hold.describe().execs.remove(0).usage.unwrap();
     assert_eq!((usage.cpu_ms, usage.memory_peak_bytes, usage.processes_peak), (Some(2), Some(4096), None));
-    // And who asks now need not wait.
+    // A client that asks now need not wait.
     fake.ask(&mut waiting, kill(true));
     assert!(is_done(&mut waiting));
 }
@@ -241,7 +241,7 @@ fn a_denial_is_the_execs_whose_process_it_was() {
         |rule: &str| Denial { code: DenialCode::SyscallRefused, rule: rule.to_owned(), message: String::new() };
     fake.hold.note_denial(&[20, 8, 3, 1], &denial("second"));
     fake.hold.note_denial(&[20, 8, 3, 1], &denial("second"));
-    // Neither is above it, or nothing can be seen.
+    // Neither is an ancestor, or nothing can be seen.
     fake.hold.note_denial(&[21, 1], &denial("both"));
     fake.hold.note_denial(&[], &denial("unseen"));
     let rules: Vec<Vec<String>> = fake
@@ -314,7 +314,8 @@ fn a_reader_that_takes_nothing_is_waited_for_and_then_not() {
     assert_eq!(received + missed, sent);
 }
 
-/// Feeds a program so many bytes and `then` does something with who fed it; gives what gets to the agent by the time that `is_done`.
+/// Feeds a program this many bytes, then lets `then` act on the feeder. Returns what reached the agent once `is_done`
+/// holds.
 fn fed(
     count: usize,
     then: impl FnOnce(&mut Fake, Client) -> Option<Client>,

@@ -14,17 +14,16 @@ use super::moment::{Moment, wall_ms};
 
 /// Half an hour of samples while something runs.
 const SAMPLES_MAX: usize = 360;
-/// Between two samples while something runs.
+/// Interval between samples while something runs.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Between two samples while there is only the agent, and so nothing to see.
+/// Interval between samples while only the agent runs and nothing changes.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Earlier samples, and when the next is due.
 #[derive(Debug)]
 pub(crate) struct Samples {
     kept: VecDeque<Sample>,
     next: Moment,
-    /// The root of the sandbox, for what it has stored. Only its size is ever looked at.
+    /// The root of the sandbox, for the size of its storage. Only its size is ever read.
     storage: Option<OwnedFd>,
 }
 
@@ -37,12 +36,11 @@ impl Samples {
         self.next
     }
 
-    /// Something runs now.
+    /// Something runs now, so the next sample comes sooner.
     pub(crate) fn hasten(&mut self, now: Moment) {
         self.next = self.next.min(now + INTERVAL);
     }
 
-    /// Takes a sample if one is due.
     pub(crate) fn tick(&mut self, now: Moment, is_active: bool, group: Option<&Group>, first: Pid) {
         if now < self.next {
             return;
@@ -60,11 +58,11 @@ impl Samples {
         UsageReport { now, samples: self.kept.iter().copied().collect() }
     }
 
-    /// What is used now. `first` is PID 1 of the sandbox.
+    /// Takes a sample now. `first` is PID 1 of the sandbox.
     pub(crate) fn take(&mut self, group: Option<&Group>, first: Pid) -> Sample {
         let used = group.map(Group::in_use).unwrap_or_default();
         if self.storage.is_none() {
-            // Where the kernel doesn't let us, there is nothing to tell.
+            // If the kernel doesn't allow it, there is no value.
             let root = format!("/proc/{}/root", first.as_raw_nonzero());
             self.storage = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok();
         }

@@ -1,4 +1,4 @@
-//! The system calls on names, as safe functions: one call each, relative to a directory that is open.
+//! The system calls on names, as safe functions: one call each, relative to an open directory.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -8,10 +8,10 @@ use saggar_guest::LINK_MAX;
 
 use crate::agent::sys::{self, Errno, Fd, check};
 
-/// Paths that are absolute need no directory.
+/// Absolute paths need no directory.
 pub(super) const ROOT: c_int = libc::AT_FDCWD;
 
-/// What every open here has: it inherits to nobody, waits for nobody and takes no terminal.
+/// Flags of every open here: close-on-exec, non-blocking, and never a controlling terminal.
 const ALWAYS: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
 
 pub(super) fn open(directory: c_int, name: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
@@ -19,7 +19,7 @@ pub(super) fn open(directory: c_int, name: &CStr, flags: c_int, mode: u32) -> Re
     Fd::returned(unsafe { libc::openat(directory, name.as_ptr(), flags | ALWAYS, mode) })
 }
 
-/// A directory to be in, not to be read: that takes no more than the right to pass through.
+/// A directory to be in, not to be read: that takes only search permission.
 pub(super) fn open_place(directory: c_int, name: &CStr) -> Result<Fd, Errno> {
     open(directory, name, libc::O_PATH | libc::O_DIRECTORY, 0)
 }
@@ -71,13 +71,13 @@ pub(super) fn make_directory(directory: c_int, name: &CStr, mode: u32) -> Result
     check(unsafe { libc::mkdirat(directory, name.as_ptr(), mode) })
 }
 
-/// Removes a name that is no directory's.
+/// Removes a name that is not a directory's.
 pub(super) fn unlink(directory: c_int, name: &CStr) -> Result<(), Errno> {
     // SAFETY: the name is a C string.
     check(unsafe { libc::unlinkat(directory, name.as_ptr(), 0) })
 }
 
-/// Removes a directory that is empty.
+/// Removes an empty directory.
 pub(super) fn remove_directory(directory: c_int, name: &CStr) -> Result<(), Errno> {
     // SAFETY: the name is a C string.
     check(unsafe { libc::unlinkat(directory, name.as_ptr(), libc::AT_REMOVEDIR) })
@@ -93,7 +93,7 @@ pub(super) fn make_link(directory: c_int, name: &CStr, target: &CStr) -> Result<
     check(unsafe { libc::symlinkat(target.as_ptr(), directory, name.as_ptr()) })
 }
 
-/// Gives a file that is open and has no name a name that is not taken.
+/// Gives an open file without a name a name that is not taken.
 pub(super) fn name_open(file: &Fd, directory: c_int, name: &CStr) -> Result<(), Errno> {
     let path = open_path(file);
     let flags = libc::AT_SYMLINK_FOLLOW;
@@ -111,11 +111,10 @@ pub(super) fn set_mode_open(file: &Fd, mode: u32) -> Result<(), Errno> {
     check(unsafe { libc::fchmod(file.raw(), mode) })
 }
 
-/// Which of a file's times are set to now, and so what the kernel tells whoever watches it.
+/// Which of a file's times are set to now, which decides the event that watchers get.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
     Attributes,
-    /// The time of its content.
     Content,
 }
 
@@ -136,7 +135,7 @@ pub(super) fn is_writable(directory: c_int, name: &CStr) -> Result<(), Errno> {
     check(unsafe { libc::faccessat(directory, name.as_ptr(), libc::W_OK, 0) })
 }
 
-/// The name under which the kernel shows an open file to the process that has it.
+/// The name under which the kernel shows an open file to its process.
 pub(super) fn open_path(file: &Fd) -> OpenPath {
     let mut bytes = [0; OpenPath::LEN];
     bytes[..OpenPath::START.len()].copy_from_slice(OpenPath::START);

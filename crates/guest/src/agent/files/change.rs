@@ -1,4 +1,4 @@
-//! The requests that are one system call, or a few.
+//! The requests that need only one system call, or a few.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use super::entry::entry;
 use super::session::{Session, Trouble, c_path};
 use crate::agent::sys::{Errno, check};
 
-/// Permissions of directories that are made on the way to something else.
+/// Permissions of parent directories that are created on the way.
 const PARENT_MODE: u32 = 0o755;
 
 pub(super) fn stat(session: &mut Session, path: Vec<u8>, follow: bool) -> Result<(), Trouble> {
@@ -36,12 +36,12 @@ pub(super) fn make_directory(session: &mut Session, path: Vec<u8>, parents: bool
     session.reply(&FileReply::Done)
 }
 
-/// Makes the directories above a path that are not there.
+/// Creates the missing directories above a path.
 pub(super) fn make_parents(path: &[u8]) -> Result<(), Trouble> {
     for (position, _) in path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/') {
         let parent = c_path(path[..position].to_vec())?;
         match at::make_directory(ROOT, &parent, PARENT_MODE) {
-            // One that is there may also be on a filesystem, or in a directory, where nothing can be made.
+            // An existing one may also be on a filesystem, or in a directory, where nothing can be created.
             Ok(()) | Err(Errno(libc::EEXIST)) => {}
             Err(_) if is_directory(&parent) => {}
             Err(errno) => return Err(Trouble::Failed(FileStage::Parents, errno)),

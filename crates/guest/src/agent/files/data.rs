@@ -1,4 +1,4 @@
-//! The content of regular files, on its way out.
+//! Reads the content of regular files.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use super::entry::{self, bare};
 use super::session::{Session, Trouble, c_path, write_all};
 use crate::agent::sys::{self, Errno, Fd};
 
-/// Where content begins in its buffer: a border that copying likes, with room for a header before it.
+/// Offset of the content in its buffer: well aligned for copying, with room for a header before it.
 const CONTENT_AT: usize = 64;
 
 pub(super) fn read(session: &mut Session, path: Vec<u8>, offset: u64, length: Option<u64>) -> Result<(), Trouble> {
@@ -23,8 +23,8 @@ pub(super) fn read(session: &mut Session, path: Vec<u8>, offset: u64, length: Op
     session.reply(&FileReply::End)
 }
 
-/// Opens a regular file, and nothing else: to open a pipe or a device may do something to whoever is at its other end. Looked at before,
-/// and once more when it is open, as it may have been exchanged.
+/// Opens a regular file, and nothing else: opening a pipe or a device may affect the process at its other end. It is
+/// checked before, and again when it is open, as it may have been swapped.
 pub(super) fn open_regular(directory: c_int, name: &CStr, links: Links) -> Result<(Fd, libc::stat), Trouble> {
     let status = at::stat(directory, name, links).map_err(Trouble::at(FileStage::Find))?;
     check_regular(&status)?;
@@ -46,7 +46,7 @@ pub(super) fn check_regular(status: &libc::stat) -> Result<(), Trouble> {
     }
 }
 
-/// What content passes through.
+/// The buffer for content.
 pub(super) struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -55,7 +55,7 @@ impl Buffer {
     }
 }
 
-/// Sends at most this much from an offset on, in as many `Data` as it takes.
+/// Sends at most this much from an offset on, in as many `Data` frames as it takes.
 pub(super) fn send(
     session: &mut Session,
     file: &Fd,
@@ -81,7 +81,7 @@ pub(super) fn send(
 }
 
 fn read_at(file: &Fd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    // Beyond what any file can have there is nothing.
+    // Past the maximum file size there is nothing.
     let Ok(offset) = libc::off_t::try_from(offset) else { return Ok(0) };
     sys::retry(|| {
         // SAFETY: the pointer and the length are those of one writable slice.

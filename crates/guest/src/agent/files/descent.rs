@@ -1,8 +1,8 @@
-//! A way down into a tree of directories and back, as deep as it may be.
+//! Walks down a tree of directories and back, of any depth.
 //!
-//! Every directory is read in one go, and the names of those below it are kept until it is their turn. So there is no recursion, and no
-//! more than [`OPEN_MAX`] directories are open; from further down the way up is `..`, and has to lead to where it came from: a tree that
-//! is moved about meanwhile is given up.
+//! Every directory is read in one go, and the names of its subdirectories are kept until their turn. So there is no
+//! recursion, and at most [`OPEN_MAX`] directories are open. From further down the way up is `..`, which must lead back
+//! to where it came from: if the tree is rearranged in the meantime, the walk is abandoned.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -14,24 +14,24 @@ use super::session::Trouble;
 use crate::agent::names::Names;
 use crate::agent::sys::{Errno, Fd};
 
-/// How many directories above the one in hand are kept open.
+/// How many directories above the current one are kept open.
 const OPEN_MAX: usize = 64;
 
-/// The most that names and places take. A tree that needs more is refused.
+/// Maximum memory for names and positions. A tree that needs more is refused.
 const MEMORY_MAX: usize = 16 * 1024 * 1024;
 
 pub(super) struct Descent {
     here: Fd,
     above: Vec<Level>,
-    // The names still to be entered, each with its NUL. Those of the directory in hand are at the end, from `first` on.
+    // The names still to be entered, each with its NUL. Those of the current directory are at the end, from `first` on.
     waiting: Vec<u8>,
     first: usize,
-    /// Where it is, relative to the top.
+    /// The current position, relative to the top.
     pub(super) path: Vec<u8>,
     names: Names,
 }
 
-/// A directory that will be come back to.
+/// A directory to come back to.
 struct Level {
     way_back: WayBack,
     first: usize,
@@ -40,19 +40,19 @@ struct Level {
 
 enum WayBack {
     Open(Fd),
-    /// Through `..`, which has to be this.
+    /// Reached through `..`, which must be this directory.
     Closed {
         device: libc::dev_t,
         inode: libc::ino_t,
     },
 }
 
-/// What entering the next directory came to.
+/// The result of entering the next directory.
 pub(super) enum Entered {
     Yes,
-    /// It could not be opened. The path is where it is.
+    /// It could not be opened. The path includes its name.
     Refused(Errno),
-    /// There is none left here.
+    /// None is left here.
     None,
 }
 
@@ -61,17 +61,16 @@ impl Descent {
         Descent { here: top, above: Vec::new(), waiting: Vec::new(), first: 0, path: Vec::new(), names: Names::new() }
     }
 
-    /// The directory in hand.
     pub(super) fn here(&self) -> c_int {
         self.here.raw()
     }
 
-    /// How far below the top it is.
+    /// How far the current directory is below the top.
     pub(super) fn depth(&self) -> usize {
         self.above.len()
     }
 
-    /// Hands every name in the directory in hand to `each`, which says whether it is a directory to enter later.
+    /// Calls `each` with every name in the current directory; it returns whether that is a directory to enter later.
     pub(super) fn read(
         &mut self,
         mut each: impl FnMut(c_int, &[u8], &CStr, u8) -> Result<Enter, Trouble>,
@@ -93,12 +92,12 @@ impl Descent {
         self.waiting.len() + self.path.len() + self.above.len() * size_of::<Level>()
     }
 
-    /// Has a directory entered once more.
+    /// Schedules a directory to be entered once more.
     pub(super) fn enter_again(&mut self, name: &CStr) {
         self.waiting.extend_from_slice(name.to_bytes_with_nul());
     }
 
-    /// Goes into the next directory below. A link that has taken its place is not followed.
+    /// Enters the next subdirectory. A link that has taken its place is not followed.
     pub(super) fn enter(&mut self) -> Result<Entered, Trouble> {
         if self.waiting.len() == self.first {
             return Ok(Entered::None);
@@ -127,18 +126,18 @@ impl Descent {
                 self.first = self.waiting.len();
                 Ok(Entered::Yes)
             }
-            // Its name stays in the path until it was told.
+            // Its name stays in the path until it is reported.
             Err(errno) => Ok(Entered::Refused(errno)),
         }
     }
 
-    /// Takes the name of what was refused off the path.
+    /// Removes the refused name from the path.
     pub(super) fn forget_refused(&mut self) {
         let parent = self.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         self.path.truncate(parent);
     }
 
-    /// Goes back up; the name of what was left, or `None` at the top.
+    /// Goes back up; returns the name of the directory it left, or `None` at the top.
     pub(super) fn leave(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
         let Some(level) = self.above.pop() else { return Ok(None) };
         self.here = match level.way_back {
@@ -161,7 +160,7 @@ impl Descent {
     }
 }
 
-/// Whether a name is that of a directory to enter.
+/// Whether a name is a directory to enter.
 pub(super) enum Enter {
     Later,
     Never,

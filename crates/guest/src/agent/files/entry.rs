@@ -1,4 +1,4 @@
-//! What is told about a file.
+//! Describes a file.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -7,14 +7,14 @@ use saggar_guest::{FileEntry, FileKind};
 
 use super::at;
 
-/// An entry from what the kernel says. A link's target is asked for, and left out if the link is gone by then.
+/// An entry from a stat result. Reads a link's target, and leaves it out if the link is gone by then.
 pub(super) fn entry(path: Vec<u8>, status: &libc::stat, directory: c_int, name: &CStr) -> FileEntry {
     let kind = kind(status);
     let link_target = if kind == FileKind::Link { at::read_link(directory, name).ok() } else { None };
     FileEntry { link_target, ..bare(path, status) }
 }
 
-/// An entry of something that is no link.
+/// An entry of anything but a link.
 pub(super) fn bare(path: Vec<u8>, status: &libc::stat) -> FileEntry {
     let kind = kind(status);
     FileEntry {

@@ -9,10 +9,10 @@ use saggar_guest::{FileReply, FileStage, METADATA_MAX, METADATA_NAME_MAX, METADA
 use super::session::{Session, Trouble, c_path};
 use crate::agent::sys::{self, Errno, check};
 
-/// As E2B's agent names them: programs inside read and set them by this name.
+/// The prefix that E2B's agent uses: programs inside read and set attributes by this name.
 const PREFIX: &[u8] = b"user.e2b.";
 
-/// The longest list of names that the kernel gives.
+/// The kernel's maximum length of a list of names.
 const NAMES_MAX: usize = 64 * 1024;
 
 pub(super) fn notes(session: &mut Session, path: Vec<u8>, set: Option<Vec<MetadataEntry>>) -> Result<(), Trouble> {
@@ -32,7 +32,7 @@ pub(super) fn notes(session: &mut Session, path: Vec<u8>, set: Option<Vec<Metada
     }
 }
 
-/// The names of the notes that a file has, without the prefix.
+/// The names of a file's notes, without the prefix.
 fn names(path: &CStr) -> Result<Vec<Vec<u8>>, Errno> {
     let mut list = vec![0; NAMES_MAX];
     let length = sys::retry(|| {
@@ -44,7 +44,7 @@ fn names(path: &CStr) -> Result<Vec<Vec<u8>>, Errno> {
             let names = list[..length].split(|byte| *byte == 0);
             Ok(names.filter_map(|name| name.strip_prefix(PREFIX)).map(<[u8]>::to_vec).collect())
         }
-        // A filesystem without any.
+        // The filesystem has no attributes.
         Err(Errno(libc::ENOTSUP)) => Ok(Vec::new()),
         Err(errno) => Err(errno),
     }
@@ -60,7 +60,7 @@ fn note(path: &CStr, name: &[u8]) -> Result<MetadataEntry, Errno> {
         // SAFETY: path and name are C strings; the pointer and the length are those of one writable slice.
         unsafe { libc::getxattr(path.as_ptr(), attribute.as_ptr().cast(), value.as_mut_ptr().cast(), value.len()) }
     });
-    // One that is longer than a note can be has not been made here.
+    // A value longer than a note was not set here.
     let length = length.map_err(|errno| if errno.0 == libc::ERANGE { Errno(libc::E2BIG) } else { errno })?;
     value.truncate(length);
     if is_padded(&value) {
@@ -84,9 +84,9 @@ fn replace(path: &CStr, names: &[Vec<u8>], set: &[MetadataEntry]) -> Result<(), 
     Ok(())
 }
 
-/// The filter refuses attributes of a size that an access control list with many entries has, because it can't see which attribute is meant
-/// (`large-acls`, in `crates/jail/src/seccomp/rules.rs`). A note of such a size gets a NUL at its end. Notes are text: one that ends in a NUL
-/// of its own may lose it.
+/// The filter refuses attributes of the size of an access control list with many entries, because it can't see which
+/// attribute is set (`large-acls`, in `crates/jail/src/seccomp/rules.rs`). A note of such a size gets a NUL at its end.
+/// Notes are text: one that ends in its own NUL may lose it.
 fn padded(value: &[u8]) -> Vec<u8> {
     let mut value = value.to_vec();
     if value.len() > LIST_BYTES_MAX && value.len() % 8 == 4 {
@@ -99,10 +99,10 @@ fn is_padded(value: &[u8]) -> bool {
     value.len() > LIST_BYTES_MAX + 1 && value.len() % 8 == 5 && value.last() == Some(&0)
 }
 
-/// The largest access control list that the filter lets through.
+/// The largest access control list that the filter allows.
 const LIST_BYTES_MAX: usize = 228;
 
-/// The attribute's name, with a NUL at its end; a note's name has none in it.
+/// The attribute's name, with a NUL at its end; a note's name contains none.
 fn attribute(name: &[u8]) -> Vec<u8> {
     [PREFIX, name, b"\0"].concat()
 }

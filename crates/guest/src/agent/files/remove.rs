@@ -1,4 +1,4 @@
-//! Removing: a name, or a directory with all that is in it.
+//! Removes a name, or a directory with all its contents.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -10,7 +10,7 @@ use super::descent::{Descent, Enter, Entered};
 use super::session::{Session, Trouble, c_path};
 use crate::agent::sys::Errno;
 
-/// How often a directory that was cleared and is not empty is cleared again: somebody goes on making files in it.
+/// How often a directory that is still not empty is cleared again: a program may keep creating files in it.
 const AGAIN_MAX: usize = 256;
 
 pub(super) fn remove(session: &mut Session, path: Vec<u8>, recursive: bool) -> Result<(), Trouble> {
@@ -37,7 +37,7 @@ fn remove_directory(path: &CStr, recursive: bool) -> Result<(), Trouble> {
     Err(Trouble::Failed(FileStage::Remove, Errno(libc::ENOTEMPTY)))
 }
 
-/// Removes what is in the top.
+/// Removes the contents of the top directory.
 fn clear(mut descent: Descent) -> Result<(), Trouble> {
     let mut again = 0;
     loop {
@@ -74,7 +74,8 @@ fn clear(mut descent: Descent) -> Result<(), Trouble> {
     }
 }
 
-/// A directory that cannot be read can be removed if it is empty; one that is gone, or is no directory any more, is taken for what it is.
+/// An unreadable directory can be removed if it is empty. One that is gone is skipped, and one that is no longer a
+/// directory is removed as a file.
 fn give_up_on(descent: &mut Descent, errno: Errno) -> Result<(), Trouble> {
     let start = descent.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let name = c_path(descent.path[start..].to_vec())?;

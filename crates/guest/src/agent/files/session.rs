@@ -1,9 +1,9 @@
-//! The session: frames in, each handed to whoever does it, answers out.
+//! The session: receives requests, dispatches them, and sends answers.
 //!
-//! Frames are taken where they lie in the buffer, as most of what comes is content on its way to a file. Answers are gathered and
-//! sent before the session waits for more. Everything blocks: there is nobody else to serve.
+//! Frames are used where they lie in the buffer, as most of the input is content for a file. Answers are collected and
+//! sent before the session waits for more. Everything blocks: there is nothing else to serve.
 //!
-//! INVARIANT: memory is the two buffers and what one request needs, which has a bound of its own.
+//! INVARIANT: memory is the two buffers and what one request needs, which has its own bound.
 
 use alloc::ffi::CString;
 use alloc::vec;
@@ -18,14 +18,14 @@ use crate::agent::sys::{Errno, Fd};
 /// Room for a frame and for the beginning of the next.
 const INPUT_LEN: usize = 2 * FRAME_MAX;
 
-/// Answers are sent when there are this many bytes of them.
+/// Answers are sent once there are this many bytes of them.
 const OUTPUT_MARK: usize = 64 * 1024;
 
-/// Why a request was not done.
+/// Why a request failed.
 pub(super) enum Trouble {
-    /// The host is told, and the session goes on.
+    /// The host is told, and the session continues.
     Failed(FileStage, Errno),
-    /// The stream is at its end.
+    /// The stream has ended.
     Over,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Session {
     output: Vec<u8>,
 }
 
-/// A frame in the session's buffer, until the next is asked for.
+/// A frame in the session's buffer, valid until the next one is read.
 pub(super) struct Frame {
     pub(super) kind: u8,
     payload: Range<usize>,
@@ -68,7 +68,7 @@ pub(in crate::agent) fn serve(stream: Fd) {
 }
 
 impl Session {
-    /// The next request. What cannot be understood is answered, and is the last: there is no border to go on from.
+    /// The next request. A malformed one is answered and ends the session, because the next frame's start is unknown.
     fn next_request(&mut self) -> Result<FileRequest, Trouble> {
         let frame = self.next_frame()?;
         match FileRequest::decode(frame.kind, self.payload(&frame)) {
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Ends the session because of what the host has sent.
+    /// Ends the session because the host broke the protocol.
     pub(super) fn break_off(&mut self) -> Trouble {
         let refusal = FileReply::Failed { errno: libc::EPROTO, stage: FileStage::Request };
         // The stream is over in any case.
@@ -100,12 +100,12 @@ impl Session {
             FileRequest::Metadata { path, set } => notes::notes(self, path, set),
             FileRequest::Watch { path, recursive } => watch::watch(self, path, recursive),
             FileRequest::Storage { path } => change::storage(self, path),
-            // These belong to a `Write` that is over, or to none, or to a `Watch`.
+            // These belong to a `Write` that has ended, to none, or to a `Watch`.
             FileRequest::Data(_) | FileRequest::End | FileRequest::Abort | FileRequest::Settle => Err(self.break_off()),
         }
     }
 
-    /// The next frame, whole and within its bound.
+    /// The next frame, complete and within its bound.
     pub(super) fn next_frame(&mut self) -> Result<Frame, Trouble> {
         self.fill(HEADER_LEN)?;
         let header = &self.input[self.start..self.start + HEADER_LEN];
@@ -124,7 +124,7 @@ impl Session {
         &self.input[frame.payload.clone()]
     }
 
-    /// Reads until so many bytes are there. Before it waits, everything is said.
+    /// Reads until this many bytes are available. All answers are sent before it waits.
     fn fill(&mut self, needed: usize) -> Result<(), Trouble> {
         if self.end - self.start >= needed {
             return Ok(());
@@ -143,16 +143,16 @@ impl Session {
         Ok(())
     }
 
-    /// Says something, now or a little later.
+    /// Queues a reply; it may be sent later.
     pub(super) fn reply(&mut self, reply: &FileReply) -> Result<(), Trouble> {
         if reply.encode(&mut self.output).is_err() {
-            // Nothing here makes such a reply of what the kernel says; if it did, the host could make no sense of it.
+            // Nothing here makes such a reply from the kernel's data; if it did, the host could not interpret it.
             return Err(Trouble::Over);
         }
         if self.output.len() >= OUTPUT_MARK { self.flush() } else { Ok(()) }
     }
 
-    /// Says everything now.
+    /// Sends all queued replies.
     pub(super) fn flush(&mut self) -> Result<(), Trouble> {
         write_all(&self.stream, &self.output)?;
         self.output.clear();
@@ -170,8 +170,7 @@ pub(super) fn write_all(stream: &Fd, mut bytes: &[u8]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// A path of a request, as the kernel takes it.
 pub(super) fn c_path(path: Vec<u8>) -> Result<CString, Trouble> {
-    // A request that was decoded has none with a NUL in it.
+    // A decoded request contains no path with a NUL.
     CString::new(path).map_err(|_| Trouble::Failed(FileStage::Request, Errno(libc::EINVAL)))
 }

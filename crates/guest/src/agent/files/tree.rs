@@ -1,4 +1,4 @@
-//! What is in a directory and below it: as a list, or with all content.
+//! The contents of a directory and its subdirectories: as a list, or with all content.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};
@@ -40,11 +40,11 @@ pub(super) fn walk(session: &mut Session, path: Vec<u8>, most: u32) -> Result<()
     session.reply(&FileReply::End)
 }
 
-/// Tells what there is, up to a number.
+/// Reports entries, up to a number.
 struct Teller<'a> {
     session: &'a mut Session,
     left: u32,
-    /// What content passes through, if it is wanted.
+    /// The buffer for content, if content is wanted.
     content: Option<Buffer>,
 }
 
@@ -58,7 +58,7 @@ impl Teller<'_> {
         self.say(&FileReply::Skipped { path: path.to_vec(), errno: errno.0 })
     }
 
-    /// Every directory is told before what is in it.
+    /// Every directory is reported before its contents.
     fn go_through(&mut self, mut descent: Descent, depth: usize) -> Result<(), Trouble> {
         loop {
             let goes_deeper = descent.depth() + 1 < depth;
@@ -93,7 +93,7 @@ impl Teller<'_> {
         }
         let status = match at::stat(directory, name, Links::Stay) {
             Ok(status) => status,
-            // Gone since its name was read.
+            // It was removed since its name was read.
             Err(Errno(libc::ENOENT)) => return Ok(Enter::Never),
             Err(errno) => {
                 self.skip(&path, errno)?;
@@ -109,7 +109,7 @@ impl Teller<'_> {
         Ok(if kind == FileKind::Directory && goes_deeper { Enter::Later } else { Enter::Never })
     }
 
-    /// A regular file with its content, or why not.
+    /// A regular file with its content, or why it was skipped.
     fn tell_file(&mut self, directory: c_int, name: &CStr, links: Links, path: Vec<u8>) -> Result<(), Trouble> {
         let (file, status) = match data::open_regular(directory, name, links) {
             Ok(opened) => opened,

@@ -1,8 +1,9 @@
-//! Watching a file, a directory or a tree of them.
+//! Watches a file, a directory or a tree.
 //!
-//! The kernel watches directories one by one, so each that appears is given a watch of its own as soon as it is heard of; what was made in it
-//! before that is looked for and told as `Created`, and a file as `Written` too, perhaps once more than it happened. Bounded in number and
-//! memory: what is not watched because there is too much is told as `Overflow`.
+//! The kernel watches directories one by one, so each new one gets a watch as soon as its creation is reported. Files
+//! that were created in it before that are searched for and reported as `Created`, and also as `Written`, perhaps once
+//! more than it happened. Number and memory are bounded: if something is not watched because there is too much,
+//! `Overflow` is reported.
 
 use alloc::ffi::CString;
 use alloc::vec;
@@ -17,19 +18,19 @@ use super::session::{Session, Trouble, c_path};
 use super::write;
 use crate::agent::sys::{self, Errno, Fd, Wait};
 
-/// How many directories one session watches.
+/// Maximum number of directories that one session watches.
 const WATCHES_MAX: usize = 8192;
 
-/// The most that their paths take together.
+/// Maximum length of their paths together.
 const PATHS_MAX: usize = 8 * 1024 * 1024;
 
-/// How many bytes of events are read at once.
+/// Bytes of events read at once.
 const EVENTS_LEN: usize = 64 * 1024;
 
-/// How often events are read for one question. The kernel's queue, of 16,384 events by default, is read in fewer.
+/// Maximum number of reads for one `Settle`. The kernel's queue, of 16,384 events by default, needs fewer.
 const SETTLE_READS: usize = 512;
 
-/// What an event (`struct inotify_event`) has before its name.
+/// Length of an event (`struct inotify_event`) without its name.
 const EVENT_LEN: usize = 16;
 
 const INTEREST: u32 = libc::IN_CREATE
@@ -60,7 +61,7 @@ pub(super) fn watch(session: &mut Session, path: Vec<u8>, recursive: bool) -> Re
             Err(errno) => return Err(Trouble::Failed(FileStage::Find, errno)),
         }
     }
-    // As long as it is open, the kernel does not tell that it is removed.
+    // While it is open, the kernel does not report its removal.
     drop(top);
     session.reply(&FileReply::Watching)?;
     for reply in found {
@@ -71,7 +72,7 @@ pub(super) fn watch(session: &mut Session, path: Vec<u8>, recursive: bool) -> Re
 
 struct Watches {
     events: Fd,
-    /// Where the top is to be found, and what it has to be then.
+    /// Path of the top, and its expected identity.
     path: CString,
     identity: (libc::dev_t, libc::ino_t),
     // INVARIANT: in ascending order of the kernel's numbers, at most WATCHES_MAX.
@@ -80,7 +81,7 @@ struct Watches {
     recursive: bool,
 }
 
-/// Whether what is found in a directory is news.
+/// Whether existing entries of a directory are reported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Known,
@@ -88,7 +89,7 @@ enum Found {
 }
 
 impl Watches {
-    /// Watches what is open under this path.
+    /// Watches an open file or directory under this path.
     fn add(&mut self, file: &Fd, path: Vec<u8>) -> Result<(), Errno> {
         if self.list.len() == WATCHES_MAX || self.paths_len + path.len() > PATHS_MAX {
             return Err(Errno(libc::ENOSPC));
@@ -96,7 +97,7 @@ impl Watches {
         let watch = add_watch(&self.events, file)?;
         self.paths_len += path.len();
         match self.list.binary_search_by_key(&watch, |(watch, _)| *watch) {
-            // Known by another name, which it has lost.
+            // It is known by an earlier name.
             Ok(position) => {
                 let old = core::mem::replace(&mut self.list[position].1, path);
                 self.paths_len -= old.len();
@@ -129,7 +130,7 @@ impl Watches {
                     && let Some(path) = below(above, here).and_then(|here| below(&here, name.to_bytes()))
                 {
                     out.push(FileReply::Event { kind: FileEventKind::Created, path: path.clone(), is_directory });
-                    // Its content may have come before the watch did, and nobody else tells of that.
+                    // Its content may have come before the watch, so no event reports it.
                     if !is_directory {
                         out.push(FileReply::Event { kind: FileEventKind::Written, path, is_directory });
                     }
@@ -144,7 +145,7 @@ impl Watches {
             loop {
                 match descent.enter() {
                     Ok(Entered::Yes) => break,
-                    // Not ours to look at, or gone.
+                    // It is not readable, or gone.
                     Ok(Entered::Refused(_)) => descent.forget_refused(),
                     Ok(Entered::None) => match descent.leave() {
                         Ok(Some(_)) => {}
@@ -163,7 +164,7 @@ impl Watches {
         }
     }
 
-    /// Tells events until the host ends it.
+    /// Reports events until the host ends it.
     fn serve(&mut self, session: &mut Session) -> Result<(), Trouble> {
         let mut buffer = vec![0u8; EVENTS_LEN];
         loop {
@@ -176,12 +177,13 @@ impl Watches {
             let is_asked = entries[0].revents != 0;
             if is_asked {
                 let frame = session.next_frame()?;
-                // Whatever else the host says now has no place here.
+                // No other request is allowed here.
                 if FileRequest::decode(frame.kind, session.payload(&frame)) != Ok(FileRequest::Settle) {
                     return Err(Trouble::Over);
                 }
             }
-            // The kernel has queued what was done before the question came; what is done meanwhile is told as well, up to a bound.
+            // The kernel has queued every change made before the request came; later ones are reported as well, up to a
+            // bound.
             let reads = if is_asked { SETTLE_READS } else { 1 };
             for _ in 0..reads {
                 if !self.read_events(session, &mut buffer)? {
@@ -194,7 +196,7 @@ impl Watches {
         }
     }
 
-    /// Reads what is queued once and tells it; false when there was nothing.
+    /// Reads the queue once and reports the events; false if it was empty.
     fn read_events(&mut self, session: &mut Session, buffer: &mut [u8]) -> Result<bool, Trouble> {
         let count = match self.events.read(buffer) {
             Ok(count) => count,
@@ -221,14 +223,14 @@ impl Watches {
         }
         let directory = &self.list[position].1;
         let is_self = event.name.is_empty();
-        // What happens to a directory below the top, its parent tells.
+        // For a directory below the top, its parent's watch reports this.
         if is_self && !directory.is_empty() {
             return Ok(());
         }
         let Some(path) = below(directory, event.name) else { return session.reply(&overflow(directory)) };
         let is_directory = event.mask & libc::IN_ISDIR != 0;
         let Some(kind) = kind_of(event.mask) else { return Ok(()) };
-        // The name that a file has only while it replaces another is nobody's concern.
+        // The temporary name of a file that is about to replace another is not reported.
         if self.is_nameless(kind, event.name, &path) || write::is_own_name(event.name) {
             return Ok(());
         }
@@ -246,8 +248,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Whether what was written has no name yet: a file that is about to get one is told of by its number, such as `#53`, and will be told
-    /// of again by its name.
+    /// Whether a written file has no name yet. Such a file is reported by its number, such as `#53`, and will be
+    /// reported again by its name.
     fn is_nameless(&self, kind: FileEventKind, name: &[u8], path: &[u8]) -> bool {
         let may_be = matches!(kind, FileEventKind::Written | FileEventKind::Attributes)
             && name.strip_prefix(b"#").is_some_and(|number| number.iter().all(u8::is_ascii_digit));
@@ -258,9 +260,9 @@ impl Watches {
         c_path(whole).is_ok_and(|whole| matches!(at::stat(ROOT, &whole, Links::Stay), Err(Errno(libc::ENOENT))))
     }
 
-    /// Watches a directory that has appeared, and what is in it.
+    /// Watches a new directory and its contents.
     fn take_in(&mut self, session: &mut Session, path: &[u8]) -> Result<(), Trouble> {
-        // Gone again, or a link by now.
+        // It is gone again, or a link by now.
         let Some(directory) = self.open_below(path) else { return Ok(()) };
         if self.add(&directory, path.to_vec()).is_err() {
             return session.reply(&overflow(path));
@@ -272,7 +274,7 @@ impl Watches {
         found.iter().try_for_each(|reply| session.reply(reply))
     }
 
-    /// Opens a directory name by name, as a path may be longer than the kernel takes at once.
+    /// Opens a directory name by name, as a path may be longer than the kernel accepts at once.
     fn open_below(&self, path: &[u8]) -> Option<Fd> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let mut here = at::open_place(ROOT, &self.path).ok()?;
@@ -287,7 +289,7 @@ impl Watches {
         Some(here)
     }
 
-    /// Stops watching a directory that has moved away, and what is in it: its paths are no longer theirs.
+    /// Stops watching a directory that was moved away, and its contents: their paths are no longer valid.
     fn let_go(&mut self, path: &[u8]) {
         let events = self.events.raw();
         let mut freed = 0;
@@ -295,7 +297,7 @@ impl Watches {
             let is_below = watched.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
             if is_below {
                 freed += watched.len();
-                // SAFETY: takes numbers only. One that is gone already is what is wanted.
+                // SAFETY: takes numbers only. A watch that is already gone is fine.
                 unsafe { libc::inotify_rm_watch(events, *watch) };
             }
             !is_below
@@ -318,7 +320,7 @@ struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// The first of several, and the rest.
+    /// The first of several events, and the rest.
     fn take(bytes: &'a [u8]) -> Option<(Event<'a>, &'a [u8])> {
         let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok();
         let (watch, mask) = (c_int::from_ne_bytes(word(0)?), u32::from_ne_bytes(word(4)?));
@@ -350,7 +352,7 @@ fn overflow(path: &[u8]) -> FileReply {
     FileReply::Event { kind: FileEventKind::Overflow, path: path.to_vec(), is_directory: true }
 }
 
-/// One path below another; `None` if it is too long to be told.
+/// One path below another; `None` if it is too long to be reported.
 fn below(above: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     let path = match (above, rest) {
         ([], rest) => rest.to_vec(),

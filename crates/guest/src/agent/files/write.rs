@@ -1,14 +1,15 @@
-//! New content for a file.
+//! Writes new content of a file.
 //!
-//! What comes is written to a file without a name, in the directory where the name is to be, and takes the name when it is whole: whoever
-//! reads sees all of the old or all of the new, and what is broken off was never there. Where the filesystem has no files without a name,
-//! it has a name of its own until then. Where the directory takes no new files, or the file is another user's to keep, an
-//! existing file is written in place, which is neither whole nor undone.
+//! Content is written to a file without a name, in the target directory, which gets its name once it is complete.
+//! Readers see either all of the old content or all of the new, and an aborted write leaves nothing behind. If the
+//! filesystem doesn't support files without a name, the file has a temporary name until then. If the directory accepts
+//! no new files, or the file must keep another owner, an existing file is written in place, which is neither atomic nor
+//! undone.
 //!
-//! A link is followed to where the content is to be, as far as the kernel would follow it.
+//! A link is followed to where the content belongs, as far as the kernel would follow it.
 //!
-//! Whoever watches the directory hears of the name, then that the file has its permissions and its content, as they would if it had been
-//! made and then written.
+//! Watchers of the directory get an event for the name, then for the permissions and the content, as if the file had
+//! been created and then written.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -23,20 +24,20 @@ use super::session::{Session, Trouble, c_path};
 use super::{change, entry};
 use crate::agent::sys::{Errno, Fd, check};
 
-/// How many links are followed, as in the kernel.
+/// Maximum number of links that are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// What the file has while it is written: nobody else looks at it.
+/// Permissions of the file while it is written, so that no other user reads it.
 const UNFINISHED_MODE: u32 = 0o600;
 
-/// How many names are tried for a file that needs one while it is written.
+/// How many temporary names are tried.
 const NAMES_TRIED: usize = 16;
 
-/// What a file's name begins with while it needs one that nobody has, and how many hexadecimal digits follow.
+/// Prefix of temporary names, and the number of hexadecimal digits that follow.
 const OWN_PREFIX: &[u8] = b".saggar-";
 const OWN_DIGITS: usize = 16;
 
-/// The permission bits that are kept of a file that is replaced.
+/// The permission bits that are kept when a file is replaced.
 const KEPT_MODE: u32 = 0o1777;
 
 pub(super) fn write(
@@ -58,7 +59,7 @@ pub(super) fn write(
         if FileRequest::is_data(frame.kind) {
             let taken = writing.as_mut().map_or(Ok(()), |writing| writing.take(session.payload(&frame)));
             if let Err(trouble) = taken {
-                // Removed before it is told: whoever looks then finds nothing.
+                // Removed before the answer, so that it is gone when the host looks.
                 writing = None;
                 tell(session, trouble)?;
             }
@@ -87,7 +88,7 @@ pub(super) fn write(
     }
 }
 
-/// Tells a failure at once, so that the host need not send the rest.
+/// Reports a failure at once, so that the host need not send the rest.
 fn tell(session: &mut Session, trouble: Trouble) -> Result<(), Trouble> {
     match trouble {
         Trouble::Failed(stage, errno) => {
@@ -98,18 +99,18 @@ fn tell(session: &mut Session, trouble: Trouble) -> Result<(), Trouble> {
     }
 }
 
-/// Where the content is to be.
+/// The target of the content.
 struct Place {
     directory: Fd,
     name: CString,
-    /// What is there.
+    /// The existing file, if any.
     existing: Option<libc::stat>,
 }
 
 impl Place {
     fn find(path: Vec<u8>, parents: bool) -> Result<Place, Trouble> {
         let mut path = c_path(path)?;
-        // The kernel has a say in which links are followed; only then are they followed here.
+        // The kernel decides which links may be followed; only then are they followed here.
         let expected = match at::stat(ROOT, &path, Links::Follow) {
             Ok(status) => Some(status),
             Err(Errno(libc::ENOENT)) => None,
@@ -133,7 +134,7 @@ impl Place {
                 check_regular(&status)?;
             }
             if existing.map(identity) != expected.map(identity) {
-                // Exchanged meanwhile, or one of the kernel's links that are not what they say.
+                // It was swapped in the meantime, or is one of the kernel's magic links.
                 return Err(Trouble::Failed(FileStage::Find, Errno(libc::ESTALE)));
             }
             return Ok(Place { directory: place, name, existing });
@@ -180,9 +181,9 @@ struct Writing {
 enum Manner {
     /// It has none yet.
     Nameless,
-    /// It has one of its own.
+    /// It has a temporary one.
     Named(CString),
-    /// It has it already. The old content goes when the first of the new comes.
+    /// It already has its final name. The old content is truncated when the first new content comes.
     InPlace { is_cut: bool },
 }
 
@@ -193,7 +194,7 @@ impl Writing {
         }
         let mode = match &place.existing {
             Some(status) => {
-                // To give a name to another file needs no right to this one; to change its content does.
+                // Replacing a file needs no permission on it; changing its content does.
                 at::is_writable(place.directory.raw(), &place.name).map_err(Trouble::at(FileStage::Find))?;
                 status.st_mode & KEPT_MODE
             }
@@ -232,7 +233,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Takes the old content of a file that is written in place.
+    /// Truncates a file that is written in place.
     fn cut(&mut self) -> Result<(), Trouble> {
         if let Manner::InPlace { is_cut: is_cut @ false } = &mut self.manner {
             // SAFETY: takes numbers only.
@@ -258,16 +259,17 @@ impl Writing {
         Ok(())
     }
 
-    /// Lets the kernel tell whoever watches that the file has been given permissions and content: until now it had no name to tell of.
-    /// Only its times are touched, as the next one may be at work on it already. What can't be done is only not told.
+    /// Makes the kernel report permissions and content to watchers: until now the file had no name to report. Only its
+    /// times are touched, as another writer may already work on it. On failure the events are only missing.
     fn tell_watchers(&self) {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let Ok(named) = at::open(self.place.directory.raw(), &self.place.name, flags, 0) else { return };
         let (Ok(ours), Ok(theirs)) = (at::stat_open(&self.file), at::stat_open(&named)) else { return };
         if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) {
-            // Both times at once are a change of attributes to the kernel, and that of the content alone is a change of the content.
+            // To the kernel, setting both times is a change of attributes, and setting only the modification time is a
+            // change of content.
             for touched in [Touched::Attributes, Touched::Content] {
-                // One whose times are not ours to touch is there all the same; only nobody hears of it.
+                // A file whose times we may not change is complete anyway; only the events are missing.
                 let _ = at::touch(&named, touched);
             }
         }
@@ -282,7 +284,7 @@ impl Writing {
                     named => return named,
                 }
             }
-            // A name can be given to a file without one only if nobody has it, so that to replace takes a second step.
+            // A file without a name can only be linked to a free name, so replacing takes a second step.
             let (_, own) = with_own_name(|own| at::name_open(&self.file, directory, own))?;
             self.manner = Manner::Named(own);
         }
@@ -296,7 +298,7 @@ impl Writing {
 
     fn forget_name(&mut self) {
         if let Manner::Named(own) = &self.manner {
-            // Nothing else can be done about one that cannot be removed.
+            // If it cannot be removed, nothing else can be done.
             let _ = at::unlink(self.place.directory.raw(), own);
         }
         self.manner = Manner::Nameless;
@@ -309,11 +311,11 @@ impl Drop for Writing {
     }
 }
 
-/// A file to be written, without a name if that is possible.
+/// A file to write to, without a name if possible.
 fn new_file(place: &Place) -> Result<(Fd, Manner), Errno> {
     let directory = place.directory.raw();
     match at::open(directory, c".", libc::O_WRONLY | libc::O_TMPFILE, UNFINISHED_MODE) {
-        // It gets its name by way of this path.
+        // It gets its name through this path.
         Ok(file) if at::stat(ROOT, at::open_path(&file).as_c_str(), Links::Follow).is_ok() => {
             return Ok((file, Manner::Nameless));
         }
@@ -332,13 +334,13 @@ fn existing_file(place: &Place) -> Result<(Fd, Manner), Trouble> {
     Ok((file, Manner::InPlace { is_cut: false }))
 }
 
-/// Whether the new file can belong to whom the old one does.
+/// Whether the new file can have the old one's owner.
 fn takes_owner(file: &Fd, old: &libc::stat) -> bool {
     let is_same = at::stat_open(file).is_ok_and(|new| (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid));
     is_same || file.give_to(old.st_uid, Some(old.st_gid)).is_ok()
 }
 
-/// Does something with a name that nobody has.
+/// Runs `with` with an unused name.
 fn with_own_name<T>(mut with: impl FnMut(&CStr) -> Result<T, Errno>) -> Result<(T, CString), Errno> {
     for _ in 0..NAMES_TRIED {
         let own = own_name()?;
@@ -350,7 +352,7 @@ fn with_own_name<T>(mut with: impl FnMut(&CStr) -> Result<T, Errno>) -> Result<(
     Err(Errno(libc::EEXIST))
 }
 
-/// Whether this is a name that a file here has only while it is written.
+/// Whether this is a temporary name of a file that is being written.
 pub(super) fn is_own_name(name: &[u8]) -> bool {
     name.strip_prefix(OWN_PREFIX)
         .is_some_and(|digits| digits.len() == OWN_DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
@@ -369,7 +371,7 @@ fn own_name() -> Result<CString, Errno> {
     CString::new(name).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Whether this much surely does not fit.
+/// Whether this much certainly does not fit.
 fn is_too_much(directory: &Fd, bytes: u64) -> bool {
     let mut filesystem = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: fstatvfs fills in the whole struct when it succeeds, and only then is it read.
@@ -379,6 +381,6 @@ fn is_too_much(directory: &Fd, bytes: u64) -> bool {
         }
         filesystem.assume_init()
     };
-    // A total of zero means that it is not counted at all.
+    // A total of zero means that the filesystem doesn't count blocks.
     filesystem.f_blocks > 0 && filesystem.f_bavail.saturating_mul(filesystem.f_frsize) < bytes
 }

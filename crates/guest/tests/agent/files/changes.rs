@@ -76,7 +76,7 @@ fn directories_are_made_with_those_above_them() {
     files.check_failed(make("file/x/y", true), FileStage::Create, libc::ENOTDIR);
     let mode = |name: &str| std::fs::metadata(scratch.path().join(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("a"), mode("a/b"), mode("a/b/c")), (0o755, 0o755, 0o1777));
-    // Where the user may make nothing, what is there is enough.
+    // If the user may create nothing, an existing directory is enough.
     let mut nobody = Files::start_as_nobody(&mut host);
     let inside = |name: &str| FileRequest::MakeDir { path: path(&scratch, name), parents: true, mode: 0o755 };
     nobody.check_done(inside("a/b/c/x/y"));
@@ -126,7 +126,7 @@ fn a_file_keeps_notes() {
     assert_eq!(got, notes);
     files.check_done(set(&[note(b"a", b"")]));
     assert_eq!(files.ask(get()), FileReply::Metadata(vec![note(b"a", b"")]));
-    // Others are not touched, and not told.
+    // Other attributes are neither changed nor reported.
     let name = std::ffi::CString::new(file.as_str()).unwrap();
     // SAFETY: names and value are C strings, and the length is within the value.
     let result = unsafe { libc::setxattr(name.as_ptr(), c"user.other".as_ptr(), c"x".as_ptr().cast(), 1, 0) };
@@ -142,7 +142,7 @@ fn a_file_keeps_notes() {
     nobody.check_failed(set(&[note(b"a", b"1")]), FileStage::Attributes, libc::EACCES);
 }
 
-/// The filter of a sandbox refuses attributes of a size that a long access control list has: 4 more than a multiple of 8.
+/// The filter of a sandbox refuses attributes of the size of a long access control list: 4 more than a multiple of 8.
 #[test]
 fn a_long_note_is_stored_in_no_size_of_an_access_control_list() {
     let scratch = Scratch::new();
@@ -157,7 +157,8 @@ fn a_long_note_is_stored_in_no_size_of_an_access_control_list() {
         // SAFETY: the name is a C string; the pointer and the length are those of one writable array.
         let listed = unsafe { libc::listxattr(name.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
         assert!(listed > 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: both names are C strings, the second with the NUL that the kernel put there; without a place only the length is told.
+        // SAFETY: both names are C strings, the second with the NUL that the kernel put there; without a buffer only
+        // the length is returned.
         let stored = unsafe { libc::getxattr(name.as_ptr(), list.as_ptr().cast(), std::ptr::null_mut(), 0) };
         assert!(stored >= length as isize && (stored <= 228 || stored % 8 != 4), "{length}: {stored}");
         assert_eq!(
@@ -216,7 +217,7 @@ fn a_session_is_the_user_and_nobody_else() {
         FileStage::Remove,
         libc::EACCES,
     );
-    // A user that cannot be had is not had.
+    // A session as a user that is not available is refused.
     let single = crate::identity::start_single(&scratch, "--bounding-set=-all");
     let mut single = single;
     let mut refused = Files::start(&mut single);

@@ -1,4 +1,4 @@
-//! Content out and in.
+//! Reading and writing content.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -37,7 +37,7 @@ fn any_part_can_be_read() {
         assert!(got == content[expected.clone()], "{offset} {length:?}: {} bytes", got.len());
     }
     assert_eq!(files.read(&empty), b"");
-    // Files that have no size of their own are read to their end.
+    // Files without a size of their own are read to their end.
     assert!(files.read("/proc/self/status").starts_with(b"Name:"));
     files.check_failed(reading("/nonexistent"), FileStage::Find, libc::ENOENT);
 }
@@ -64,7 +64,7 @@ fn nothing_but_a_regular_file_is_opened_and_nothing_waits() {
         let (path, errno) = path;
         files.check_failed(reading(path), FileStage::NotRegular, errno);
         files.check_failed(writing(path), FileStage::NotRegular, errno);
-        // Nothing comes for the rest of it.
+        // The rest of it is not answered.
         files.send(&FileRequest::Data(vec![1]));
         files.send(&FileRequest::Abort);
     }
@@ -82,7 +82,7 @@ fn a_file_is_written_whole_or_not_at_all() {
     let mut host = Host::start();
     let mut files = Files::start(&mut host);
     let content: Vec<u8> = (0..500_000u32).map(|number| (number % 251) as u8).collect();
-    // Nothing is to be seen before its end.
+    // Nothing is visible before its end.
     files.send(&writing(&path));
     files.send(&FileRequest::Data(content.clone()[..100_000].to_vec()));
     files.send(&FileRequest::Abort);
@@ -94,7 +94,7 @@ fn a_file_is_written_whole_or_not_at_all() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
     assert_eq!(names(scratch.path()), ["file"]);
 
-    // Whoever has the old one open keeps it, and an existing file keeps its permissions and its owner.
+    // A process that has the old file open keeps it, and an existing file keeps its permissions and its owner.
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
     let mut old = std::fs::File::open(&path).unwrap();
     assert_eq!(files.write(&path, b"new"), FileReply::Done);
@@ -107,7 +107,7 @@ fn a_file_is_written_whole_or_not_at_all() {
     assert_eq!(std::fs::read(&path).unwrap(), b"");
     assert_eq!(names(scratch.path()), ["file"]);
 
-    // Broken off by the host in the middle.
+    // The host breaks off in the middle.
     std::fs::write(&path, b"old").unwrap();
     files.send(&writing(&path));
     files.send(&FileRequest::Data(content[..100_000].to_vec()));
@@ -116,7 +116,7 @@ fn a_file_is_written_whole_or_not_at_all() {
     files.stream.write_all(&frame).unwrap();
     files.stream.shutdown(std::net::Shutdown::Both).unwrap();
     drop(files);
-    // Another session sees the old, whatever the first has come to.
+    // Another session sees the old content, however far the first has come.
     let mut files = Files::start(&mut host);
     wait_until("nothing is left over", || names(scratch.path()) == ["file"]);
     assert_eq!(files.read(&path), b"old");
@@ -201,7 +201,7 @@ fn where_no_file_can_be_made_an_existing_one_is_written_in_place() {
     let inode = std::fs::metadata(&file).unwrap().ino();
     let mut host = Host::start();
     let mut nobody = Files::start_as_nobody(&mut host);
-    // Aborted before anything came: no change.
+    // Aborted before any content came: no change.
     nobody.send(&writing(&file));
     nobody.check_done(FileRequest::Abort);
     assert_eq!(std::fs::read(&file).unwrap(), b"something longer");
@@ -211,7 +211,7 @@ fn where_no_file_can_be_made_an_existing_one_is_written_in_place() {
     let after = std::fs::metadata(&file).unwrap();
     assert_eq!((after.len(), after.ino(), after.mode() & 0o777), (0, inode, 0o644));
 
-    // A file of another user, in a directory of one's own, stays that user's.
+    // A file of another user, in a directory of one's own, keeps its owner.
     let directory = scratch.path().join("own");
     std::fs::create_dir(&directory).unwrap();
     give(&directory, NOBODY, NOBODY);
@@ -241,7 +241,8 @@ fn a_full_filesystem_leaves_nothing_behind() {
     assert_eq!(files.write("/mnt/after", &[1; 500_000]), FileReply::Done);
 }
 
-/// A gibibyte through a session in either direction, in memory that does not grow. Says how fast, and does not judge it: this machine may be busy.
+/// Sends a gibibyte through a session in either direction, with bounded memory. Prints the speed without asserting it:
+/// this machine may be busy.
 #[test]
 fn a_big_file_takes_no_more_memory_than_a_small_one() {
     const SIZE: u64 = 1 << 30;
@@ -264,7 +265,7 @@ fn a_big_file_takes_no_more_memory_than_a_small_one() {
     let start = Instant::now();
     files.send(&reading(&path));
     let (mut buffer, mut total) = (vec![0; 256 * 1024], 0u64);
-    // The frames' own bytes are not worth taking apart: they are counted.
+    // The frames are not decoded: their bytes are only counted.
     let frames = SIZE / DATA_MAX as u64;
     let mut entry = Vec::new();
     FileReply::Entry(saggar_guest::FileEntry {

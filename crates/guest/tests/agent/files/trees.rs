@@ -10,7 +10,7 @@ use saggar_guest::{FileEntry, FileKind, FileReply, FileRequest, FileStage};
 use super::{Files, names};
 use crate::host::{Host, NOBODY, Scratch, give};
 
-/// How deep is deeper than any stack, path or descriptor limit.
+/// Deeper than any stack, path or descriptor limit.
 const DEEP: usize = 10_000;
 
 fn list(path: &str, depth: u32, most: u32) -> FileRequest {
@@ -40,13 +40,13 @@ fn paths(replies: Vec<FileReply>) -> Vec<String> {
     paths
 }
 
-/// Makes a directory in a directory in a directory, and a file at the bottom.
+/// Creates nested directories, with a file at the bottom.
 fn make_deep(scratch: &Scratch) -> String {
     let top = format!("{}/deep", scratch.text());
     std::fs::create_dir(&top).unwrap();
     let mut here: OwnedFd = std::fs::File::open(&top).unwrap().into();
     for _ in 0..DEEP {
-        // SAFETY: the names are C strings; the descriptor that comes back is nobody else's.
+        // SAFETY: the names are C strings; the returned descriptor has no other owner.
         here = unsafe {
             assert_eq!(libc::mkdirat(here.as_raw_fd(), c"d".as_ptr(), 0o755), 0);
             OwnedFd::from_raw_fd(libc::openat(here.as_raw_fd(), c"d".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY))
@@ -132,7 +132,7 @@ fn a_walk_brings_everything_with_its_content() {
     .collect();
     assert!(seen == expected, "{:?}", seen.keys());
 
-    // A file alone is a tree, too.
+    // A single file is a tree, too.
     let alone = files.collect(walk(&format!("{}/a/b/small", scratch.text()), 1));
     assert!(matches!(&alone[..], [FileReply::Entry(_), FileReply::Data(bytes)] if bytes == b"small"));
 }
@@ -209,7 +209,7 @@ fn removing_takes_what_is_named_and_nothing_a_link_leads_to() {
     files.check_done(remove(&path("kept"), false));
     files.check_failed(remove(&path("kept"), true), FileStage::Find, libc::ENOENT);
 
-    // What may not be removed stays, and is told.
+    // What may not be removed stays, and is reported.
     scratch.file("mine/theirs/file", b"", 0o644);
     give(path("mine"), NOBODY, NOBODY);
     let mut nobody = Files::start_as_nobody(&mut host);

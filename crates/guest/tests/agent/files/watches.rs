@@ -1,4 +1,4 @@
-//! Changes, told as they happen.
+//! Changes, reported as they happen.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn watching(host: &mut Host, path: &str, recursive: bool) -> Files {
     files
 }
 
-/// Waits for an event, past any others.
+/// Waits for an event, skipping others.
 fn wait_for(files: &mut Files, kind: FileEventKind, path: &[u8]) {
     let mut seen = Vec::new();
     loop {
@@ -50,7 +50,7 @@ fn every_change_in_a_directory_is_told() {
     assert_eq!(files.next(), event(Removed, b"new", false));
     std::fs::create_dir(scratch.path().join("d")).unwrap();
     assert_eq!(files.next(), event(Created, b"d", true));
-    // Not asked for what is below.
+    // Subdirectories were not requested.
     std::fs::write(scratch.path().join("d/x"), b"").unwrap();
     std::fs::remove_dir_all(scratch.path().join("d")).unwrap();
     assert_eq!(files.next(), event(Removed, b"d", true));
@@ -74,7 +74,7 @@ fn asked_whether_it_has_told_everything_it_has() {
         assert_eq!(files.next(), event(Written, name.as_bytes(), false));
     }
     assert_eq!(files.next(), FileReply::Done);
-    // A directory with something in it by the time it is heard of.
+    // A directory that already has contents when its creation is reported.
     std::fs::create_dir(scratch.path().join("d")).unwrap();
     std::fs::write(scratch.path().join("d/file"), b"x").unwrap();
     files.send(&FileRequest::Settle);
@@ -82,7 +82,7 @@ fn asked_whether_it_has_told_everything_it_has() {
         std::iter::from_fn(|| Some(files.next()).filter(|reply| *reply != FileReply::Done)).collect();
     assert_eq!(told[0], event(Created, b"d", true));
     assert!(told.contains(&event(Written, b"d/file", false)), "{told:?}");
-    // Anything else that is said ends it.
+    // Any other request ends it.
     files.send(&FileRequest::End);
     assert_eq!(files.try_next(), None);
 }
@@ -94,7 +94,7 @@ fn a_file_that_is_written_whole_is_told_as_made_and_written() {
     let mut host = Host::start();
     let mut watched = watching(&mut host, scratch.text(), false);
     let mut files = Files::start(&mut host);
-    // Its own, then one that replaces it: nothing is told of the name that it has meanwhile.
+    // A new file, then one that replaces it: its temporary name is not reported.
     for content in [&b"first"[..], b"second"] {
         let path = format!("{}/file", scratch.text()).into_bytes();
         files.send(&FileRequest::Write { path, mode: 0o640, parents: false, expected: None });
@@ -118,19 +118,19 @@ fn new_directories_are_watched_with_what_is_in_them() {
     let mut files = watching(&mut host, scratch.text(), true);
     std::fs::write(scratch.path().join("there/deep/file"), b"x").unwrap();
     wait_for(&mut files, Written, b"there/deep/file");
-    // Made faster than a watch can follow.
+    // Created faster than a watch can follow.
     std::fs::create_dir_all(scratch.path().join("a/b/c/d")).unwrap();
     std::fs::write(scratch.path().join("a/b/c/d/file"), b"").unwrap();
     wait_for(&mut files, Created, b"a/b/c/d/file");
     std::fs::write(scratch.path().join("a/b/c/d/file"), b"x").unwrap();
     wait_for(&mut files, Written, b"a/b/c/d/file");
-    // Moved within what is watched: its paths change.
+    // Moved within the watched tree: its paths change.
     std::fs::rename(scratch.path().join("a"), scratch.path().join("moved")).unwrap();
     wait_for(&mut files, Moved, b"a");
     wait_for(&mut files, Created, b"moved/b/c/d/file");
     std::fs::write(scratch.path().join("moved/b/c/d/file"), b"xy").unwrap();
     wait_for(&mut files, Written, b"moved/b/c/d/file");
-    // Moved out of it: nothing is told of it any more.
+    // Moved out of it: nothing is reported about it any more.
     let elsewhere = Scratch::new();
     std::fs::rename(scratch.path().join("moved"), elsewhere.path().join("moved")).unwrap();
     wait_for(&mut files, Moved, b"moved");
@@ -167,7 +167,7 @@ fn more_events_than_the_kernel_keeps_are_told_as_lost() {
     let scratch = Scratch::new();
     let mut host = Host::start();
     let mut files = watching(&mut host, scratch.text(), false);
-    // The host takes nothing, so the worker waits, and the kernel's queue fills.
+    // The host reads nothing, so the worker waits, and the kernel's queue fills.
     let (a, b) = (scratch.path().join("a"), scratch.path().join("b"));
     std::fs::write(&a, b"").unwrap();
     for _ in 0..20_000 {

@@ -1,0 +1,310 @@
+//! The Connect protocol with JSON, as far as E2B's clients speak it: unary calls, streams out, streams in. No compression.
+//!
+//! An envelope is a byte of flags, a length in four bytes, most significant first, and a message. The last one of a stream out has flag 2.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt;
+use saggar_domain::User;
+use saggar_http::extract;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::failure::{Code, Failure};
+use crate::state::Shared;
+
+/// Largest message of a unary call, and of a stream: each connection may have one of them in memory.
+const MESSAGE_MAX: usize = 4 << 20;
+/// What an envelope has before its message.
+const HEADER_LEN: usize = 5;
+const COMPRESSED: u8 = 1;
+const END: u8 = 2;
+/// How long the message of a call may take to come.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a stream in may bring nothing: somebody may be thinking at a terminal.
+const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
+/// How often a silent stream says that it is there, unless the client asks for another time.
+const KEEP_ALIVE: Duration = Duration::from_secs(90);
+
+/// Reads the message of a unary call.
+pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
+    check_kind(parts, "application/json")?;
+    if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
+    }
+    let body = in_time(async { Ok(extract::whole(body, MESSAGE_MAX).await?) }).await?;
+    read(&body)
+}
+
+/// Reads the one message that asks for a stream.
+pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
+    let mut envelopes = Envelopes::over(parts, body)?;
+    match in_time(envelopes.next()).await? {
+        Some(message) => read(&message),
+        None => Err(Failure::invalid("the request has no message")),
+    }
+}
+
+/// What a message brings, if it comes in time: a piece of it now and then could last for days.
+async fn in_time<T>(message: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not come in time");
+    tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
+}
+
+fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
+    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message can't be read: {why}")))
+}
+
+fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case(wanted) {
+        return Ok(());
+    }
+    Err(Failure::new(Code::UnsupportedMediaType, format!("the content type must be {wanted}")))
+}
+
+/// Messages that a client streams.
+pub(super) struct Envelopes {
+    body: Body,
+    buffer: BytesMut,
+}
+
+impl Envelopes {
+    pub(super) fn over(parts: &Parts, body: Body) -> Result<Self, Failure> {
+        check_kind(parts, "application/connect+json")?;
+        Ok(Self { body, buffer: BytesMut::new() })
+    }
+
+    /// The next message; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            if let Some(message) = self.take()? {
+                return Ok(Some(message));
+            }
+            match tokio::time::timeout(STREAM_PATIENCE, self.body.frame()).await {
+                Err(_) => return Err(Failure::new(Code::DeadlineExceeded, "nothing came for too long")),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Ok(Some(Err(_))) => return Err(Failure::invalid("the stream broke off")),
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => return Err(Failure::invalid("the stream ended within a message")),
+            }
+        }
+    }
+
+    /// The next message as what it says.
+    pub(super) async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
+        self.next().await?.map(|message| read(&message)).transpose()
+    }
+
+    fn take(&mut self) -> Result<Option<Bytes>, Failure> {
+        if self.buffer.len() < HEADER_LEN {
+            return Ok(None);
+        }
+        let flags = self.buffer[0];
+        let length = u32::from_be_bytes([self.buffer[1], self.buffer[2], self.buffer[3], self.buffer[4]]) as usize;
+        if flags & COMPRESSED != 0 {
+            return Err(Failure::new(Code::Unimplemented, "compressed messages are not read here"));
+        }
+        if flags != 0 {
+            return Err(Failure::invalid("an envelope has unknown flags"));
+        }
+        if length > MESSAGE_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("a message is larger than {MESSAGE_MAX} bytes")));
+        }
+        if self.buffer.len() < HEADER_LEN + length {
+            return Ok(None);
+        }
+        self.buffer.advance(HEADER_LEN);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+}
+
+/// A message of a stream, in its envelope.
+pub(super) fn envelope(message: &serde_json::Value) -> Bytes {
+    wrapped(0, &serde_json::to_vec(message).unwrap_or_default())
+}
+
+/// The last envelope of a stream: all is well, or why not.
+pub(super) fn end(error: Option<(Code, &str)>) -> Bytes {
+    let message = match error {
+        None => json!({}),
+        Some((code, message)) => json!({ "error": { "code": code.as_str(), "message": message } }),
+    };
+    wrapped(END, &serde_json::to_vec(&message).unwrap_or_default())
+}
+
+fn wrapped(flags: u8, message: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEADER_LEN + message.len());
+    out.put_u8(flags);
+    // What is sent is bounded far below what four bytes count.
+    out.put_u32(message.len() as u32);
+    out.extend_from_slice(message);
+    out.freeze()
+}
+
+/// The answer to a stream in: one message, and the end.
+pub(super) fn single(message: &serde_json::Value) -> Response {
+    of_stream(Body::from([envelope(message), end(None)].concat()))
+}
+
+/// A stream that has nothing but a reason why.
+pub(super) fn failed(failure: &Failure) -> Response {
+    match failure {
+        Failure::Gone { .. } | Failure::PortClosed { .. } => failure.plain(),
+        // The transport's own complaints come before there is a stream.
+        Failure::Said { code: Code::UnsupportedMediaType | Code::Unauthenticated, .. } => failure.unary(),
+        Failure::Said { .. } => of_stream(Body::from(failure.end())),
+    }
+}
+
+/// Something that gives messages, each in its envelope.
+pub(super) trait Source: Send + 'static {
+    /// What says that the stream is there, when there is nothing else to say.
+    const KEEP_ALIVE: &'static str;
+
+    /// The next ones; `None` after the end. May be cancelled at any await and asked again.
+    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+/// The answer that streams messages. It ends with its source, or with the server.
+pub(super) fn answer<S: Source>(server: Shared, headers: &HeaderMap, source: S) -> Response {
+    let patience = keep_alive(headers);
+    let pieces = stream::unfold((server, Some(source)), move |(server, source)| async move {
+        let mut source = source?;
+        let (piece, source) = tokio::select! {
+            piece = source.next() => (piece?, Some(source)),
+            () = tokio::time::sleep(patience) => (wrapped(0, S::KEEP_ALIVE.as_bytes()), Some(source)),
+            () = server.stops() => (end(Some((Code::Unavailable, "the server is stopping"))), None),
+        };
+        Some((Ok::<_, Infallible>(piece), (server, source)))
+    });
+    of_stream(Body::from_stream(pieces))
+}
+
+fn of_stream(body: Body) -> Response {
+    let mut response = body.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/connect+json"));
+    response
+}
+
+fn keep_alive(headers: &HeaderMap) -> Duration {
+    let seconds = number(headers, "keepalive-ping-interval").filter(|seconds| (1..=3600).contains(seconds));
+    seconds.map_or(KEEP_ALIVE, Duration::from_secs)
+}
+
+/// How long a call may take.
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    const NAME: &str = "connect-timeout-ms";
+    match (headers.contains_key(NAME), number(headers, NAME)) {
+        (false, _) => Ok(None),
+        // Ten digits, as the protocol says.
+        (true, Some(millis)) if millis < 10_000_000_000 => Ok(Some(Duration::from_millis(millis))),
+        (true, _) => Err(Failure::invalid("Connect-Timeout-Ms is not a number of at most ten digits")),
+    }
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    let text = headers.get(name)?.to_str().ok()?;
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// As whom a call acts: `Authorization: Basic` with a name and no password. `None` leaves it to the sandbox.
+pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, Failure> {
+    let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let Some((scheme, encoded)) = text.split_once(' ') else { return Ok(None) };
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Ok(None);
+    }
+    let decoded = STANDARD.decode(encoded.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let Some(decoded) = decoded else {
+        return Err(Failure::new(Code::Unauthenticated, "the Authorization header can't be read"));
+    };
+    named_user(decoded.split(':').next().unwrap_or_default()).map(Some)
+}
+
+/// The user of this name.
+pub(super) fn named_user(name: &str) -> Result<User, Failure> {
+    let shown: String = name.chars().take(64).collect();
+    User::parse(name).ok_or_else(|| Failure::new(Code::Unauthenticated, format!("invalid username: '{shown}'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(bytes: &[u8]) -> Result<Vec<Bytes>, Failure> {
+        let pieces: Vec<_> = bytes.chunks(3).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
+        let mut envelopes = Envelopes { body: Body::from_stream(stream::iter(pieces)), buffer: BytesMut::new() };
+        let mut messages = Vec::new();
+        while let Some(message) = envelopes.next().await? {
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+
+    #[tokio::test]
+    async fn messages_come_out_however_they_are_cut() {
+        let wire = [envelope(&json!({"a": 1})), wrapped(0, b""), envelope(&json!([2]))].concat();
+        assert_eq!(all(&wire).await.unwrap(), ["{\"a\":1}", "", "[2]"]);
+        assert!(all(b"").await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_envelope_is_refused() {
+        for (wire, code) in [
+            (&wrapped(0, b"abc")[..6], Code::InvalidArgument),
+            (b"\x00\x00", Code::InvalidArgument),
+            (b"\x01\x00\x00\x00\x00", Code::Unimplemented),
+            (b"\x80\x00\x00\x00\x00", Code::InvalidArgument),
+            (b"\x00\xff\xff\xff\xff", Code::TooLarge),
+        ] {
+            match all(wire).await {
+                Err(Failure::Said { code: said, .. }) => assert_eq!(said, code, "{wire:?}"),
+                other => panic!("{wire:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_password_is_a_user() {
+        let with = |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
+        assert_eq!(user(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(user(&with("Basic cm9vdDo=")).unwrap(), Some(User::Root));
+        assert_eq!(user(&with("basic dXNlcjo=")).unwrap(), Some(User::User));
+        assert_eq!(user(&with("Bearer sgr_x")).unwrap(), None);
+        for wrong in ["Basic !", "Basic bm9ib2R5Og=="] {
+            assert!(matches!(user(&with(wrong)), Err(Failure::Said { code: Code::Unauthenticated, .. })), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_digits() {
+        let with = |value: &'static str| {
+            HeaderMap::from_iter([("connect-timeout-ms".parse().unwrap(), HeaderValue::from_static(value))])
+        };
+        assert_eq!(timeout(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(timeout(&with("1500")).unwrap(), Some(Duration::from_millis(1500)));
+        for wrong in ["-1", "1.5", "", "99999999999"] {
+            assert!(timeout(&with(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

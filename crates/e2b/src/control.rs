@@ -1,0 +1,63 @@
+//! E2B's REST about sandboxes: every route that its clients know, to what does it or says that nothing does.
+
+mod create;
+mod info;
+mod life;
+mod list;
+mod logs;
+mod network;
+mod not_yet;
+mod words;
+
+use axum::Router;
+use axum::middleware::from_fn;
+use axum::routing::{any, get, post, put};
+use saggar_http::attend;
+
+use super::envd;
+use crate::state::Shared;
+
+/// The control plane, and what of the data plane can come without the name of a sandbox.
+pub fn router() -> Router<Shared> {
+    let control = Router::new()
+        .route("/sandboxes", post(create::create_as_before).get(list::list_running))
+        .route("/v2/sandboxes", post(create::create).get(list::list))
+        .route("/sandboxes/metrics", get(info::metrics_of_many))
+        .route("/sandboxes/{short}", get(info::get).delete(life::kill))
+        .route("/sandboxes/{short}/connect", post(life::connect))
+        .route("/v2/sandboxes/{short}/connect", post(life::connect))
+        .route("/sandboxes/{short}/resume", post(life::resume))
+        .route("/sandboxes/{short}/refreshes", post(life::refresh))
+        .route("/sandboxes/{short}/timeout", post(life::set_timeout))
+        .route("/sandboxes/{short}/pause", post(life::pause))
+        .route("/sandboxes/{short}/network", put(network::update))
+        .route("/sandboxes/{short}/metrics", get(info::metrics))
+        .route("/sandboxes/{short}/logs", get(logs::logs))
+        .route("/v2/sandboxes/{short}/logs", get(logs::logs_again))
+        .route("/sandboxes/{short}/snapshots", post(not_yet::of_sandbox))
+        .route("/sandboxes/{short}/fork", post(not_yet::of_sandbox))
+        .route("/snapshots", get(not_yet::snapshots))
+        .route("/default-templates", get(not_yet::templates))
+        .route("/templates", get(not_yet::templates).post(not_yet::templates))
+        .route("/templates/aliases/{*alias}", get(not_yet::alias))
+        .route("/templates/{*rest}", any(not_yet::templates))
+        .route("/v2/templates", any(not_yet::templates))
+        .route("/v2/templates/{*rest}", any(not_yet::templates))
+        .route("/v3/templates", any(not_yet::templates))
+        .route("/v3/templates/{*rest}", any(not_yet::templates))
+        .route("/volumes", any(not_yet::volumes))
+        .route("/volumes/{*rest}", any(not_yet::volumes))
+        .route("/volumecontent/{*rest}", any(not_yet::volumes))
+        .route("/secrets", any(not_yet::secrets))
+        .route("/secrets/{*rest}", any(not_yet::secrets))
+        .route("/teams", get(not_yet::teams))
+        .route("/teams/{*rest}", any(not_yet::teams))
+        .route("/api-keys", any(not_yet::teams))
+        .route("/api-keys/{*rest}", any(not_yet::teams))
+        .route_layer(from_fn(attend::within_bounds))
+        .route_layer(from_fn(words::translate));
+    control
+        .route("/files", any(envd::unnamed))
+        .route("/process.Process/{rpc}", any(envd::unnamed))
+        .route("/filesystem.Filesystem/{rpc}", any(envd::unnamed))
+}

@@ -1,0 +1,140 @@
+//! Making a sandbox as E2B's clients ask for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use saggar_api::Code;
+use saggar_domain::{DeadlineAction, DraftLimits, PublicPorts, TemplateName};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Create};
+use saggar_http::extract::JsonText;
+use saggar_http::request::idempotency;
+use saggar_http::wire;
+use saggar_runtime::{NewSandbox, NewTerms};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::info::{self, Name};
+use super::network::{self, Network};
+use super::words::unsupported;
+use crate::object::Object;
+use crate::state::Shared;
+
+/// The template that is there.
+pub(super) const TEMPLATE: &str = "base";
+
+/// Whether a name is that of a template that is there.
+pub(super) fn is_built_in(name: &str) -> bool {
+    matches!(name, TEMPLATE | "base:latest" | "base:default")
+}
+
+/// What is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<Object<AutoResume>>,
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+    network: Option<Object<Network>>,
+    // Every sandbox is: the token is always asked for.
+    #[serde(rename = "secure")]
+    _secure: Option<bool>,
+    /// Whatever else is asked for.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AutoResume {
+    enabled: Option<bool>,
+}
+
+/// Makes a sandbox.
+pub(super) async fn create(
+    allowed: Allowed<Create>,
+    State(server): State<Shared>,
+    headers: HeaderMap,
+    name: Name,
+    body: JsonText,
+) -> Result<Response, Refusal> {
+    let whole: Value = body.read()?;
+    let idempotency = idempotency(&headers, &whole)?;
+    let new = wanted(&server, body.read()?)?;
+    let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
+    let sandbox = wire::sandbox(created.sandbox, Vec::new())?;
+    Ok((StatusCode::CREATED, axum::Json(info::opened(&server, &name, &sandbox))).into_response())
+}
+
+/// The same, as clients asked before.
+pub(super) async fn create_as_before(
+    allowed: Allowed<Create>,
+    server: State<Shared>,
+    headers: HeaderMap,
+    name: Name,
+    body: JsonText,
+) -> Result<Response, Refusal> {
+    create(allowed, server, headers, name, body).await
+}
+
+fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
+    if !is_built_in(&asked.template_id) {
+        let name: String = asked.template_id.chars().take(64).collect();
+        let help = "use `base`: other templates are not supported yet";
+        return Err(Refusal::new(Code::NotFound, format!("template '{name}' not found"), help));
+    }
+    check_rest(&asked.rest)?;
+    if asked.auto_pause_memory == Some(false) {
+        return Err(without_memory());
+    }
+    let then = if asked.auto_pause == Some(true) { DeadlineAction::Pause } else { DeadlineAction::Kill };
+    let metadata = asked.metadata.unwrap_or_default();
+    let is_public = asked.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
+    Ok(NewSandbox {
+        template: TemplateName::parse(TEMPLATE).ok_or_else(Refusal::internal)?,
+        labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,
+        env: asked.env_vars.unwrap_or_default(),
+        limits: DraftLimits::default(),
+        terms: NewTerms {
+            ttl: asked.timeout.map_or(server.settings.default_ttl, Duration::from_secs),
+            then,
+            idle_timeout: None,
+        },
+        auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
+        network: network::mode(server.network, asked.allow_internet_access, asked.network.as_deref())?,
+        user: None,
+        public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
+    })
+}
+
+/// A pause that forgets what runs.
+pub(super) fn without_memory() -> Refusal {
+    unsupported("a pause that keeps only files is not supported yet", "pause with memory, which is the default")
+}
+
+/// Refuses what is asked for beyond what is known here, unless it asks for nothing.
+fn check_rest(rest: &Map<String, Value>) -> Result<(), Refusal> {
+    let asks = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Bool(true) | Value::Number(_) => true,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+    };
+    match rest.iter().find(|(_, value)| asks(value)) {
+        Some((name, _)) => {
+            let name: String = name.chars().take(64).collect();
+            Err(unsupported(format!("{name} is not supported yet"), "leave it out"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,173 @@
+//! Sandboxes as E2B's clients see them, and what they use.
+
+use axum::extract::{FromRequestParts, State};
+use http::header::HOST;
+use http::request::Parts;
+use saggar_api::{Code, Sandbox, SandboxState, Timestamp};
+use saggar_domain::NetworkMode;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Known, Read};
+use saggar_http::extract::Query;
+use saggar_http::wire;
+use saggar_runtime::store;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::state::{E2b, Shared};
+use crate::{id, metrics};
+
+/// The version of E2B's agent whose protocol is spoken: clients leave out what older ones don't have.
+const ENVD_VERSION: &str = "0.6.4";
+/// Which machine of a cluster it is on: there is one.
+const CLIENT_ID: &str = "saggar";
+
+/// A sandbox as it is told to whoever may open it.
+pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
+    let mut shown = json!({
+        "sandboxID": id::short(&sandbox.id),
+        "templateID": sandbox.template.as_str(),
+        "alias": sandbox.template.as_str(),
+        "clientID": CLIENT_ID,
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": server.sandboxes.inside_token(&sandbox.id),
+        "domain": domain(server, name),
+    });
+    if !sandbox.ports.every {
+        shown["trafficAccessToken"] = json!(server.sandboxes.access_token(&sandbox.id));
+    }
+    shown
+}
+
+/// What a request calls this server.
+pub(super) struct Name(String);
+
+impl<S: Sync> FromRequestParts<S> for Name {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned()))
+    }
+}
+
+/// Below which name ports of sandboxes are found, by how the client got here: with the port it used.
+fn domain(server: &E2b, name: &Name) -> String {
+    let port =
+        name.0.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    match port {
+        Some(port) => format!("{}:{port}", server.settings.domain),
+        None => server.settings.domain.clone(),
+    }
+}
+
+/// A sandbox from its row. One that is paused has no time that runs; here it is told when it would have ended, the same at every look.
+pub(super) fn seen(row: store::Sandbox) -> Result<Sandbox, Refusal> {
+    let end = row.asked.lifetime.deadline.map(wire::time);
+    let sandbox = wire::sandbox(row, Vec::new())?;
+    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
+}
+
+/// A sandbox as it is listed.
+pub(super) fn listed(sandbox: &Sandbox) -> Value {
+    let started_at = sandbox.started_at.unwrap_or(sandbox.created_at);
+    let metadata: Map<String, Value> =
+        sandbox.labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    json!({
+        "sandboxID": id::short(&sandbox.id),
+        "templateID": sandbox.template.as_str(),
+        "alias": sandbox.template.as_str(),
+        "clientID": CLIENT_ID,
+        "envdVersion": ENVD_VERSION,
+        "startedAt": started_at,
+        "endAt": sandbox.deadline.unwrap_or(started_at),
+        "cpuCount": metrics::cpu_count(sandbox.limits.cpus),
+        "memoryMB": sandbox.limits.memory.bytes() >> 20,
+        "diskSizeMB": sandbox.limits.disk.bytes() >> 20,
+        "state": state(sandbox.state),
+        "metadata": metadata,
+    })
+}
+
+fn state(state: SandboxState) -> &'static str {
+    match state {
+        SandboxState::Paused => "paused",
+        SandboxState::Creating | SandboxState::Running | SandboxState::Ending | SandboxState::Ended => "running",
+    }
+}
+
+/// Looks at a sandbox.
+pub(super) async fn get(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+    name: Name,
+) -> Result<axum::Json<Value>, Refusal> {
+    let sandbox = live(&server, &allowed).await?;
+    let mut shown = listed(&sandbox);
+    if let (Value::Object(shown), Value::Object(more)) = (&mut shown, opened(&server, &name, &sandbox)) {
+        shown.extend(more);
+    }
+    let on_timeout = match sandbox.on_timeout {
+        saggar_api::OnTimeout::Kill => "kill",
+        saggar_api::OnTimeout::Pause => "pause",
+    };
+    shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": on_timeout });
+    shown["allowInternetAccess"] = json!(sandbox.network == NetworkMode::Host);
+    shown["network"] = json!({ "allowPublicTraffic": sandbox.ports.every });
+    Ok(axum::Json(shown))
+}
+
+/// A sandbox that lives, as it is now.
+async fn live(server: &Shared, allowed: &Allowed<Read>) -> Result<Sandbox, Refusal> {
+    let row = server.sandboxes.get(&allowed.permit).await?;
+    let end = row.asked.lifetime.deadline.map(wire::time);
+    let sandbox = server.shown(&allowed.permit, row).await?;
+    if sandbox.state == SandboxState::Ended {
+        return Err(Refusal::not_found("sandbox", id::short(&sandbox.id)));
+    }
+    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Span {
+    start: Option<u64>,
+    end: Option<u64>,
+}
+
+/// What a sandbox has used.
+pub(super) async fn metrics(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+    Query(span): Query<Span>,
+) -> Result<axum::Json<Value>, Refusal> {
+    live(&server, &allowed).await?;
+    let is_wanted = |at_ms: u64| {
+        let at = at_ms / 1000;
+        span.start.is_none_or(|start| at >= start) && span.end.is_none_or(|end| at <= end)
+    };
+    let used = metrics::all(&server, &allowed.permit).await?;
+    let used: Vec<Value> = used.into_iter().filter(|used| is_wanted(used.at_ms)).map(shown).collect();
+    Ok(axum::Json(json!(used)))
+}
+
+fn shown(used: metrics::Used) -> Value {
+    json!({
+        "timestamp": Timestamp::from_millis(used.at_ms),
+        "timestampUnix": used.at_ms / 1000,
+        "cpuCount": used.cpu_count,
+        "cpuUsedPct": used.cpu_used_pct,
+        "memUsed": used.mem_used,
+        "memTotal": used.mem_total,
+        "memCache": 0,
+        "diskUsed": used.disk_used,
+        "diskTotal": used.disk_total,
+    })
+}
+
+/// Of many at once, which only a dashboard asks for.
+pub(super) async fn metrics_of_many(_known: Known) -> Refusal {
+    Refusal::new(
+        Code::UnsupportedCapability,
+        "metrics of many sandboxes at once are not supported",
+        "ask for one after the other",
+    )
+}

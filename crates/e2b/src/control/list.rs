@@ -1,0 +1,218 @@
+//! Listing sandboxes as E2B's clients ask for it: by what is noted about them, their state, their age and their template.
+
+use std::collections::BTreeSet;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use saggar_api::{Sandbox, Timestamp};
+use saggar_domain::{Labels, SandboxState};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, List};
+use saggar_http::extract::Query;
+use saggar_http::wire;
+use saggar_runtime::Permit;
+use saggar_runtime::store::{PageLimit, SandboxCursor, SandboxQuery, Scope};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::create::is_built_in;
+use super::info;
+use crate::state::Shared;
+
+/// Sandboxes of a page unless another number is asked for.
+const PAGE_DEFAULT: u32 = 100;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Asked {
+    metadata: Option<String>,
+    state: Vec<String>,
+    limit: Option<u32>,
+    next_token: Option<String>,
+    template: Option<String>,
+    order: Option<String>,
+    started_after: Option<String>,
+}
+
+/// A page of sandboxes, newest first unless asked otherwise.
+pub(super) async fn list(
+    allowed: Allowed<List>,
+    State(server): State<Shared>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Refusal> {
+    let limit = asked.limit.unwrap_or(PAGE_DEFAULT);
+    let page = PageLimit::parse(limit)
+        .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
+    if asked.template.as_deref().is_some_and(|template| !is_built_in(template)) {
+        return Ok(axum::Json(Vec::<Value>::new()).into_response());
+    }
+    let after = asked.started_after.as_deref().map(instant).transpose()?;
+    let mut query = query(&allowed.permit, &asked)?;
+    query.limit = page;
+    let (items, next) = match asked.order.as_deref() {
+        None | Some("desc") => {
+            query.cursor = asked.next_token.as_deref().map(cursor).transpose()?;
+            newest_first(&server, &allowed.permit, query, after).await?
+        }
+        Some("asc") => oldest_first(&server, &allowed.permit, query, after, asked.next_token.as_deref()).await?,
+        Some(_) => return Err(Refusal::invalid("order is neither asc nor desc", "choose one")),
+    };
+    let shown: Vec<Value> = items.iter().map(info::listed).collect();
+    let mut response = axum::Json(shown).into_response();
+    if let Some(value) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        response.headers_mut().insert("x-next-token", value);
+    }
+    Ok(response)
+}
+
+/// All that run, as clients asked before.
+pub(super) async fn list_running(
+    allowed: Allowed<List>,
+    State(server): State<Shared>,
+    Query(asked): Query<Asked>,
+) -> Result<axum::Json<Vec<Value>>, Refusal> {
+    let mut query = query(&allowed.permit, &asked)?;
+    query.states = BTreeSet::from([SandboxState::Running]);
+    query.limit = PageLimit::MAX;
+    let (items, _) = newest_first(&server, &allowed.permit, query, None).await?;
+    Ok(axum::Json(items.iter().map(info::listed).collect()))
+}
+
+fn query(permit: &Permit, asked: &Asked) -> Result<SandboxQuery, Refusal> {
+    let mut query = SandboxQuery::new(Scope::Project(permit.project().clone()));
+    query.states = states(&asked.state)?;
+    if let Some(metadata) = &asked.metadata {
+        query.labels = labels(metadata)?;
+    }
+    Ok(query)
+}
+
+fn states(asked: &[String]) -> Result<BTreeSet<SandboxState>, Refusal> {
+    let names = asked.iter().flat_map(|names| names.split(',')).filter(|name| !name.is_empty());
+    let state = |name: &str| match name {
+        "running" => Ok(SandboxState::Running),
+        "paused" => Ok(SandboxState::Paused),
+        _ => Err(Refusal::invalid("there is no such state", "choose running, paused or both")),
+    };
+    let states = names.map(state).collect::<Result<BTreeSet<_>, _>>()?;
+    Ok(if states.is_empty() { BTreeSet::from([SandboxState::Running, SandboxState::Paused]) } else { states })
+}
+
+/// Names and values as a query within the query. Clients escape each once more before that.
+fn labels(text: &str) -> Result<Labels, Refusal> {
+    let pairs: Vec<(String, String)> = saggar_api::read::query(text)?;
+    let plain = |text: &str| -> Result<String, Refusal> {
+        // As a query of one name, which is how it was escaped; a plus is no blank here.
+        let escaped = text.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
+        let read: Vec<(String, String)> = saggar_api::read::query(&escaped)?;
+        Ok(read.into_iter().next().map(|(name, _)| name).unwrap_or_default())
+    };
+    let pairs =
+        pairs.iter().map(|(name, value)| Ok((plain(name)?, plain(value)?))).collect::<Result<Vec<_>, Refusal>>()?;
+    wire::labels(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+}
+
+fn cursor(token: &str) -> Result<SandboxCursor, Refusal> {
+    SandboxCursor::parse(token).map_err(|error| Refusal::invalid(error.to_string(), error.help()))
+}
+
+/// An instant with a `Z` or with an offset.
+fn instant(text: &str) -> Result<Timestamp, Refusal> {
+    let wrong = || Refusal::invalid("startedAfter is not an instant", "write it like 2026-11-15T12:00:00Z");
+    if text.ends_with(['Z', 'z']) {
+        return Timestamp::parse(&text.to_ascii_uppercase()).map_err(|_| wrong());
+    }
+    let at = text.len().checked_sub(6).filter(|at| text.is_char_boundary(*at)).ok_or_else(wrong)?;
+    let (moment, offset) = text.split_at(at);
+    // A blank is what a plus becomes in a query.
+    let (is_ahead, offset) = match (offset.strip_prefix(['+', ' ']), offset.strip_prefix('-')) {
+        (Some(offset), _) => (true, offset),
+        (None, Some(offset)) => (false, offset),
+        (None, None) => return Err(wrong()),
+    };
+    let (hours, minutes) = offset.split_once(':').ok_or_else(wrong)?;
+    let number = |text: &str| text.parse::<u8>().map(u64::from).map_err(|_| wrong());
+    let offset = (number(hours)? * 60 + number(minutes)?) * 60_000;
+    let moment = Timestamp::parse(&format!("{moment}Z")).map_err(|_| wrong())?.as_millis();
+    Ok(Timestamp::from_millis(if is_ahead { moment.saturating_sub(offset) } else { moment.saturating_add(offset) }))
+}
+
+fn is_after(sandbox: &Sandbox, after: Option<Timestamp>) -> bool {
+    after.is_none_or(|after| sandbox.started_at.unwrap_or(sandbox.created_at) >= after)
+}
+
+async fn newest_first(
+    server: &Shared,
+    permit: &Permit,
+    query: SandboxQuery,
+    after: Option<Timestamp>,
+) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
+    let page = server.sandboxes.list(permit, query).await?;
+    let all = page.items.into_iter().map(info::seen).collect::<Result<Vec<_>, _>>()?;
+    let count = all.len();
+    let items: Vec<Sandbox> = all.into_iter().filter(|sandbox| is_after(sandbox, after)).collect();
+    // From the first that is too old, all are.
+    let next = page.next.filter(|_| items.len() == count).map(|cursor| cursor.to_string());
+    Ok((items, next))
+}
+
+/// The store knows one order. There are as many that live as the operator allows, so all of them are taken and turned around.
+async fn oldest_first(
+    server: &Shared,
+    permit: &Permit,
+    mut query: SandboxQuery,
+    after: Option<Timestamp>,
+    token: Option<&str>,
+) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
+    let skipped: usize = match token {
+        None => 0,
+        Some(token) => {
+            token.parse().map_err(|_| Refusal::invalid("the token of the next page is not one", "use it as it came"))?
+        }
+    };
+    let limit = query.limit.get() as usize;
+    query.limit = PageLimit::MAX;
+    let mut all = Vec::new();
+    loop {
+        let (items, next) = newest_first(server, permit, query.clone(), after).await?;
+        all.extend(items);
+        match next {
+            Some(next) => query.cursor = Some(cursor(&next)?),
+            None => break,
+        }
+    }
+    all.reverse();
+    let is_more = all.len() > skipped + limit;
+    let items = all.into_iter().skip(skipped).take(limit).collect();
+    Ok((items, is_more.then(|| (skipped + limit).to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_escaped_twice() {
+        // By Python: urlencode({quote("a b"): quote("c=d&e+%"), "k": "v"}), after the query that it was in is read.
+        let labels = labels("a%2520b=c%253Dd%2526e%252B%2525&k=v").unwrap();
+        let entries: Vec<_> = labels.entries().iter().collect();
+        assert_eq!(entries, [(&"a b".to_owned(), &"c=d&e+%".to_owned()), (&"k".to_owned(), &"v".to_owned())]);
+    }
+
+    #[test]
+    fn instants_may_have_an_offset() {
+        let at = |text: &str| instant(text).map(|instant| instant.to_string()).ok();
+        for text in [
+            "2026-11-15T12:00:00Z",
+            "2026-11-15T14:00:00+02:00",
+            "2026-11-15T06:30:00.000000-05:30",
+            "2026-11-15T12:00:00 00:00",
+        ] {
+            assert_eq!(at(text).as_deref(), Some("2026-11-15T12:00:00.000Z"), "{text}");
+        }
+        for wrong in ["", "yesterday", "2026-11-15", "2026-11-15T12:00:00+aa:00", "2026-11-15T12:00:00é00:0"] {
+            assert_eq!(at(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What E2B has and is not built here: said so, to whoever may ask.
+
+use axum::extract::State;
+use saggar_api::Code;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Known};
+use saggar_http::extract::path_text;
+use serde_json::{Value, json};
+
+use super::words::unsupported;
+use crate::state::Shared;
+
+/// Snapshots and forks of a sandbox.
+pub(super) async fn of_sandbox(allowed: Allowed<Change>, State(server): State<Shared>) -> Result<(), Refusal> {
+    server.sandboxes.check_live(&allowed.permit).await?;
+    Err(unsupported("snapshots and forks are not supported yet", "pause and resume the sandbox instead"))
+}
+
+pub(super) async fn snapshots(_known: Known) -> Refusal {
+    unsupported("snapshots are not supported yet", "pause and resume sandboxes instead")
+}
+
+pub(super) async fn templates(_known: Known) -> Refusal {
+    unsupported(
+        "templates of your own are not supported yet",
+        "use the template `base`, and install what you need in the sandbox",
+    )
+}
+
+pub(super) async fn volumes(_known: Known) -> Refusal {
+    unsupported("volumes are not supported yet", "keep files in the sandbox, or read and write them through it")
+}
+
+pub(super) async fn secrets(_known: Known) -> Refusal {
+    unsupported("secrets are not supported yet", "give a sandbox its environment with `envs`")
+}
+
+pub(super) async fn teams(_known: Known) -> Refusal {
+    unsupported("teams and their keys are not kept here", "use `saggar key` for keys")
+}
+
+/// Whether there is a template of this name: of the built-in one, yes.
+pub(super) async fn alias(_known: Known, parts: http::request::Parts) -> Result<axum::Json<Value>, Refusal> {
+    let mut parts = parts;
+    let alias = path_text(&mut parts, "alias").await.unwrap_or_default();
+    if super::create::is_built_in(&alias) {
+        return Ok(axum::Json(json!({ "templateID": super::create::TEMPLATE, "public": true })));
+    }
+    let alias: String = alias.chars().take(64).collect();
+    Err(Refusal::new(Code::NotFound, format!("template '{alias}' not found"), ""))
+}

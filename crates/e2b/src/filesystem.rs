@@ -1,0 +1,204 @@
+//! E2B's filesystem service: entries looked at, listed, made, moved, removed and watched.
+
+mod entry;
+mod watch;
+mod watchers;
+mod way;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::request::Parts;
+use saggar_domain::User;
+use saggar_http::access::Insider;
+use saggar_runtime::{Action, Fault, FileFault, FileFaultKind, FileKind, FilePath, Files, LIST_MAX};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::connect;
+use super::envd::{answered, no_such_call, streamed};
+use super::failure::{Code, Failure};
+use crate::state::Shared;
+
+pub(crate) use watchers::Watchers;
+
+use way::Ways;
+
+/// Permissions of a directory that is made.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Answers a call.
+pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: Body, rpc: &str) -> Response {
+    match rpc {
+        "Stat" => answered(stat(&server, &insider, &parts, body).await),
+        "ListDir" => answered(list(&server, &insider, &parts, body).await),
+        "MakeDir" => answered(make_directory(&server, &insider, &parts, body).await),
+        "Move" => answered(move_entry(&server, &insider, &parts, body).await),
+        "Remove" => answered(remove(&server, &insider, &parts, body).await),
+        "WatchDir" => streamed(watch::watch(server, &insider, &parts, body).await),
+        "CreateWatcher" => answered(watchers::create(&server, &insider, &parts, body).await),
+        "GetWatcherEvents" => answered(watchers::events(&server, &insider, &parts, body).await),
+        "RemoveWatcher" => answered(watchers::remove(&server, &insider, &parts, body).await),
+        _ => no_such_call().unary(),
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PathRequest {
+    path: String,
+    depth: u32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MoveRequest {
+    source: String,
+    destination: String,
+}
+
+/// As whom a call acts.
+fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<User, Failure> {
+    let permit = insider.may(Action::ReadFiles)?;
+    Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
+}
+
+async fn to_read(server: &Shared, insider: &Insider, user: User) -> Result<Files, Failure> {
+    Ok(Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?)
+}
+
+async fn to_write(server: &Shared, insider: &Insider, user: User) -> Result<Files, Failure> {
+    Ok(Files::to_write(&server.sandboxes, &insider.may(Action::WriteFiles)?, user).await?)
+}
+
+/// A path as E2B's agent reads it: relative to the user's home, with `.` and `..` taken out by name alone.
+pub(super) fn place(text: &str, user: User) -> Result<FilePath, Failure> {
+    let path = FilePath::parse(text, user)?.to_string();
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    Ok(FilePath::parse(&format!("/{}", names.join("/")), user)?)
+}
+
+async fn stat(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: PathRequest = connect::unary(parts, body).await?;
+    let user = acting(server, insider, parts)?;
+    let path = place(&request.path, user)?;
+    let mut files = to_read(server, insider, user).await?;
+    Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
+}
+
+async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: PathRequest = connect::unary(parts, body).await?;
+    let user = acting(server, insider, parts)?;
+    let path = place(&request.path, user)?;
+    let mut files = to_read(server, insider, user).await?;
+    directory(&mut files, &path).await?;
+    // None asked for is one.
+    let (mut found, _skipped) = files.list(&path, request.depth.max(1), LIST_MAX).await?;
+    found.sort_by(|one, other| names(&one.path).cmp(names(&other.path)));
+    let mut entries = Vec::with_capacity(found.len());
+    let mut ways = Ways::default();
+    for one in found {
+        let path = path.join(&one.path)?;
+        entries.push(entry::shown(&mut files, &mut ways, &path, one).await?);
+    }
+    Ok(json!({ "entries": entries }))
+}
+
+/// The names that a path is made of. By these, and not byte by byte, what is in a directory comes right after it.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/')
+}
+
+/// Refuses what is no directory.
+async fn directory(files: &mut Files, path: &FilePath) -> Result<(), Failure> {
+    match files.stat(path, true).await {
+        Ok(entry) if entry.kind == FileKind::Directory => Ok(()),
+        Ok(_) => Err(Failure::invalid(format!("path is not a directory: {path}"))),
+        Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
+            Err(Failure::new(Code::NotFound, format!("directory not found: {path}")))
+        }
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: PathRequest = connect::unary(parts, body).await?;
+    let user = acting(server, insider, parts)?;
+    let path = place(&request.path, user)?;
+    let mut files = to_write(server, insider, user).await?;
+    match files.stat(&path, true).await {
+        Ok(entry) if entry.kind == FileKind::Directory => {
+            return Err(Failure::new(Code::AlreadyExists, format!("directory already exists: {path}")));
+        }
+        Ok(_) => return Err(Failure::invalid(format!("path already exists but it is not a directory: {path}"))),
+        // Whatever keeps it from being looked at keeps it from being made, and says so better.
+        Err(_) => files.make_directory(&path, true, DIRECTORY_MODE).await?,
+    }
+    Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
+}
+
+async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: MoveRequest = connect::unary(parts, body).await?;
+    let user = acting(server, insider, parts)?;
+    let (from, to) = (place(&request.source, user)?, place(&request.destination, user)?);
+    let mut files = to_write(server, insider, user).await?;
+    match files.stat(&from, false).await {
+        Ok(_) => {}
+        Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
+            return Err(Failure::new(Code::NotFound, format!("source file not found: {from}")));
+        }
+        Err(fault) => return Err(fault.into()),
+    }
+    let (parent, _) = split(&to);
+    if !parent.is_empty() {
+        files.make_directory(&FilePath::parse(&parent, user)?, true, DIRECTORY_MODE).await?;
+    }
+    files.move_to(&from, &to).await?;
+    Ok(json!({ "entry": entry::of(&mut files, &to).await? }))
+}
+
+/// The directory of a path, empty for the root, and the name in it.
+fn split(path: &FilePath) -> (String, String) {
+    let text = path.to_string();
+    let (parent, name) = text.rsplit_once('/').unwrap_or(("", &text));
+    (parent.to_owned(), name.to_owned())
+}
+
+async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+    let request: PathRequest = connect::unary(parts, body).await?;
+    let user = acting(server, insider, parts)?;
+    let path = place(&request.path, user)?;
+    let mut files = to_write(server, insider, user).await?;
+    match files.remove(&path, true).await {
+        // What isn't there is as good as removed.
+        Ok(()) | Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => Ok(json!({})),
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_the_users_and_plain() {
+        for (text, path) in [
+            ("", "/home/user"),
+            (".", "/home/user"),
+            ("a/./b//c/", "/home/user/a/b/c"),
+            ("../x", "/home/x"),
+            ("/../../etc", "/etc"),
+            ("/", "/"),
+            ("~/a", "/home/user/a"),
+        ] {
+            assert_eq!(place(text, User::User).unwrap().to_string(), path, "{text}");
+        }
+        assert!(place("a\0b", User::User).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Content of files over plain HTTP, `/files`: read as it is; written from a form of one or many, or from a bare body.
+
+use axum::Json;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, Uri};
+use saggar_domain::{SandboxId, User};
+use saggar_http::access::Insider;
+use saggar_http::download::{self, Unread};
+use saggar_http::extract::{Pieces, too_large};
+use saggar_runtime::{Action, FilePath, Files, MetadataEntry, WriteOptions, Writing};
+use serde_json::{Value, json};
+
+use super::connect;
+use super::failure::{Code, Failure};
+use super::filesystem;
+use super::form::Form;
+use super::token::{self, FileQuery, Operation};
+use crate::state::Shared;
+
+/// Permissions of a new file.
+const FILE_MODE: u32 = 0o644;
+/// Most files of one form.
+const FILES_MAX: usize = 1000;
+/// What the names of headers begin with that are noted about a file.
+const METADATA_PREFIX: &str = "x-metadata-";
+
+/// What an address of a file says.
+pub(super) fn query(uri: &Uri) -> Result<FileQuery, Failure> {
+    Ok(saggar_api::read::query(uri.query().unwrap_or_default()).map_err(saggar_http::Refusal::from)?)
+}
+
+/// As whom, and where.
+fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) -> Result<User, Failure> {
+    match query.username.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => connect::named_user(name),
+        None => {
+            let permit = insider.may(Action::ReadFiles)?;
+            Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
+        }
+    }
+}
+
+/// Reads a file.
+pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId) -> Result<Response, Failure> {
+    let query = query(&parts.uri)?;
+    let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Read, &query)?;
+    let user = acting(server, &insider, parts, &query)?;
+    let path = filesystem::place(query.path.as_deref().unwrap_or_default(), user)?;
+    let files = Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?;
+    match download::download(files, &path, &parts.method, &parts.headers).await {
+        Ok(response) => Ok(response),
+        Err(Unread::Fault(fault)) => Err(fault.into()),
+        Err(Unread::Refused(refusal)) => Err(refusal.into()),
+    }
+}
+
+pub(super) async fn upload(
+    server: &Shared,
+    parts: &Parts,
+    body: Body,
+    sandbox: &SandboxId,
+) -> Result<Response, Failure> {
+    let query = query(&parts.uri)?;
+    let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Write, &query)?;
+    let user = acting(server, &insider, parts, &query)?;
+    let upload = Upload { server, insider: &insider, user, metadata: metadata(&parts.headers)?, written: Vec::new() };
+    let pieces = Pieces::of(&parts.headers, body);
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_gzip = match parts.headers.get(CONTENT_ENCODING).map(|encoding| encoding.as_bytes()) {
+        None | Some(b"identity") => false,
+        Some(b"gzip") => true,
+        Some(_) => return Err(Failure::new(Code::UnsupportedMediaType, "a body is read as it is, or as gzip")),
+    };
+    let written = match (essence.as_str(), query.path.as_deref()) {
+        ("multipart/form-data", path) if !is_gzip => upload.form(kind, path, pieces).await?,
+        ("multipart/form-data", _) => {
+            return Err(Failure::new(
+                Code::UnsupportedMediaType,
+                "a form is not read as gzip; send application/octet-stream",
+            ));
+        }
+        ("application/octet-stream", Some(path)) => upload.bare(path, is_gzip, pieces).await?,
+        ("application/octet-stream", None) => return Err(Failure::invalid("a bare body needs the parameter `path`")),
+        _ => {
+            let message = "send multipart/form-data or application/octet-stream";
+            return Err(Failure::new(Code::UnsupportedMediaType, message));
+        }
+    };
+    Ok(Json(written).into_response())
+}
+
+/// What is to be noted about the files. Names come in lower case, as names of headers are the same in either.
+fn metadata(headers: &HeaderMap) -> Result<Vec<MetadataEntry>, Failure> {
+    let named = headers.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(METADATA_PREFIX)?, value)));
+    let entry = |(name, value): (&str, &http::HeaderValue)| {
+        let is_text = value.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
+        if name.is_empty() || !is_text {
+            return Err(Failure::invalid("metadata is names and values of printable ASCII"));
+        }
+        Ok(MetadataEntry { name: name.as_bytes().to_vec(), value: value.as_bytes().to_vec() })
+    };
+    named.map(entry).collect()
+}
+
+struct Upload<'a> {
+    server: &'a Shared,
+    insider: &'a Insider,
+    user: User,
+    metadata: Vec<MetadataEntry>,
+    written: Vec<Value>,
+}
+
+impl Upload<'_> {
+    async fn bare(mut self, path: &str, is_gzip: bool, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
+        let path = filesystem::place(path, self.user)?;
+        let expected = if is_gzip { None } else { pieces.expected() };
+        let mut allowance = Allowance::of(self.server, pieces.expected())?;
+        let mut writing = self.begin(&path, expected).await?;
+        let mut gzip = is_gzip.then(|| MultiGzDecoder::new(Vec::new()));
+        while let Some(piece) = pieces.next().await? {
+            match &mut gzip {
+                None => {
+                    allowance.take(piece.len())?;
+                    writing.data(&piece).await?;
+                }
+                Some(decoder) => inflate(decoder, &piece, &mut allowance, &mut writing).await?,
+            }
+        }
+        if let Some(decoder) = gzip {
+            let rest = decoder.finish().map_err(|_| not_gzip())?;
+            allowance.take(rest.len())?;
+            writing.data(&rest).await?;
+        }
+        self.finish(&path, writing).await?;
+        Ok(self.written)
+    }
+
+    /// A form of files, each called by where it is to go; or of one, for which the address says it.
+    async fn form(mut self, kind: &str, path: Option<&str>, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
+        let mut allowance = Allowance::of(self.server, pieces.expected())?;
+        let mut form = Form::of(kind, &mut pieces)?;
+        while let Some(mut part) = form.next().await? {
+            // Fields that are no files say nothing here.
+            let mut file = match part.name.as_str() {
+                "file" => Some(self.begin_part(path, part.file_name.take()).await?),
+                _ => None,
+            };
+            while let Some(data) = part.data().await? {
+                allowance.take(data.len())?;
+                if let Some((_, writing)) = &mut file {
+                    writing.data(&data).await?;
+                }
+            }
+            if let Some((to, writing)) = file {
+                self.finish(&to, writing).await?;
+            }
+        }
+        drop(form);
+        // What follows the form says nothing, and is taken so that the connection can be used again.
+        while let Some(piece) = pieces.next().await? {
+            allowance.take(piece.len())?;
+        }
+        Ok(self.written)
+    }
+
+    async fn begin_part(&self, path: Option<&str>, file_name: Option<String>) -> Result<(FilePath, Writing), Failure> {
+        if self.written.len() >= FILES_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("a form has more than {FILES_MAX} files")));
+        }
+        let to = match (path, file_name) {
+            (Some(_), _) if !self.written.is_empty() => {
+                return Err(Failure::invalid("many files need names of their own, and no `path`"));
+            }
+            (Some(path), _) => path.to_owned(),
+            (None, Some(name)) => name,
+            (None, None) => return Err(Failure::invalid("a file of the form has no name")),
+        };
+        let to = filesystem::place(&to, self.user)?;
+        let writing = self.begin(&to, None).await?;
+        Ok((to, writing))
+    }
+
+    async fn begin(&self, path: &FilePath, expected: Option<u64>) -> Result<Writing, Failure> {
+        let files = Files::to_write(&self.server.sandboxes, &self.insider.may(Action::WriteFiles)?, self.user).await?;
+        Ok(files.write(path, WriteOptions { mode: FILE_MODE, parents: true, expected }).await?)
+    }
+
+    async fn finish(&mut self, path: &FilePath, writing: Writing) -> Result<(), Failure> {
+        let mut files = writing.finish().await?;
+        let mut written = json!({ "name": path.name(), "path": path.to_string(), "type": "file" });
+        if !self.metadata.is_empty() {
+            files.set_metadata(path, self.metadata.clone()).await?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let noted = self.metadata.iter().map(|entry| (text(&entry.name), json!(text(&entry.value))));
+            written["metadata"] = Value::Object(noted.collect());
+        }
+        self.written.push(written);
+        Ok(())
+    }
+}
+
+/// How much may still come.
+struct Allowance {
+    most: u64,
+    left: u64,
+}
+
+impl Allowance {
+    fn of(server: &Shared, expected: Option<u64>) -> Result<Self, Failure> {
+        let most = server.settings.upload_max.bytes();
+        if expected.is_some_and(|expected| expected > most) {
+            return Err(too_large(most).into());
+        }
+        Ok(Self { most, left: most })
+    }
+
+    fn take(&mut self, length: usize) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(length as u64).ok_or_else(|| Failure::from(too_large(self.most)))?;
+        Ok(())
+    }
+}
+
+/// What goes in at once: with gzip's best ratio, about 4 MiB come out.
+const GZIP_STEP: usize = 4096;
+
+async fn inflate(
+    decoder: &mut MultiGzDecoder<Vec<u8>>,
+    piece: &Bytes,
+    allowance: &mut Allowance,
+    writing: &mut Writing,
+) -> Result<(), Failure> {
+    for step in piece.chunks(GZIP_STEP) {
+        std::io::Write::write_all(decoder, step).map_err(|_| not_gzip())?;
+        let out = std::mem::take(decoder.get_mut());
+        allowance.take(out.len())?;
+        writing.data(&out).await?;
+    }
+    Ok(())
+}
+
+fn not_gzip() -> Failure {
+    Failure::invalid("what should be gzip is not, or is cut off")
+}

@@ -1,0 +1,269 @@
+//! Who asks, and whether they may: the one place where requests become permits.
+//!
+//! A handler names what it does by the type of its first argument, and gets a permit or is not called. Proofs are an API key, a signed
+//! address (for the one file and method it names), for ports the sandbox's access token, and for E2B's data plane the token of its inside.
+
+pub mod keys;
+mod run;
+pub mod signed;
+pub mod spelling;
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+use axum::extract::{FromRef, FromRequestParts};
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, Method};
+use saggar_api::{Code, route};
+use saggar_domain::{ProjectId, SandboxId};
+use saggar_runtime::{Action, Permit, Subject};
+
+use crate::gate::{Gate, Shared};
+use crate::refusal::Refusal;
+use crate::request::extract::path_sandbox;
+use crate::request::{context, host};
+
+pub use run::{ForkRun, OnRun, ReadRun, RemoveRun, TellRun};
+
+/// A permit for what `W` names, on the sandbox that the path names.
+pub struct Allowed<W> {
+    pub permit: Permit,
+    what: PhantomData<W>,
+}
+
+/// Something a handler does.
+pub trait Wanted: Send + 'static {
+    /// Whether the path names a sandbox that it is done to.
+    const ON_SANDBOX: bool = true;
+    /// Whether a signed address may stand in for a key.
+    const SIGNED: bool = false;
+
+    fn action(id: Option<SandboxId>) -> Option<Action>;
+}
+
+macro_rules! wanted {
+    ($($(#[$doc:meta])* $name:ident on sandbox => $action:ident $(, $signed:ident)?;)+) => {$(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Wanted for $name {
+            $(const $signed: bool = true;)?
+
+            fn action(id: Option<SandboxId>) -> Option<Action> {
+                id.map(Action::$action)
+            }
+        }
+    )+};
+    ($($(#[$doc:meta])* $name:ident => $action:ident;)+) => {$(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Wanted for $name {
+            const ON_SANDBOX: bool = false;
+
+            fn action(_id: Option<SandboxId>) -> Option<Action> {
+                Some(Action::$action)
+            }
+        }
+    )+};
+}
+
+wanted! {
+    /// Sees one sandbox.
+    Read on sandbox => ReadSandbox;
+    /// Changes how it lives.
+    Change on sandbox => ChangeSandbox;
+    Kill on sandbox => KillSandbox;
+    /// Runs programs in it.
+    Exec on sandbox => Exec;
+    /// Sees its files.
+    ReadFiles on sandbox => ReadFiles;
+    /// Changes its files.
+    WriteFiles on sandbox => WriteFiles;
+    /// Sees one file, and may be let in by a signature.
+    ReadFile on sandbox => ReadFiles, SIGNED;
+    /// Changes one file, and may be let in by a signature.
+    WriteFile on sandbox => WriteFiles, SIGNED;
+}
+
+wanted! {
+    /// Makes a sandbox.
+    Create => CreateSandbox;
+    List => ListSandboxes;
+    /// Makes, lists and revokes keys.
+    Manage => ManageKeys;
+    RunsStart => StartRun;
+    RunsList => ListRuns;
+}
+
+impl<S, W> FromRequestParts<S> for Allowed<W>
+where
+    S: Send + Sync,
+    W: Wanted,
+    Shared: FromRef<S>,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let server = &Shared::from_ref(state);
+        let subject = if W::SIGNED && signed::is_signed(parts.uri.query()) {
+            let id = path_sandbox(parts).await?;
+            signed::subject(server, &id, &parts.method, parts.uri.query())?
+        } else {
+            authenticate(server, &parts.headers).await?.ok_or_else(Refusal::unauthorized)?
+        };
+        let id = if W::ON_SANDBOX { Some(path_sandbox(parts).await?) } else { None };
+        let action = W::action(id).ok_or_else(Refusal::internal)?;
+        Ok(Self { permit: decide(&subject, action)?, what: PhantomData })
+    }
+}
+
+/// A permit for whoever has any key, where there is nothing to act on.
+pub struct Known;
+
+impl<S> FromRequestParts<S> for Known
+where
+    S: Send + Sync,
+    Shared: FromRef<S>,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let subject =
+            authenticate(&Shared::from_ref(state), &parts.headers).await?.ok_or_else(Refusal::unauthorized)?;
+        context::note(&subject, None).map(|()| Self)
+    }
+}
+
+/// Whether somebody may use a port, by what they showed. `token` is what they showed as an access token, wherever they did.
+pub async fn port(
+    server: &Gate,
+    headers: &HeaderMap,
+    token: Option<&str>,
+    id: &SandboxId,
+    port: u16,
+) -> Result<Permit, Refusal> {
+    let action = Action::UsePort(id.clone(), port);
+    let bearer = |project: ProjectId| Subject::Bearer { project, action: action.clone() };
+    if let Some(project) = server.sandboxes.public_port(id, port) {
+        return decide(&bearer(project), action);
+    }
+    if let Some(token) = token
+        && server.sandboxes.signing().verify(&["access/v1", id.as_str()], token)
+        && let Some(project) = server.sandboxes.project_of(id)
+    {
+        return decide(&bearer(project), action);
+    }
+    match authenticate(server, headers).await? {
+        Some(subject) => decide(&subject, action),
+        None => Err(Refusal::new(
+            Code::Unauthorized,
+            "the request shows neither an API key nor the sandbox's access token",
+            "send the token that came with the sandbox as `Saggar-Access-Token`, or declare the port public",
+        )),
+    }
+}
+
+/// The inside of a sandbox that lives, before anybody has shown that it is theirs.
+pub struct Inside {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// Somebody who has proved to hold the token of a sandbox's inside, which is worth whatever can be done in it, and nothing elsewhere.
+#[derive(Clone, Debug)]
+pub struct Insider {
+    id: SandboxId,
+    project: ProjectId,
+}
+
+/// The inside of a sandbox; `None` when it doesn't live.
+pub fn inside(server: &Gate, id: &SandboxId) -> Option<Inside> {
+    server.sandboxes.project_of(id).map(|project| Inside { id: id.clone(), project })
+}
+
+impl Inside {
+    /// A permit to see whether it runs, which whoever knows its id may ask.
+    pub fn may_be_looked_at(&self) -> Result<Permit, Refusal> {
+        let action = Action::ReadSandbox(self.id.clone());
+        decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
+    }
+
+    /// By the token itself.
+    pub fn by_token(self, server: &Gate, token: &str) -> Option<Insider> {
+        server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
+    }
+
+    /// By something that only the token can have made: `fits` says whether this is the token.
+    pub fn by_fit(self, server: &Gate, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
+        fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })
+    }
+}
+
+impl Insider {
+    pub fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// A permit for something that is done in it.
+    pub fn may(&self, action: fn(SandboxId) -> Action) -> Result<Permit, Refusal> {
+        let action = action(self.id.clone());
+        decide(&Subject::Bearer { project: self.project.clone(), action: action.clone() }, action)
+    }
+}
+
+/// Decides, and counts the request for whoever asks it.
+fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
+    context::note(subject, Some(&action))?;
+    Ok(Permit::decide(subject, action)?)
+}
+
+/// Who asks; `None` when nothing that proves it was shown.
+async fn authenticate(server: &Gate, headers: &HeaderMap) -> Result<Option<Subject>, Refusal> {
+    if let Some(subject) = &server.everybody {
+        // Without keys, what keeps a web page from asking is that its browser tells on it.
+        return if is_from_a_page(headers) { Err(from_a_page()) } else { Ok(Some(subject.clone())) };
+    }
+    match shown_key(headers) {
+        Some(key) => Ok(server.keys.subject(server.sandboxes.store(), &key).await?),
+        None => Ok(None),
+    }
+}
+
+/// The key that a request shows.
+pub fn shown_key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    let shown = bearer.filter(|key| is_ours(key)).or_else(|| headers.get(route::header::API_KEY)?.to_str().ok());
+    shown.map(spelling::plain)
+}
+
+/// Whether a text looks like a key of ours.
+pub fn is_ours(key: &str) -> bool {
+    spelling::plain(key).starts_with("sgr_")
+}
+
+fn is_from_a_page(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    headers.contains_key(ORIGIN) || !host::is_loopback(host)
+}
+
+fn from_a_page() -> Refusal {
+    Refusal::new(
+        Code::Forbidden,
+        "without keys no web page may ask, and no other host",
+        "set auth = \"keys\", or ask 127.0.0.1 without an Origin",
+    )
+}
+
+/// What a method does to a file, as signed addresses name it.
+pub fn method_name(method: &Method) -> Option<&'static str> {
+    match *method {
+        Method::GET | Method::HEAD => Some("get"),
+        Method::PUT => Some("put"),
+        _ => None,
+    }
+}

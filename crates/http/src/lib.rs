@@ -1,0 +1,22 @@
+//! The HTTP kit: what both APIs, the native one and E2B's, need to answer requests over the runtime.
+//!
+//! Listening and its limits, TLS, the log of requests, extractors, problems, streams, authentication and permits, the proxy for ports.
+//! It has no route of its own: an API brings its routes and its state, and [`request::attend`] goes around all of them.
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod download;
+mod gate;
+mod given_file;
+pub mod listen;
+mod live;
+pub mod ports;
+mod refusal;
+pub mod request;
+pub mod sse;
+pub mod wire;
+
+pub use gate::{Gate, GateSettings, Shared};
+pub use given_file::{GivenFileError, read_given_file, read_given_text};
+pub use refusal::Refusal;
+pub use request::{attend, context, extract, host};

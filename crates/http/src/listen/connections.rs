@@ -1,0 +1,256 @@
+//! Who is connected, and who has to make room when as many are as may be.
+//!
+//! A connection on which no request is being answered is idle. Idle ones cost their client nothing to open again, so they give way to new
+//! ones: within one address when that address has all it may have, else where the most are. One that never showed a valid credential goes
+//! first, then whoever has been idle for longest. A connection that is being answered is never closed for another.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub all: usize,
+    pub per_address: usize,
+}
+
+/// All connections of a server.
+#[derive(Clone, Debug)]
+pub struct Connections(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    bounds: Bounds,
+    state: Mutex<State>,
+    open: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    places: HashMap<u64, Place>,
+    next: u64,
+    /// Counts what happens, so that what has been idle for longest can be told without a clock.
+    moments: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    address: IpAddr,
+    requests: usize,
+    is_known: bool,
+    idle_since: u64,
+    leave: Arc<Notify>,
+}
+
+/// The place of one connection, free again when dropped.
+#[derive(Debug)]
+pub struct Connection {
+    all: Connections,
+    number: u64,
+    leave: Arc<Notify>,
+}
+
+impl Connections {
+    pub fn new(bounds: Bounds) -> Self {
+        let shared = Shared { bounds, state: Mutex::default(), open: watch::Sender::new(0) };
+        Self(Arc::new(shared))
+    }
+
+    /// A place for one more; `None` when there is none and nobody idle who could make room.
+    pub fn admit(&self, address: IpAddr) -> Option<Connection> {
+        let address = neighbourhood(address);
+        let Bounds { all, per_address } = self.0.bounds;
+        let mut state = self.lock();
+        if state.of(address) >= per_address {
+            state.make_room(Some(address))?;
+        } else if state.places.len() >= all {
+            state.make_room(None)?;
+        }
+        let (number, moment, leave) = (state.next, state.moment(), Arc::new(Notify::new()));
+        state.next += 1;
+        let place = Place { address, requests: 0, is_known: false, idle_since: moment, leave: Arc::clone(&leave) };
+        state.places.insert(number, place);
+        self.tell(&state);
+        Some(Connection { all: self.clone(), number, leave })
+    }
+
+    /// Returns when nobody is connected. May be cancelled at any await.
+    pub async fn none_left(&self) {
+        // It can't fail: we hold the sender.
+        let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
+    }
+
+    fn tell(&self, state: &State) {
+        self.0.open.send_replace(state.places.len());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn of(&self, address: IpAddr) -> usize {
+        self.places.values().filter(|place| place.address == address).count()
+    }
+
+    fn moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
+    }
+
+    /// Has one idle connection leave: one of this address, or of whichever has the most.
+    fn make_room(&mut self, address: Option<IpAddr>) -> Option<()> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for place in self.places.values() {
+            *counts.entry(place.address).or_default() += 1;
+        }
+        let idle = self
+            .places
+            .iter()
+            .filter(|(_, place)| place.requests == 0 && address.is_none_or(|address| address == place.address));
+        let first = idle.min_by_key(|(_, place)| {
+            let crowd = counts.get(&place.address).copied().unwrap_or_default();
+            (std::cmp::Reverse(crowd), place.is_known, place.idle_since)
+        });
+        let number = first.map(|(number, _)| *number)?;
+        let place = self.places.remove(&number)?;
+        place.leave.notify_one();
+        Some(())
+    }
+}
+
+impl Connection {
+    /// Returns when this one has to make room. May be cancelled at any await.
+    pub async fn has_to_leave(&self) {
+        self.leave.notified().await;
+    }
+
+    /// Whoever is there has shown a valid credential.
+    pub fn is_known(&self) {
+        if let Some(place) = self.all.lock().places.get_mut(&self.number) {
+            place.is_known = true;
+        }
+    }
+
+    /// A request has come, and is answered while what this gives is held.
+    pub fn begin(self: &Arc<Self>) -> Answering {
+        if let Some(place) = self.all.lock().places.get_mut(&self.number) {
+            place.requests += 1;
+        }
+        Answering(Arc::clone(self))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut state = self.all.lock();
+        state.places.remove(&self.number);
+        self.all.tell(&state);
+    }
+}
+
+/// A request that is being answered on a connection.
+#[derive(Debug)]
+pub struct Answering(Arc<Connection>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let mut state = self.0.all.lock();
+        let moment = state.moment();
+        if let Some(place) = state.places.get_mut(&self.0.number) {
+            place.requests -= 1;
+            place.idle_since = moment;
+        }
+    }
+}
+
+/// What counts as one address: of IPv6 the network, which one client has to itself.
+fn neighbourhood(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn connections(all: usize, per_address: usize) -> Connections {
+        Connections::new(Bounds { all, per_address })
+    }
+
+    fn admit(connections: &Connections, address: IpAddr) -> Arc<Connection> {
+        Arc::new(connections.admit(address).expect("there is room"))
+    }
+
+    fn leaves(connection: &Connection) -> bool {
+        connection.has_to_leave().now_or_never().is_some()
+    }
+
+    #[test]
+    fn whoever_is_idle_makes_room_strangers_first_then_the_longest_idle() {
+        let all = connections(3, 3);
+        let known = admit(&all, HERE);
+        known.is_known();
+        let (old, young) = (admit(&all, HERE), admit(&all, HERE));
+        // Idle from the end of its last request on.
+        drop(old.begin());
+        let _first = admit(&all, HERE);
+        assert_eq!((leaves(&known), leaves(&old), leaves(&young)), (false, false, true));
+        let _second = admit(&all, HERE);
+        assert_eq!((leaves(&known), leaves(&old)), (false, true));
+    }
+
+    #[test]
+    fn whoever_is_answered_stays_and_one_more_is_refused() {
+        let all = connections(2, 2);
+        let (one, other) = (admit(&all, HERE), admit(&all, HERE));
+        let answering = (one.begin(), other.begin());
+        assert!(all.admit(THERE).is_none());
+        drop(answering);
+        assert!(all.admit(THERE).is_some());
+    }
+
+    #[test]
+    fn an_address_has_its_share_and_takes_no_more_from_others() {
+        let all = connections(4, 3);
+        let held: Vec<_> = (0..3).map(|_| admit(&all, HERE)).collect();
+        let answering: Vec<_> = held.iter().map(Connection::begin).collect();
+        assert!(all.admit(HERE).is_none(), "more than its share");
+        let other = admit(&all, THERE);
+        assert!(all.admit(HERE).is_none() && !leaves(&other), "at the cost of another");
+        drop(answering);
+        // Where the most are, one makes room, whoever asks.
+        let _more = admit(&all, THERE);
+        assert!(!leaves(&other) && held.iter().filter(|place| leaves(place)).count() == 1);
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_are_one() {
+        let all = connections(9, 1);
+        let _held = admit(&all, "2001:db8::1".parse().unwrap()).begin();
+        assert!(all.admit("2001:db8::ffff:2".parse().unwrap()).is_none());
+        assert!(all.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
+        let _mapped = admit(&all, "::ffff:10.0.0.1".parse().unwrap()).begin();
+        assert!(all.admit(HERE).is_none(), "one address, however it is written");
+    }
+
+    #[tokio::test]
+    async fn the_last_one_to_go_is_waited_for() {
+        let all = connections(2, 2);
+        let one = admit(&all, HERE);
+        assert!(all.none_left().now_or_never().is_none());
+        drop(one);
+        all.none_left().await;
+    }
+}

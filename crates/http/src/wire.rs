@@ -1,0 +1,378 @@
+//! From what the runtime knows to what the API says, and back. Each conversion once.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use saggar_api as api;
+use saggar_api::Timestamp;
+use saggar_domain::{
+    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState,
+    Spec, TemplateName, Tier, Timeout, User,
+};
+use saggar_runtime::store::{self, ExecProgress, Life};
+use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, StoredExec, control};
+use serde_json::Value;
+
+use crate::refusal::Refusal;
+
+/// A sandbox as the API shows it. `unenforced` are the default limits that this host can't hold.
+pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sandbox, Refusal> {
+    let store::Sandbox { asked, life, supervisor_pid: _ } = row;
+    let draft: Draft = asked.spec.to_value().map_err(|_| Refusal::internal())?;
+    let spec = Spec::resolve(draft).map_err(|_| Refusal::internal())?;
+    let (started_at, ended) = match &life {
+        Life::Creating => (None, None),
+        Life::Running { started_at, .. } | Life::Paused { started_at, .. } => (Some(*started_at), None),
+        Life::Ended { started_at, ending } => (*started_at, Some(ended(ending))),
+    };
+    let is_counting = matches!(life, Life::Creating | Life::Running { .. });
+    Ok(api::Sandbox {
+        id: asked.id,
+        project_id: asked.project,
+        state: state(life.state()),
+        template: api::TemplateName::parse(asked.template.as_str()).map_err(|_| Refusal::internal())?,
+        labels: shown_labels(&asked.labels),
+        tier: Tier::Namespace,
+        network: asked.network,
+        network_managed: spec.network != saggar_domain::NetworkMode::Host,
+        user: spec.user,
+        limits: api::EffectiveLimits::from(&spec.limits),
+        unenforced,
+        policy_hash: asked.policy_hash,
+        created_at: time(asked.created_at),
+        started_at: started_at.map(time),
+        deadline: asked.lifetime.deadline.filter(|_| is_counting).map(time),
+        on_timeout: on_timeout(asked.lifetime.on_deadline),
+        idle_timeout: asked.lifetime.idle_timeout.map(span),
+        auto_resume: asked.auto_resume,
+        ports: api::EffectivePorts {
+            public: asked.public_ports.named().collect(),
+            every: asked.public_ports.is_every(),
+        },
+        ended,
+    })
+}
+
+fn ended(ending: &store::Ending) -> api::Ended {
+    let detail: Option<Value> = ending.detail.as_ref().and_then(|detail| detail.to_value().ok());
+    let said = detail.as_ref().and_then(|detail| detail.get("error")?.get("message")?.as_str());
+    api::Ended {
+        at: time(ending.at),
+        reason: ending.reason,
+        detail: said.map_or_else(|| end_words(ending.reason).to_owned(), str::to_owned),
+    }
+}
+
+/// Why a sandbox ended, in words.
+pub fn end_words(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Killed => "a client ended it",
+        EndReason::TimedOut => "its time to live was up; ask for a longer ttl, or prolong it while it is used",
+        EndReason::Idle => "nobody used it for its idle timeout",
+        EndReason::OutOfMemory => "its memory was used up; create it with a larger limit `memory`",
+        EndReason::AgentLost => "the agent inside went away",
+        EndReason::SupervisorLost => "the process that held it was killed",
+        EndReason::HostRebooted => "the host was restarted, and with it everything that ran",
+        EndReason::StartFailed => "it could not be made",
+        EndReason::Unclaimed => "nobody claimed it",
+        EndReason::Unknown => "nobody saw how it ended",
+    }
+}
+
+pub fn state(state: SandboxState) -> api::SandboxState {
+    match state {
+        SandboxState::Creating => api::SandboxState::Creating,
+        SandboxState::Running => api::SandboxState::Running,
+        SandboxState::Paused => api::SandboxState::Paused,
+        SandboxState::Ended => api::SandboxState::Ended,
+    }
+}
+
+/// A state to look for. One that is being ended is still what it was before, as rows have it.
+pub fn stored_states(state: api::SandboxState) -> &'static [SandboxState] {
+    match state {
+        api::SandboxState::Creating => &[SandboxState::Creating],
+        api::SandboxState::Running => &[SandboxState::Running],
+        api::SandboxState::Paused => &[SandboxState::Paused],
+        api::SandboxState::Ending => &[],
+        api::SandboxState::Ended => &[SandboxState::Ended],
+    }
+}
+
+pub fn moment(at: Timestamp) -> saggar_domain::Timestamp {
+    saggar_domain::Timestamp::from_millis(at.as_millis())
+}
+
+pub fn time(at: saggar_domain::Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millis())
+}
+
+fn span(span: Duration) -> Timeout {
+    Timeout::millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn on_timeout(action: DeadlineAction) -> api::OnTimeout {
+    match action {
+        DeadlineAction::Kill => api::OnTimeout::Kill,
+        DeadlineAction::Pause => api::OnTimeout::Pause,
+    }
+}
+
+/// What happens when time is up.
+pub fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
+    match action {
+        api::OnTimeout::Kill => DeadlineAction::Kill,
+        api::OnTimeout::Pause => DeadlineAction::Pause,
+    }
+}
+
+/// Labels as they are stored.
+pub fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Labels, Refusal> {
+    let entries: BTreeMap<String, String> = entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Labels::parse(entries).map_err(|problem| Refusal(Box::new(problem.into())))
+}
+
+pub fn shown_labels(labels: &Labels) -> api::Labels {
+    let mut shown = api::Labels::default();
+    for (name, value) in labels.entries() {
+        // What is stored was checked by the same rules, so nothing is left out here.
+        if let Ok(label) = api::Label::new(name.clone(), value.clone()) {
+            // Each name is there once.
+            let _ = shown.insert(label);
+        }
+    }
+    shown
+}
+
+/// How long something lives, or may be left alone: for a while, or it would be over before anybody could use it.
+pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
+    if span.as_millis() == 0 {
+        let help = "give it some time, such as \"5m\"; to end a sandbox now, delete it";
+        return Err(Refusal::new(api::Code::InvalidValue, format!("{name} is no time at all"), help));
+    }
+    Ok(span.duration())
+}
+
+/// A sandbox to be made.
+pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
+    let template = TemplateName::parse(create.template.as_str())
+        .ok_or_else(|| Refusal::invalid("the template's name is too long", "use `base`"))?;
+    Ok(NewSandbox {
+        template,
+        labels: labels(create.labels.iter())?,
+        env: create.env.into_map(),
+        limits: DraftLimits::from(create.limits),
+        terms: NewTerms {
+            ttl: create.ttl.map_or(Ok(default_ttl), |ttl| lifetime("ttl", ttl))?,
+            then: deadline_action(create.on_timeout),
+            idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
+        },
+        auto_resume: create.auto_resume,
+        network: create.network.0,
+        user: create.user,
+        public_ports: public_ports(&create.ports)?,
+    })
+}
+
+fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
+    const PORTS_MAX: usize = 64;
+    if ports.public.len() > PORTS_MAX {
+        return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
+    }
+    let port =
+        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is no port", "name a port from 1"));
+    ports.public.iter().map(port).collect()
+}
+
+/// An exec as its supervisor has it.
+pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>) -> api::Exec {
+    let ended_ms = state.ended_ms;
+    api::Exec {
+        id: state.exec_id.clone(),
+        sandbox_id: sandbox.clone(),
+        command: state.argv.clone(),
+        user,
+        tty: state.has_terminal,
+        status: state.status.map_or(api::ExecState::Running, api::ExecState::from),
+        pid: state.status.is_none().then_some(state.pid),
+        exit_code: state.exit_code,
+        signal: state.signal,
+        started_at: Timestamp::from_millis(state.started_ms),
+        ended_at: ended_ms.map(Timestamp::from_millis),
+        elapsed_ms: ended_ms.map(|ended| ended.saturating_sub(state.started_ms)),
+        usage: state.usage,
+        denials: state.denials.clone(),
+        error: state.error.clone().map(Into::into),
+    }
+}
+
+/// An exec with its output.
+pub fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<User>) -> api::ExecResult {
+    let Finished { state, stdout, stderr } = finished;
+    let output = api::Output {
+        stdout_dropped: state.stdout_bytes.saturating_sub(stdout.len() as u64),
+        stderr_dropped: state.stderr_bytes.saturating_sub(stderr.len() as u64),
+        stdout,
+        stderr,
+    };
+    api::ExecResult { exec: exec(sandbox, &state, user), output }
+}
+
+/// An exec, wherever it is known.
+pub fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult {
+    match view {
+        ExecView::Live(finished) => exec_result(sandbox, *finished, None),
+        ExecView::Stored(stored) => {
+            let StoredExec { exec, output, usage, denials } = *stored;
+            let kept = |tail: &store::Tail| (tail.bytes().to_vec(), tail.dropped());
+            let ((stdout, stdout_dropped), (stderr, stderr_dropped)) = (kept(&output.stdout), kept(&output.stderr));
+            let output = api::Output { stdout, stderr, stdout_dropped, stderr_dropped };
+            api::ExecResult { exec: api::Exec { usage, denials, ..stored_exec(exec) }, output }
+        }
+    }
+}
+
+fn stored_exec(exec: store::Exec) -> api::Exec {
+    let store::Exec { asked, progress } = exec;
+    let (status, at, exit_code, signal) = match progress {
+        ExecProgress::Running => (api::ExecState::Running, None, None, None),
+        ExecProgress::Ended(end) => (end.status.into(), Some(end.at), end.exit_code, end.signal),
+        ExecProgress::Lost { at } => (api::ExecState::Lost, Some(at), None, None),
+    };
+    let elapsed_ms = at.map(|at| at.as_millis().saturating_sub(asked.started_at.as_millis()));
+    api::Exec {
+        id: asked.id,
+        sandbox_id: asked.sandbox,
+        command: asked.argv,
+        user: None,
+        tty: false,
+        status,
+        pid: None,
+        exit_code,
+        signal,
+        started_at: time(asked.started_at),
+        ended_at: at.map(time),
+        elapsed_ms,
+        usage: None,
+        denials: Vec::new(),
+        error: None,
+    }
+}
+
+/// An exec to be started.
+pub fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
+    saggar_runtime::NewExec {
+        argv: start.command.into_words(),
+        env: start.env.into_map(),
+        cwd: start.cwd.map(|cwd| cwd.as_str().to_owned()),
+        user: start.user,
+        stdin: start.stdin,
+        tty: start.tty.map(window),
+        timeout_ms: start.timeout.map(Timeout::as_millis),
+        limits: start.limits.map(|limits| control::PerExec {
+            memory: limits.memory.map(ByteSize::bytes),
+            pids: limits.pids.map(saggar_domain::Count::get),
+            cpu_millis: limits.cpus.map(saggar_domain::Cpus::as_millis),
+        }),
+        output_bytes: start.output_bytes.map(ByteSize::bytes),
+        tag: None,
+    }
+}
+
+/// The size of a terminal.
+pub fn window(size: api::TerminalSize) -> control::WindowSize {
+    control::WindowSize { rows: size.rows, cols: size.cols }
+}
+
+/// Whom a signal is for.
+pub fn scope(scope: api::SignalScope) -> control::Scope {
+    match scope {
+        api::SignalScope::Tree => control::Scope::Tree,
+        api::SignalScope::Group => control::Scope::Group,
+    }
+}
+
+/// Where output begins.
+pub fn beginning(from: api::Beginning) -> control::From {
+    match from {
+        api::Beginning::Start => control::From::Start,
+        api::Beginning::Now => control::From::Now,
+        api::Beginning::Offsets(api::Offsets { stdout, stderr }) => control::From::Offsets { stdout, stderr },
+    }
+}
+
+/// Which of the two streams; whatever is not the second is the first.
+pub fn output_stream(stream: u8) -> api::OutputStream {
+    if stream == 2 { api::OutputStream::Stderr } else { api::OutputStream::Stdout }
+}
+
+/// An event; `None` for one that this version has no name for.
+pub fn event(stored: &store::StoredEvent) -> Option<api::SandboxEvent> {
+    let body: control::EventBody = stored.body.to_value().ok()?;
+    Some(api::SandboxEvent { seq: stored.seq, at: time(stored.at), body: event_body(body)? })
+}
+
+fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
+    use api::SandboxEventBody as Body;
+    use control::EventBody as Control;
+    Some(match body {
+        Control::Started { unenforced } => Body::Started { unenforced },
+        Control::Claimed => Body::Claimed,
+        Control::ExecStarted { exec_id, program } => Body::ExecStarted { exec_id, program },
+        Control::ExecEnded(state) => exec_ended(state.exec_id.clone(), &state),
+        Control::Denial { denial } => Body::Denied { denial },
+        Control::Limit { denial } => Body::LimitReached { denial },
+        Control::Paused { by_itself } => {
+            Body::Paused { reason: if by_itself { api::PauseReason::TimeUp } else { api::PauseReason::Asked } }
+        }
+        Control::Resumed => Body::Resumed,
+        Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
+        Control::Unknown => return None,
+    })
+}
+
+fn exec_ended(exec_id: ExecId, state: &control::ExecState) -> api::SandboxEventBody {
+    api::SandboxEventBody::ExecEnded {
+        exec_id,
+        status: state.status.map_or(api::ExecState::Lost, api::ExecState::from),
+        exit_code: state.exit_code,
+        signal: state.signal,
+    }
+}
+
+/// What a sandbox uses.
+pub fn metrics(report: control::UsageReport) -> api::Metrics {
+    /// How often a supervisor looks.
+    const INTERVAL_MS: u64 = 5_000;
+    api::Metrics {
+        now: sample(report.now),
+        samples: report.samples.into_iter().map(sample).collect(),
+        interval_ms: INTERVAL_MS,
+    }
+}
+
+fn sample(sample: control::Sample) -> api::Sample {
+    api::Sample {
+        at: Timestamp::from_millis(sample.at_ms),
+        cpu_ms: sample.cpu_usec.map(|usec| usec / 1000),
+        memory_bytes: sample.memory_bytes,
+        memory_peak_bytes: sample.memory_peak_bytes,
+        processes: sample.processes,
+        disk_bytes: sample.disk_bytes,
+    }
+}
+
+/// A key, without its secret.
+pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
+    Ok(api::Key {
+        id: key.id,
+        project_id: key.project,
+        name: api::KeyName::parse(key.name.as_str()).map_err(|_| Refusal::internal())?,
+        prefix: key.prefix,
+        created_at: time(key.created_at),
+        last_used_at: key.last_used_at.map(time),
+        expires_at: key.expires_at.map(time),
+        revoked_at: key.revoked_at.map(time),
+    })
+}

@@ -1,0 +1,169 @@
+//! What happened in a sandbox: as a list, as a stream, as lines for people.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::ACCEPT;
+use saggar_api::{Code, EventList, EventsQuery, SSE_MEDIA_TYPE, SandboxEvent, ServerSentEvent, route};
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Read};
+use saggar_http::extract::Query;
+use saggar_http::sse::{self, Source};
+use saggar_http::wire;
+use saggar_runtime::Permit;
+use saggar_runtime::store::PageLimit;
+
+use crate::server::Shared;
+
+/// Most of each stream of an exec that is shown among the logs.
+const LOG_TAIL_MAX: usize = 4096;
+/// Most execs whose output is.
+const LOG_EXECS_MAX: usize = 20;
+
+/// Read what happened in a sandbox, or follow it
+///
+/// With `Accept: text/event-stream` it is followed until the sandbox has ended, from after `Last-Event-ID`.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/events", tag = "sandboxes", operation_id = "readEvents",
+    params(
+        ("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"),
+        EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was read; wins over `after`"),
+    ),
+    responses((status = 200, description = "Events, oldest first", content(
+        (EventList = "application/json"),
+        (SandboxEvent = "text/event-stream"),
+    ))),
+)]
+pub(crate) async fn read(
+    allowed: Allowed<Read>,
+    State(server): State<Shared>,
+    headers: HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Result<Response, Refusal> {
+    let after = last_event(&headers)?.or(query.after);
+    let limit = match query.limit {
+        None => PageLimit::default(),
+        Some(limit) => PageLimit::parse(limit)
+            .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?,
+    };
+    if wants_stream(&headers) {
+        // Whose it is, is seen before the stream begins.
+        server.sandboxes.get(&allowed.permit).await?;
+        let source = Following {
+            server: server.clone(),
+            permit: allowed.permit,
+            after: after.unwrap_or(0),
+            ready: VecDeque::new(),
+            is_over: false,
+        };
+        return Ok(sse::answer(server.gate.clone(), source));
+    }
+    let (items, last_seq) = server.events_page(&allowed.permit, after, limit).await?;
+    Ok(axum::Json(EventList { items, last_seq }).into_response())
+}
+
+/// Whether a client asks for a stream of events.
+pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepts
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().unwrap_or(kind).trim().eq_ignore_ascii_case(SSE_MEDIA_TYPE))
+}
+
+pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let Some(value) = headers.get(route::header::LAST_EVENT_ID) else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?");
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(seq) if is_number => Ok(Some(seq)),
+        _ => Err(Refusal::invalid(
+            "the Last-Event-ID is not the number of an event",
+            "send the id of the last event, or none",
+        )),
+    }
+}
+
+/// Events as they are stored.
+struct Following {
+    server: Shared,
+    permit: Permit,
+    after: u64,
+    ready: VecDeque<SandboxEvent>,
+    is_over: bool,
+}
+
+impl Source for Following {
+    async fn next(&mut self) -> Option<ServerSentEvent> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(sse::json(event.seq.to_string(), event.body.name(), &event));
+            }
+            let page = self.server.events_page(&self.permit, Some(self.after), PageLimit::default()).await.ok()?;
+            let (items, last_seq) = page;
+            let is_more = last_seq > self.after;
+            self.after = self.after.max(last_seq);
+            self.ready.extend(items);
+            if is_more {
+                continue;
+            }
+            if self.is_over {
+                return None;
+            }
+            match self.server.sandboxes.next_event(&self.permit, self.after).await {
+                Ok(true) => {}
+                // Once more: its last words are stored by now.
+                Ok(false) => self.is_over = true,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The same as lines of text, with the ends of its execs' output
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/logs", tag = "sandboxes", operation_id = "readLogs",
+    params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
+    responses((status = 200, description = "Lines of text", body = String, content_type = "text/plain")),
+)]
+pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<String, Refusal> {
+    let (events, _) = server.events_page(&allowed.permit, None, PageLimit::MAX).await?;
+    let mut text = String::new();
+    for event in events {
+        let about = serde_json::to_value(&event.body).unwrap_or_default();
+        let fields = about.as_object().into_iter().flatten().filter(|(name, _)| *name != "type");
+        let fields: String = fields.map(|(name, value)| format!(" {name}={value}")).collect();
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{} {}{fields}", event.at, event.body.name());
+    }
+    for view in server.sandboxes.execs(&allowed.permit).await?.into_iter().take(LOG_EXECS_MAX) {
+        let id = match &view {
+            saggar_runtime::ExecView::Live(finished) => finished.state.exec_id.clone(),
+            saggar_runtime::ExecView::Stored(stored) => stored.exec.asked.id.clone(),
+        };
+        let Ok(view) = server.sandboxes.exec(&allowed.permit, &id).await else { continue };
+        let result = wire::exec_view(&sandbox_of(&allowed.permit)?, view);
+        for (name, bytes) in [("stdout", &result.output.stdout), ("stderr", &result.output.stderr)] {
+            let tail = &bytes[bytes.len().saturating_sub(LOG_TAIL_MAX)..];
+            for line in String::from_utf8_lossy(tail).lines() {
+                // As above. Control characters are shown and not sent: this is for terminals.
+                let _ = writeln!(text, "{id} {name}: {}", visible(line));
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn visible(line: &str) -> String {
+    line.chars()
+        .flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] })
+        .collect()
+}
+
+/// The sandbox a permit is for.
+pub(super) fn sandbox_of(permit: &Permit) -> Result<saggar_domain::SandboxId, Refusal> {
+    permit.action().sandbox().cloned().ok_or_else(|| Refusal::new(Code::Internal, "no sandbox is named", ""))
+}

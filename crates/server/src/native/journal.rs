@@ -1,0 +1,115 @@
+//! The journal of a run: read, followed, derived again, taken away.
+
+use std::collections::VecDeque;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use saggar_api::{JournalPage, JournalQuery, ReplayReport, ServerSentEvent};
+use saggar_http::Refusal;
+use saggar_http::access::{OnRun, ReadRun};
+use saggar_http::extract::Query;
+use saggar_http::sse::{self, Source};
+use saggar_runtime::Permit;
+use saggar_runtime::runs::Fixture;
+use saggar_runtime::store::JournalEntry;
+
+use super::events::{last_event, wants_stream};
+use super::wire_run as wire;
+use crate::server::Shared;
+
+/// Read a run's journal, or follow it
+///
+/// With `Accept: text/event-stream` it is followed until the run is over, from after `Last-Event-ID`.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/journal", tag = "runs", operation_id = "readJournal",
+    params(
+        ("id" = saggar_api::schema::RunId, Path, description = "The run"),
+        JournalQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last entry that was read; wins over `after`"),
+    ),
+    responses((status = 200, description = "Entries, oldest first, at most a thousand", content(
+        (JournalPage = "application/json"),
+        (serde_json::Value = "text/event-stream"),
+    ))),
+)]
+pub(crate) async fn read(
+    allowed: OnRun<ReadRun>,
+    State(server): State<Shared>,
+    headers: HeaderMap,
+    Query(query): Query<JournalQuery>,
+) -> Result<Response, Refusal> {
+    let after = last_event(&headers)?.or(query.after).unwrap_or(0);
+    if wants_stream(&headers) {
+        // Ownership and readability are checked before the stream begins.
+        let ready = server.runs.journal(&allowed.permit, after).await?.into();
+        let source = Following { server: server.clone(), permit: allowed.permit, after, ready };
+        return Ok(sse::answer(server.gate.clone(), source));
+    }
+    let page = server.runs.journal(&allowed.permit, after).await?;
+    let last_seq = page.last().map_or(after, |entry| entry.seq);
+    let items = page.iter().map(|entry| serde_json::from_str(&entry.entry)).collect::<Result<_, _>>();
+    let items = items.map_err(|_| Refusal::internal())?;
+    Ok(axum::Json(JournalPage { items, last_seq }).into_response())
+}
+
+/// Derive a run again from its journal
+///
+/// Nothing is executed. Where what is decided now isn't what was recorded, that is shown.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/replay", tag = "runs", operation_id = "replayRun",
+    params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
+    responses((status = 200, description = "What was found", body = ReplayReport)),
+)]
+pub(crate) async fn replay(
+    allowed: OnRun<ReadRun>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<ReplayReport>, Refusal> {
+    Ok(axum::Json(wire::replay(server.runs.replay(&allowed.permit).await?)))
+}
+
+/// Take a run away as a fixture, for `saggar test`
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/export", tag = "runs", operation_id = "exportRun",
+    params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
+    responses((status = 200, description = "All of its entries and bodies", body = serde_json::Value)),
+)]
+pub(crate) async fn export(
+    allowed: OnRun<ReadRun>,
+    State(server): State<Shared>,
+) -> Result<axum::Json<Fixture>, Refusal> {
+    Ok(axum::Json(server.runs.export(&allowed.permit).await?))
+}
+
+/// Entries as they are appended.
+struct Following {
+    server: Shared,
+    permit: Permit,
+    after: u64,
+    ready: VecDeque<JournalEntry>,
+}
+
+impl Source for Following {
+    async fn next(&mut self) -> Option<ServerSentEvent> {
+        while self.ready.is_empty() {
+            match self.server.runs.next_entry(&self.permit, self.after).await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(fault) => {
+                    tracing::warn!(error = %fault, "a journal can't be followed");
+                    return None;
+                }
+            }
+            match self.server.runs.journal(&self.permit, self.after).await {
+                Ok(page) => self.ready.extend(page),
+                Err(fault) => {
+                    tracing::warn!(error = %fault, "a journal can't be followed");
+                    return None;
+                }
+            }
+        }
+        let entry = self.ready.pop_front()?;
+        self.after = entry.seq;
+        Some(ServerSentEvent { id: entry.seq.to_string(), event: "entry".to_owned(), data: entry.entry })
+    }
+}

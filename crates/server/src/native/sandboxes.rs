@@ -1,0 +1,159 @@
+//! Sandboxes: made, listed, looked at, changed, ended.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use saggar_api::{
+    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox,
+};
+use saggar_domain::SandboxState;
+use saggar_http::Refusal;
+use saggar_http::access::{Allowed, Change, Create, Kill, List, Read};
+use saggar_http::extract::{Json, JsonText, Query};
+use saggar_http::request::idempotency;
+use saggar_http::wire;
+use saggar_runtime::store::{self, PageLimit, SandboxCursor, SandboxQuery, Scope};
+use saggar_runtime::{NewTerms, Patch};
+
+use crate::server::Shared;
+
+/// Create a sandbox
+///
+/// It is ready when this answers. With the header `Idempotency-Key`, the same request again gives the same sandbox, for a day.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes", tag = "sandboxes", operation_id = "createSandbox",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Name of the request, chosen by the client: 1 to 255 visible ASCII characters")),
+    request_body = CreateSandbox,
+    responses((status = 201, description = "It is there", body = CreatedSandbox)),
+)]
+pub(crate) async fn create(
+    allowed: Allowed<Create>,
+    State(server): State<Shared>,
+    headers: HeaderMap,
+    body: JsonText,
+) -> Result<Response, Refusal> {
+    let create: CreateSandbox = body.read()?;
+    let idempotency = idempotency(&headers, &create)?;
+    let new = wire::new_sandbox(create, server.settings.default_ttl)?;
+    let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
+    let unenforced = server.learn_unenforced(created.unenforced);
+    let sandbox = wire::sandbox(created.sandbox, unenforced)?;
+    let access_token = Some(Secret::new(created.access_token));
+    Ok((StatusCode::CREATED, axum::Json(CreatedSandbox { sandbox, access_token })).into_response())
+}
+
+/// List sandboxes, newest first
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes", tag = "sandboxes", operation_id = "listSandboxes",
+    params(ListSandboxes),
+    responses((status = 200, description = "A page of them", body = SandboxList)),
+)]
+pub(crate) async fn list(
+    allowed: Allowed<List>,
+    State(server): State<Shared>,
+    Query(list): Query<ListSandboxes>,
+) -> Result<axum::Json<SandboxList>, Refusal> {
+    let mut query = SandboxQuery::new(Scope::Project(allowed.permit.project().clone()));
+    query.labels = wire::labels(list.label.iter().map(|label| (label.name(), label.value())))?;
+    if let Some(limit) = list.limit {
+        query.limit = PageLimit::parse(limit)
+            .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
+    }
+    if let Some(cursor) = &list.cursor {
+        query.cursor =
+            Some(SandboxCursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?);
+    }
+    match &list.state {
+        None => query = query.live(),
+        Some(states) => {
+            let stored = states.0.iter().flat_map(|state| wire::stored_states(*state));
+            query.states = stored.copied().collect::<std::collections::BTreeSet<SandboxState>>();
+            if query.states.is_empty() {
+                return Ok(axum::Json(SandboxList { items: Vec::new(), next_cursor: None }));
+            }
+        }
+    }
+    let page = server.sandboxes.list(&allowed.permit, query).await?;
+    let next_cursor = page.next.map(|cursor| cursor.to_string());
+    let unenforced = server.known_unenforced();
+    let items = page.items.into_iter().map(|row| wire::sandbox(row, unenforced.clone())).collect::<Result<_, _>>()?;
+    Ok(axum::Json(SandboxList { items, next_cursor }))
+}
+
+/// Look at a sandbox, also at one that has ended
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "getSandbox",
+    params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
+    responses((status = 200, description = "The sandbox", body = Sandbox)),
+)]
+pub(crate) async fn get(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
+    let row = server.sandboxes.get(&allowed.permit).await?;
+    Ok(axum::Json(server.shown(&allowed.permit, row).await?))
+}
+
+/// Change how long a sandbox lives, its labels, or whether traffic wakes it
+#[utoipa::path(
+    patch, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "updateSandbox",
+    params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
+    request_body = UpdateSandbox,
+    responses((status = 200, description = "The sandbox as it is now", body = Sandbox)),
+)]
+pub(crate) async fn update(
+    allowed: Allowed<Change>,
+    State(server): State<Shared>,
+    Json(update): Json<UpdateSandbox>,
+) -> Result<axum::Json<Sandbox>, Refusal> {
+    let row = server.sandboxes.current(&allowed.permit).await?;
+    let patch = Patch {
+        terms: new_terms(&update, &row)?,
+        labels: update.labels.as_ref().map(|labels| wire::labels(labels.iter())).transpose()?,
+        auto_resume: update.auto_resume,
+        public_ports: None,
+    };
+    let row = server.sandboxes.patch(&allowed.permit, patch).await?;
+    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
+}
+
+/// What a change comes to; `None` when it leaves the lifetime as it is.
+fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewTerms>, Refusal> {
+    let lifetime = &row.asked.lifetime;
+    let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
+    let left = |until: u64| std::time::Duration::from_millis(until.saturating_sub(now.as_millis()));
+    let ttl = match (update.ttl, update.deadline) {
+        (Some(_), Some(_)) => {
+            return Err(Refusal::new(
+                saggar_api::Code::Contradiction,
+                "ttl and deadline are both given",
+                "give one of them",
+            ));
+        }
+        (Some(ttl), None) => Some(wire::lifetime("ttl", ttl)?),
+        (None, Some(deadline)) => Some(left(deadline.as_millis())),
+        (None, None) => None,
+    };
+    if ttl.is_none() && update.on_timeout.is_none() && update.idle_timeout.is_keep() {
+        return Ok(None);
+    }
+    Ok(Some(NewTerms {
+        ttl: ttl.unwrap_or_else(|| lifetime.deadline.map_or(std::time::Duration::ZERO, |at| left(at.as_millis()))),
+        then: update.on_timeout.map_or(lifetime.on_deadline, wire::deadline_action),
+        idle_timeout: match update.idle_timeout {
+            Field::Keep => lifetime.idle_timeout,
+            Field::Clear => None,
+            Field::Set(span) => Some(wire::lifetime("idle_timeout", span)?),
+        },
+    }))
+}
+
+/// End a sandbox
+///
+/// When this answers, nothing of it is left on the host. Of one that has ended it gives the same answer again.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "endSandbox",
+    params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
+    responses((status = 200, description = "The sandbox as it ended", body = Sandbox)),
+)]
+pub(crate) async fn end(allowed: Allowed<Kill>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
+    let row = server.sandboxes.kill(&allowed.permit).await?;
+    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
+}

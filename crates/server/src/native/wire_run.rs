@@ -1,0 +1,192 @@
+//! Runs between the wire and the runtime.
+
+use std::collections::BTreeMap;
+
+use saggar_api as api;
+use saggar_domain::{RunState, Timeout};
+use saggar_http::Refusal;
+use saggar_http::wire;
+use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_class};
+use saggar_runtime::store::RunRow;
+use serde::Deserialize;
+
+/// What a tool's call may take unless somebody says.
+const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
+/// What is set aside for a reply unless somebody says.
+const REPLY_TOKENS: u64 = 4096;
+/// How often the same call in a row is no loop, unless somebody says.
+const REPEATS: u32 = 8;
+
+/// Refuses a model of a provider that there isn't, before anything else is found to be wrong with it.
+pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
+    #[derive(Deserialize)]
+    struct Start {
+        agent: Agent,
+    }
+    #[derive(Deserialize)]
+    struct Agent {
+        model: Model,
+        #[serde(default)]
+        agents: BTreeMap<String, SubAgent>,
+    }
+    #[derive(Deserialize)]
+    struct SubAgent {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        provider: String,
+    }
+    // What can't even be read so far is refused by whoever reads all of it.
+    let Ok(Start { agent }) = serde_json::from_slice(body) else { return Ok(()) };
+    let others = agent.agents.values().map(|other| &other.model);
+    for model in others.chain([&agent.model]) {
+        if let Some((message, help)) = api::AgentModel::wrong_provider(&model.provider) {
+            return Err(Refusal::new(api::Code::InvalidValue, message, help));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
+    let api::Agent { name, system, task, model, tools, budget, repeats_max, agents } = agent;
+    let others = agents.into_iter().map(|(name, other)| {
+        // Whoever starts it says what its task is.
+        let api::SubAgent { system, model, tools, budget, repeats_max } = other;
+        (name.clone(), spec(name, system, String::new(), model, tools, budget, repeats_max))
+    });
+    AgentSpec { agents: others.collect(), ..spec(name, system, task, model, tools, budget, repeats_max) }
+}
+
+fn spec(
+    name: String,
+    system: Option<String>,
+    task: String,
+    model: api::AgentModel,
+    tools: BTreeMap<String, api::AgentTool>,
+    budget: api::RunBudget,
+    repeats_max: Option<u32>,
+) -> AgentSpec {
+    let tools = tools.into_iter().map(|(name, tool)| {
+        let class = tool.class.map_or_else(|| default_class(&name), class);
+        let retry = RetryPolicy::default();
+        let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
+        let timeout_ms = tool.timeout.map_or(TOOL_TIMEOUT_MS, millis);
+        (name, ToolSpec { class, retry, timeout_ms })
+    });
+    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
+    AgentSpec {
+        tools: tools.collect(),
+        name,
+        system: system.map(Body::text),
+        task: Body::text(task),
+        model: ModelRef {
+            provider: model.provider,
+            model: model.script.to_string(),
+            reply_tokens_max: model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
+            reply_micros_max: model.reply_micros_max,
+            retry: RetryPolicy::default(),
+        },
+        budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
+        repeats_max: repeats_max.unwrap_or(REPEATS),
+        agents: BTreeMap::new(),
+    }
+}
+
+fn class(class: api::EffectClass) -> Class {
+    match class {
+        api::EffectClass::Pure => Class::Pure,
+        api::EffectClass::Keyed => Class::Keyed,
+        api::EffectClass::Probeable => Class::Probeable,
+        api::EffectClass::Once => Class::Once,
+    }
+}
+
+fn millis(span: Timeout) -> u64 {
+    u64::try_from(span.duration().as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
+    let outcome = row.outcome.map(|outcome| outcome.to_value()).transpose().map_err(|_| Refusal::internal())?;
+    // What runs or is queued is looked at all the time; only who waits has a time to be waited for.
+    let wake_at = row.wake_at.filter(|_| row.state == RunState::Waiting).map(wire::time);
+    let is_without_room = row.state == RunState::Waiting && row.room_since.is_some();
+    Ok(api::Run {
+        waiting_for: is_without_room.then(|| "sandbox".to_owned()),
+        id: row.id,
+        project_id: row.project,
+        agent: row.agent,
+        labels: wire::shown_labels(&row.labels),
+        state: row.state,
+        created_at: wire::time(row.created_at),
+        updated_at: wire::time(row.updated_at),
+        wake_at,
+        entries: row.head,
+        generation: row.generation,
+        parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through, does_again: None }),
+        child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
+        question: None,
+        parked: None,
+        sandbox_id: row.sandbox,
+        outcome,
+        blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
+    })
+}
+
+/// A fork, with the call that it makes again.
+pub(crate) fn forked(forked: Forked) -> Result<api::Run, Refusal> {
+    let mut run = run(forked.row)?;
+    if let Some(parent) = &mut run.parent {
+        parent.does_again = forked.does_again.map(|OpenCall { step, tool }| api::RunOpenCall { step, tool });
+    }
+    Ok(run)
+}
+
+/// A run with what it waits for from a person.
+pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
+    match awaited {
+        None => run,
+        Some(Awaited::Answer { question, text, since }) => {
+            let question = api::RunQuestion { id: question, text, asked_at: wire::time(since) };
+            api::Run { question: Some(question), ..run }
+        }
+        Some(Awaited::Decision { step, what, reason, since }) => {
+            let parked = api::RunParked { step, tool: what, reason, since: wire::time(since) };
+            api::Run { parked: Some(parked), ..run }
+        }
+    }
+}
+
+pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {
+    match (decide.decision, decide.result) {
+        (api::StepDecision::Retry, None) => Ok(Decision::Retry),
+        (api::StepDecision::Abandon, None) => Ok(Decision::Abandon),
+        (api::StepDecision::Done, Some(result)) => Ok(Decision::Done(Body::text(result))),
+        (api::StepDecision::Done, None) => {
+            Err(Refusal::invalid("a step that was done has a result", "say what came of it in \"result\""))
+        }
+        (api::StepDecision::Retry | api::StepDecision::Abandon, Some(_)) => {
+            Err(Refusal::invalid("only a step that was done has a result", "leave \"result\" out, or decide \"done\""))
+        }
+    }
+}
+
+pub(crate) fn fork_at(fork: &api::ForkRun) -> Result<ForkAt, Refusal> {
+    match (fork.at_step, fork.at_entry) {
+        (Some(_), Some(_)) => Err(Refusal::invalid("a fork is at a step or at an entry", "leave one of them out")),
+        (Some(step), None) => Ok(ForkAt::Step(step)),
+        (None, Some(entry)) => Ok(ForkAt::Entry(entry)),
+        (None, None) => Ok(ForkAt::End),
+    }
+}
+
+pub(crate) fn replay(replay: Replay) -> api::ReplayReport {
+    let shown = |event: Option<Event>| event.and_then(|event| serde_json::to_value(event).ok());
+    let divergence = replay.divergence.map(|divergence| api::ReplayDivergence {
+        entry: divergence.at as u64 + 1,
+        recorded: shown(divergence.recorded),
+        derived: shown(divergence.derived),
+    });
+    api::ReplayReport { entries: replay.entries as u64, agreed: replay.agreed as u64, divergence }
+}
