@@ -11,7 +11,7 @@ mod end;
 mod event;
 mod exec;
 mod exec_spec;
-mod id;
+pub mod id;
 mod label;
 mod life;
 mod limit;

@@ -17,7 +17,7 @@ use message::{SignalRequest, UpdateRequest};
 use saggar_domain::{Signal, SignalScope, TerminalSize};
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
-use saggar_runtime::control::ExecDescription;
+use saggar_supervisor::control::ExecDescription;
 use serde_json::{Value, json};
 
 use super::connect;

@@ -10,7 +10,7 @@ mod gate;
 mod given_file;
 mod keeping;
 pub mod listen;
-mod live;
+pub mod live;
 pub mod ports;
 mod refusal;
 pub mod request;

@@ -95,8 +95,8 @@ impl Shell {
             });
             if let Some(status) = line.strip_prefix(MARK) {
                 let status = status.trim().parse().expect("a status");
-                // The line end before the mark is ours, where the command ended its last line.
-                if lines.last().is_some_and(|line: &String| line.is_empty()) {
+                // The line end before the mark is ours, and pages don't show empty lines at the end.
+                while lines.last().is_some_and(|line: &String| line.is_empty()) {
                     lines.pop();
                 }
                 return Printed { status, lines };

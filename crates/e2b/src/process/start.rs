@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use saggar_domain::{Beginning, ExecSpec, ExecStatus, OutputStream, SandboxId, Timeout};
 use saggar_http::access::Insider;
-use saggar_runtime::control::ExecDescription;
 use saggar_runtime::{Action, ExecEvent, Fault, Followed, Following};
+use saggar_supervisor::control::ExecDescription;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
-use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code};
+use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, route};
 use saggar_domain::{ExecId, SandboxId, TerminalSize};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec};
@@ -20,7 +20,14 @@ use saggar_http::wire;
 use saggar_runtime::{ControlError, ExecEvent, Feeding, Followed, Following};
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    streaming {
+        route::EXEC_ATTACH => get attach;
+    }
+}
 
 /// How often a silent client is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -81,7 +88,7 @@ pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), R
     let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
     let name = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-    if (name.is_some() && name == Some(host.as_str())) || server.origins.contains(&origin) {
+    if (name.is_some() && name == Some(host.as_str())) || server.origins.iter().any(|named| named.as_str() == origin) {
         return Ok(());
     }
     Err(Refusal::new(

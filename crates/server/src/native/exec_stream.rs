@@ -13,7 +13,14 @@ use saggar_http::wire;
 use saggar_runtime::{ExecView, Fault, Followed, Following, Permit};
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::EXEC_STREAM => get follow;
+    }
+}
 
 /// Follow an exec
 ///

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
     Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, ResizeExec, SignalExec, StartExec, StdinQuery,
-    TerminalSizeShape,
+    TerminalSizeShape, route,
 };
 use saggar_domain::{Beginning, ByteSize, ExecId, ExecSpec};
 use saggar_http::Refusal;
@@ -18,7 +18,21 @@ use saggar_runtime::{Fault, Followed, Permit};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "execs": "Process trees run in a sandbox, with their streams, limits and outcome.";
+    bounded {
+        route::EXEC => get get;
+        route::EXEC_SIGNAL => post signal;
+        route::EXEC_RESIZE => post resize;
+    }
+    streaming {
+        route::EXECS => post start, get list;
+        route::EXEC_STDIN => post stdin;
+    }
+}
 
 /// Output given with the answer, of each stream, unless more is asked to be kept.
 const OUTPUT_DEFAULT: u64 = 1 << 20;
