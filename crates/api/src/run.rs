@@ -103,7 +103,8 @@ impl AgentModel {
         }
         let supported = Self::PROVIDERS.map(|provider| format!("{provider:?}")).join(", ");
         let message = format!("the model provider {provider:?} is not supported: this version supports {supported}");
-        let help = "set model.provider to \"scripted\" and model.script to the turns it says; docs/agent.md shows an agent";
+        let help =
+            "set model.provider to \"scripted\" and model.script to the turns it says; docs/agent.md shows an agent";
         Some((message, help.to_owned()))
     }
 }

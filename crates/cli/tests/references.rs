@@ -44,7 +44,8 @@ fn documented(section: &str) -> BTreeSet<String> {
 fn known(page: &str, file: &str) -> BTreeSet<String> {
     let place = Place::new();
     let file = place.write("given.json", file).display().to_string();
-    let words = if page == "docs/spec.md" { vec!["run", "--spec", &file, "true"] } else { vec!["runs", "start", &file] };
+    let words =
+        if page == "docs/spec.md" { vec!["run", "--spec", &file, "true"] } else { vec!["runs", "start", &file] };
     let said = finish(place.command(words).spawn().expect("the binary was built")).stderr;
     let (_, names) = said.split_once("expected one of ").unwrap_or_else(|| panic!("{page}: {said}"));
     names.lines().next().expect("a line").split('`').skip(1).step_by(2).map(str::to_owned).collect()

@@ -96,13 +96,13 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                     | Op::Link { path, .. }
                     | Op::Writable { path }
                     | Op::Mask { path, .. },
-                ) => format!("making /{path}"),
+                ) => format!("creating /{path}"),
                 Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
                 Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
                 Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
                 Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
                 Some(Op::Device { name }) => format!("mounting /dev/{name}"),
-                Some(Op::Covers) => "making masks".to_owned(),
+                Some(Op::Covers) => "creating masks".to_owned(),
                 Some(Op::Seal { .. }) | None => "sealing the root".to_owned(),
             };
             failed(&what, errno)

@@ -122,11 +122,11 @@ fn now_ns() -> i128 {
 fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
         if data.overlaps(&tree.path) {
-            let message = format!("{what} {path} is, holds or is in Saggar's own data directory");
+            let message = format!("{what} {path} overlaps Saggar's own data directory");
             return Err(Problem::new(
                 code,
                 message,
-                "choose a directory apart from it, or move the data directory with --data-dir",
+                "choose another directory, or move the data directory with --data-dir",
             ));
         }
         Ok(())
@@ -138,7 +138,7 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
             return Err(Problem::new(
                 Code::InvalidWorkspace,
                 format!("workspace {path} is not a directory"),
-                "name a directory; single files can be brought in with --mount",
+                "name a directory; mount single files with --mount",
             ));
         }
         guard(&tree, path, Code::InvalidWorkspace, "workspace")?;

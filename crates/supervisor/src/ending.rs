@@ -42,7 +42,7 @@ pub fn describe_ending(
             let problem = Problem::new(
                 Code::GuestLost,
                 "the agent inside the sandbox died or broke the protocol; everything in it was killed",
-                "run it again; if it repeats, report it",
+                "run it again; if it happens again, report it",
             );
             (ExecStatus::SetupFailed, None, None, Some(problem))
         }

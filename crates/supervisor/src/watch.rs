@@ -51,12 +51,12 @@ impl Refused {
             )
         } else if self.rule == Group::Listeners.rule() {
             format!(
-                "a program called {}, and the {} rule lets no more connections wait in this sandbox: close listeners that are not needed, or give it more memory",
+                "a program made the system call {}, and the {} rule allows no more waiting connections in this sandbox: close listeners that are not needed, or give it more memory",
                 self.syscall, self.rule
             )
         } else {
             format!(
-                "a program called {}, which the {} rule refuses in every sandbox of this tier",
+                "a program made the system call {}, which the {} rule refuses in every sandbox of this tier",
                 self.syscall, self.rule
             )
         };

@@ -95,8 +95,8 @@ impl Shell {
             });
             if let Some(status) = line.strip_prefix(MARK) {
                 let status = status.trim().parse().expect("a status");
-                // The line end before the mark is ours, where the command ended its last line.
-                if lines.last().is_some_and(|line: &String| line.is_empty()) {
+                // The line end before the mark is ours, and pages don't show empty lines at the end.
+                while lines.last().is_some_and(|line: &String| line.is_empty()) {
                     lines.pop();
                 }
                 return Printed { status, lines };
@@ -114,7 +114,9 @@ impl Shell {
         let number = self.beside.len();
         let (pipe, log) = (self.place.path(&format!("pipe{number}")), self.place.path(&format!("log{number}")));
         // A server prints for people on stdout and logs on stderr; a worker only logs.
-        let streams = if is_server { format!(">'{}' 2>'{}'", pipe.display(), log.display()) } else {
+        let streams = if is_server {
+            format!(">'{}' 2>'{}'", pipe.display(), log.display())
+        } else {
             format!("2>'{}' >'{}'", pipe.display(), log.display())
         };
         let started = self.run(&format!("rm -f '{0}'; mkfifo '{0}'; {command} {streams} & echo $!", pipe.display()));
@@ -127,7 +129,10 @@ impl Shell {
             let left = deadline.saturating_duration_since(Instant::now());
             let received = self.beside.last().expect("just begun").lines.recv_timeout(left);
             let line = received.unwrap_or_else(|error: RecvTimeoutError| {
-                panic!("{command}\ndidn't print what is shown ({error}):\n{shown:#?}\nbut {printed:#?}\n{}", self.logs())
+                panic!(
+                    "{command}\ndidn't print what is shown ({error}):\n{shown:#?}\nbut {printed:#?}\n{}",
+                    self.logs()
+                )
             });
             if let Some(url) = line.strip_prefix("listening on ") {
                 self.port = url.rsplit(':').next().map(str::to_owned);
@@ -200,7 +205,8 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).expect("ours");
     let mut waiting = VecDeque::from([(from.to_owned(), to.to_owned())]);
     while let Some((from, to)) = waiting.pop_front() {
-        for entry in std::fs::read_dir(&from).expect("a directory of the repository").map(|entry| entry.expect("ours")) {
+        for entry in std::fs::read_dir(&from).expect("a directory of the repository").map(|entry| entry.expect("ours"))
+        {
             let target = to.join(entry.file_name());
             if entry.file_type().expect("ours").is_dir() {
                 std::fs::create_dir(&target).expect("ours");

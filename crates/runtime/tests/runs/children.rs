@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
+use saggar_engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
-use saggar_runtime::store::{PageLimit, RunQuery, RunRow};
+use saggar_store::{PageLimit, RunQuery, RunRow};
 
 use crate::ledger::Ledger;
 use crate::place::{PATIENCE, Place, agent};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use saggar_domain::SandboxId;
-use saggar_runtime::runs::engine::{Body, Class, ModelReply, Report, Usage};
-use saggar_runtime::store::Store;
+use saggar_engine::{Body, Class, ModelReply, Report, Usage};
+use saggar_store::Store;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -3,12 +3,10 @@
 use std::sync::Mutex;
 
 use saggar_domain::{RunId, RunState};
+use saggar_engine::{AgentSpec, Body, Class, Failure, ModelReply, Report, RetryPolicy, ToolCall, ToolResult, Usage};
 use saggar_runtime::Action;
-use saggar_runtime::runs::engine::{
-    AgentSpec, Body, Class, Failure, ModelReply, Report, RetryPolicy, ToolCall, ToolResult, Usage,
-};
 use saggar_runtime::runs::{ForkAt, Work};
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 
 use crate::place::{Place, agent};
 use crate::world::World;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use saggar_domain::{RunId, RunState, Timestamp};
+use saggar_engine::{Body, Class, ModelReply, Report, ToolCall, Usage};
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{Body, Class, ModelReply, Report, ToolCall, Usage};
-use saggar_runtime::store::{Append, BlobHash, BlockKind, Holder, Lease, Store, Summary, Taking, backup, restore};
 use saggar_runtime::{Action, Fault};
+use saggar_store::{Append, BlobHash, BlockKind, Holder, Lease, Store, Summary, Taking, backup, restore};
 
 use crate::children::{children, parent};
 use crate::ledger::Ledger;
@@ -55,7 +55,7 @@ async fn a_restored_run_repeats_nothing_until_a_person_says_so() {
         let row = restored.row(run).await;
         assert_eq!((row.state, row.block.map(|block| block.kind)), (RunState::Parked, Some(BlockKind::Restored)));
     }
-    let decide = Instruction::Decide { step: 2, decision: saggar_runtime::runs::engine::Decision::Retry };
+    let decide = Instruction::Decide { step: 2, decision: saggar_engine::Decision::Retry };
     let permit = restored.permit(Action::TellRun(ended.clone()));
     assert!(restored.runs.tell(&permit, None, decide).await.is_err(), "there is something else to decide first");
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{SandboxId, Timestamp, Uptime};
-use saggar_runtime::runs::engine::Report;
+use saggar_engine::Report;
 use saggar_runtime::runs::{About, Effects, Hub, Session, Task, Worker, WorkerSettings};
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 use tokio::task::JoinHandle;
 
 use crate::place::{random, uptime};

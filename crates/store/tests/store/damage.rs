@@ -227,8 +227,8 @@ fn a_log_that_is_cut_or_taken_away_stops_the_start() {
 /// As its shell does with a store whose process was killed.
 fn open_with_another_program(scratch: &Scratch) {
     let connection = Connection::open(scratch.join("saggar.db")).unwrap();
-    let runs: u32 = connection.query_row("SELECT count(*) FROM run", [], |row| row.get(0)).unwrap();
-    assert_eq!(runs as usize, RUNS);
+    let runs: i64 = connection.query_row("SELECT count(*) FROM run", [], |row| row.get(0)).unwrap();
+    assert_eq!(usize::try_from(runs).unwrap(), RUNS);
     connection.close().unwrap();
     assert!(!scratch.join(LOG).exists(), "it has folded the log and removed it");
 }
