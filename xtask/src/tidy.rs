@@ -16,6 +16,7 @@ mod finding;
 mod layers;
 mod names;
 mod prose;
+mod reexports;
 mod rust;
 mod source;
 #[cfg(test)]
@@ -46,6 +47,7 @@ fn check(workspace: &Workspace) -> Vec<Finding> {
         if file.is_rust() {
             let source = Source::parse(&file.text);
             findings.extend(rust::check(workspace, file, &source));
+            findings.extend(reexports::check(workspace, file, &source));
             findings.extend(prose::check_todos(file, source.lines.iter().map(|line| line.comment.as_str())));
         } else {
             findings.extend(prose::check_todos(file, file.text.lines()));

@@ -53,7 +53,7 @@ pub(crate) fn main(arguments: &CheckArguments) -> ExitCode {
     if arguments.accept_loss {
         return accept_loss(&config);
     }
-    match saggar_server::check_data_directory(&config.data_directory) {
+    match saggar_server::check_data_directory(config.data_directory()) {
         Ok(checked) => {
             show(&checked, arguments.json);
             ExitCode::from(u8::from(!checked.findings.is_empty()))
@@ -79,7 +79,7 @@ fn show(checked: &Checked, is_json: bool) {
 }
 
 fn accept_loss(config: &Config) -> ExitCode {
-    match saggar_server::accept_loss(&config.data_directory) {
+    match saggar_server::accept_loss(config.data_directory()) {
         Ok(true) => {
             println!(
                 "accepted the loss of the damaged writes; open runs stay paused until they are resumed or cancelled"

@@ -92,8 +92,8 @@ fn raise_descriptors() {
 /// Backs up the store of a data directory to a file, whether or not a server runs.
 pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
     copy(arguments, |config, file| {
-        saggar_server::backup(&config.data_directory, file, std::time::SystemTime::now().into())?;
-        let beside = saggar_server::files_beside_the_store(&config.data_directory);
+        saggar_server::backup(config.data_directory(), file, std::time::SystemTime::now().into())?;
+        let beside = saggar_server::files_beside_the_store(config.data_directory());
         if !beside.is_empty() {
             eprintln!(
                 "saggar: the backup does not hold {}: copy them separately with mode 0600; without them, signed URLs, access tokens and the pinned certificate become invalid after a restore",
@@ -106,7 +106,7 @@ pub(crate) fn backup(arguments: &CopyArguments) -> ExitCode {
 
 /// Restores a backup into a data directory that has no store.
 pub(crate) fn restore(arguments: &CopyArguments) -> ExitCode {
-    copy(arguments, |config, file| saggar_server::restore(file, &config.data_directory))
+    copy(arguments, |config, file| saggar_server::restore(file, config.data_directory()))
 }
 
 fn copy(arguments: &CopyArguments, work: impl Fn(&Config, &std::path::Path) -> Result<(), BackupError>) -> ExitCode {

@@ -240,7 +240,7 @@ fn long_names_do_not_multiply() {
     let id = result["sandbox_id"].as_str().expect("an id");
     let listed = changes(&place, &["list", id]).stdout;
     let last = listed.lines().last().expect("some");
-    assert!(last.starts_with("skipped   .: ") && last.contains("more paths are too many"), "{last}");
+    assert!(last.starts_with("skipped   .: ") && last.contains("more paths could not be kept"), "{last}");
 }
 
 #[test]

@@ -214,8 +214,9 @@ fn what_reaches_past_a_sandbox_is_refused_and_told() {
         let mut expected: Vec<Value> = Vec::new();
         for (syscall, group) in REFUSALS.iter().filter_map(|(_, _, told)| *told) {
             let rule = format!("seccomp/{group}");
-            let message =
-                format!("a program called {syscall}, which the {rule} rule refuses in every sandbox of this tier");
+            let message = format!(
+                "a program made the system call {syscall}, which the {rule} rule refuses in every sandbox of this tier"
+            );
             let denial = json!({"code": "syscall_refused", "rule": rule, "message": message});
             if !expected.contains(&denial) {
                 expected.push(denial);

@@ -104,7 +104,7 @@ pub fn cases() -> Result<Vec<Case>, Problem> {
             Problem::new(
                 Code::InvalidSpec,
                 format!("conformance/{name} can't be read: {error}"),
-                "this is a fault of the build; report it",
+                "this is a defect of the build; report it",
             )
         })?;
         all.extend(family.case);

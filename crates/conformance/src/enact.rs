@@ -48,7 +48,7 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
             .iter()
             .any(|seen| seen.member == *member || seen.member.strip_prefix(ROOT_PREFIX) == Some(member));
         if !is_tried {
-            record.complaints.push(format!("{member}: expected, and not tried"));
+            record.complaints.push(format!("{member}: expected, but not tried"));
         }
     }
     CaseResult {

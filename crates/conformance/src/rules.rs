@@ -38,7 +38,7 @@ pub fn teeth() -> Result<Vec<Teeth>, Problem> {
         Problem::new(
             Code::InvalidSpec,
             format!("conformance/rules.toml can't be read: {error}"),
-            "this is a fault of the build; report it",
+            "this is a defect of the build; report it",
         )
     })?;
     Ok(file.rule)

@@ -10,7 +10,7 @@ mod draft;
 mod end;
 mod event;
 mod exec;
-mod id;
+pub mod id;
 mod label;
 mod life;
 mod limit;

@@ -144,7 +144,7 @@ fn check_built(tier: Tier, network: NetworkMode) -> Result<(), Problem> {
             return Err(Problem::new(
                 Code::UnsupportedCapability,
                 format!("tier {tier} is not built yet"),
-                "use the namespace tier; `saggar doctor` lists what this host and this version give",
+                "use the namespace tier; `saggar doctor` lists what this host and this version support",
             ));
         }
     }

@@ -20,6 +20,8 @@ const HEADERS_MAX: usize = 16 * 1024;
 const BOUNDARY_MAX: usize = 70;
 /// Most that is given to the parser at once.
 const SLICE_MAX: usize = 64 * 1024;
+/// The same before the content of a part: the parser may ask twice before it looks, and must not ask past the end of headers that fit.
+const HEADERS_SLICE_MAX: usize = HEADERS_MAX / 8;
 
 /// A form that is being read.
 #[derive(Debug)]
@@ -98,7 +100,8 @@ impl Feed<'_> {
             }
         }
         let left = self.headers_left.0.load(Ordering::Relaxed);
-        let slice = self.rest.split_to(self.rest.len().min(SLICE_MAX).min(left));
+        let most = if left == usize::MAX { SLICE_MAX } else { left.min(HEADERS_SLICE_MAX) };
+        let slice = self.rest.split_to(self.rest.len().min(most));
         if slice.is_empty() {
             return Err(FeedError(unreadable(
                 "the headers of a part are too long, or it doesn't begin with its boundary",

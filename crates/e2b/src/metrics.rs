@@ -3,7 +3,7 @@
 use saggar_http::Refusal;
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::control::Sample;
+use saggar_supervisor::control::Sample;
 
 use super::failure::Failure;
 use crate::state::Shared;

@@ -16,7 +16,7 @@ use http::request::Parts;
 use message::{SignalRequest, UpdateRequest};
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
-use saggar_runtime::control::{ExecState, Scope, WindowSize};
+use saggar_supervisor::control::{ExecState, Scope, WindowSize};
 use serde_json::{Value, json};
 
 use super::connect;

@@ -326,13 +326,15 @@ impl Run {
                 self.calls.pop_front();
             }
         }
-        // An attempt that was waiting for capacity starts only now.
-        let same = self.open.as_ref().filter(|open| (open.step, open.attempt) == (step, attempt));
+        let same = self.open.as_ref().filter(|open| open.step == step);
+        // A step keeps its place in the capacity queue through all of its attempts: one that failed, or whose worker died, has not
+        // used its turn.
         let delayed_since = same.and_then(|open| open.delayed_since);
-        let is_retry = attempt > 1 && same.is_none();
+        let deaths = same.map_or(0, |open| open.deaths);
+        // An attempt that was waiting for capacity starts only now.
+        let is_retry = attempt > 1 && same.is_none_or(|open| open.attempt != attempt);
         self.ledger.settle(Spending { retries: u64::from(is_retry), ..Spending::default() });
         self.ledger.reserve(reserved);
-        let deaths = self.open.as_ref().filter(|open| open.step == step).map_or(0, |open| open.deaths);
         let (effect, phase) = (effect.clone(), Attempt::Doing);
         self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths, delayed_since });
     }

@@ -436,3 +436,21 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     assert_eq!(driven.run.open_step().unwrap().delayed_since, None);
     driven.check();
 }
+
+#[test]
+fn a_step_keeps_its_place_in_the_queue_for_room_through_all_of_its_attempts() {
+    let mut driven = Driven::start(agent());
+    driven.reply(&[("once", "{}")]);
+    let begun = driven.now;
+    driven.report(Report::Delayed { reason: "no room".to_owned() }).unwrap();
+    driven.pass(Duration::from_secs(30));
+    let failure = Failure { code: "passing".to_owned(), message: "not now".to_owned(), is_passing: true };
+    assert_eq!(names(&driven.report(Report::Failed { failure, usage: Usage::default() }).unwrap()), ["step_failed"]);
+    assert_eq!(names(&driven.pass(Duration::from_secs(3600))), ["step_intended"]);
+    let open = driven.run.open_step().unwrap();
+    assert_eq!((open.step, open.attempt, open.delayed_since), (2, 2, Some(begun)));
+    assert_eq!(driven.run.ledger().spent().retries, 1);
+    driven.report(Report::Delayed { reason: "no room".to_owned() }).unwrap();
+    assert_eq!(driven.run.open_step().unwrap().delayed_since, Some(begun));
+    driven.check();
+}

@@ -42,28 +42,30 @@ pub trait Wanted: Send + 'static {
     fn action(id: Option<SandboxId>) -> Option<Action>;
 }
 
+/// Names what handlers do, as types: on the sandbox that the path names, or on what the project has. A handler's file may name its own.
+#[macro_export]
 macro_rules! wanted {
     ($($(#[$doc:meta])* $name:ident on sandbox => $action:ident $(, $signed:ident)?;)+) => {$(
         $(#[$doc])*
         pub enum $name {}
 
-        impl Wanted for $name {
+        impl $crate::access::Wanted for $name {
             $(const $signed: bool = true;)?
 
-            fn action(id: Option<SandboxId>) -> Option<Action> {
-                id.map(Action::$action)
+            fn action(id: Option<saggar_domain::SandboxId>) -> Option<saggar_runtime::Action> {
+                id.map(saggar_runtime::Action::$action)
             }
         }
     )+};
-    ($($(#[$doc:meta])* $name:ident => $action:ident;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident => $action:ident $(($argument:expr))?;)+) => {$(
         $(#[$doc])*
         pub enum $name {}
 
-        impl Wanted for $name {
+        impl $crate::access::Wanted for $name {
             const ON_SANDBOX: bool = false;
 
-            fn action(_id: Option<SandboxId>) -> Option<Action> {
-                Some(Action::$action)
+            fn action(_id: Option<saggar_domain::SandboxId>) -> Option<saggar_runtime::Action> {
+                Some(saggar_runtime::Action::$action $(($argument))?)
             }
         }
     )+};
@@ -91,8 +93,6 @@ wanted! {
     /// Makes a sandbox.
     Create => CreateSandbox;
     List => ListSandboxes;
-    /// Makes, lists and revokes keys.
-    Manage => ManageKeys;
     RunsStart => StartRun;
     RunsList => ListRuns;
 }

@@ -9,7 +9,7 @@ pub mod download;
 mod gate;
 mod given_file;
 pub mod listen;
-mod live;
+pub mod live;
 pub mod ports;
 mod refusal;
 pub mod request;

@@ -10,8 +10,9 @@ use saggar_domain::{
     ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState,
     Spec, TemplateName, Tier, Timeout, User,
 };
-use saggar_runtime::store::{self, ExecProgress, Life};
-use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, StoredExec, control};
+use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, StoredExec};
+use saggar_store::{self as store, ExecProgress, Life};
+use saggar_supervisor::control;
 use serde_json::Value;
 
 use crate::refusal::Refusal;

@@ -40,7 +40,7 @@ pub enum SpawnError {
     #[error("mapping ids into the user namespace")]
     Map(#[source] Errno),
     /// The child could not be talked to.
-    #[error("talking to the new process")]
+    #[error("communicating with the new process")]
     Channel(#[source] Errno),
     /// What the child needs could not be prepared.
     #[error("preparing the sandbox's cgroups and agent")]
@@ -84,20 +84,20 @@ macro_rules! steps {
 steps! {
     Maps = 1 "waiting for the id maps",
     /// Becoming root of the range.
-    Identity = 2 "taking on the sandbox's identity",
-    Supplies = 16 "waiting for the supplies",
+    Identity = 2 "switching to the sandbox's identity",
+    Supplies = 16 "waiting for the cgroups and the agent",
     Cgroup = 3 "joining the cgroups",
     Hostname = 4 "setting the host name",
-    Network = 5 "making the network namespace",
-    Keyring = 6 "making a session keyring",
-    Storage = 7 "making the private storage",
+    Network = 5 "creating the network namespace",
+    Keyring = 6 "creating a session keyring",
+    Storage = 7 "creating the private storage",
     /// One of the plan's operations.
-    Root = 8 "making the private root",
+    Root = 8 "building the private root",
     Pivot = 9 "entering the private root",
     Limits = 10 "lowering the resource limits",
     /// Capabilities and no_new_privs.
     Capabilities = 11 "dropping capabilities",
-    Landlock = 12 "closing the Landlock fence",
+    Landlock = 12 "applying the Landlock rules",
     Descriptors = 13 "arranging descriptors",
     Seccomp = 14 "installing the seccomp filter",
     Execute = 15 "executing the agent",

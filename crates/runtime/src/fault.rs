@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saggar_domain::{Code, EndReason, ExecId, Problem, SandboxId};
+use saggar_domain::{Code, EndReason, ExecId, Problem, RunId, SandboxId};
 
 use crate::supervisor::ControlError;
 
@@ -66,6 +66,9 @@ pub enum Fault {
         /// What to do next.
         help: String,
     },
+    /// The run's stored data was altered.
+    #[error("run {run} is damaged: {what}")]
+    RunDamaged { run: RunId, what: String },
     /// The permit is for something else: a mistake of ours.
     #[error("a permit for something else was shown")]
     WrongPermit,
@@ -101,6 +104,14 @@ impl Fault {
     /// There is no such run.
     pub fn no_run(id: impl ToString) -> Self {
         Self::NotFound { what: "run", id: id.to_string() }
+    }
+
+    /// A store error met while reading a run: corruption is the run's damage.
+    pub(crate) fn of_run(run: &RunId, error: saggar_store::Error) -> Self {
+        match error {
+            saggar_store::Error::Corrupt { what } => Self::RunDamaged { run: run.clone(), what },
+            other => other.into(),
+        }
     }
 
     /// There is no such exec.

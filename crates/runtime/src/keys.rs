@@ -7,8 +7,11 @@ use saggar_store::{ApiKey, KeyName, KeySecret, NewKey, Permissions, Project, Rev
 
 use crate::fail_point::pass;
 use crate::fault::Fault;
-use crate::permit::{Action, Permit};
+use crate::permit::{Action, Kind, Permit};
 use crate::sandboxes::{Sandboxes, now, random};
+
+/// API keys, as permits name them.
+pub const KEYS: Kind = Kind::new("keys");
 
 /// What the key of a first start is called.
 const FIRST: &str = "first";
@@ -21,20 +24,20 @@ impl Sandboxes {
         name: &str,
         life: Option<Duration>,
     ) -> Result<(ApiKey, KeySecret), Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         new_key(self.store(), permit.project().clone(), name, life).await
     }
 
     /// The keys of a project, newest first.
     pub async fn keys(&self, permit: &Permit) -> Result<Vec<ApiKey>, Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         pass("keys/list");
         Ok(self.store().keys(permit.project().clone()).await?)
     }
 
     /// Makes a key worthless.
     pub async fn revoke_key(&self, permit: &Permit, key: &KeyId) -> Result<(), Fault> {
-        permit.check(|action| *action == Action::ManageKeys)?;
+        permit.check(|action| *action == Action::Manage(KEYS))?;
         match self.store().revoke_key(permit.project().clone(), key.clone(), now()).await? {
             Revoked::Done => Ok(()),
             Revoked::Absent => Err(Fault::NotFound { what: "key", id: key.to_string() }),

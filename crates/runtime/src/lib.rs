@@ -24,10 +24,8 @@ pub use files::{
     DEPTH_MAX, FileEntry, FileEvent, FileEventKind, FileKind, FilePath, Files, Heard, LIST_MAX, MetadataEntry, Reading,
     Walked, Walking, Watching, WriteOptions, Writing,
 };
-pub use keys::create_key_in;
-pub use permit::{Action, Permit, Subject};
-pub use saggar_store as store;
-pub use saggar_supervisor::control;
+pub use keys::{KEYS, create_key_in};
+pub use permit::{Action, Kind, Permit, Subject};
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};

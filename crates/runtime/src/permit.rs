@@ -30,8 +30,8 @@ pub enum Action {
     WriteFiles(SandboxId),
     /// Reach a port of it.
     UsePort(SandboxId, u16),
-    /// Make, list and revoke keys.
-    ManageKeys,
+    /// Make, list and remove the project's objects of a kind.
+    Manage(Kind),
     /// Begin a run.
     StartRun,
     /// See which runs there are.
@@ -46,13 +46,23 @@ pub enum Action {
     RemoveRun(RunId),
 }
 
+/// A kind of object that a project has and manages as a whole, such as its keys. Runs may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(&'static str);
+
+impl Kind {
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+}
+
 impl Action {
     /// The sandbox it is about.
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::CreateSandbox
             | Self::ListSandboxes
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns
             | Self::ReadRun(_)
@@ -82,7 +92,7 @@ impl Action {
             | Self::ReadFiles(_)
             | Self::WriteFiles(_)
             | Self::UsePort(_, _)
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns => None,
         }
@@ -100,7 +110,7 @@ impl Action {
             | Self::WriteFiles(_) => true,
             Self::ListSandboxes
             | Self::UsePort(_, _)
-            | Self::ManageKeys
+            | Self::Manage(_)
             | Self::StartRun
             | Self::ListRuns
             | Self::ReadRun(_)

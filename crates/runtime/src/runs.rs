@@ -39,7 +39,6 @@ pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
 pub use real::{AddressError, HttpAddress, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
-pub use saggar_engine as engine;
 pub use standing::Awaited;
 pub use stored_agent::{agent_of_entry, with_agent};
 pub use worker::{Worker, WorkerSettings};

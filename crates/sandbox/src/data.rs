@@ -38,7 +38,7 @@ impl DataDirectory {
             let problem = Problem::new(
                 Code::DataDirectory,
                 format!("the data directory {what}"),
-                "name one that is yours alone (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
+                "name a directory that only you can access (mode 0700) with --data-dir or SAGGAR_DATA_DIR",
             );
             // The default directory belongs to the host's root.
             borrowed_root().unwrap_or(problem)
@@ -66,7 +66,7 @@ impl DataDirectory {
         }
         if stat.st_mode & 0o077 != 0 {
             rustix::fs::fchmod(&top, Mode::from_raw_mode(0o700))
-                .map_err(|errno| fail(&format!("can't be closed to others: {errno}")))?;
+                .map_err(|errno| fail(&format!("can't be made private: {errno}")))?;
         }
         let sandboxes = match openat(&top, "sandboxes", flags, Mode::empty()) {
             Err(Errno::NOENT) => match rustix::fs::mkdirat(&top, "sandboxes", Mode::from_raw_mode(0o700)) {

@@ -11,7 +11,6 @@ use crate::enforce::Enforcement;
 use crate::guest_image::GUEST_IMAGE;
 use crate::plan::Layout;
 use crate::prepare::{Prepared, Stopped, failed};
-use crate::processors;
 use crate::record::{FirstProcess, start_time};
 
 /// Bytes of private storage per allowed file or directory.
@@ -80,7 +79,7 @@ fn plan(
         fence: std::mem::take(&mut layout.fence),
         files: spec.limits.files.value.get(),
         processes: enforcement.processes,
-        processors: enforcement.cgroup.cpu_millis.and_then(processors::choose),
+        processors: layout.processors.take(),
         cgroup,
         channel,
     }
@@ -97,13 +96,13 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                     | Op::Link { path, .. }
                     | Op::Writable { path }
                     | Op::Mask { path, .. },
-                ) => format!("making /{path}"),
+                ) => format!("creating /{path}"),
                 Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
                 Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
                 Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),
                 Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
                 Some(Op::Device { name }) => format!("mounting /dev/{name}"),
-                Some(Op::Covers) => "making masks".to_owned(),
+                Some(Op::Covers) => "creating masks".to_owned(),
                 Some(Op::Seal { .. }) | None => "sealing the root".to_owned(),
             };
             failed(&what, errno)

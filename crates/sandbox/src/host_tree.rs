@@ -47,10 +47,10 @@ impl HostTree {
             .canonicalize()
             .map_err(|error| fail(&format!("can't be resolved: {}", error.kind()), "name another"))?;
         if resolved.to_str().is_none() {
-            return Err(fail("has a name that is not UTF-8 in its path", "rename it, or mount a directory above it"));
+            return Err(fail("has a path that is not UTF-8", "rename it, or mount a directory above it"));
         }
         if resolved == Path::new("/") {
-            return Err(fail("is the whole host", "name the directory that the program is to work on"));
+            return Err(fail("is the host's root directory", "name the directory the program should work on"));
         }
         // From here on the resolved path must lead to the file just examined, without any link.
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -218,7 +218,7 @@ impl Protection {
             put_one(workspace, path, *shape).map_err(|errno| {
                 Problem::new(
                     Code::InvalidProtect,
-                    format!("protected path {path:?} is absent and no placeholder can be put there: {errno}"),
+                    format!("protected path {path:?} is absent and no placeholder can be created: {errno}"),
                     "create it, make the workspace writable for you, or use --fs read-only or --fs scratch",
                 )
             })?;

@@ -21,6 +21,7 @@ use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
 use crate::plan::{Brought, Layout, Life, lay_out};
+use crate::processors;
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 
@@ -88,7 +89,8 @@ pub(crate) fn prepare(
         Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
         Identity::Single { .. } => Vec::new(),
     };
-    match lay_out(spec, life, identity, &brought, views) {
+    let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
+    match lay_out(spec, life, identity, &brought, views, processors) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,
@@ -120,11 +122,11 @@ fn now_ns() -> i128 {
 fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     let guard = |tree: &HostTree, path: &HostPath, code: Code, what: &str| {
         if data.overlaps(&tree.path) {
-            let message = format!("{what} {path} is, holds or is in Saggar's own data directory");
+            let message = format!("{what} {path} overlaps Saggar's own data directory");
             return Err(Problem::new(
                 code,
                 message,
-                "choose a directory apart from it, or move the data directory with --data-dir",
+                "choose another directory, or move the data directory with --data-dir",
             ));
         }
         Ok(())
@@ -136,7 +138,7 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
             return Err(Problem::new(
                 Code::InvalidWorkspace,
                 format!("workspace {path} is not a directory"),
-                "name a directory; single files can be brought in with --mount",
+                "name a directory; mount single files with --mount",
             ));
         }
         guard(&tree, path, Code::InvalidWorkspace, "workspace")?;

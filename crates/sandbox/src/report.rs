@@ -121,7 +121,7 @@ pub(crate) fn conclude(
     if counters.pids_refused.unwrap_or(0) > 0 {
         hit.push(Denial::limit(
             LimitName::Pids,
-            format!("one more process or thread than {} was refused; raise it with --pids", limits.pids.value),
+            format!("the limit of {} processes and threads was reached; raise it with --pids", limits.pids.value),
         ));
     }
     if is_storage_full {
@@ -145,7 +145,7 @@ pub(crate) fn conclude(
     let error = match (error, reaped) {
         (None, None) => Some(Problem::new(
             Code::SetupFailed,
-            "a process of the sandbox can't be killed by the kernel",
+            "the kernel can't kill a process of the sandbox",
             "the next start tries again; a hung disk or network mount is the usual reason",
         )),
         (error, _) => error,

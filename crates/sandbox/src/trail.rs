@@ -70,7 +70,7 @@ pub fn held_for(workspace: &HostPath, file: &Path) -> Result<Vec<ProtectedPath>,
         Problem::new(
             Code::InvalidProtect,
             format!("{:?} is in the workspace and can't be protected there: {why}", file.display().to_string()),
-            "keep it outside of the workspace",
+            "keep it outside the workspace",
         )
     };
     let whole = std::path::absolute(file).map_err(|error| fail(&error.kind().to_string()))?;

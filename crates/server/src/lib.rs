@@ -23,9 +23,7 @@ pub use saggar_http::listen::contain_panics;
 pub use saggar_http::listen::tls::{TlsError, files_beside_the_store};
 pub use saggar_http::{GivenFileError, read_given_file, read_given_text};
 pub use saggar_runtime::runs::check_data_directory;
-pub use saggar_runtime::store::{BackupError, Checked, accept_loss, backup, restore};
+pub use saggar_store::{BackupError, Checked, accept_loss, backup, restore};
 pub use serve::{ServeError, serve};
-pub use settings::{
-    Auth, Config, ConfigError, E2bNetwork, Given, LogFormat, LogLevel, Origin, Plaintext, Shown, names,
-};
+pub use settings::{Config, ConfigError, Given, Origin, Shown, names};
 pub use work::{check_fixture, work};

@@ -6,14 +6,14 @@ use crate::settings::{Config, LogFormat, LogLevel};
 
 /// Begins to log. Once in a process.
 pub fn start(config: &Config) {
-    let level = match config.log {
+    let level = match config.log.log {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
-    let started = match config.log_format {
+    let started = match config.log.log_format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };

@@ -10,7 +10,7 @@ use saggar_api::{CreatedKey, KeyName, Secret};
 use saggar_domain::{Code, Problem, ProjectName};
 use saggar_http::wire;
 use saggar_runtime::Fault;
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 
 use crate::serve::ServeError;
 

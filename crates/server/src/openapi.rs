@@ -4,21 +4,10 @@ use std::sync::OnceLock;
 
 use saggar_api::{PROBLEM_MEDIA_TYPE, Problem};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
-use utoipa::{OpenApi as _, PartialSchema, ToSchema};
+use utoipa::{PartialSchema, ToSchema};
 
-use crate::native::Document;
-
-/// What each group of operations is about.
-const TAGS: [(&str, &str); 6] = [
-    ("server", "The server itself."),
-    ("sandboxes", "Isolated environments: files, processes, network boundary, limits, life."),
-    ("execs", "Process trees run in a sandbox, with their streams, limits and outcome."),
-    ("files", "Files of a sandbox, in its own view."),
-    ("runs", "Agents executed durably: begun, followed, told things, forked, replayed."),
-    ("keys", "API keys of the project."),
-];
+use crate::native;
 
 /// The document, as it is served and kept in docs/openapi.json.
 pub fn text() -> &'static str {
@@ -27,7 +16,7 @@ pub fn text() -> &'static str {
 }
 
 pub fn document() -> OpenApi {
-    let mut document = Document::openapi();
+    let mut document = native::document();
     document.info = InfoBuilder::new()
         .title("Saggar")
         .version(env!("CARGO_PKG_VERSION"))
@@ -38,8 +27,6 @@ pub fn document() -> OpenApi {
         ))
         .license(Some(utoipa::openapi::License::new("Apache-2.0")))
         .build();
-    document.tags =
-        Some(TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build()).collect());
     let components = document.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: sgr_…")).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));

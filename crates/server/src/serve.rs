@@ -11,8 +11,8 @@ use saggar_http::listen::tls::{self, Certificate, TlsError};
 use saggar_http::listen::{Bounds, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
-use saggar_runtime::store::{KeySecret, Store};
 use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
+use saggar_store::{KeySecret, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
@@ -30,7 +30,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 pub enum ServeError {
     /// The data directory can't be used.
     #[error("{0}")]
-    Store(#[from] saggar_runtime::store::OpenError),
+    Store(#[from] saggar_store::OpenError),
     /// Sandboxes can't be taken over.
     #[error("{0}")]
     Runtime(#[from] Fault),
@@ -65,8 +65,8 @@ impl ServeError {
 
 /// Serves until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
-    let address = config.socket_address();
-    let store = Store::open(&config.data_directory)?;
+    let address = config.listen.socket_address();
+    let store = Store::open(config.data_directory())?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     let tls = certificate(&config).map(|certificate| tls::acceptor(&certificate)).transpose()?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
@@ -87,25 +87,25 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // The first key is shown once, so it is made when nothing that often fails can come between making and showing it.
-    let (everybody, secret) = match config.auth {
+    let (everybody, secret) = match config.listen.auth {
         Auth::Keys => (None, sandboxes.first_start().await?.1),
         // Nobody would be asked for it. The first start that asks for keys makes one.
         Auth::Off => (Some(Subject::Anybody { project: sandboxes.first_project().await? }), None),
     };
-    let scheme = if config.tls { "https" } else { "http" };
+    let scheme = if config.listen.tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", reachable(address));
     if address.ip().is_unspecified() {
         tracing::info!(%address, "listening on all addresses of this host");
     }
     announce(&url, &config, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
-    let grace = config.shutdown_grace;
-    let bounds = Bounds { all: config.connections_max, per_address: config.connections_per_address };
+    let grace = config.limits.shutdown_grace;
+    let bounds = Bounds { all: config.limits.connections_max, per_address: config.limits.connections_per_address };
     let gate = Arc::new(Gate::new(sandboxes.clone(), gate_settings(&config), everybody, stopping.clone()));
     let server = Shared(Arc::new(Server {
-        e2b: saggar_e2b::Shared::new(Arc::clone(&gate), config.e2b_network.mode()),
+        e2b: saggar_e2b::Shared::new(Arc::clone(&gate), config.e2b.e2b_network.mode()),
         gate,
         runs,
-        origins: config.origins,
+        origins: config.listen.origins,
         capabilities: OnceCell::new(),
     }));
     let (ended, working) = (stopping.clone(), worker);
@@ -139,41 +139,44 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
 
 pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     Settings {
-        data_directory: config.data_directory.clone(),
+        data_directory: config.data_directory().to_owned(),
         program,
-        capacity: config.capacity,
-        pool: PoolSize { least: config.pool_min, most: config.pool_max.min(config.capacity) },
-        default_ttl: config.default_ttl,
-        ttl_max: config.ttl_max,
-        allow_host_network: config.allow_host_network,
-        retention: config.retention,
-        runs_retention: config.runs_retention,
-        paused_max: config.paused_max,
+        capacity: config.sandboxes.capacity,
+        pool: PoolSize {
+            least: config.sandboxes.pool_min,
+            most: config.sandboxes.pool_max.min(config.sandboxes.capacity),
+        },
+        default_ttl: config.sandboxes.default_ttl,
+        ttl_max: config.sandboxes.ttl_max,
+        allow_host_network: config.sandboxes.allow_host_network,
+        retention: config.sandboxes.retention,
+        runs_retention: config.runs.runs_retention,
+        paused_max: config.sandboxes.paused_max,
     }
 }
 
 fn gate_settings(config: &Config) -> GateSettings {
     GateSettings {
-        tls: config.tls,
-        domain: config.domain.clone(),
-        default_ttl: config.default_ttl,
-        upload_max: config.upload_max,
-        requests_per_key: config.requests_per_key,
+        tls: config.listen.tls,
+        domain: config.listen.domain.as_str().to_owned(),
+        default_ttl: config.sandboxes.default_ttl,
+        upload_max: config.limits.upload_max,
+        requests_per_key: config.limits.requests_per_key,
     }
 }
 
 /// The certificate that is shown; `None` where TLS is not spoken.
 fn certificate(config: &Config) -> Option<Certificate> {
-    let given = config.tls_certificate.clone().zip(config.tls_key.clone());
-    config.tls.then(|| match given {
+    let given = config.listen.tls_certificate.clone().zip(config.listen.tls_key.clone());
+    config.listen.tls.then(|| match given {
         Some((certificate, key)) => Certificate::Given { certificate, key },
         None => Certificate::SelfMade {
-            data_directory: config.data_directory.clone(),
+            data_directory: config.data_directory().to_owned(),
             names: vec![
                 "localhost".to_owned(),
-                config.address.to_string(),
-                config.domain.clone(),
-                format!("*.{}", config.domain),
+                config.listen.address.to_string(),
+                config.listen.domain.as_str().to_owned(),
+                format!("*.{}", config.listen.domain.as_str()),
             ],
         },
     })
@@ -197,7 +200,7 @@ END
 fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let curl = format!("  curl -s {}-X POST {url}/api/v1/sandboxes", if fingerprint.is_some() { "-k " } else { "" });
-    match (secret, config.auth) {
+    match (secret, config.listen.auth) {
         (Some(secret), _) => {
             let key = secret.expose();
             writeln!(out, "API key (shown this once): {key}\n\nTry it:\n\n{curl} -H 'Authorization: Bearer {key}'\n")?;
@@ -205,7 +208,7 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
         (None, Auth::Off) => writeln!(out, "No key is asked for. Try it:\n\n{curl}\n")?,
         (None, Auth::Keys) => {}
     }
-    let key = match (secret.and_then(|secret| spelling::spelled(secret.expose())), config.auth) {
+    let key = match (secret.and_then(|secret| spelling::spelled(secret.expose())), config.listen.auth) {
         (Some(key), _) => key,
         // Clients want one, and nobody looks at it.
         (None, Auth::Off) => "e2b_00".to_owned(),

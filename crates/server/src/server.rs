@@ -9,6 +9,8 @@ use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
 
+use crate::settings::WebOrigin;
+
 /// A server, as handlers see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(pub(crate) Arc<Server>);
@@ -20,7 +22,7 @@ pub(crate) struct Server {
     pub(crate) e2b: saggar_e2b::Shared,
     pub(crate) runs: Runs,
     /// Pages that may open a WebSocket here, beside our own.
-    pub(crate) origins: Vec<String>,
+    pub(crate) origins: Vec<WebOrigin>,
     /// What this host can give: tried once, when somebody asks.
     pub(crate) capabilities: OnceCell<Capabilities>,
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use saggar_domain::{Code, Problem};
 use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
-use saggar_runtime::store::{MetaKey, Store};
 use saggar_runtime::{Fault, Sandboxes};
+use saggar_store::{MetaKey, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ const SETTINGS_EVERY: Duration = Duration::from_secs(1);
 
 /// Drives runs beside a server until told to stop by SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError> {
-    let store = Store::join(&config.data_directory)?;
+    let store = Store::join(config.data_directory())?;
     let shared = shared(&store).await?.ok_or_else(|| {
         refused(
             "no server has written its settings into this data directory yet",
@@ -73,9 +73,9 @@ async fn follow(
             continue;
         }
         config = next;
-        sandboxes.set_limits(config.capacity, config.ttl_max);
+        sandboxes.set_limits(config.sandboxes.capacity, config.sandboxes.ttl_max);
         effects.set(run_settings(&config));
-        worker.set_limits(count(config.runs_per_agent), count(config.runs_per_project));
+        worker.set_limits(count(config.runs.runs_per_agent), count(config.runs.runs_per_project));
         tracing::info!(settings = revision, "the server's settings have changed");
     }
 }
@@ -111,18 +111,18 @@ fn refused(what: &str, help: &str) -> ServeError {
 pub(crate) fn worker(config: &Config, sandboxes: &Sandboxes, hub: Hub) -> (Worker<Store, RealEffects>, RealEffects) {
     let effects = RealEffects::new(sandboxes.clone(), run_settings(config));
     let settings = WorkerSettings {
-        data_directory: Some(config.data_directory.clone()),
-        runs_max: count(config.runs_max),
-        per_agent: count(config.runs_per_agent),
-        per_project: count(config.runs_per_project),
-        grace: config.shutdown_grace,
+        data_directory: Some(config.data_directory().to_owned()),
+        runs_max: count(config.runs.runs_max),
+        per_agent: count(config.runs.runs_per_agent),
+        per_project: count(config.runs.runs_per_project),
+        grace: config.limits.shutdown_grace,
         ..WorkerSettings::default()
     };
     (Worker::new(sandboxes.store().clone(), effects.clone(), hub, settings), effects)
 }
 
 fn run_settings(config: &Config) -> RunSettings {
-    RunSettings { http_allowed: config.http_allowed.clone(), keep_sandboxes: false }
+    RunSettings { http_allowed: config.runs.http_allowed.clone(), keep_sandboxes: false }
 }
 
 fn count(number: usize) -> u32 {

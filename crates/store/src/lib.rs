@@ -13,6 +13,7 @@ mod cursor;
 mod error;
 mod event;
 mod exec;
+mod fold;
 mod hash;
 mod json_text;
 mod key;

@@ -31,7 +31,7 @@ impl PageLimit {
         (1..=Self::MAX.0).contains(&items).then_some(Self(items))
     }
 
-    pub fn get(self) -> u32 {
+    pub const fn get(self) -> u32 {
         self.0
     }
 

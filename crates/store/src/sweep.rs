@@ -91,10 +91,11 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
         sandboxes += 1;
     }
     room -= run::forget_requests(connection, now, room)?;
-    let (runs, run_rows) = run::forget(connection, now, now.before(retention.runs), room)?;
-    room -= run_rows;
+    let forgotten = run::forget(connection, now, now.before(retention.runs), room)?;
+    room -= forgotten.rows;
     room -= run::forget_loose(connection, now, room)?;
-    Ok(Swept { sandboxes, runs, rows: rows_max - room, has_more: room == 0 })
+    let has_more = room == 0 || forgotten.has_more;
+    Ok(Swept { sandboxes, runs: forgotten.runs, rows: rows_max - room, has_more })
 }
 
 fn oldest_ended(connection: &Connection, at_most: Timestamp, limit: u32) -> Result<Vec<SandboxId>, Error> {

@@ -14,6 +14,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
+use crate::fold::count_if_folded;
 use crate::stuck::Turn;
 
 /// Maximum number of queued writes; further callers wait for a free slot.
@@ -171,8 +172,9 @@ impl Committer {
             done = self.attempt_each(group);
         }
         let done = done.and_then(|()| Ok(self.connection.execute_batch("COMMIT")?));
-        if done.is_err() {
-            self.roll_back();
+        match done {
+            Ok(()) => count_if_folded(&self.connection, &self.turn),
+            Err(_) => self.roll_back(),
         }
         done.map_err(Failure::Within)
     }

@@ -25,4 +25,4 @@ pub use hold::{Held, Hold, Holding};
 pub use program::Program;
 pub use sink::{Sink, Totals};
 pub use unreached::Unreached;
-pub use watch::{Observation, Refused};
+pub use watch::{Answered, Observation, Refused};

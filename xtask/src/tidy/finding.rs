@@ -38,6 +38,8 @@ pub enum Rule {
     Direction,
     /// Some crates stay free of some external ones.
     ForbiddenDependency,
+    /// No crate re-exports another one of ours, or a module of it.
+    WholeReexport,
     /// `unsafe` is only allowed in the few crates that talk to the kernel.
     Unsafe,
     /// The roots of all other crates forbid it.
@@ -67,6 +69,7 @@ impl Rule {
             Self::UnknownCrate
             | Self::Direction
             | Self::ForbiddenDependency
+            | Self::WholeReexport
             | Self::Unsafe
             | Self::ForbidMissing
             | Self::LogicInIndex

@@ -49,9 +49,12 @@ const LAYERS: &[Layer] = &[
         &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"],
         Forbidden,
     ),
-    layer("http", &["domain", "api", "runtime"], Forbidden),
-    layer("e2b", &["domain", "api", "runtime", "http"], Forbidden),
-    layer("server", &["domain", "api", "runtime", "http", "e2b"], Forbidden),
+    // Turns rows and what supervisors report into the API's types, once for both APIs.
+    layer("http", &["domain", "api", "store", "supervisor", "runtime"], Forbidden),
+    // Without the store: sandboxes come to it as the kit shows them.
+    layer("e2b", &["domain", "api", "supervisor", "runtime", "http"], Forbidden),
+    // Opens, backs up and restores the store, and shows journals.
+    layer("server", &["domain", "api", "engine", "store", "supervisor", "runtime", "http", "e2b"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer("cli", &["domain", "api", "supervisor", "sandbox", "conformance", "server"], Forbidden),
     // Measures the binary from outside, so it links nothing of ours.

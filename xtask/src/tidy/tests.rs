@@ -74,6 +74,56 @@ fn tokio_stays_out_of_the_small_and_the_pure() {
 }
 
 #[test]
+fn no_crate_shows_another_whole() {
+    let check_use = |text: &str, expected: &[(usize, Rule)]| {
+        let mut workspace = workspace("crates/conformance/src/x.rs", &format!("//! x\n{text}\n"));
+        for (path, text) in [
+            (
+                "crates/domain/src/lib.rs",
+                "//! x\n#![forbid(unsafe_code)]\npub mod limits;\npub mod mode;\nmod backup;\n",
+            ),
+            ("crates/domain/src/limits.rs", "//! x\npub mod memory;\n"),
+            ("crates/domain/src/limits/memory.rs", "//! x\n"),
+            ("crates/domain/src/mode/mod.rs", "//! x\n"),
+            ("crates/domain/src/backup.rs", "//! x\n"),
+        ] {
+            workspace.files.push(TextFile { path: path.into(), text: text.into() });
+        }
+        let found: Vec<_> = check(&workspace).iter().map(|finding| (finding.line, finding.rule)).collect();
+        assert_eq!(found, expected, "{text}");
+    };
+    for whole in [
+        "pub use saggar_domain as domain;",
+        "pub use saggar_domain;",
+        "pub use ::saggar_domain::*;",
+        "pub use saggar_domain::limits;",
+        "pub use saggar_domain::mode as modes;",
+        "pub use saggar_domain::limits::memory;",
+        "pub use saggar_domain::limits::*;",
+        "pub use saggar_domain::{Spec, limits};",
+        "pub use saggar_domain::{Spec, limits::{self, Cpus}};",
+        "pub use saggar_domain::{\n    Spec,\n    limits::{Cpus, *},\n};",
+    ] {
+        check_use(whole, &[(2, Rule::WholeReexport)]);
+    }
+    for fine in [
+        "pub use saggar_domain::Spec;",
+        "pub use saggar_domain::limits::{Cpus, Count as Number};",
+        "pub use saggar_domain::limits::parse_limits;",
+        // A function, of a private module of the same name.
+        "pub use saggar_domain::backup;",
+        "pub(crate) use saggar_domain as domain;",
+        "use saggar_domain::limits;",
+        "pub use crate::limits;",
+        "pub use serde;",
+        "// pub use saggar_domain as domain;",
+        "#[cfg(test)]\nmod tests {\n    pub use saggar_domain::*;\n}",
+    ] {
+        check_use(fine, &[]);
+    }
+}
+
+#[test]
 fn unsafe_code_stays_in_its_crates() {
     let text = "//! x\nunsafe { f() }\n";
     check_file("crates/domain/src/x.rs", text, &[(2, Rule::Unsafe)]);

@@ -328,7 +328,7 @@ pub(super) fn nothing_downgraded(scene: &Scene<'_>) -> Vec<Observation> {
         let is_unsupported = scene.bench.capability(name).is_some_and(|(status, _)| status == "unsupported");
         is_lacking |= is_unsupported;
         observations.push(Observation::examined(
-            format!("default {name} is told of if it is not enforced"),
+            format!("default {name} is reported if it is not enforced"),
             told.contains(&name) == is_unsupported,
             told.join(" "),
         ));
@@ -340,6 +340,6 @@ pub(super) fn nothing_downgraded(scene: &Scene<'_>) -> Vec<Observation> {
     observations.push(Observation::examined("the set-up event says the same", in_event, ""));
     let strict = scene.bench.run(Draft { strict: Some(true), ..Draft::default() }, shell("true"));
     let is_right = if is_lacking { strict.is_refused_as(Code::UnenforcedLimit) } else { strict.succeeded() };
-    observations.push(Observation::examined("strict refuses what would be lacking", is_right, strict.ending()));
+    observations.push(Observation::examined("strict refuses unenforceable limits", is_right, strict.ending()));
     observations
 }

@@ -138,12 +138,12 @@ pub(super) fn doctor_agrees(scene: &Scene<'_>) -> Vec<Observation> {
     vec![
         Observation::examined("doctor speaks JSON", told.is_some(), ""),
         Observation::examined(
-            "its exit status says the same",
+            "its exit status agrees",
             code == Some(i32::from(is_ready != Some(true))),
             format!("{code:?}"),
         ),
         Observation::examined(
-            "it says what it said before",
+            "it repeats its earlier report",
             told.is_some_and(|told| {
                 told["limits"].as_array().map(Vec::len) == scene.bench.capabilities["limits"].as_array().map(Vec::len)
             }),
@@ -221,7 +221,7 @@ pub(super) fn denials_explain(scene: &Scene<'_>) -> Vec<Observation> {
         kinds.join(" "),
     ));
     observations.push(Observation::examined(
-        "every event carries the boundary",
+        "every event carries the policy hash",
         hash.is_some_and(|hash| lines.iter().all(|line| line["policy_hash"] == *hash)),
         "",
     ));

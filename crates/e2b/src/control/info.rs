@@ -8,8 +8,7 @@ use saggar_domain::NetworkMode;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Known, Read};
 use saggar_http::extract::Query;
-use saggar_http::wire;
-use saggar_runtime::store;
+use saggar_http::live::Seen;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -59,11 +58,9 @@ fn domain(server: &E2b, name: &Name) -> String {
     }
 }
 
-/// A sandbox from its row. One that is paused has no time that runs; here it is told when it would have ended, the same at every look.
-pub(super) fn seen(row: store::Sandbox) -> Result<Sandbox, Refusal> {
-    let end = row.asked.lifetime.deadline.map(wire::time);
-    let sandbox = wire::sandbox(row, Vec::new())?;
-    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
+/// One that is paused has no time that runs; here it is told when it would have ended, the same at every look.
+pub(super) fn with_end(seen: Seen) -> Sandbox {
+    Sandbox { deadline: seen.sandbox.deadline.or(seen.end), ..seen.sandbox }
 }
 
 /// A sandbox as it is listed.
@@ -117,13 +114,11 @@ pub(super) async fn get(
 
 /// A sandbox that lives, as it is now.
 async fn live(server: &Shared, allowed: &Allowed<Read>) -> Result<Sandbox, Refusal> {
-    let row = server.sandboxes.get(&allowed.permit).await?;
-    let end = row.asked.lifetime.deadline.map(wire::time);
-    let sandbox = server.shown(&allowed.permit, row).await?;
-    if sandbox.state == SandboxState::Ended {
-        return Err(Refusal::not_found("sandbox", id::short(&sandbox.id)));
+    let seen = server.look(&allowed.permit).await?;
+    if seen.sandbox.state == SandboxState::Ended {
+        return Err(Refusal::not_found("sandbox", id::short(&seen.sandbox.id)));
     }
-    Ok(Sandbox { deadline: sandbox.deadline.or(end), ..sandbox })
+    Ok(with_end(seen))
 }
 
 #[derive(Debug, Default, Deserialize)]

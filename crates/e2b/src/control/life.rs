@@ -11,8 +11,8 @@ use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Kill, Read};
 use saggar_http::extract::Json;
 use saggar_http::wire;
-use saggar_runtime::control::State as Held;
 use saggar_runtime::{NewTerms, Patch};
+use saggar_supervisor::control::State as Held;
 use serde::Deserialize;
 
 use super::create::without_memory;

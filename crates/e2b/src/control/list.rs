@@ -10,9 +10,9 @@ use saggar_domain::{Labels, SandboxState};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, List};
 use saggar_http::extract::Query;
+use saggar_http::live::{self, PAGE_MAX, SandboxesAsked};
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::store::{PageLimit, SandboxCursor, SandboxQuery, Scope};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -42,17 +42,16 @@ pub(super) async fn list(
     Query(asked): Query<Asked>,
 ) -> Result<Response, Refusal> {
     let limit = asked.limit.unwrap_or(PAGE_DEFAULT);
-    let page = PageLimit::parse(limit)
-        .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
+    live::page_limit(Some(limit))?;
     if asked.template.as_deref().is_some_and(|template| !is_built_in(template)) {
         return Ok(axum::Json(Vec::<Value>::new()).into_response());
     }
     let after = asked.started_after.as_deref().map(instant).transpose()?;
-    let mut query = query(&allowed.permit, &asked)?;
-    query.limit = page;
+    let mut query = query(&asked)?;
+    query.limit = Some(limit);
     let (items, next) = match asked.order.as_deref() {
         None | Some("desc") => {
-            query.cursor = asked.next_token.as_deref().map(cursor).transpose()?;
+            query.cursor = asked.next_token.clone();
             newest_first(&server, &allowed.permit, query, after).await?
         }
         Some("asc") => oldest_first(&server, &allowed.permit, query, after, asked.next_token.as_deref()).await?,
@@ -72,20 +71,16 @@ pub(super) async fn list_running(
     State(server): State<Shared>,
     Query(asked): Query<Asked>,
 ) -> Result<axum::Json<Vec<Value>>, Refusal> {
-    let mut query = query(&allowed.permit, &asked)?;
+    let mut query = query(&asked)?;
     query.states = BTreeSet::from([SandboxState::Running]);
-    query.limit = PageLimit::MAX;
+    query.limit = Some(PAGE_MAX);
     let (items, _) = newest_first(&server, &allowed.permit, query, None).await?;
     Ok(axum::Json(items.iter().map(info::listed).collect()))
 }
 
-fn query(permit: &Permit, asked: &Asked) -> Result<SandboxQuery, Refusal> {
-    let mut query = SandboxQuery::new(Scope::Project(permit.project().clone()));
-    query.states = states(&asked.state)?;
-    if let Some(metadata) = &asked.metadata {
-        query.labels = labels(metadata)?;
-    }
-    Ok(query)
+fn query(asked: &Asked) -> Result<SandboxesAsked, Refusal> {
+    let labels = asked.metadata.as_deref().map(labels).transpose()?.unwrap_or_default();
+    Ok(SandboxesAsked { states: states(&asked.state)?, labels, ..SandboxesAsked::default() })
 }
 
 fn states(asked: &[String]) -> Result<BTreeSet<SandboxState>, Refusal> {
@@ -111,10 +106,6 @@ fn labels(text: &str) -> Result<Labels, Refusal> {
     let pairs =
         pairs.iter().map(|(name, value)| Ok((plain(name)?, plain(value)?))).collect::<Result<Vec<_>, Refusal>>()?;
     wire::labels(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
-}
-
-fn cursor(token: &str) -> Result<SandboxCursor, Refusal> {
-    SandboxCursor::parse(token).map_err(|error| Refusal::invalid(error.to_string(), error.help()))
 }
 
 /// An instant with a `Z` or with an offset.
@@ -145,15 +136,15 @@ fn is_after(sandbox: &Sandbox, after: Option<Timestamp>) -> bool {
 async fn newest_first(
     server: &Shared,
     permit: &Permit,
-    query: SandboxQuery,
+    query: SandboxesAsked,
     after: Option<Timestamp>,
 ) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
-    let page = server.sandboxes.list(permit, query).await?;
-    let all = page.items.into_iter().map(info::seen).collect::<Result<Vec<_>, _>>()?;
+    let page = server.sandbox_page(permit, query).await?;
+    let all: Vec<Sandbox> = page.items.into_iter().map(info::with_end).collect();
     let count = all.len();
     let items: Vec<Sandbox> = all.into_iter().filter(|sandbox| is_after(sandbox, after)).collect();
     // From the first that is too old, all are.
-    let next = page.next.filter(|_| items.len() == count).map(|cursor| cursor.to_string());
+    let next = page.next.filter(|_| items.len() == count);
     Ok((items, next))
 }
 
@@ -161,7 +152,7 @@ async fn newest_first(
 async fn oldest_first(
     server: &Shared,
     permit: &Permit,
-    mut query: SandboxQuery,
+    mut query: SandboxesAsked,
     after: Option<Timestamp>,
     token: Option<&str>,
 ) -> Result<(Vec<Sandbox>, Option<String>), Refusal> {
@@ -171,14 +162,14 @@ async fn oldest_first(
             token.parse().map_err(|_| Refusal::invalid("the token of the next page is not one", "use it as it came"))?
         }
     };
-    let limit = query.limit.get() as usize;
-    query.limit = PageLimit::MAX;
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT) as usize;
+    query.limit = Some(PAGE_MAX);
     let mut all = Vec::new();
     loop {
         let (items, next) = newest_first(server, permit, query.clone(), after).await?;
         all.extend(items);
         match next {
-            Some(next) => query.cursor = Some(cursor(&next)?),
+            Some(next) => query.cursor = Some(next),
             None => break,
         }
     }

@@ -5,7 +5,7 @@ use saggar_api::SandboxEvent;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Read};
 use saggar_http::extract::Query;
-use saggar_runtime::store::PageLimit;
+use saggar_http::live::PAGE_MAX;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -78,7 +78,7 @@ pub(super) async fn logs_again(
 }
 
 async fn events(allowed: &Allowed<Read>, server: &Shared) -> Result<Vec<SandboxEvent>, Refusal> {
-    let (events, _) = server.events_page(&allowed.permit, None, PageLimit::MAX).await?;
+    let (events, _) = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?;
     Ok(events)
 }
 

@@ -2,7 +2,7 @@
 
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
-use saggar_runtime::control::ExecState;
+use saggar_supervisor::control::ExecState;
 
 use super::message::Selector;
 use super::no_process;

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use saggar_domain::{ExecStatus, SandboxId};
 use saggar_http::access::Insider;
-use saggar_runtime::control::{ExecState, From, Reply};
 use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewExec};
+use saggar_supervisor::control::{ExecState, From, Reply};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

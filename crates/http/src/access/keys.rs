@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use saggar_domain::{KeyId, Timestamp};
-use saggar_runtime::store::{KeyCheck, KeySecret, Store};
 use saggar_runtime::{Fault, Subject};
+use saggar_store::{KeyCheck, KeySecret, Store};
 use sha2::{Digest, Sha256};
 
 /// How long a key is remembered.

@@ -10,8 +10,9 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use saggar_api::Code;
-use saggar_domain::{ExecId, KeyId, SandboxId};
-use serde::de::DeserializeOwned;
+use saggar_domain::{ExecId, SandboxId};
+use serde::de::value::Error as ValueError;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use crate::refusal::Refusal;
 
@@ -181,14 +182,16 @@ impl<S: Sync> FromRequestParts<S> for PathExec {
     }
 }
 
-/// The key that the path names.
-pub struct PathKey(pub KeyId);
+/// The id that the path names last. What isn't one names nothing.
+pub struct PathId<T>(pub T);
 
-impl<S: Sync> FromRequestParts<S> for PathKey {
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for PathId<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        let text = path_text(parts, "key").await.unwrap_or_default();
-        KeyId::parse(&text).map(Self).ok_or_else(|| Refusal::not_found("key", &text))
+        let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| Refusal::internal())?;
+        let (name, text) = parameters.iter().last().ok_or_else(Refusal::internal)?;
+        let id: Result<T, ValueError> = T::deserialize(text.into_deserializer());
+        id.map(Self).map_err(|_| Refusal::not_found(name, text))
     }
 }

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use saggar_api::route;
-use saggar_runtime::store::{Idempotency, IdempotencyKey, RequestHash};
+use saggar_store::{Idempotency, IdempotencyKey, RequestHash};
 
 use crate::refusal::Refusal;
 

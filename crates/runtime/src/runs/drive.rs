@@ -274,10 +274,15 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 }
                 // Only who holds the run appends: what is there already is what a try that seemed to fail has written.
                 Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
-                Ok(Appended::Fenced { .. } | Appended::Absent) => return Err(Stopped::Lost),
+                Ok(Appended::Fenced { .. } | Appended::Finished | Appended::Absent) => return Err(Stopped::Lost),
                 Ok(Appended::Moved { head }) => {
                     tracing::error!(run_id = %append.run, head, expected = append.head, "a journal isn't where it was left");
                     return Err(Stopped::Lost);
+                }
+                // A blob that an entry names isn't stored, so a retry can't help. The run waits for a human.
+                Err(error @ saggar_store::Error::Missing { .. }) => {
+                    let damaged = Unread::Damaged(error.to_string());
+                    return Err(self.unread(damaged).await.unwrap_or_else(|stopped| stopped));
                 }
                 Err(error) => {
                     tracing::warn!(run_id = %append.run, error = %error, "a journal can't be appended to");

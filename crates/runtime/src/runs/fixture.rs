@@ -10,6 +10,7 @@ use saggar_engine::{
 use serde::{Deserialize, Serialize};
 
 use super::bodies::fetch;
+use super::damage::unreadable;
 use super::handle::Runs;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -71,12 +72,14 @@ impl Runs {
 
     /// A fixture of a run.
     pub async fn export(&self, permit: &Permit) -> Result<Fixture, Fault> {
+        let run = permit.run()?;
         let entries = self.entries(permit).await?;
         let mut blobs = BTreeMap::new();
         for entry in &entries {
             for body in bodies(&entry.event) {
                 if let Body::Blob { hash, .. } = body {
-                    blobs.insert(hash.clone(), fetch(self.store(), body).await?);
+                    let text = fetch(self.store(), body).await;
+                    blobs.insert(hash.clone(), text.map_err(|error| Fault::of_run(run, error))?);
                 }
             }
         }
@@ -86,6 +89,7 @@ impl Runs {
 
     async fn entries(&self, permit: &Permit) -> Result<Vec<Entry>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        let run = permit.run()?;
         let mut entries = Vec::new();
         loop {
             let after = entries.len() as u64;
@@ -94,9 +98,8 @@ impl Runs {
                 return Ok(entries);
             }
             for entry in page {
-                let decoded =
-                    Entry::decode(&entry.entry).map_err(|error| Fault::internal("reading a journal", error))?;
-                entries.push(decoded);
+                let decoded = Entry::decode(&entry.entry);
+                entries.push(decoded.map_err(|error| unreadable(run, entry.seq, error))?);
             }
         }
     }

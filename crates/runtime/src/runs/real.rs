@@ -211,6 +211,7 @@ fn not_begun(fault: &Fault) -> Report {
         | Fault::File(_)
         | Fault::PortClosed { .. }
         | Fault::Conflict { .. }
+        | Fault::RunDamaged { .. }
         | Fault::WrongPermit => returned(fault.to_string(), true),
     }
 }

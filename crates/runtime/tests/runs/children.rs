@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
+use saggar_engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
-use saggar_runtime::store::{PageLimit, RunQuery, RunRow};
+use saggar_store::{PageLimit, RunQuery, RunRow};
 
 use crate::ledger::Ledger;
 use crate::place::{PATIENCE, Place, agent};
@@ -18,7 +18,7 @@ const CALLS: usize = 3;
 const KILLS: usize = 8;
 
 /// An agent whose children each make some calls.
-fn parent(url: &str) -> AgentSpec {
+pub fn parent(url: &str) -> AgentSpec {
     let helper = agent("helper", Class::Keyed, url, CALLS);
     let call = |index| serde_json::json!({ "tool": "delegate", "arguments": { "task": format!("part {index}"), "agent": "helper" } });
     let calls: Vec<_> = (0..CHILDREN).map(call).collect();
@@ -30,7 +30,7 @@ fn parent(url: &str) -> AgentSpec {
     spec
 }
 
-async fn children(place: &Place, of: &saggar_domain::RunId) -> Vec<RunRow> {
+pub async fn children(place: &Place, of: &saggar_domain::RunId) -> Vec<RunRow> {
     let permit = place.permit(Action::ListRuns);
     let project = permit.project().clone();
     let query = RunQuery { child_of: Some(of.clone()), limit: PageLimit::MAX, ..RunQuery::new(project) };

@@ -2,10 +2,10 @@
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
+use saggar_engine::{Class, Decision, Run};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{Class, Decision, Run};
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 
 use crate::ledger::Ledger;
 use crate::place::Place;

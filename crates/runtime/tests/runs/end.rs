@@ -1,7 +1,7 @@
 //! What a run must have come to, whatever happened on the way.
 
 use saggar_domain::RunId;
-use saggar_runtime::runs::engine::{Body, EffectKey, Event, Outcome, Settled, replay};
+use saggar_engine::{Body, EffectKey, Event, Outcome, Settled, replay};
 
 use crate::ledger::{Ledger, result};
 use crate::place::Place;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use saggar_domain::{RunState, Timestamp};
+use saggar_engine::{Class, Event};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{Class, Event};
-use saggar_runtime::store::{JsonText, LetterRoom, NewLetter, Store};
+use saggar_store::{JsonText, LetterRoom, NewLetter, Store};
 
 use crate::ledger::Ledger;
 use crate::place::{PATIENCE, Place, agent};

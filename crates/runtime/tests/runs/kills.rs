@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
+use saggar_engine::{Attempt, Body, Class, Decision, EffectKey, Event, Run};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{Attempt, Body, Class, Decision, EffectKey, Event, Run};
 
 use crate::end::check_end;
 use crate::ledger::{Ledger, result};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use saggar_domain::RunState;
-use saggar_runtime::runs::engine::Class;
+use saggar_engine::Class;
 use saggar_runtime::runs::{Hub, Worker, WorkerSettings};
-use saggar_runtime::store::Store;
+use saggar_store::Store;
 
 use crate::ledger::Ledger;
 use crate::place::{PATIENCE, Place, effects};

@@ -2,9 +2,9 @@
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
+use saggar_engine::{Class, replay};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
-use saggar_runtime::runs::engine::{Class, replay};
 
 use crate::ledger::Ledger;
 use crate::place::Place;

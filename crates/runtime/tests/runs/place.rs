@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use saggar_domain::{KeyId, ProjectId, RunId, RunState};
-use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Entry, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_engine::{AgentSpec, Body, Budget, Class, Entry, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_runtime::runs::{HttpAddress, Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
-use saggar_runtime::store::{RunRow, Store};
 use saggar_runtime::{Action, Permit, PoolSize, Sandboxes, Settings, Subject};
+use saggar_store::{RunRow, Store};
 
 /// Longest that anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(100);

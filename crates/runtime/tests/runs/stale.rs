@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
-use saggar_runtime::runs::engine::Class;
+use saggar_engine::Class;
 
 use crate::end::check_end;
 use crate::ledger::Ledger;

@@ -45,7 +45,7 @@ impl Changes {
     /// protected now.
     pub fn guard<'a>(&self, workspace: &'a HostTree) -> Result<Guard<'a>, Problem> {
         let unclear =
-            |problem: Problem| Problem { help: "mend it by hand; the changes stay kept".to_owned(), ..problem };
+            |problem: Problem| Problem { help: "repair it by hand; the changes stay kept".to_owned(), ..problem };
         let now = git::examine(workspace).map_err(unclear)?.paths;
         let protected = self.protected().iter().map(String::as_str).chain(now.iter().map(|path| path.as_str()));
         let put = self.entries().iter().filter(|entry| entry.change != Change::Removed);
@@ -65,7 +65,7 @@ impl Guard<'_> {
             return Some(".saggar is protected: the host's own programs act on it");
         }
         if self.is_protected(entry) {
-            return Some("it is among the protected paths");
+            return Some("it is a protected path");
         }
         let parts: Vec<&[u8]> = entry.path.as_bytes().split(|byte| *byte == b'/').collect();
         match parts.iter().position(|part| part.eq_ignore_ascii_case(b".git")) {
@@ -101,10 +101,10 @@ impl Guard<'_> {
                 return Some("the configuration, hooks and HEAD of a bare repository are protected");
             }
             if is_one && entry.kind == Kind::Link {
-                return Some("git makes no links in a repository, and would write through one");
+                return Some("git creates no links in a repository, and would write through one");
             }
             if would_be_one && !is_one && (is_obeyed || MAKES.contains(part)) {
-                return Some("it would make the directory it is in a bare repository");
+                return Some("it would turn its directory into a bare repository");
             }
         }
         None
@@ -148,16 +148,16 @@ fn in_git_directory(entry: &Entry, below: &[&[u8]]) -> Option<&'static str> {
     }
     let is_direct = |at: usize| !below[..at].iter().any(|part| matches!(*part, b"refs" | b"logs"));
     if (0..below.len()).any(|at| is_direct(at) && redirects(&below[at..])) {
-        return Some("where git pushes to and fetches from is protected");
+        return Some("settings of where git pushes to and fetches from are protected");
     }
     if below.iter().any(|part| BEGUN.contains(part)) {
         return Some("a rebase in progress is protected: git would run its commands");
     }
     if entry.kind == Kind::Link && entry.change != Change::Removed {
-        return Some("git makes no links in a repository, and would write through one");
+        return Some("git creates no links in a repository, and would write through one");
     }
     let is_head =
         below.last() == Some(&&b"HEAD"[..]) && !below.contains(&&b"logs"[..]) && !below.contains(&&b"refs"[..]);
     (is_head && entry.change == Change::Removed)
-        .then_some("without HEAD git would take another directory for the repository")
+        .then_some("without HEAD git would use another directory as the repository")
 }

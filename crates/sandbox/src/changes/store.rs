@@ -147,7 +147,10 @@ impl Pending {
         }
         let mut skipped = std::mem::take(&mut self.skipped);
         if self.unnamed > 0 {
-            let why = format!("{} more paths are too many to be kept, or their names too long", self.unnamed);
+            let why = format!(
+                "{} more paths could not be kept: there are too many, or their names are too long",
+                self.unnamed
+            );
             skipped.push(Skipped { path: Name(b".".to_vec()), why });
         }
         let manifest = Manifest {
@@ -188,7 +191,7 @@ impl Changes {
         let missing = || {
             Problem::new(
                 Code::InvalidValue,
-                format!("no changes of a sandbox {id:?} are kept"),
+                format!("no changes of sandbox {id:?} are kept"),
                 "`saggar changes list` shows the kept ones; a scratch workspace keeps its changes, a writable one only what was held back",
             )
         };

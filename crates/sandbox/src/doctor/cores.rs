@@ -9,7 +9,7 @@ use super::trial::{Trials, succeeded};
 
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
 const NAME: &str = "core dumps";
-const MECHANISM: &str = "RLIMIT_CORE, held by the filter";
+const MECHANISM: &str = "RLIMIT_CORE, fixed by the filter";
 
 pub(super) fn cores(trials: &Trials<'_>) -> Capability {
     let report = trials.sh(Draft::default(), "grep -Eq '^Max core file size +1 +1 ' /proc/self/limits");

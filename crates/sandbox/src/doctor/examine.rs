@@ -65,7 +65,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
 fn told(leftover: &Leftover) -> String {
     match &leftover.outcome {
         Ok(()) => format!("{}: removed", leftover.sandbox),
-        Err(why) => format!("{}: not all removed: {why}", leftover.sandbox),
+        Err(why) => format!("{}: not removed completely: {why}", leftover.sandbox),
     }
 }
 
@@ -116,7 +116,7 @@ fn tiers(trials: &Trials<'_>, is_root: bool) -> Vec<Capability> {
 
 fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
     let mechanism = match mode {
-        FsMode::ReadOnly => "read-only bind mount, Landlock under it",
+        FsMode::ReadOnly => "read-only bind mount, and Landlock",
         FsMode::WorkspaceWrite => "bind mount, protected paths on read-only mounts",
         FsMode::Scratch => "overlay on private storage",
     };
@@ -345,7 +345,7 @@ fn landlock() -> Capability {
         "landlock",
         mechanism,
         format!("this version does not restrict: {}", missing.join(", ")),
-        "a kernel of 6.12 or newer has all of it",
+        "Linux 6.12 or newer restricts all of these",
     )
 }
 

@@ -146,8 +146,8 @@ impl HeldBack {
         }
         if self.is_postponed {
             parts.push(
-                "some files that the host's git would act on are in use by another sandbox; they are removed once that one has ended, at the \
-                 next start"
+                "some files that the host's git would act on are in use by another sandbox; they are removed \
+                 at the next start after that one has ended"
                     .to_owned(),
             );
         }

@@ -10,18 +10,25 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
-use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, output_prefix};
+use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, output_prefix, route};
 use saggar_domain::{ExecId, SandboxId};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec};
 use saggar_http::context;
 use saggar_http::extract::{PathExec, Query};
 use saggar_http::wire;
-use saggar_runtime::control::{Op, Reply};
 use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
+use saggar_supervisor::control::{Op, Reply};
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    streaming {
+        route::EXEC_ATTACH => get attach;
+    }
+}
 
 /// How often a silent client is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -82,7 +89,7 @@ pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), R
     let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
     let name = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-    if (name.is_some() && name == Some(host.as_str())) || server.origins.contains(&origin) {
+    if (name.is_some() && name == Some(host.as_str())) || server.origins.iter().any(|named| named.as_str() == origin) {
         return Ok(());
     }
     Err(Refusal::new(

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, Method, Uri};
-use saggar_api::{FileMode, FileQuery, WriteQuery, WriteReport};
+use saggar_api::{FileMode, FileQuery, WriteQuery, WriteReport, route};
 use saggar_http::Refusal;
 use saggar_http::access::signed;
 use saggar_http::access::{Allowed, ReadFile, WriteFile};
@@ -11,7 +11,14 @@ use saggar_http::download::{Unread, download};
 use saggar_http::extract::{Pieces, too_large};
 use saggar_runtime::{Files, WriteOptions};
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::FILES => get read, put write;
+    }
+}
 
 /// Read a file
 ///

@@ -11,12 +11,22 @@ use saggar_api::{Code, EventList, EventsQuery, SSE_MEDIA_TYPE, SandboxEvent, Ser
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Read};
 use saggar_http::extract::Query;
+use saggar_http::live::{PAGE_MAX, page_limit};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::store::PageLimit;
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    bounded {
+        route::LOGS => get logs;
+    }
+    streaming {
+        route::EVENTS => get read;
+    }
+}
 
 /// Most of each stream of an exec that is shown among the logs.
 const LOG_TAIL_MAX: usize = 4096;
@@ -45,11 +55,7 @@ pub(crate) async fn read(
     Query(query): Query<EventsQuery>,
 ) -> Result<Response, Refusal> {
     let after = last_event(&headers)?.or(query.after);
-    let limit = match query.limit {
-        None => PageLimit::default(),
-        Some(limit) => PageLimit::parse(limit)
-            .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?,
-    };
+    page_limit(query.limit)?;
     if wants_stream(&headers) {
         // Whose it is, is seen before the stream begins.
         server.sandboxes.get(&allowed.permit).await?;
@@ -62,7 +68,7 @@ pub(crate) async fn read(
         };
         return Ok(sse::answer(server.gate.clone(), source));
     }
-    let (items, last_seq) = server.events_page(&allowed.permit, after, limit).await?;
+    let (items, last_seq) = server.events_page(&allowed.permit, after, query.limit).await?;
     Ok(axum::Json(EventList { items, last_seq }).into_response())
 }
 
@@ -102,7 +108,7 @@ impl Source for Following {
             if let Some(event) = self.ready.pop_front() {
                 return Some(sse::json(event.seq.to_string(), event.body.name(), &event));
             }
-            let page = self.server.events_page(&self.permit, Some(self.after), PageLimit::default()).await.ok()?;
+            let page = self.server.events_page(&self.permit, Some(self.after), None).await.ok()?;
             let (items, last_seq) = page;
             let is_more = last_seq > self.after;
             self.after = self.after.max(last_seq);
@@ -130,7 +136,7 @@ impl Source for Following {
     responses((status = 200, description = "Lines of text", body = String, content_type = "text/plain")),
 )]
 pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<String, Refusal> {
-    let (events, _) = server.events_page(&allowed.permit, None, PageLimit::MAX).await?;
+    let (events, _) = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?;
     let mut text = String::new();
     for event in events {
         let about = serde_json::to_value(&event.body).unwrap_or_default();

@@ -10,11 +10,18 @@ use saggar_http::access::{Allowed, Exec, Read};
 use saggar_http::extract::{PathExec, Query};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
-use saggar_runtime::control::Reply;
 use saggar_runtime::{ExecView, Fault, Feeding, Followed, Following, Message, Permit};
+use saggar_supervisor::control::Reply;
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::EXEC_STREAM => get follow;
+    }
+}
 
 /// Follow an exec
 ///

@@ -6,19 +6,33 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize,
+    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize, route,
 };
 use saggar_domain::{ByteSize, ExecId};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec, Read};
 use saggar_http::extract::{Json, PathExec, Pieces, Query};
 use saggar_http::wire;
-use saggar_runtime::control::{From, Op};
 use saggar_runtime::{Fault, Followed, Permit};
+use saggar_supervisor::control::{From, Op};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "execs": "Process trees run in a sandbox, with their streams, limits and outcome.";
+    bounded {
+        route::EXEC => get get;
+        route::EXEC_SIGNAL => post signal;
+        route::EXEC_RESIZE => post resize;
+    }
+    streaming {
+        route::EXECS => post start, get list;
+        route::EXEC_STDIN => post stdin;
+    }
+}
 
 /// Output given with the answer, of each stream, unless more is asked to be kept.
 const OUTPUT_DEFAULT: u64 = 1 << 20;

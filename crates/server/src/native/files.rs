@@ -8,7 +8,7 @@ use http::header::HOST;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
     Code, FileEntry, FileKind, FileList, FileMode, FileQuery, ListQuery, MakeDirectory, Metadata, MoveFile,
-    RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, Timestamp,
+    RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, Timestamp, route,
 };
 use saggar_domain::{Timeout, User};
 use saggar_http::Refusal;
@@ -19,7 +19,23 @@ use saggar_http::wire;
 use saggar_runtime::{self as runtime, FilePath, Files, LIST_MAX, MetadataEntry, Permit};
 
 use super::events::sandbox_of;
+use super::resource::resource;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "files": "Files of a sandbox, in its own view.";
+    bounded {
+        route::FILES_STAT => get stat;
+        route::FILES_LIST => get list;
+        route::FILES_MKDIR => post make_directory;
+        route::FILES_MOVE => post move_file;
+        route::FILES_METADATA => get metadata, put set_metadata;
+        route::FILES_SIGN => post sign;
+    }
+    streaming {
+        route::FILES => delete remove;
+    }
+}
 
 /// Entries listed unless another number is asked for.
 const LIST_DEFAULT: u32 = 10_000;

@@ -4,12 +4,21 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use saggar_api::{Health, HealthStatus};
+use saggar_api::{Health, HealthStatus, route};
 use saggar_http::Refusal;
 use saggar_http::access::Known;
 
+use super::resource::resource;
 use crate::openapi::text;
 use crate::server::Shared;
+
+resource! {
+    tag "server": "The server itself.";
+    bounded {
+        route::HEALTH => get health;
+        route::CAPABILITIES => get capabilities;
+    }
+}
 
 /// Whether the server takes requests
 #[utoipa::path(

@@ -5,18 +5,29 @@ use std::collections::VecDeque;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
-use saggar_api::{JournalPage, JournalQuery, ReplayReport, ServerSentEvent};
+use saggar_api::{JournalPage, JournalQuery, ReplayReport, ServerSentEvent, route};
 use saggar_http::Refusal;
 use saggar_http::access::{OnRun, ReadRun};
 use saggar_http::extract::Query;
 use saggar_http::sse::{self, Source};
 use saggar_runtime::Permit;
 use saggar_runtime::runs::Fixture;
-use saggar_runtime::store::JournalEntry;
+use saggar_store::JournalEntry;
 
 use super::events::{last_event, wants_stream};
+use super::resource::resource;
 use super::wire_run as wire;
 use crate::server::Shared;
+
+resource! {
+    bounded {
+        route::RUN_REPLAY => get replay;
+        route::RUN_EXPORT => get export;
+    }
+    streaming {
+        route::RUN_JOURNAL => get read;
+    }
+}
 
 /// Read a run's journal, or follow it
 ///
@@ -41,9 +52,9 @@ pub(crate) async fn read(
 ) -> Result<Response, Refusal> {
     let after = last_event(&headers)?.or(query.after).unwrap_or(0);
     if wants_stream(&headers) {
-        // Whose it is, is seen before the stream begins.
-        server.runs.get(&allowed.permit).await?;
-        let source = Following { server: server.clone(), permit: allowed.permit, after, ready: VecDeque::new() };
+        // Ownership and readability are checked before the stream begins.
+        let ready = server.runs.journal(&allowed.permit, after).await?.into();
+        let source = Following { server: server.clone(), permit: allowed.permit, after, ready };
         return Ok(sse::answer(server.gate.clone(), source));
     }
     let page = server.runs.journal(&allowed.permit, after).await?;

@@ -3,14 +3,29 @@
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use saggar_api::{CreateKey, CreatedKey, KeyList, Secret};
-use saggar_domain::Timeout;
+use saggar_api::{CreateKey, CreatedKey, KeyList, Secret, route};
+use saggar_domain::{KeyId, Timeout};
 use saggar_http::Refusal;
-use saggar_http::access::{Allowed, Manage};
-use saggar_http::extract::{Json, PathKey};
+use saggar_http::access::Allowed;
+use saggar_http::extract::{Json, PathId};
 use saggar_http::wire;
+use saggar_runtime::KEYS;
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    tag "keys": "API keys of the project.";
+    bounded {
+        route::KEYS => post create, get list;
+        route::KEY => delete revoke;
+    }
+}
+
+saggar_http::wanted! {
+    /// Makes, lists and revokes keys.
+    Manage => Manage(KEYS);
+}
 
 /// Make a key
 #[utoipa::path(
@@ -52,7 +67,7 @@ pub(crate) async fn list(
 pub(crate) async fn revoke(
     allowed: Allowed<Manage>,
     State(server): State<Shared>,
-    PathKey(key): PathKey,
+    PathId(key): PathId<KeyId>,
 ) -> Result<StatusCode, Refusal> {
     server.sandboxes.revoke_key(&allowed.permit, &key).await?;
     server.keys.forget(&key);

@@ -1,7 +1,7 @@
 //! The life of a sandbox: paused, resumed, prolonged, measured.
 
 use axum::extract::State;
-use saggar_api::{Metrics, ResumeSandbox, Sandbox, SetTimeout};
+use saggar_api::{Metrics, ResumeSandbox, Sandbox, SetTimeout, route};
 use saggar_domain::Timeout;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Read};
@@ -9,7 +9,17 @@ use saggar_http::extract::Json;
 use saggar_http::wire;
 use saggar_runtime::{NewTerms, Patch};
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    bounded {
+        route::PAUSE => post pause;
+        route::RESUME => post resume;
+        route::TIMEOUT => post set_timeout;
+        route::METRICS => get metrics;
+    }
+}
 
 /// Freeze every process of a sandbox
 #[utoipa::path(

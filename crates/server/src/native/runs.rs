@@ -5,17 +5,32 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
+use saggar_engine::Body;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
 use saggar_http::extract::{Json, JsonText, Query, path_text};
 use saggar_http::wire;
 use saggar_runtime::Permit;
-use saggar_runtime::runs::engine::Body;
 use saggar_runtime::runs::{Instruction, NewRun};
-use saggar_runtime::store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
+use saggar_store::{Cursor, Idempotency, IdempotencyKey, PageLimit, RequestHash, RunQuery};
 
+use super::resource::resource;
 use super::wire_run;
 use crate::server::{Server, Shared};
+
+resource! {
+    tag "runs": "Agents executed durably: begun, followed, told things, forked, replayed.";
+    bounded {
+        route::RUNS => post start, get list;
+        route::RUN => get get, delete remove;
+        route::RUN_SIGNAL => post signal;
+        route::RUN_PAUSE => post pause;
+        route::RUN_RESUME => post resume;
+        route::RUN_CANCEL => post cancel;
+        route::RUN_DECIDE => post decide;
+        route::RUN_FORK => post fork;
+    }
+}
 
 /// Begin a run
 ///

@@ -1,21 +1,33 @@
 //! Sandboxes: made, listed, looked at, changed, ended.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox,
+    Change as Field, CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList, Secret, UpdateSandbox, route,
 };
 use saggar_domain::SandboxState;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Create, Kill, List, Read};
 use saggar_http::extract::{Json, JsonText, Query};
+use saggar_http::live::SandboxesAsked;
 use saggar_http::request::idempotency;
 use saggar_http::wire;
-use saggar_runtime::store::{self, PageLimit, SandboxCursor, SandboxQuery, Scope};
 use saggar_runtime::{NewTerms, Patch};
+use saggar_store as store;
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    tag "sandboxes": "Isolated environments: files, processes, network boundary, limits, life.";
+    bounded {
+        route::SANDBOXES => post create, get list;
+        route::SANDBOX => get get, patch update, delete end;
+    }
+}
 
 /// Create a sandbox
 ///
@@ -53,31 +65,23 @@ pub(crate) async fn list(
     State(server): State<Shared>,
     Query(list): Query<ListSandboxes>,
 ) -> Result<axum::Json<SandboxList>, Refusal> {
-    let mut query = SandboxQuery::new(Scope::Project(allowed.permit.project().clone()));
-    query.labels = wire::labels(list.label.iter().map(|label| (label.name(), label.value())))?;
-    if let Some(limit) = list.limit {
-        query.limit = PageLimit::parse(limit)
-            .ok_or_else(|| Refusal::invalid(format!("limit {limit} is out of range"), "choose from 1 to 1000"))?;
+    let states: BTreeSet<SandboxState> = match &list.state {
+        None => SandboxState::ALL.iter().copied().filter(|state| state.is_live()).collect(),
+        Some(states) => states.0.iter().flat_map(|state| wire::stored_states(*state)).copied().collect(),
+    };
+    let asked = SandboxesAsked {
+        labels: wire::labels(list.label.iter().map(|label| (label.name(), label.value())))?,
+        states,
+        limit: list.limit,
+        cursor: list.cursor,
+    };
+    // No state that is stored is asked for; without any, all would be meant.
+    if asked.states.is_empty() {
+        return Ok(axum::Json(SandboxList { items: Vec::new(), next_cursor: None }));
     }
-    if let Some(cursor) = &list.cursor {
-        query.cursor =
-            Some(SandboxCursor::parse(cursor).map_err(|error| Refusal::invalid(error.to_string(), error.help()))?);
-    }
-    match &list.state {
-        None => query = query.live(),
-        Some(states) => {
-            let stored = states.0.iter().flat_map(|state| wire::stored_states(*state));
-            query.states = stored.copied().collect::<std::collections::BTreeSet<SandboxState>>();
-            if query.states.is_empty() {
-                return Ok(axum::Json(SandboxList { items: Vec::new(), next_cursor: None }));
-            }
-        }
-    }
-    let page = server.sandboxes.list(&allowed.permit, query).await?;
-    let next_cursor = page.next.map(|cursor| cursor.to_string());
-    let unenforced = server.known_unenforced();
-    let items = page.items.into_iter().map(|row| wire::sandbox(row, unenforced.clone())).collect::<Result<_, _>>()?;
-    Ok(axum::Json(SandboxList { items, next_cursor }))
+    let page = server.sandbox_page(&allowed.permit, asked).await?;
+    let items = page.items.into_iter().map(|seen| seen.sandbox).collect();
+    Ok(axum::Json(SandboxList { items, next_cursor: page.next }))
 }
 
 /// Look at a sandbox, also at one that has ended
@@ -87,8 +91,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "The sandbox", body = Sandbox)),
 )]
 pub(crate) async fn get(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<axum::Json<Sandbox>, Refusal> {
-    let row = server.sandboxes.get(&allowed.permit).await?;
-    Ok(axum::Json(server.shown(&allowed.permit, row).await?))
+    Ok(axum::Json(server.look(&allowed.permit).await?.sandbox))
 }
 
 /// Change how long a sandbox lives, its labels, or whether traffic wakes it

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use saggar_api::{Code, FileQuery, TreeReport};
+use saggar_api::{Code, FileQuery, TreeReport, route};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ReadFiles, WriteFiles};
 use saggar_http::download::flushed;
@@ -21,8 +21,15 @@ use saggar_runtime::{
     Fault, FileEntry, FileFault, FileFaultKind, FileKind, FilePath, Files, Walked, Walking, WriteOptions, Writing,
 };
 
+use super::resource::resource;
 use crate::native::archive::{self, ArchiveError, Inflater, Item, Kind, Packed, Unpacker};
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::FILES_TREE => get download, put upload;
+    }
+}
 
 /// Permissions of a directory that an archive has no entry for.
 const DIRECTORY_MODE: u32 = 0o755;

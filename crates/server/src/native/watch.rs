@@ -2,14 +2,21 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use saggar_api::{FileChange, FileEvent, ServerSentEvent, WatchQuery};
+use saggar_api::{FileChange, FileEvent, ServerSentEvent, WatchQuery, route};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ReadFiles};
 use saggar_http::extract::Query;
 use saggar_http::sse::{self, Source};
 use saggar_runtime::{FileEventKind, FilePath, Files, Watching};
 
+use super::resource::resource;
 use crate::server::Shared;
+
+resource! {
+    streaming {
+        route::FILES_WATCH => get watch;
+    }
+}
 
 /// Hear of changes to a file or directory
 ///

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use saggar_api as api;
 use saggar_domain::{RunState, Timeout};
+use saggar_engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_http::Refusal;
 use saggar_http::wire;
-use saggar_runtime::runs::engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_class};
-use saggar_runtime::store::RunRow;
+use saggar_store::RunRow;
 use serde::Deserialize;
 
 /// What a tool's call may take unless somebody says.

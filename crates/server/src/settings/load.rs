@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::setting::{self, SETTINGS};
+use super::section::Row;
 use super::{Config, Origin};
 
 /// What the name of every variable begins with.
@@ -87,15 +87,31 @@ impl Config {
     }
 
     fn set(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
-        let Some(setting) = setting::find(name) else {
+        let Some(row) = self.rows().find(|row| row.name == name) else {
             let what = format!("there is no setting {name:?} ({origin})");
-            return Err(ConfigError::new(what, format!("did you mean {:?}?", setting::nearest(name))));
+            return Err(ConfigError::new(what, format!("did you mean {:?}?", self.nearest(name))));
         };
-        (setting.set)(self, value).map_err(|complaint| {
-            ConfigError::new(format!("{name} ({origin}): {complaint}"), format!("{name}: {}", setting.what))
+        self.set_value(name, value).map_err(|complaint| {
+            ConfigError::new(format!("{name} ({origin}): {complaint}"), format!("{name}: {}", row.what))
         })?;
-        self.origins_of_values.insert(setting.name, origin);
+        self.origins_of_values.insert(row.name, origin);
         Ok(())
+    }
+
+    /// Every setting with its value, in the order of the sections.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
+        self.sections().into_iter().flat_map(|section| section.rows())
+    }
+
+    pub(super) fn set_value(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let outcome = self.sections_mut().into_iter().find_map(|section| section.set(name, value));
+        outcome.unwrap_or_else(|| Err(format!("there is no setting {name:?}")))
+    }
+
+    /// The setting that was probably meant.
+    fn nearest(&self, name: &str) -> &'static str {
+        let likeness = |row: &Row| (strsim::jaro_winkler(name, row.name) * 1e6) as u64;
+        self.rows().max_by_key(likeness).map_or("port", |row| row.name)
     }
 }
 
@@ -120,7 +136,8 @@ fn is_of_kubernetes(variable: &str, value: &str) -> bool {
 
 /// The names of all settings, for the command line.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    SETTINGS.iter().map(|setting| (setting.name, setting.what))
+    let rows: Vec<Row> = Config::default().rows().collect();
+    rows.into_iter().map(|row| (row.name, row.what))
 }
 
 /// A value of the file as the text it would be on the command line.
@@ -139,6 +156,7 @@ fn plain(value: &toml::Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WebOrigin;
     use super::*;
 
     fn given(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Given {
@@ -159,8 +177,11 @@ mod tests {
         let environment =
             [("SAGGAR_PORT", "3"), ("SAGGAR_POOL_MAX", "4"), ("PATH", "/bin"), ("SAGGAR_URL", "x"), ("SAGGAR_CA", "y")];
         let config = Config::load(given(file, &environment, &[("port", "5")])).unwrap();
-        assert_eq!((config.port, config.capacity, config.pool_max), (5, 20, 4));
-        assert_eq!(config.origins, ["https://a.example", "https://b.example"]);
+        assert_eq!((config.listen.port, config.sandboxes.capacity, config.sandboxes.pool_max), (5, 20, 4));
+        assert_eq!(
+            config.listen.origins.iter().map(WebOrigin::as_str).collect::<Vec<_>>(),
+            ["https://a.example", "https://b.example"]
+        );
         assert_eq!(config.origin("port"), Origin::Flag("--port".to_owned()));
         assert_eq!(config.origin("capacity"), Origin::File("saggar.toml".to_owned()));
         assert_eq!(config.origin("pool_max"), Origin::Environment("SAGGAR_POOL_MAX".to_owned()));
@@ -195,9 +216,9 @@ mod tests {
             ("SAGGAR_API_PORT", "udp://10.0.0.2:1"),
         ];
         let config = Config::load(given("", &theirs, &[])).unwrap();
-        assert_eq!(config.port, 7420);
+        assert_eq!(config.listen.port, 7420);
         assert_eq!(config.ignored_variables, theirs.map(|(name, _)| name));
-        assert_eq!(Config::load(given("", &[("SAGGAR_PORT", "7000")], &[])).unwrap().port, 7000);
+        assert_eq!(Config::load(given("", &[("SAGGAR_PORT", "7000")], &[])).unwrap().listen.port, 7000);
         for ours in
             [("SAGGAR_PORTS", "1"), ("SAGGAR_PORT_FOO", "1"), ("SAGGAR_SERVICE", "1"), ("SAGGAR_PORT", "http://x")]
         {
@@ -208,9 +229,9 @@ mod tests {
     #[test]
     fn bounds_that_nobody_set_leave_room_for_others() {
         let config = Config::load(given("connections_max = 100", &[], &[])).unwrap();
-        assert_eq!((config.connections_per_address, config.requests_per_key), (75, 50));
+        assert_eq!((config.limits.connections_per_address, config.limits.requests_per_key), (75, 50));
         let config = Config::load(given("connections_max = 1\nrequests_per_key = 9", &[], &[])).unwrap();
-        assert_eq!((config.connections_per_address, config.requests_per_key), (1, 9));
+        assert_eq!((config.limits.connections_per_address, config.limits.requests_per_key), (1, 9));
     }
 
     #[test]
@@ -239,11 +260,8 @@ mod tests {
     fn what_is_shown_reads_back_the_same() {
         let config = Config::default_in("/data".into());
         let mut again = Config::default_in("/elsewhere".into());
-        for setting in SETTINGS {
-            let text = (setting.show)(&config);
-            if !text.is_empty() {
-                (setting.set)(&mut again, &text).unwrap();
-            }
+        for row in config.rows().filter(|row| !row.value.is_empty()) {
+            again.set_value(row.name, &row.value).unwrap();
         }
         assert_eq!(again, config);
     }

@@ -7,21 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::setting::{self, Setting};
+use super::section::Scope;
 use super::{Config, ConfigError, Origin};
 
-/// The settings that are shared, by name.
-const SHARED: &[&str] = &[
-    "http_allowed",
-    "runs_per_agent",
-    "runs_per_project",
-    "capacity",
-    "default_ttl",
-    "ttl_max",
-    "paused_max",
-    "retention",
-    "allow_host_network",
-];
 /// The version of what is stored.
 const VERSION: u32 = 1;
 
@@ -50,8 +38,8 @@ impl SharedSettings {
 impl Config {
     /// What others have to go by. The revision is that of the same settings before, or the one after.
     pub(crate) fn shared_after(&self, before: Option<&SharedSettings>) -> SharedSettings {
-        let value = |setting: &Setting| (setting.name.to_owned(), (setting.show)(self));
-        let values: BTreeMap<_, _> = SHARED.iter().filter_map(|name| setting::find(name)).map(value).collect();
+        let shared = self.rows().filter(|row| row.scope == Scope::Shared);
+        let values: BTreeMap<_, _> = shared.map(|row| (row.name.to_owned(), row.value)).collect();
         let revision = match before {
             Some(before) if before.values == values => before.revision,
             Some(before) => before.revision + 1,
@@ -63,18 +51,17 @@ impl Config {
     /// Takes over what the server goes by; refuses where this process was told something else.
     pub(crate) fn adopt(&mut self, shared: &SharedSettings) -> Result<(), ConfigError> {
         for (name, theirs) in &shared.values {
-            let setting = setting::find(name).ok_or_else(|| newer(name))?;
-            let ours = (setting.show)(self);
-            let origin = self.origin(setting.name);
+            let row = self.rows().find(|row| row.name == name).ok_or_else(|| newer(name))?;
+            let (ours, origin) = (row.value, self.origin(row.name));
             if !matches!(origin, Origin::Default | Origin::Server) && ours != *theirs {
                 return Err(ConfigError::new(
                     format!("{name} ({origin}) is {ours:?} here, and {theirs:?} for the server of this data directory"),
                     format!("leave {name} out: a worker takes it from the server. To change it, restart the server"),
                 ));
             }
-            (setting.set)(self, theirs)
+            self.set_value(name, theirs)
                 .map_err(|complaint| ConfigError::new(format!("{name} (the server): {complaint}"), MISMATCH))?;
-            self.origins_of_values.insert(setting.name, Origin::Server);
+            self.origins_of_values.insert(row.name, Origin::Server);
         }
         Ok(())
     }
@@ -104,8 +91,11 @@ mod tests {
         // The same in another spelling is no contradiction; what is a process's own stays its own.
         let mut worker = config(&[("http_allowed", "HTTP://127.0.0.1:1/a"), ("runs_max", "9")]);
         worker.adopt(&shared).unwrap();
-        assert_eq!((&worker.http_allowed, worker.ttl_max, worker.capacity), (&server.http_allowed, server.ttl_max, 7));
-        assert_eq!((worker.runs_max, worker.origin("capacity").to_string()), (9, "the server".to_owned()));
+        assert_eq!(
+            (&worker.runs.http_allowed, worker.sandboxes.ttl_max, worker.sandboxes.capacity),
+            (&server.runs.http_allowed, server.sandboxes.ttl_max, 7)
+        );
+        assert_eq!((worker.runs.runs_max, worker.origin("capacity").to_string()), (9, "the server".to_owned()));
         assert_eq!(worker.adopt(&shared), Ok(()), "what came from the server may change with it");
     }
 
@@ -117,6 +107,24 @@ mod tests {
             assert!(error.what.contains(name) && error.what.contains("flag --"), "{error:?}");
             assert!(error.help.contains("leave"), "{error:?}");
         }
+    }
+
+    /// Stored settings hold these names: one more is refused by workers of an earlier version, one fewer would be each worker's own.
+    #[test]
+    fn the_settings_that_workers_share_are_these() {
+        let names: Vec<_> = config(&[]).shared_after(None).values.into_keys().collect();
+        let shared = [
+            "allow_host_network",
+            "capacity",
+            "default_ttl",
+            "http_allowed",
+            "paused_max",
+            "retention",
+            "runs_per_agent",
+            "runs_per_project",
+            "ttl_max",
+        ];
+        assert_eq!(names, shared);
     }
 
     #[test]

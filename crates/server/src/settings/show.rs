@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::Config;
-use super::setting::SETTINGS;
 
 /// One value as it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,13 +18,12 @@ pub struct Shown {
 impl Config {
     /// Every value, in the order of the table.
     pub fn shown(&self) -> Vec<Shown> {
-        SETTINGS
-            .iter()
-            .map(|setting| Shown {
-                name: setting.name,
-                value: (setting.show)(self),
-                from: self.origin(setting.name).to_string(),
-                what: setting.what,
+        self.rows()
+            .map(|row| Shown {
+                name: row.name,
+                from: self.origin(row.name).to_string(),
+                value: row.value,
+                what: row.what,
             })
             .collect()
     }

@@ -184,7 +184,7 @@ impl Hold {
             hit.push(Denial::limit(LimitName::Memory, message));
         }
         if is_crowded {
-            let message = format!("one more process or thread than {} was refused", limits.pids.value);
+            let message = format!("the limit of {} processes and threads was reached", limits.pids.value);
             hit.push(Denial::limit(LimitName::Pids, message));
         }
         if exec.is_storage_full {

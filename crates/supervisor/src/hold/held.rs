@@ -156,7 +156,7 @@ fn lost(reason: EndReason) -> Option<Problem> {
 fn unkillable() -> Problem {
     Problem::new(
         Code::SetupFailed,
-        "a process of the sandbox can't be killed by the kernel",
+        "the kernel can't kill a process of the sandbox",
         "the next start tries again; a hung disk or network mount is the usual reason",
     )
 }

@@ -5,7 +5,8 @@
 //! the protocol. All of these go through [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and
 //! returns what there is to clean up.
 //!
-//! INVARIANT: nothing here blocks except the one poll (and freezing a sandbox, which has a bound), and everything that
+//! INVARIANT: nothing here blocks except the one poll and two bounded operations: freezing a sandbox, and a `listen` made
+//! on behalf of a program (usually under a millisecond; after one that takes seconds no more are made). Everything that
 //! a connection or the agent can make grow has a named bound.
 
 use std::collections::{BTreeMap, VecDeque};

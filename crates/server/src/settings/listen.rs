@@ -1,0 +1,232 @@
+//! Where the server listens, under which names, and to whom it answers.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::ConfigError;
+use super::section::{Origins, Setting, Table, setting};
+use super::value::{Value, choice};
+
+/// Where and to whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenSettings {
+    pub address: IpAddr,
+    /// 0 for any that is free.
+    pub port: u16,
+    pub auth: Auth,
+    pub tls: bool,
+    /// In PEM; one is made where there is none.
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub plaintext: Plaintext,
+    pub domain: Domain,
+    /// Pages that may open a WebSocket here, beside our own.
+    pub origins: Vec<WebOrigin>,
+}
+
+choice!(
+    /// Who may ask.
+    Auth {
+        /// Who has a key.
+        Keys = "keys",
+        /// Anyone who reaches the server, as the default project; on a loopback address only.
+        Off = "off",
+    }
+);
+choice!(
+    /// Where keys may be sent in the clear.
+    Plaintext {
+        /// Where nothing else can listen.
+        Loopback = "loopback",
+        /// Everywhere: something in front of the server speaks TLS.
+        Anywhere = "anywhere",
+    }
+);
+
+/// Below this name ports of sandboxes are found, as `{port}-{sandbox}.DOMAIN`. In lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain(String);
+
+/// The origin of a page, such as `https://example.com`. In lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebOrigin(String);
+
+impl Default for ListenSettings {
+    fn default() -> Self {
+        Self {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 7420,
+            auth: Auth::Keys,
+            tls: false,
+            tls_certificate: None,
+            tls_key: None,
+            plaintext: Plaintext::Loopback,
+            domain: Domain("localhost".to_owned()),
+            origins: Vec::new(),
+        }
+    }
+}
+
+impl Table for ListenSettings {
+    const SETTINGS: &'static [Setting<Self>] = &[
+        setting!(address, Process, "where to listen"),
+        setting!(port, Process, "on which port; 0 for any that is free"),
+        setting!(auth, Process, "who may ask: keys, off (on a loopback address only)"),
+        setting!(tls, Process, "whether TLS is spoken; a certificate is made where none is given"),
+        setting!(tls_certificate, Process, "the certificate and those that vouch for it, in PEM"),
+        setting!(tls_key, Process, "the certificate's key, in PEM, readable by its owner alone"),
+        setting!(
+            plaintext,
+            Process,
+            "where keys may be sent in the clear: loopback, anywhere (behind something that speaks TLS)"
+        ),
+        setting!(domain, Process, "ports of sandboxes are at {port}-{sandbox}.DOMAIN"),
+        setting!(origins, Process, "pages that may open a WebSocket here, with commas between"),
+    ];
+
+    fn check(&self, _origins: &Origins) -> Result<(), ConfigError> {
+        let address = self.address;
+        let is_public = !address.is_loopback();
+        if is_public && self.auth == Auth::Off {
+            return Err(ConfigError::new(
+                format!("auth is off and address {address} is not a loopback address: anybody could run programs here"),
+                "set auth = \"keys\", or listen on 127.0.0.1",
+            ));
+        }
+        if is_public && !self.tls && self.plaintext == Plaintext::Loopback {
+            return Err(ConfigError::new(
+                format!("address {address} is not a loopback address, and keys would be sent there in the clear"),
+                "set tls = true, or plaintext = \"anywhere\" if something in front of the server speaks TLS",
+            ));
+        }
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            return Err(ConfigError::new(
+                "tls_certificate and tls_key go together, and one is missing",
+                "give both, or neither for a certificate that is made here",
+            ));
+        }
+        if self.tls_key.is_some() && !self.tls {
+            return Err(ConfigError::new("a certificate is given and tls is off", "set tls = true"));
+        }
+        self.tls_key.as_deref().map_or(Ok(()), check_key_file)
+    }
+}
+
+impl ListenSettings {
+    pub fn socket_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
+impl Domain {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for Domain {
+    fn read(text: &str) -> Result<Self, String> {
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        if text.len() > 200 || !text.split('.').all(is_label) {
+            return Err(format!("{text:?} is not a domain, such as sandboxes.example.com"));
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+impl WebOrigin {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for WebOrigin {
+    fn read(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        match rest {
+            Some(rest) if !rest.is_empty() && !rest.contains(['/', '*', ' ']) => Ok(Self(text.to_ascii_lowercase())),
+            Some(_) | None => Err(format!("{text:?} is not an origin, such as https://example.com")),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A key that others can read is not one.
+fn check_key_file(path: &Path) -> Result<(), ConfigError> {
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ConfigError::new(format!("tls_key: {} does not exist", path.display()), "name the certificate's key in PEM")
+        }
+        kind => ConfigError::new(format!("tls_key can't be read: {kind}"), "name a file that the server may read"),
+    })?;
+    if metadata.mode() & 0o077 != 0 {
+        return Err(ConfigError::new(
+            format!("tls_key can be read by others (mode {:04o})", metadata.mode() & 0o7777),
+            "chmod 600 the key, and think about who has read it",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut ListenSettings)) -> Option<String> {
+        let mut settings = ListenSettings::default();
+        change(&mut settings);
+        settings.check(&Origins::new()).err().map(|error| error.what)
+    }
+
+    #[test]
+    fn what_nobody_means_is_refused() {
+        assert_eq!(check(|_| {}), None);
+        let public = "0.0.0.0".parse().unwrap();
+        assert!(check(|listen| listen.address = public).unwrap().contains("in the clear"));
+        assert!(check(|listen| listen.address = "::".parse().unwrap()).unwrap().contains("in the clear"));
+        let open = |listen: &mut ListenSettings| {
+            listen.address = public;
+            listen.tls = true;
+            listen.auth = Auth::Off;
+        };
+        assert!(check(open).unwrap().contains("anybody could"));
+        assert_eq!(check(|listen| listen.auth = Auth::Off), None);
+        let proxied = |listen: &mut ListenSettings| {
+            listen.address = public;
+            listen.plaintext = Plaintext::Anywhere;
+        };
+        assert_eq!(check(proxied), None);
+        assert!(check(|listen| listen.tls_certificate = Some("/c".into())).unwrap().contains("go together"));
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("saggar-tls-key-{}", std::process::id()));
+        std::fs::write(&path, "key").unwrap();
+        let with_key = |listen: &mut ListenSettings| {
+            listen.tls = true;
+            listen.tls_certificate = Some("/c".into());
+            listen.tls_key = Some(path.clone());
+        };
+        for (mode, is_fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(check(with_key).is_none(), is_fine, "{mode:o}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(check(with_key).unwrap().contains("does not exist"));
+    }
+}
