@@ -7,18 +7,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use saggar_domain::ExecId;
+use saggar_domain::{Beginning, ExecId, OutputStream, Signal, SignalScope};
 
-use crate::exec::{Exec, SignalScope};
+use crate::exec::Exec;
 use crate::problem::Problem;
 use crate::schema;
-use crate::signal::Signal;
-use crate::stream::{Beginning, OutputStream};
+use crate::stream::beginning;
 
 /// Maximum size of a message in either direction, in bytes.
 pub const ATTACH_MESSAGE_BYTES_MAX: usize = 1 << 20;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
 
 /// Where in the output to attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -27,6 +24,7 @@ const STDERR: u8 = 2;
 pub struct AttachQuery {
     /// `start` (the oldest kept output), `now`, or offsets in stdout and stderr such as `12-0`.
     #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
+    #[serde(with = "beginning")]
     pub from: Beginning,
 }
 
@@ -48,6 +46,7 @@ pub enum AttachRequest {
         signal: Signal,
         /// The processes that get it.
         #[serde(default)]
+        #[schema(value_type = schema::SignalScope)]
         scope: SignalScope,
     },
     /// Close stdin.
@@ -69,6 +68,7 @@ pub enum AttachReply {
     /// Output that is no longer kept was skipped.
     Gap {
         /// The stream.
+        #[schema(value_type = schema::OutputStream)]
         stream: OutputStream,
         /// Number of skipped bytes.
         bytes: u64,
@@ -88,21 +88,10 @@ pub enum AttachReply {
     Other,
 }
 
-/// The first byte of an output message.
-pub fn output_prefix(stream: OutputStream) -> u8 {
-    match stream {
-        OutputStream::Stdout => STDOUT,
-        OutputStream::Stderr => STDERR,
-    }
-}
-
 /// Splits an output message into stream and bytes; `None` if its first byte names no stream.
 pub fn split_output(message: &[u8]) -> Option<(OutputStream, &[u8])> {
-    match message.split_first()? {
-        (&STDOUT, bytes) => Some((OutputStream::Stdout, bytes)),
-        (&STDERR, bytes) => Some((OutputStream::Stderr, bytes)),
-        _ => None,
-    }
+    let (first, bytes) = message.split_first()?;
+    Some((OutputStream::from_number(*first)?, bytes))
 }
 
 #[cfg(test)]

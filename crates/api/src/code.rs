@@ -82,6 +82,8 @@ codes! {
     SandboxEnded = "sandbox_ended", 409, "The sandbox has ended";
     /// The sandbox is paused and has no auto-resume.
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
+    /// The run's journal, or something that it names, is not what was written.
+    RunDamaged = "run_damaged", 409, "The run's journal is damaged";
     /// The exec has ended.
     ExecEnded = "exec_ended", 409, "The exec has ended";
     /// The idempotency key was used for a different request.

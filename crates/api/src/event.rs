@@ -1,10 +1,9 @@
 //! Events of a sandbox, in order, each with its number.
 
-use saggar_domain::{Denial, EndReason, ExecId};
+use saggar_domain::{Denial, EndReason, ExecId, ExecState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::exec::ExecState;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -54,6 +53,7 @@ pub enum SandboxEventBody {
         #[schema(value_type = schema::ExecId)]
         exec_id: ExecId,
         /// How it ended.
+        #[schema(value_type = schema::ExecState)]
         status: ExecState,
         /// Its exit code, if it exited.
         exit_code: Option<u8>,

@@ -28,27 +28,24 @@ mod run;
 mod sandbox;
 pub mod schema;
 mod secret;
-mod signal;
 mod sse;
 mod stream;
 mod time;
 mod update;
 
-pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, output_prefix, split_output};
+pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
 pub use code::Code;
 pub use environment::Environment;
 pub use event::{EventList, EventsQuery, PauseReason, SandboxEvent, SandboxEventBody};
-pub use exec::{
-    CommandLine, Exec, ExecLimits, ExecList, ExecState, SignalExec, SignalScope, StartExec, StdinQuery, TerminalSize,
-};
+pub use exec::{Exec, ExecLimitsShape, ExecList, ResizeExec, SignalExec, StartExec, StdinQuery, TerminalSizeShape};
 pub use file::{
     FileChange, FileEntry, FileEvent, FileKind, FileList, FileQuery, ListQuery, MakeDirectory, Metadata, MoveFile,
     RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, TreeReport, WatchQuery, WriteQuery, WriteReport,
 };
 pub use host::{Health, HealthStatus, Metrics, Sample};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
-pub use name::{KeyName, Label, Labels, TemplateName};
+pub use name::{KeyName, Label, Labels};
 pub use output::{ExecResult, Output};
 pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
@@ -57,13 +54,17 @@ pub use run::{
     ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList, RunOpenCall, RunParent, RunParked,
     RunQuestion, SignalRun, StartRun, StepDecision, SubAgent,
 };
+/// Words of the domain that are part of the API.
+pub use saggar_domain::{
+    Beginning, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets, OutputStream, SandboxState,
+    Signal, SignalScope, TemplateName, TerminalSize,
+};
 pub use sandbox::{
-    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, OnTimeout, Ports,
-    Sandbox, SandboxLimits, SandboxList, SandboxState, States,
+    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, Ports, Sandbox,
+    SandboxLimits, SandboxList, States,
 };
 pub use secret::Secret;
-pub use signal::Signal;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
-pub use stream::{Beginning, ExecEvent, Offsets, OutputStream, StreamQuery};
+pub use stream::{ExecEvent, StreamQuery};
 pub use time::Timestamp;
 pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};

@@ -1,4 +1,4 @@
-//! Names that users choose: of templates, of keys, and labels. Each has bounds that are checked once.
+//! Names people give: of keys, and the labels of a sandbox. Each with its bounds, checked once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
 
-/// Maximum length of the name of a template or a key.
+/// Longest name of a key.
 const NAME_LEN_MAX: usize = 64;
 /// Maximum length of the name of a label, in bytes.
 const LABEL_NAME_LEN_MAX: usize = 256;
@@ -14,50 +14,6 @@ const LABEL_NAME_LEN_MAX: usize = 256;
 const LABEL_VALUE_LEN_MAX: usize = 4096;
 /// Maximum number of labels of a sandbox.
 const LABELS_MAX: usize = 64;
-
-/// The name of a template.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
-#[serde(transparent)]
-#[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,63}$", example = "base")]
-pub struct TemplateName(String);
-
-impl TemplateName {
-    /// Parses and validates a name.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-        let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        if !begins_well || text.len() > NAME_LEN_MAX || !text.bytes().all(is_fine) {
-            return Err(format!(
-                "{text:?} is not a valid template name: at most {NAME_LEN_MAX} of a-z, 0-9, dot, dash and underscore, a letter or digit first"
-            ));
-        }
-        Ok(Self(text.to_owned()))
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Default for TemplateName {
-    fn default() -> Self {
-        Self("base".to_owned())
-    }
-}
-
-impl fmt::Display for TemplateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for TemplateName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).map_err(de::Error::custom)
-    }
-}
 
 /// The name of an API key, for listing and revoking keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -223,13 +179,5 @@ mod tests {
         assert!(read(&many(LABELS_MAX)).is_ok());
         assert!(read(&many(LABELS_MAX + 1)).is_err());
         assert!(Label::parse(&format!("a={}", "v".repeat(LABEL_VALUE_LEN_MAX + 1))).is_err());
-    }
-
-    #[test]
-    fn names_of_templates_are_plain() {
-        assert!(TemplateName::parse("python-3.12").is_ok());
-        for wrong in ["", "Base", "../x", ".hidden", "a/b", "a b", &"a".repeat(65)] {
-            assert!(TemplateName::parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -1,14 +1,14 @@
 //! Sandboxes: the request, the description, and how one ended.
 
 use saggar_domain::{
-    ByteSize, Count, Cpus, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId, SandboxId, Tier,
-    Timeout, User,
+    ByteSize, Count, Cpus, DeadlineAction, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId,
+    SandboxId, SandboxState, TemplateName, Tier, Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::environment::Environment;
-use crate::name::{Label, Labels, TemplateName};
+use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
 use crate::schema;
 use crate::secret::Secret;
@@ -19,6 +19,7 @@ use crate::time::Timestamp;
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct CreateSandbox {
     /// The template that its filesystem starts from.
+    #[schema(value_type = schema::TemplateName)]
     pub template: TemplateName,
     /// Labels for finding it again.
     #[serde(skip_serializing_if = "Labels::is_empty")]
@@ -35,7 +36,8 @@ pub struct CreateSandbox {
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub ttl: Option<Timeout>,
     /// What happens when its time is up.
-    pub on_timeout: OnTimeout,
+    #[schema(value_type = schema::OnTimeout)]
+    pub on_timeout: DeadlineAction,
     /// Maximum time without activity before the same happens; by default unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimeSpan>)]
@@ -156,29 +158,20 @@ pub struct EffectivePorts {
     pub every: bool,
 }
 
-/// What happens when a sandbox's time is up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnTimeout {
-    /// It ends, with everything in it.
-    #[default]
-    Kill,
-    /// It is frozen, and can be resumed.
-    Pause,
-}
-
 /// A sandbox, live or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
-    /// The sandbox's id.
+    /// The run's id.
     #[schema(value_type = schema::SandboxId)]
     pub id: SandboxId,
     /// The project it belongs to.
     #[schema(value_type = schema::ProjectId)]
     pub project_id: ProjectId,
     /// Its current state.
+    #[schema(value_type = schema::SandboxState)]
     pub state: SandboxState,
     /// The template that its filesystem started from.
+    #[schema(value_type = schema::TemplateName)]
     pub template: TemplateName,
     /// Labels for finding it again.
     #[schema(value_type = schema::TextMap)]
@@ -211,7 +204,8 @@ pub struct Sandbox {
     #[schema(value_type = Option<schema::Instant>)]
     pub deadline: Option<Timestamp>,
     /// What happens at the deadline.
-    pub on_timeout: OnTimeout,
+    #[schema(value_type = schema::OnTimeout)]
+    pub on_timeout: DeadlineAction,
     /// Maximum time without activity before the same happens.
     #[schema(value_type = Option<schema::TimeSpan>)]
     pub idle_timeout: Option<Timeout>,
@@ -236,47 +230,10 @@ pub struct CreatedSandbox {
     pub access_token: Option<Secret>,
 }
 
-/// The state of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SandboxState {
-    /// It is being created.
-    Creating,
-    /// It accepts execs, file requests and connections.
-    Running,
-    /// It is frozen.
-    Paused,
-    /// The sandbox is being ended.
-    Ending,
-    /// It has ended; only this record is left.
-    Ended,
-}
-
-impl SandboxState {
-    /// Every state, in the order of a sandbox's life.
-    pub const ALL: &[Self] = &[Self::Creating, Self::Running, Self::Paused, Self::Ending, Self::Ended];
-
-    /// The state's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Ending => "ending",
-            Self::Ended => "ended",
-        }
-    }
-
-    /// Parses a name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == text)
-    }
-}
-
 /// How a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// When it ended.
+    /// When it was measured.
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
     /// The reason.
@@ -295,11 +252,11 @@ pub struct ListSandboxes {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>, example = "running,paused")]
     pub state: Option<States>,
-    /// Only sandboxes with this label, as `name=value`; may be repeated, and then all must match.
+    /// Only runs with this label, as `name=value`; may be repeated, and then all must match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[param(value_type = Vec<String>, example = json!(["team=red"]))]
     pub label: Vec<Label>,
-    /// Maximum number of sandboxes.
+    /// Maximum number of runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,

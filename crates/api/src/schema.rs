@@ -68,6 +68,18 @@ stand_ins! {
     IsolationTier => choice("The isolation tier", saggar_domain::Tier::ALL.iter().map(|one| one.as_str()));
     /// The state of a run.
     RunState => choice("The state of a run", saggar_domain::RunState::ALL.iter().map(|one| one.as_str()));
+    /// The state of a sandbox.
+    SandboxState => choice("What a sandbox does now.", saggar_domain::SandboxState::ALL.iter().map(|one| one.as_str()));
+    /// What happens when a sandbox's time is up.
+    OnTimeout => choice("What happens when a sandbox's time is up.", saggar_domain::DeadlineAction::ALL.iter().map(|one| one.as_str()));
+    /// Whether an exec runs, or how it ended.
+    ExecState => choice("What an exec does now, or how it ended.", saggar_domain::ExecState::all().map(saggar_domain::ExecState::as_str));
+    /// An output stream.
+    OutputStream => choice("One of the two output streams.", saggar_domain::OutputStream::ALL.iter().map(|one| one.as_str()));
+    /// The processes that get a signal.
+    SignalScope => choice("Who gets a signal.", saggar_domain::SignalScope::ALL.iter().map(|one| one.as_str()));
+    /// The name of a template.
+    TemplateName => text("The name of a template.", r"^[a-z0-9][a-z0-9._-]{0,63}$", "base");
     /// Why a sandbox ended.
     EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.

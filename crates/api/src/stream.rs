@@ -3,10 +3,8 @@
 //! Each event is one server-sent event: `event` is its type, `data` this JSON with the same type, and `id` the
 //! offsets in both streams after it, so that `Last-Event-ID` says exactly what a client has received.
 
-use std::fmt;
-
-use saggar_domain::ExecId;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use saggar_domain::{Beginning, ExecId, Offsets, OutputStream};
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::bytes::{Bytes, Written};
@@ -43,6 +41,7 @@ pub enum ExecEvent {
     /// Output that is no longer kept was skipped.
     Gap {
         /// The stream.
+        #[schema(value_type = schema::OutputStream)]
         stream: OutputStream,
         /// Number of skipped bytes.
         bytes: u64,
@@ -75,99 +74,15 @@ impl ExecEvent {
             Self::Other => "other",
         }
     }
-}
 
-/// An output stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputStream {
-    /// Standard output, or the terminal.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-/// How much of both streams a client has read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offsets {
-    /// Bytes of stdout.
-    pub stdout: u64,
-    /// Bytes of stderr.
-    pub stderr: u64,
-}
-
-impl Offsets {
-    /// Parses `12-0`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let read = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-        text.split_once('-')
-            .and_then(|(stdout, stderr)| Some(Self { stdout: read(stdout)?, stderr: read(stderr)? }))
-            .ok_or_else(|| {
-                format!("{text:?} is not a position in a stream: write the offsets in stdout and stderr, such as 12-0")
-            })
-    }
-
-    /// The position after an event.
-    pub fn after(self, event: &ExecEvent) -> Self {
-        let Self { stdout, stderr } = self;
-        let length = |bytes: &Bytes| bytes.0.len() as u64;
-        match event {
-            ExecEvent::Stdout { bytes } => Self { stdout: stdout.saturating_add(length(bytes)), stderr },
-            ExecEvent::Stderr { bytes } => Self { stdout, stderr: stderr.saturating_add(length(bytes)) },
-            ExecEvent::Gap { stream: OutputStream::Stdout, bytes } => {
-                Self { stdout: stdout.saturating_add(*bytes), stderr }
-            }
-            ExecEvent::Gap { stream: OutputStream::Stderr, bytes } => {
-                Self { stdout, stderr: stderr.saturating_add(*bytes) }
-            }
-            ExecEvent::Started { .. } | ExecEvent::Exited { .. } | ExecEvent::Failed { .. } | ExecEvent::Other => self,
-        }
-    }
-}
-
-impl fmt::Display for Offsets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.stdout, self.stderr)
-    }
-}
-
-/// Where a stream begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Beginning {
-    /// With the oldest kept output.
-    #[default]
-    Start,
-    /// With new output only.
-    Now,
-    /// After these offsets.
-    Offsets(Offsets),
-}
-
-impl Beginning {
-    /// Parses `start`, `now` or `12-0`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "start" => Ok(Self::Start),
-            "now" => Ok(Self::Now),
-            place => Offsets::parse(place).map(Self::Offsets),
-        }
-    }
-}
-
-impl Serialize for Beginning {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    /// The place after this event.
+    pub fn place_after(&self, place: Offsets) -> Offsets {
         match self {
-            Self::Start => serializer.serialize_str("start"),
-            Self::Now => serializer.serialize_str("now"),
-            Self::Offsets(offsets) => serializer.collect_str(offsets),
+            Self::Stdout { bytes } => place.after(OutputStream::Stdout, bytes.0.len() as u64),
+            Self::Stderr { bytes } => place.after(OutputStream::Stderr, bytes.0.len() as u64),
+            Self::Gap { stream, bytes } => place.after(*stream, *bytes),
+            Self::Started { .. } | Self::Exited { .. } | Self::Failed { .. } | Self::Other => place,
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Beginning {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).map_err(de::Error::custom)
     }
 }
 
@@ -178,22 +93,28 @@ impl<'de> Deserialize<'de> for Beginning {
 pub struct StreamQuery {
     /// `start` (the oldest kept output), `now`, or offsets in stdout and stderr such as `12-0`.
     #[param(value_type = Option<String>, pattern = "^(start|now|[0-9]{1,19}-[0-9]{1,19})$", example = "start")]
+    #[serde(with = "beginning")]
     pub from: Beginning,
+}
+
+/// In a query a beginning is text.
+pub(crate) mod beginning {
+    use saggar_domain::Beginning;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(from: &Beginning, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(from)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Beginning, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Beginning::parse(&text).map_err(de::Error::custom)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_place_reads_and_prints() {
-        let place = Offsets { stdout: 12, stderr: 0 };
-        assert_eq!(Offsets::parse("12-0"), Ok(place));
-        assert_eq!(place.to_string(), "12-0");
-        for wrong in ["", "-", "12", "1-2-3", "+1-0", "1--1", " 1-0", "99999999999999999999-0"] {
-            assert!(Offsets::parse(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn output_on_the_wire_has_its_type_beside_it() {
@@ -212,11 +133,23 @@ mod tests {
     }
 
     #[test]
+    fn in_a_query_a_beginning_is_text() {
+        for (from, text) in [
+            (Beginning::Start, "start"),
+            (Beginning::Now, "now"),
+            (Beginning::Offsets(Offsets { stdout: 12, stderr: 0 }), "12-0"),
+        ] {
+            let query = StreamQuery { from };
+            assert_eq!(serde_json::to_value(query).unwrap(), serde_json::json!({ "from": text }));
+            assert_eq!(serde_json::from_value::<StreamQuery>(serde_json::json!({ "from": text })).unwrap(), query);
+        }
+    }
+
+    #[test]
     fn the_place_moves_by_what_was_read_or_passed_over() {
-        let start = Offsets { stdout: 1, stderr: 2 };
-        let after = start
-            .after(&ExecEvent::Stdout { bytes: Bytes(b"abc".to_vec()) })
-            .after(&ExecEvent::Gap { stream: OutputStream::Stderr, bytes: 10 });
+        let read = ExecEvent::Stdout { bytes: Bytes(b"abc".to_vec()) };
+        let missed = ExecEvent::Gap { stream: OutputStream::Stderr, bytes: 10 };
+        let after = missed.place_after(read.place_after(Offsets { stdout: 1, stderr: 2 }));
         assert_eq!(after, Offsets { stdout: 4, stderr: 12 });
     }
 }

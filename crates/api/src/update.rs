@@ -1,12 +1,11 @@
 //! Changes to a live sandbox: its deadline, the action at the deadline, its labels.
 
-use saggar_domain::Timeout;
+use saggar_domain::{DeadlineAction, Timeout};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::name::Labels;
 use crate::object::only_from_an_object;
-use crate::sandbox::OnTimeout;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -24,7 +23,8 @@ pub struct UpdateSandbox {
     pub deadline: Option<Timestamp>,
     /// What happens when its time is up.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_timeout: Option<OnTimeout>,
+    #[schema(value_type = Option<schema::OnTimeout>)]
+    pub on_timeout: Option<DeadlineAction>,
     /// Maximum time without activity; null for unlimited.
     #[serde(skip_serializing_if = "Change::is_keep")]
     #[schema(value_type = Option<schema::TimeSpan>)]

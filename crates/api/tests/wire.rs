@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_api::{
-    Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, Exec, ExecResult, ExecState, FileChange, FileEvent,
-    Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, OnTimeout, Output, ResumeSandbox, SandboxState,
-    Secret, SetTimeout, SignFile, SignalExec, StartExec, States, TerminalSize, Timestamp, UpdateSandbox, WriteQuery,
-    read,
+    Code, CommandLine, CreateKey, CreateSandbox, CreatedSandbox, DeadlineAction, Exec, ExecResult, ExecState,
+    FileChange, FileEvent, Label, ListQuery, ListSandboxes, MakeDirectory, MoveFile, Network, Output, OutputStream,
+    ResizeExec, ResumeSandbox, SandboxState, Secret, SetTimeout, SignFile, SignalExec, SignalScope, StartExec, States,
+    TerminalSize, Timestamp, UpdateSandbox, WriteQuery, read,
 };
-use saggar_domain::{ByteSize, ExecId, NetworkMode, SandboxId, Timeout, User};
+use saggar_domain::{ByteSize, ExecId, ExecStatus, NetworkMode, SandboxId, Timeout, User};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn a_sandbox_to_be_made_needs_nothing_said() {
     let default = read::json::<CreateSandbox>(b"").unwrap();
     assert_eq!(default, CreateSandbox::default());
     assert_eq!(default.network, Network(NetworkMode::None));
-    assert_eq!(default.on_timeout, OnTimeout::Kill);
+    assert_eq!(default.on_timeout, DeadlineAction::Kill);
     check_golden(
         &default,
         json!({"template": "base", "limits": {}, "on_timeout": "kill", "network": "none", "auto_resume": false, "ports": {"public": []}}),
@@ -112,6 +112,78 @@ fn a_command_is_words_or_a_line_for_a_shell() {
 }
 
 #[test]
+fn a_program_to_start_on_the_wire() {
+    let whole = json!({
+        "command": ["echo", "hi"],
+        "env": {"A": "1"},
+        "cwd": "/tmp",
+        "user": "root",
+        "stdin": true,
+        "tty": {"rows": 24, "cols": 80},
+        "timeout": "5m",
+        "limits": {"memory": "512M", "pids": "64", "cpus": "0.5"},
+        "output_bytes": "1M",
+        "wait": false,
+    });
+    let start: StartExec = serde_json::from_value(whole.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&start).unwrap(), whole);
+    check_golden(
+        &StartExec::new(CommandLine::Shell("make".into())),
+        json!({"command": "make", "stdin": false, "wait": true}),
+    );
+    let limits = json!({"command": "make", "limits": {}, "stdin": false, "wait": true});
+    let start: StartExec = serde_json::from_value(limits.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&start).unwrap(), limits);
+    complaint::<StartExec>(r#"{"command": "true", "limits": ["1G"]}"#);
+    complaint::<StartExec>(r#"{"command": "true", "limits": {"ram": "1G"}}"#);
+    complaint::<StartExec>(r#"{"command": "true", "tty": {"rows": 1}}"#);
+}
+
+#[test]
+fn a_signal_goes_to_the_tree_unless_to_the_group() {
+    let signal = |body: &[u8]| serde_json::to_value(read::json::<SignalExec>(body).unwrap()).unwrap();
+    assert_eq!(signal(br#"{"signal": "SIGTERM"}"#), json!({"signal": "TERM", "scope": "tree"}));
+    assert_eq!(signal(br#"{"signal": "9", "scope": "group"}"#), json!({"signal": "KILL", "scope": "group"}));
+}
+
+#[test]
+fn choices_have_these_names() {
+    fn check<T: Serialize + DeserializeOwned>(names: &[&str]) {
+        for name in names {
+            assert_eq!(serde_json::to_value(serde_json::from_value::<T>(json!(name)).unwrap()).unwrap(), json!(name));
+        }
+        assert!(serde_json::from_value::<T>(json!("another")).is_err());
+    }
+    check::<ExecState>(&[
+        "running",
+        "exited",
+        "signaled",
+        "timed_out",
+        "cancelled",
+        "out_of_memory",
+        "refused",
+        "setup_failed",
+        "lost",
+    ]);
+    check::<SandboxState>(&["creating", "running", "paused", "ending", "ended"]);
+    check::<DeadlineAction>(&["kill", "pause"]);
+    check::<OutputStream>(&["stdout", "stderr"]);
+    check::<SignalScope>(&["tree", "group"]);
+}
+
+#[test]
+fn a_template_has_a_name_of_at_most_64_characters() {
+    let create = |name: &str| json!({ "template": name }).to_string();
+    let longest = "x".repeat(64);
+    for good in ["base", "python-3.12", "a_b", "3", &longest] {
+        assert_eq!(read::json::<CreateSandbox>(create(good).as_bytes()).unwrap().template.as_str(), good);
+    }
+    for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(65)] {
+        complaint::<CreateSandbox>(&create(wrong));
+    }
+}
+
+#[test]
 fn an_exec_on_the_wire() {
     let exec = Exec {
         id: ExecId::from_random([0; 16]),
@@ -119,7 +191,7 @@ fn an_exec_on_the_wire() {
         command: vec!["true".into()],
         user: Some(User::User),
         tty: false,
-        status: ExecState::Exited,
+        status: ExecState::Ended(ExecStatus::Exited),
         pid: None,
         exit_code: Some(0),
         signal: None,
@@ -246,5 +318,8 @@ fn file_events_on_the_wire() {
 #[test]
 fn a_terminal_has_a_size() {
     check_golden(&TerminalSize { rows: 24, cols: 80 }, json!({"rows": 24, "cols": 80}));
-    assert!(serde_json::from_value::<TerminalSize>(json!({"rows": 65536, "cols": 80})).is_err());
+    check_golden(&ResizeExec(TerminalSize { rows: 24, cols: 80 }), json!({"rows": 24, "cols": 80}));
+    for wrong in [r#"{"rows": 65536, "cols": 80}"#, r#"{"rows": 1, "cols": 1, "depth": 1}"#, "[24, 80]"] {
+        complaint::<ResizeExec>(wrong);
+    }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use crate::Attempt;
 use crate::files::mknod;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::sys::{ChildEnd, call, in_child, open, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -215,5 +215,5 @@ fn print_escapes(out: &Out, _: &[String]) {
         "\x1b]52;c;b3duZWQ=\x07\x1b]8;;http://evil.invalid\x1b\\link\x1b]8;;\x1b\\\x1bP$q\"p\x1b\\\x1b]0;title\x07\x1b[21t\x1b[6n\x1b[c\u{9b}6n\
         \x1b[8mhidden\x1b[0;08mhidden\x1b[1:8mhidden\x1b[38;5;1;8mhidden\x1b[48;2;1;2;3;8mhidden\x1b[38;5;8mgrey\x1b[0m"
     );
-    out.say("printed", Outcome::Allowed, "");
+    out.say("printed", AttemptOutcome::Allowed, "");
 }

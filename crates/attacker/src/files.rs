@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::sys::{CWD, at, call, open, own, path, unheeded};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -176,7 +176,7 @@ fn change_read_only(out: &Out, _: &[String]) {
     out.tried("mkfifo", mknod("/workspace/fifo", libc::S_IFIFO | 0o644, 0));
     out.tried("O_TMPFILE", open("/workspace", libc::O_TMPFILE | libc::O_RDWR, 0o600));
     let Ok(readable) = open(file, libc::O_RDONLY, 0) else {
-        return out.say("reading", Outcome::Refused, "the file can't even be read");
+        return out.say("reading", AttemptOutcome::Refused, "the file can't even be read");
     };
     let fd = readable.as_raw_fd() as usize;
     let mapping = call(
@@ -272,7 +272,7 @@ fn change_layers(out: &Out, _: &[String]) {
     }
     for layer in ["/.scratch", "/.scratch/upper", "/.scratch/work", "/.scratch/lower"] {
         match fs::read_dir(layer).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => out.say(&format!("look into {layer}"), Outcome::Absent, "empty"),
+            Ok(true) => out.say(&format!("look into {layer}"), AttemptOutcome::Absent, "empty"),
             other => {
                 out.tried(&format!("look into {layer}"), other);
             }

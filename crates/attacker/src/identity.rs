@@ -115,7 +115,7 @@ fn id(number: libc::c_long) -> usize {
 
 fn say_identity(out: &Out, _: &[String]) {
     let detail = format!("{} {}", id(libc::SYS_geteuid), id(libc::SYS_getegid));
-    out.say("identity", crate::out::Outcome::Held, &detail);
+    out.say("identity", crate::out::AttemptOutcome::Held, &detail);
 }
 
 fn change_identity(out: &Out, _: &[String]) {

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::sys::{call, open};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -31,7 +31,7 @@ fn read_other_processes(out: &Out, _: &[String]) {
     for name in ["environ", "cmdline", "maps", "mem", "auxv", "stack", "syscall", "io", "status"] {
         let file = format!("/proc/1/{name}");
         match fs::read(&file) {
-            Ok(bytes) if bytes.is_empty() => out.say(&file, Outcome::Absent, "empty"),
+            Ok(bytes) if bytes.is_empty() => out.say(&file, AttemptOutcome::Absent, "empty"),
             other => {
                 out.tried_on_first(&file, other);
             }
@@ -83,7 +83,7 @@ fn write_kernel_settings(out: &Out, _: &[String]) {
         match fs::metadata(file) {
             // A mask is the null device: it accepts writes and ignores them.
             Ok(metadata) if std::os::unix::fs::FileTypeExt::is_char_device(&metadata.file_type()) => {
-                out.say(file, Outcome::Absent, "masked")
+                out.say(file, AttemptOutcome::Absent, "masked")
             }
             _ => open_for_writing(out, file),
         }
@@ -116,9 +116,9 @@ fn read_some(out: &Out, file: &str) {
         .map(fs::File::from)
         .and_then(|mut file| file.read(&mut bytes))
     {
-        Ok(0) => out.say(file, Outcome::Absent, "empty"),
+        Ok(0) => out.say(file, AttemptOutcome::Absent, "empty"),
         Ok(_) if file.ends_with("kallsyms") && bytes.starts_with(b"0000000000000000") => {
-            out.say(file, Outcome::Absent, "zeroed")
+            out.say(file, AttemptOutcome::Absent, "zeroed")
         }
         other => {
             out.tried(file, other);
@@ -168,8 +168,8 @@ fn read_kernel_secrets(out: &Out, _: &[String]) {
     ] {
         match fs::read_dir(directory) {
             Ok(mut entries) => match entries.next() {
-                None => out.say(directory, Outcome::Absent, "empty"),
-                Some(_) => out.say(directory, Outcome::Allowed, "listed"),
+                None => out.say(directory, AttemptOutcome::Absent, "empty"),
+                Some(_) => out.say(directory, AttemptOutcome::Allowed, "listed"),
             },
             Err(error) => {
                 out.tried::<()>(directory, Err(error));

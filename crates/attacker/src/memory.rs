@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::resources::number;
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, own, path, unheeded};
 
@@ -59,7 +59,7 @@ fn eat_memory(out: &Out, arguments: &[String]) {
                 out.examined(member, false, &format!("not tried: {} at once", errno_name(number)));
             }
             ChildEnd::Code(number) | ChildEnd::Unborn(number) => out.examined(member, true, errno_name(number)),
-            ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+            ChildEnd::Signal { number, .. } => out.say(member, AttemptOutcome::Killed, &format!("signal {number}")),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::sys::{ChildEnd, errno_name, in_child};
 
 /// The outcome of one member of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// It failed with an error.
     Refused,
     Allowed,
@@ -20,7 +20,7 @@ pub enum Outcome {
     Killed,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -40,7 +40,7 @@ impl Out {
         Self(())
     }
 
-    pub fn say(&self, member: &str, outcome: Outcome, detail: &str) {
+    pub fn say(&self, member: &str, outcome: AttemptOutcome, detail: &str) {
         let line = format!(
             "{{\"member\":\"{}\",\"outcome\":\"{}\",\"detail\":\"{}\"}}\n",
             escaped(member),
@@ -54,14 +54,14 @@ impl Out {
     pub fn tried<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
         match result {
             Ok(value) => {
-                self.say(member, Outcome::Allowed, "");
+                self.say(member, AttemptOutcome::Allowed, "");
                 Some(value)
             }
             Err(error) => {
                 let number = error.raw_os_error().unwrap_or(0);
                 let outcome = match number {
-                    libc::ENOENT | libc::ENXIO | libc::ENODEV | libc::ENOTDIR => Outcome::Absent,
-                    _ => Outcome::Refused,
+                    libc::ENOENT | libc::ENXIO | libc::ENODEV | libc::ENOTDIR => AttemptOutcome::Absent,
+                    _ => AttemptOutcome::Refused,
                 };
                 self.say(member, outcome, errno_name(number));
                 None
@@ -73,7 +73,7 @@ impl Out {
     /// and there is no target.
     pub fn tried_on_first<T>(&self, member: &str, result: io::Result<T>) -> Option<T> {
         if std::process::id() == 1 {
-            self.say(member, Outcome::Absent, "we are the first process");
+            self.say(member, AttemptOutcome::Absent, "we are the first process");
             return None;
         }
         self.tried(member, result)
@@ -81,7 +81,7 @@ impl Out {
 
     /// Reports whether a property holds.
     pub fn examined(&self, member: &str, is_kept: bool, detail: &str) {
-        self.say(member, if is_kept { Outcome::Held } else { Outcome::Broken }, detail);
+        self.say(member, if is_kept { AttemptOutcome::Held } else { AttemptOutcome::Broken }, detail);
     }
 
     /// Reports that nothing was left out.
@@ -94,11 +94,11 @@ impl Out {
 pub fn out_of_child(out: &Out, member: &str, attempt: impl FnOnce() -> io::Result<usize>) {
     let end = in_child(|| attempt().map_or_else(|error| error.raw_os_error().unwrap_or(255), |_| 0));
     match end {
-        ChildEnd::Code(0) => out.say(member, Outcome::Allowed, ""),
+        ChildEnd::Code(0) => out.say(member, AttemptOutcome::Allowed, ""),
         ChildEnd::Code(number) | ChildEnd::Unborn(number) => {
             out.tried::<()>(member, Err(io::Error::from_raw_os_error(number)));
         }
-        ChildEnd::Signal { number, .. } => out.say(member, Outcome::Killed, &format!("signal {number}")),
+        ChildEnd::Signal { number, .. } => out.say(member, AttemptOutcome::Killed, &format!("signal {number}")),
     }
 }
 

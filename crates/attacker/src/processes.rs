@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome, out_of_child};
+use crate::out::{AttemptOutcome, Out, out_of_child};
 use crate::sys::{ChildEnd, call, in_child, kill, open, own, pause_ms, start, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -34,7 +34,7 @@ fn trace_others(out: &Out, _: &[String]) {
     let sibling = start(sleeper).unwrap_or(-1);
     for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
         if pid == std::process::id() as i32 {
-            out.say(who, Outcome::Absent, "we are the first process");
+            out.say(who, AttemptOutcome::Absent, "we are the first process");
             continue;
         }
         for (how, request) in [("attach to", libc::PTRACE_ATTACH), ("seize", libc::PTRACE_SEIZE)] {
@@ -59,7 +59,7 @@ fn reach_into_others(out: &Out, _: &[String]) {
     for (who, pid) in [("the agent", 1), ("a sibling", sibling)] {
         let pid = pid as usize;
         if pid == std::process::id() as usize {
-            out.say(who, Outcome::Absent, "we are the first process");
+            out.say(who, AttemptOutcome::Absent, "we are the first process");
             continue;
         }
         out.tried(
@@ -176,7 +176,7 @@ fn signal_others(out: &Out, _: &[String]) {
             out.examined(member, call(libc::SYS_getppid, &[]).is_ok_and(|parent| parent == 1), "");
         }
     } else {
-        out.say("SIGKILL to the agent", Outcome::Absent, "PID 1 is not our parent");
+        out.say("SIGKILL to the agent", AttemptOutcome::Absent, "PID 1 is not our parent");
     }
 }
 
@@ -191,7 +191,7 @@ fn ignore(signals: &[i32]) {
 /// the latest.
 fn ignore_signals(out: &Out, _: &[String]) {
     ignore(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE]);
-    out.say("ignoring", Outcome::Allowed, "");
+    out.say("ignoring", AttemptOutcome::Allowed, "");
     loop {
         pause_ms(900);
     }
@@ -216,7 +216,7 @@ fn daemonize(out: &Out, _: &[String]) {
             pid => i32::from(pid < 0),
         }
     });
-    out.say("daemon", if end == ChildEnd::Code(0) { Outcome::Allowed } else { Outcome::Refused }, "");
+    out.say("daemon", if end == ChildEnd::Code(0) { AttemptOutcome::Allowed } else { AttemptOutcome::Refused }, "");
     pause_ms(100);
 }
 
@@ -239,7 +239,7 @@ fn orphan_zombies(out: &Out, _: &[String]) {
 /// Hangs in one of several ways; the alarm ends it at the latest.
 fn hang(out: &Out, arguments: &[String]) {
     let kind = arguments.first().map_or("sleep", String::as_str);
-    out.say(kind, Outcome::Allowed, "");
+    out.say(kind, AttemptOutcome::Allowed, "");
     match kind {
         "busy" => loop {
             std::hint::spin_loop();

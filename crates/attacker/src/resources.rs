@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::Attempt;
 use crate::memory::eat_file;
-use crate::out::{Out, Outcome, until_told};
+use crate::out::{AttemptOutcome, Out, until_told};
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, kill, open, own, path, pause_ms, start, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -102,7 +102,7 @@ fn hold_counters(out: &Out, _: &[String]) {
     let queued = (0..SIGNALS)
         .take_while(|_| call(libc::SYS_rt_sigqueueinfo, &[own_pid, 36, about.as_ptr() as usize]).is_ok())
         .count();
-    out.say("taken", Outcome::Allowed, &format!("{} instances, {queued} signals", kept.len()));
+    out.say("taken", AttemptOutcome::Allowed, &format!("{} instances, {queued} signals", kept.len()));
     until_told(out);
 }
 

@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::sys::{call, own};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -169,7 +169,7 @@ fn spoof_peer(out: &Out, _: &[String]) {
         [("as PID 1", 1u32, call(libc::SYS_getuid, &[]).unwrap_or(0) as u32), ("as uid 0", std::process::id(), 0u32)]
     {
         if pid == std::process::id() && uid as usize == call(libc::SYS_getuid, &[]).unwrap_or(0) {
-            out.say(member, Outcome::Absent, "that is who we are");
+            out.say(member, AttemptOutcome::Absent, "that is who we are");
             continue;
         }
         let mut byte = 0u8;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::Attempt;
-use crate::out::{Out, Outcome, out_of_child};
+use crate::out::{AttemptOutcome, Out, out_of_child};
 use crate::sys::{ChildEnd, at, call, errno_name, in_child, open, own, path, pause_ms, unheeded, wait};
 
 pub const ATTEMPTS: &[Attempt] = &[
@@ -82,7 +82,7 @@ fn join_namespaces(out: &Out, _: &[String]) {
             call(libc::SYS_setns, &[pidfd.as_raw_fd() as usize, libc::CLONE_NEWNS as usize])
         });
     } else {
-        out.say("setns by pidfd of 1", Outcome::Refused, "no pidfd");
+        out.say("setns by pidfd of 1", AttemptOutcome::Refused, "no pidfd");
     }
 }
 
@@ -215,11 +215,13 @@ fn foreign_conventions(out: &Out, _: &[String]) {
         i32::from(answer > 0) * 100
     });
     match end {
-        ChildEnd::Signal { number, .. } => {
-            out.say("int 0x80", Outcome::Killed, if number == libc::SIGSYS { "SIGSYS" } else { "another signal" })
-        }
-        ChildEnd::Code(100) => out.say("int 0x80", Outcome::Allowed, ""),
-        ChildEnd::Code(_) | ChildEnd::Unborn(_) => out.say("int 0x80", Outcome::Refused, ""),
+        ChildEnd::Signal { number, .. } => out.say(
+            "int 0x80",
+            AttemptOutcome::Killed,
+            if number == libc::SIGSYS { "SIGSYS" } else { "another signal" },
+        ),
+        ChildEnd::Code(100) => out.say("int 0x80", AttemptOutcome::Allowed, ""),
+        ChildEnd::Code(_) | ChildEnd::Unborn(_) => out.say("int 0x80", AttemptOutcome::Refused, ""),
     }
     for (member, number) in
         [("x32 getpid", 39), ("x32 unshare", libc::SYS_unshare), ("x32 ptrace", 521), ("x32 execve", 520)]

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::Attempt;
-use crate::out::{Out, Outcome};
+use crate::out::{AttemptOutcome, Out};
 use crate::resources::number;
 use crate::sys::{at, call, errno_name, own, path, unheeded};
 
@@ -80,7 +80,7 @@ fn cork(out: &Out) {
             socket.connect(address)?;
             Ok(socket)
         }) else {
-            out.say(&format!("{family} cork"), Outcome::Absent, "no such address");
+            out.say(&format!("{family} cork"), AttemptOutcome::Absent, "no such address");
             continue;
         };
         let fd = socket.as_raw_fd() as usize;
@@ -129,7 +129,7 @@ fn queue_errors(out: &Out) {
     {
         let nobody = UdpSocket::bind(format!("{address}:0")).and_then(|socket| socket.local_addr());
         let (Ok(nobody), Ok(socket)) = (nobody, UdpSocket::bind(format!("{address}:0"))) else {
-            out.say(member, Outcome::Absent, "no such address");
+            out.say(member, AttemptOutcome::Absent, "no such address");
             continue;
         };
         for option in options {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetwinsize, tcsetattr};
-use saggar_sandbox::TerminalSize;
+use saggar_domain::TerminalSize;
 
 use crate::joint::Terminal;
 use crate::streams;

@@ -123,7 +123,9 @@ fn an_ordinary_user_makes_repositories_too() {
     }
     let script = format!(
         "set -e; git init --quiet .; echo one > file; git add file; {COMMIT} -m one; \
-         printf '#!/bin/sh\\n{PROGRAM}\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit"
+         printf '#!/bin/sh\\n{PROGRAM}\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; \
+         for way in listed hidden; do git init --quiet $way/b/sub; git -C $way/b/sub config core.fsmonitor '{PROGRAM}'; done; \
+         chmod 0400 listed/b; chmod 0 hidden/b"
     );
     let mut command = Command::new(&saggar);
     command.args(["run", "--json", "--workspace", &show(&place.workspace()), "--", "/bin/sh", "-c", &script]);
@@ -134,10 +136,13 @@ fn an_ordinary_user_makes_repositories_too() {
     }
     let done = finish(command.spawn().expect("copied"));
     let result = done.json();
-    assert_eq!((&result["exit_code"], &result["changes_kept"]), (&Value::from(0), &Value::from(1)), "{done:?}");
+    assert_eq!((&result["exit_code"], &result["changes_kept"]), (&Value::from(0), &Value::from(3)), "{done:?}");
     assert!(!result["denials"].to_string().contains("completely"), "{result}");
     assert_eq!(git(&place, &place.workspace(), &["log", "--format=%s"]), "one\n");
-    assert!(!misleads(&place, ""));
+    // Also where a directory could be listed and not searched, or neither.
+    for directory in ["", "listed/b/sub", "hidden/b/sub"] {
+        assert!(!misleads(&place, directory), "{directory}");
+    }
 }
 
 /// What a program may leave in a repository it created, the directory in which the host's git is then used, and what

@@ -430,3 +430,33 @@ fn a_unix_socket_tells_its_clients_the_ids_of_the_program_that_listens() {
     let done = Place::new().run(&[], &["python3", "-c", script]);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("True\n", ""));
 }
+
+#[test]
+fn a_socket_that_listens_again_keeps_its_backlog() {
+    // The kernel tells the backlog of a listener as `tcpi_sacked`.
+    let script = "import socket, struct\n\
+        s = socket.socket(); s.bind(('127.0.0.1', 0))\n\
+        def listen(): s.listen(100); return struct.unpack_from('I', s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64), 28)[0]\n\
+        first = listen()\n\
+        print(first > 1, {listen() for _ in range(20)} == {first})";
+    let done = Place::new().run(&[], &["python3", "-c", script]);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("True True\n", ""));
+}
+
+#[test]
+fn a_program_whose_refused_calls_are_slowed_down_is_told_of() {
+    let script = "import ctypes, sys\n\
+        libc = ctypes.CDLL(None)\n\
+        for _ in range(int(sys.argv[1])): libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)";
+    let place = Place::new();
+    let denials = |calls: &str| {
+        let denials = place.json(&[], &["python3", "-c", script, calls])["denials"].clone();
+        let denials = denials.as_array().unwrap().clone();
+        assert!(denials.iter().all(|denial| denial["rule"] == "seccomp/mounts"), "{denials:?}");
+        denials.iter().map(|denial| denial["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(denials("100").len(), 1);
+    let slowed = denials("300");
+    assert_eq!(slowed.len(), 2, "{slowed:?}");
+    assert!(slowed[1].contains("called mount so often") && slowed[1].contains("every 10 ms"), "{slowed:?}");
+}

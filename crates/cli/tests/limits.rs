@@ -298,8 +298,12 @@ fn programs_see_their_limits_where_they_look_for_them() {
     assert_eq!(seen(&["--memory", "64M"], MEMORY_SEEN), (64 << 20).to_string());
     for (cpus, count) in [("0.5", "1"), ("1", "1")] {
         assert_eq!(seen(&["--cpus", cpus], "nproc"), count, "{cpus}");
-        let all = "import os; print(len(os.sched_getaffinity(0)))";
-        assert_eq!(place.run(&["--cpus", cpus], &["/usr/bin/python3", "-c", all]).stdout.trim(), count, "{cpus}");
+        let all = "import os; print(len(os.sched_getaffinity(0)), os.cpu_count(), os.sysconf('SC_NPROCESSORS_CONF'))";
+        let counted = place.run(&["--cpus", cpus], &["/usr/bin/python3", "-c", all]);
+        assert_eq!(counted.stdout, format!("{count} {count} {count}\n"), "{cpus}");
+        // They are the ones that it runs on.
+        let same = "import os; listed = open('/sys/devices/system/cpu/online').read(); print({int(n) for n in listed.split(',')} == os.sched_getaffinity(0))";
+        assert_eq!(place.run(&["--cpus", cpus], &["/usr/bin/python3", "-c", same]).stdout, "True\n", "{cpus}");
     }
     let quota = "cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us";
     assert!(seen(&["--cpus", "0.5"], quota).starts_with("50000"));

@@ -1,4 +1,5 @@
-//! Runs on a full disk and on a read-only disk: real, small ones, in their own mount namespace.
+//! Runs on a full disk and on a read-only disk: real, small ones, in their own mount namespace. Runs in a store that another
+//! SQLite program has locked or changed.
 
 mod http;
 mod runs;
@@ -153,4 +154,57 @@ fn on_a_read_only_disk_no_server_starts_and_the_next_one_goes_on() {
     ledger.hold(false);
     check_end(&server, &run);
     assert_eq!(ledger.asked().len(), 2, "{:?}", ledger.asked());
+}
+
+/// Another SQLite program on a server's database. It says `done`, and goes on when its input ends.
+fn another_program(server: &Server, statement: &str) -> Child {
+    let script = "import sqlite3, sys\n\
+        connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)\n\
+        connection.execute(sys.argv[2])\n\
+        print('done', flush=True)\n\
+        sys.stdin.read()";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(server.data().join("saggar.db")).arg(statement);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("needs python3");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a pipe of ours");
+    assert_eq!(line, "done\n");
+    child
+}
+
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    assert!(child.wait().expect("a child of ours").success());
+}
+
+#[test]
+fn while_another_program_keeps_the_store_for_itself_the_answer_is_503_and_then_it_goes_on() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let turns = json!([{ "text": "finished" }]);
+    let keeper = another_program(&server, "BEGIN IMMEDIATE");
+    let refused = server.post("/api/v1/runs", &runs::agent(turns.clone()));
+    assert!(refused.header("retry-after").is_some_and(|value| value.parse::<u64>().is_ok()), "{}", refused.text());
+    let problem = refused.problem(503, "unavailable");
+    assert_eq!(problem["detail"], "the store is busy", "{problem}");
+    assert!(problem["help"].as_str().expect("a text").contains("nothing was done"), "{problem}");
+    assert_eq!(server.get("/api/v1/runs").expect(200)["items"], json!([]), "what is there can be read");
+    end(keeper);
+    until_completed(&server, &start(&server, turns));
+}
+
+#[test]
+fn whoever_reads_a_damaged_run_is_told_that_it_is_damaged_and_what_to_do() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let run = start(&server, json!([{ "text": "finished" }]));
+    until_completed(&server, &run);
+    end(another_program(&server, "UPDATE journal SET entry = replace(entry, 'finished', 'flnished')"));
+    for what in ["journal", "replay", "export"] {
+        let problem = server.get(&format!("/api/v1/runs/{run}/{what}")).problem(409, "run_damaged");
+        let (detail, help) = (problem["detail"].as_str().expect("a text"), problem["help"].as_str().expect("a text"));
+        assert!(detail.starts_with(&format!("run {run} is damaged: entry ")), "{what}: {problem}");
+        assert!(help.contains(&format!("saggar runs cancel {run}")) && help.contains("saggar check"), "{problem}");
+    }
+    let stream = server.request("GET", &format!("/api/v1/runs/{run}/journal"), &["Accept: text/event-stream"], b"");
+    stream.problem(409, "run_damaged");
+    assert_eq!(show(&server, &run)["state"], "finished", "the rest of it can be read");
 }

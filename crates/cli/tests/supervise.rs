@@ -4,8 +4,11 @@ mod harness;
 
 use harness::held::{Seen, follow, held, program};
 use harness::{Place, is_root, not_here};
-use saggar_domain::{Code, EndReason, ExecStatus, User};
-use saggar_supervisor::control::{Attach, Client, From, Op, PerExec, Received, Reply, Scope, WindowSize};
+use saggar_domain::{
+    Beginning, ByteSize, Code, Count, EndReason, ExecLimits, ExecStatus, Offsets, OutputStream, Signal, SignalScope,
+    TerminalSize, Timeout, User,
+};
+use saggar_supervisor::control::{Attach, Client, Op, Received, Reply};
 
 #[test]
 fn an_exec_is_started_followed_and_ended() {
@@ -27,7 +30,7 @@ fn execs_run_side_by_side_and_keep_apart() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "read word; echo first $word"]);
-    start.stdin = true;
+    start.spec.stdin = true;
     let (mut first, _) = supervisor.exec(start);
     assert_eq!(supervisor.sh("echo second").stdout, b"second\n");
     first.feed(b"went on\n").unwrap();
@@ -39,7 +42,7 @@ fn stdin_arrives_whole_and_ends() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "wc -c; md5sum </dev/null >/dev/null"]);
-    start.stdin = true;
+    start.spec.stdin = true;
     let (mut client, _) = supervisor.exec(start);
     for _ in 0..16 {
         client.feed(&vec![b'x'; 100_000]).unwrap();
@@ -54,10 +57,10 @@ fn who_follows_from_the_first_byte_may_leave_the_feeding_to_another() {
     let supervisor = held(&place);
     // More than is kept: a later follower would have missed its beginning.
     let mut start = program(&["/bin/sh", "-c", "head -c 3000000 /dev/zero; read word; echo $word"]);
-    (start.stdin, start.is_fed_apart) = (true, true);
+    (start.spec.stdin, start.is_fed_apart) = (true, true);
     let (mut follower, state) = supervisor.exec(start);
     let mut feeder = supervisor.client();
-    feeder.ask(attach(&state.exec_id, From::Now, true)).unwrap();
+    feeder.ask(attach(&state.exec_id, Beginning::Now, true)).unwrap();
     assert!(matches!(feeder.receive().unwrap(), Received::Reply(Reply::Started(_))));
     feeder.feed(b"apart\n").unwrap();
     // It reads nothing, and must not delay the other.
@@ -72,17 +75,17 @@ fn a_follower_that_goes_away_kills_nothing_and_another_goes_on() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "echo one; read word; echo two $word"]);
-    start.stdin = true;
+    start.spec.stdin = true;
     let (mut client, state) = supervisor.exec(start);
     let Received::Output { bytes, .. } = client.receive().unwrap() else { panic!("no output") };
     assert_eq!(bytes, b"one\n");
-    let refused = supervisor.request(attach(&state.exec_id, From::Start, true));
+    let refused = supervisor.request(attach(&state.exec_id, Beginning::Start, true));
     assert!(matches!(refused, Reply::Error(problem) if problem.code == Code::TooMany));
     drop(client);
     // The end of the first is noticed before the second is examined, or the second waits for it.
     let mut client = harness::held::until(|| {
         let mut client = supervisor.client();
-        client.ask(attach(&state.exec_id, From::Offsets { stdout: 2, stderr: 0 }, true)).unwrap();
+        client.ask(attach(&state.exec_id, Beginning::Offsets(Offsets { stdout: 2, stderr: 0 }), true)).unwrap();
         match client.receive().unwrap() {
             Received::Reply(Reply::Started(_)) => {
                 let Received::Output { offset, bytes, .. } = client.receive().unwrap() else { panic!("no output") };
@@ -103,7 +106,7 @@ fn finished_output_is_read_from_anywhere_and_a_gap_is_told() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "head -c 10000 /dev/zero; printf err >&2"]);
-    start.output_bytes = Some(1003);
+    start.spec.output_bytes = Some(ByteSize::from_bytes(1003));
     start.follow = false;
     let (_, state) = supervisor.exec(start);
     let attached = |from| {
@@ -111,15 +114,16 @@ fn finished_output_is_read_from_anywhere_and_a_gap_is_told() {
         client.ask(attach(&state.exec_id, from, false)).unwrap();
         rest(&mut client)
     };
-    harness::held::until(|| attached(From::Now).end.filter(|end| end.status.is_some()));
-    let whole = attached(From::Offsets { stdout: 0, stderr: 0 });
+    harness::held::until(|| attached(Beginning::Now).end.filter(|end| end.status.is_some()));
+    let whole = attached(Beginning::Offsets(Offsets { stdout: 0, stderr: 0 }));
     let counts = (whole.gaps, whole.stdout.len(), whole.stderr.as_slice());
     assert!(matches!(counts, ([9000, 0], 1000, b"err")), "{counts:?}");
-    assert_eq!(attached(From::Offsets { stdout: 9999, stderr: 3 }).stdout.len(), 1);
-    assert_eq!(attached(From::Start).stdout.len(), 1000);
-    let beyond = supervisor.request(attach(&state.exec_id, From::Offsets { stdout: 10001, stderr: 0 }, false));
+    assert_eq!(attached(Beginning::Offsets(Offsets { stdout: 9999, stderr: 3 })).stdout.len(), 1);
+    assert_eq!(attached(Beginning::Start).stdout.len(), 1000);
+    let beyond =
+        supervisor.request(attach(&state.exec_id, Beginning::Offsets(Offsets { stdout: 10001, stderr: 0 }), false));
     assert!(matches!(beyond, Reply::Error(problem) if problem.code == Code::InvalidValue));
-    let unknown = supervisor.request(attach(&program(&["x"]).exec_id, From::Start, false));
+    let unknown = supervisor.request(attach(&program(&["x"]).exec_id, Beginning::Start, false));
     assert!(matches!(unknown, Reply::Error(problem) if problem.code == Code::NoSuchExec));
 }
 
@@ -129,7 +133,7 @@ fn a_slow_follower_makes_the_program_wait_and_loses_nothing() {
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "head -c 8000000 /dev/zero; echo done >&2"]);
     // Far less than is printed: if the reader were not waited for, there would be a gap.
-    start.output_bytes = Some(1000);
+    start.spec.output_bytes = Some(ByteSize::from_bytes(1000));
     let (mut client, _) = supervisor.exec(start);
     for _ in 0..50 {
         assert!(matches!(supervisor.request(Op::Describe), Reply::Described(_)));
@@ -159,7 +163,7 @@ fn a_terminal_has_the_size_it_is_given() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "stty size; read word; stty size; echo $TERM"]);
-    (start.stdin, start.tty) = (true, Some(WindowSize { rows: 30, cols: 100 }));
+    (start.spec.stdin, start.spec.tty) = (true, Some(TerminalSize { rows: 30, cols: 100 }));
     let exec_id = start.exec_id.clone();
     let (mut client, _) = supervisor.exec(start);
     let mut text = String::new();
@@ -167,7 +171,7 @@ fn a_terminal_has_the_size_it_is_given() {
         let Received::Output { bytes, .. } = client.receive().unwrap() else { panic!("ended early: {text:?}") };
         text += &String::from_utf8(bytes).unwrap();
     }
-    client.ask(Op::Resize { exec_id, size: WindowSize { rows: 11, cols: 22 } }).unwrap();
+    client.ask(Op::Resize { exec_id, size: TerminalSize { rows: 11, cols: 22 } }).unwrap();
     client.feed(b"\n").unwrap();
     let rest = loop {
         match client.receive().unwrap() {
@@ -192,7 +196,7 @@ fn a_signal_to_the_tree_reaches_what_was_left_behind() {
         });
     };
     leaves(true);
-    let reply = supervisor.request(Op::Signal { exec_id, signal: 9, scope: Scope::Tree, wait: false });
+    let reply = supervisor.request(Op::Signal { exec_id, signal: Signal::KILL, scope: SignalScope::Tree, wait: false });
     assert!(matches!(reply, Reply::Done));
     leaves(false);
 }
@@ -202,7 +206,7 @@ fn an_exec_that_takes_too_long_is_ended_with_all_it_started() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut start = program(&["/bin/sh", "-c", "sleep 1000 & sleep 1000"]);
-    start.timeout_ms = Some(50);
+    start.spec.timeout = Some(Timeout::millis(50));
     let end = follow(&mut supervisor.exec(start).0).end.unwrap();
     assert_eq!((end.status, end.exit_code, end.signal), (Some(ExecStatus::TimedOut), None, None));
     assert_eq!(supervisor.sh("pgrep sleep || echo none").stdout, b"none\n");
@@ -213,9 +217,9 @@ fn what_cannot_be_started_is_said_and_the_sandbox_goes_on() {
     let place = Place::new();
     let supervisor = held(&place);
     let mut elsewhere = program(&["/bin/true"]);
-    elsewhere.cwd = Some("/not/there".to_owned());
+    elsewhere.spec.cwd = Some("/not/there".to_owned());
     let mut relative = program(&["/bin/true"]);
-    relative.cwd = Some("not/absolute".to_owned());
+    relative.spec.cwd = Some("not/absolute".to_owned());
     let mut twice = program(&["/bin/true"]);
     twice.exec_id = supervisor.sh("exit 0").end.unwrap().exec_id;
     for (start, code) in [
@@ -238,14 +242,14 @@ fn an_exec_has_an_environment_a_user_and_a_directory_of_its_own() {
     let spec = serde_json::json!({"env": {"A": "spec", "B": "spec"}});
     let supervisor = harness::held::start(&place, spec, harness::held::FOR_EVER, false).unwrap();
     let mut start = program(&["/bin/sh", "-c", "echo $A $B $(pwd) ${SAGGAR_DATA_DIR-none}"]);
-    start.env = [("B".to_owned(), "exec".to_owned())].into();
-    start.cwd = Some("/tmp".to_owned());
+    start.spec.env = [("B".to_owned(), "exec".to_owned())].into();
+    start.spec.cwd = Some("/tmp".to_owned());
     assert_eq!(follow(&mut supervisor.exec(start).0).stdout, b"spec exec /tmp none\n");
     if !is_root() {
         return not_here("only root can give a sandbox two users");
     }
     let mut start = program(&["/bin/sh", "-c", "id -u; pwd"]);
-    start.user = Some(User::Root);
+    start.spec.user = Some(User::Root);
     assert_eq!(follow(&mut supervisor.exec(start).0).stdout, b"0\n/root\n");
 }
 
@@ -269,7 +273,8 @@ fn an_exec_has_limits_of_its_own_and_only_it_feels_them() {
     let supervisor = held(&place);
     let hungry = "head -c 100000000 /dev/zero | tail -c 100000000 | wc -c";
     let mut start = program(&["/bin/sh", "-c", "head -c 100000000 /dev/zero | tail -c 100000000 >/dev/null"]);
-    start.limits = Some(PerExec { memory: Some(20 << 20), pids: Some(10), cpu_millis: None });
+    start.spec.limits =
+        Some(ExecLimits { memory: Some(ByteSize::mebibytes(20)), pids: Some(Count::new(10)), cpus: None });
     let mut client = supervisor.client();
     match client.request(Op::Exec(Box::new(start))).unwrap() {
         Reply::Started(_) => {}
@@ -286,7 +291,7 @@ fn an_exec_has_limits_of_its_own_and_only_it_feels_them() {
     harness::held::until(|| (!portions()).then_some(()));
 }
 
-fn attach(exec_id: &saggar_domain::ExecId, from: From, stdin: bool) -> Op {
+fn attach(exec_id: &saggar_domain::ExecId, from: Beginning, stdin: bool) -> Op {
     Op::Attach(Attach { exec_id: exec_id.clone(), from, stdin })
 }
 
@@ -295,9 +300,9 @@ fn rest(client: &mut Client) -> Seen {
     let mut seen = Seen::default();
     loop {
         match client.receive().expect("ours") {
-            Received::Output { stream: 1, bytes, .. } => seen.stdout.extend(bytes),
+            Received::Output { stream: OutputStream::Stdout, bytes, .. } => seen.stdout.extend(bytes),
             Received::Output { bytes, .. } => seen.stderr.extend(bytes),
-            Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream) - 1] += bytes,
+            Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream.number()) - 1] += bytes,
             Received::Reply(Reply::Exited(end)) => seen.end = Some(*end),
             // The description comes before the output.
             Received::Reply(Reply::Started(_)) => {}

@@ -8,10 +8,8 @@ use std::os::unix::net::UnixStream;
 use harness::held::{FOR_EVER, Supervisor, ask_in, held, program, start, until};
 use harness::{Place, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use saggar_domain::{Code, EndReason, ExecStatus, User};
-use saggar_supervisor::control::{
-    Client, Description, Event, EventBody, Final, Op, Received, Reply, State, Target, Terms, Then,
-};
+use saggar_domain::{Code, DeadlineAction, EndReason, ExecStatus, SandboxState, User};
+use saggar_supervisor::control::{Client, Description, Event, EventBody, Final, Op, Received, Reply, Target, Terms};
 
 #[test]
 fn a_kill_leaves_nothing_and_the_last_word_stays() {
@@ -47,7 +45,7 @@ fn a_kill_leaves_nothing_and_the_last_word_stays() {
 fn it_ends_when_its_time_is_up_or_nobody_uses_it() {
     for (ttl_ms, idle_ms, reason) in [(Some(200), None, EndReason::TimedOut), (None, Some(200), EndReason::Idle)] {
         let place = Place::new();
-        let terms = Terms { ttl_ms, then: Then::Kill, idle_ms };
+        let terms = Terms { ttl_ms, then: DeadlineAction::Kill, idle_ms };
         let mut supervisor = start(&place, serde_json::json!({}), terms, false).unwrap();
         supervisor.wait();
         assert_eq!(ended(&place, &supervisor.sandbox).reason, reason);
@@ -57,15 +55,15 @@ fn it_ends_when_its_time_is_up_or_nobody_uses_it() {
 #[test]
 fn a_followed_program_is_use_and_new_terms_hold() {
     let place = Place::new();
-    let terms = Terms { ttl_ms: Some(3_600_000), then: Then::Kill, idle_ms: Some(300) };
+    let terms = Terms { ttl_ms: Some(3_600_000), then: DeadlineAction::Kill, idle_ms: Some(300) };
     let mut supervisor = start(&place, serde_json::json!({}), terms, false).unwrap();
     let mut start = program(&["/bin/sh", "-c", "sleep 1; echo woke; read word"]);
-    start.stdin = true;
+    start.spec.stdin = true;
     let (mut client, _) = supervisor.exec(start);
     assert!(matches!(client.receive().unwrap(), Received::Output { bytes, .. } if bytes == b"woke\n"));
     let described = described(supervisor.request(Op::SetTerms { terms: FOR_EVER }));
     assert_eq!((described.ttl_left_ms, described.idle_ms), (None, None));
-    let terms = Terms { ttl_ms: Some(1), then: Then::Kill, idle_ms: None };
+    let terms = Terms { ttl_ms: Some(1), then: DeadlineAction::Kill, idle_ms: None };
     // It may be gone before it can answer.
     let _ = supervisor.client().request(Op::SetTerms { terms });
     supervisor.wait();
@@ -88,19 +86,19 @@ fn what_is_paused_stands_still_and_goes_on() {
         }
         reply => described(reply),
     };
-    assert_eq!(paused.state, State::Paused);
+    assert_eq!(paused.state, SandboxState::Paused);
     for op in [Op::Exec(Box::new(program(&["/bin/true"]))), Op::Open { target: Target::Files, user: User::User }] {
         assert!(matches!(supervisor.request(op), Reply::Error(problem) if problem.code == Code::SandboxPaused));
     }
-    assert_eq!(described(supervisor.request(Op::Pause)).state, State::Paused);
+    assert_eq!(described(supervisor.request(Op::Pause)).state, SandboxState::Paused);
     // Output that was in transit when it froze has arrived by the first of these; then there is no more.
     let still = described(supervisor.request(Op::Describe));
     assert!(tree(&supervisor).iter().all(|pid| is_stopped(*pid)));
     assert_eq!(ticks(&described(supervisor.request(Op::Describe))), ticks(&still));
     let resumed = described(supervisor.request(Op::Resume { terms: None }));
-    assert_eq!(resumed.state, State::Running);
+    assert_eq!(resumed.state, SandboxState::Running);
     until(|| Some(described(supervisor.request(Op::Describe))).filter(|described| ticks(described) > ticks(&still)));
-    assert_eq!(described(supervisor.request(Op::Pause)).state, State::Paused);
+    assert_eq!(described(supervisor.request(Op::Pause)).state, SandboxState::Paused);
     let inside = tree(&supervisor);
     assert_eq!(supervisor.kill().reason, EndReason::Killed);
     assert!(inside.iter().all(|pid| test_kill_process(*pid).is_err()));
@@ -109,7 +107,7 @@ fn what_is_paused_stands_still_and_goes_on() {
 #[test]
 fn it_pauses_by_itself_and_a_resume_gives_it_time_again() {
     let place = Place::new();
-    let terms = Terms { ttl_ms: Some(300), then: Then::Pause, idle_ms: None };
+    let terms = Terms { ttl_ms: Some(300), then: DeadlineAction::Pause, idle_ms: None };
     let supervisor = match start(&place, serde_json::json!({}), terms, false) {
         Ok(supervisor) => supervisor,
         Err(reply) => {
@@ -118,11 +116,11 @@ fn it_pauses_by_itself_and_a_resume_gives_it_time_again() {
         }
     };
     let paused = until(|| {
-        Some(described(supervisor.request(Op::Describe))).filter(|described| described.state == State::Paused)
+        Some(described(supervisor.request(Op::Describe))).filter(|described| described.state == SandboxState::Paused)
     });
     assert_eq!(paused.ttl_left_ms, Some(0));
     let resumed = described(supervisor.request(Op::Resume { terms: Some(FOR_EVER) }));
-    assert_eq!((resumed.state, resumed.ttl_left_ms), (State::Running, None));
+    assert_eq!((resumed.state, resumed.ttl_left_ms), (SandboxState::Running, None));
     assert_eq!(supervisor.sh("echo awake").stdout, b"awake\n");
     let bodies: Vec<EventBody> = supervisor.kill().events.into_iter().map(|event| event.body).collect();
     assert!(
@@ -134,7 +132,7 @@ fn it_pauses_by_itself_and_a_resume_gives_it_time_again() {
 #[test]
 fn what_is_made_ahead_waits_for_its_owner() {
     let place = Place::new();
-    let brief = Terms { ttl_ms: Some(60_000), then: Then::Pause, idle_ms: Some(1) };
+    let brief = Terms { ttl_ms: Some(60_000), then: DeadlineAction::Pause, idle_ms: Some(1) };
     let supervisor = start(&place, serde_json::json!({}), brief, true).unwrap();
     assert!(!supervisor.ready.is_claimed);
     assert!(supervisor.ready.ttl_left_ms.is_some_and(|left| (1..=60_000).contains(&left)));
@@ -152,7 +150,7 @@ fn what_is_made_ahead_waits_for_its_owner() {
 fn what_nobody_comes_for_ends_by_itself_and_leaves_nothing() {
     let place = Place::new();
     // Paused it would wait forever: a sandbox without an owner can only end.
-    let brief = Terms { ttl_ms: Some(200), then: Then::Pause, idle_ms: None };
+    let brief = Terms { ttl_ms: Some(200), then: DeadlineAction::Pause, idle_ms: None };
     let mut forgotten = start(&place, serde_json::json!({}), brief, true).unwrap();
     forgotten.wait();
     let last_word = ended(&place, &forgotten.sandbox);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de};
 /// The outcome of one member of a case, as the attacker reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// It failed with an error.
     Refused,
     Allowed,
@@ -22,7 +22,7 @@ pub enum Outcome {
     Killed,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -50,7 +50,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     pub member: String,
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     /// The name of an error, or a few words.
     #[serde(default)]
     pub detail: String,
@@ -71,7 +71,7 @@ pub(crate) enum Witness {
 impl Observation {
     /// An observation of a check on the host.
     pub(crate) fn examined(member: impl Into<String>, is_kept: bool, detail: impl Into<String>) -> Self {
-        let outcome = if is_kept { Outcome::Held } else { Outcome::Broken };
+        let outcome = if is_kept { AttemptOutcome::Held } else { AttemptOutcome::Broken };
         Self { member: member.into(), outcome, detail: detail.into(), witness: Witness::Host }
     }
 }
@@ -85,16 +85,16 @@ impl fmt::Display for Observation {
 
 /// Accepted outcomes: `"refused"`, `"refused EPERM"`, or a list of such.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Accepted(Vec<(Outcome, Option<String>)>);
+pub(crate) struct Accepted(Vec<(AttemptOutcome, Option<String>)>);
 
 impl Accepted {
     /// The expectation of every check on the host.
     pub(crate) fn held() -> Self {
-        Self(vec![(Outcome::Held, None)])
+        Self(vec![(AttemptOutcome::Held, None)])
     }
 
     /// Whether this outcome is accepted, with any detail.
-    pub(crate) fn accepts_kind(&self, outcome: Outcome) -> bool {
+    pub(crate) fn accepts_kind(&self, outcome: AttemptOutcome) -> bool {
         self.0.iter().any(|(accepted, _)| *accepted == outcome)
     }
 
@@ -136,7 +136,7 @@ impl<'de> Deserialize<'de> for Accepted {
             let (outcome, detail) = text
                 .split_once(' ')
                 .map_or((text.as_str(), None), |(outcome, detail)| (outcome, Some(detail.to_owned())));
-            let outcome = Outcome::parse(outcome).ok_or_else(|| {
+            let outcome = AttemptOutcome::parse(outcome).ok_or_else(|| {
                 de::Error::custom(format!(
                     "{text:?} doesn't begin with an outcome: refused, allowed, absent, held, broken or killed"
                 ))

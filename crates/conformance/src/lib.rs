@@ -23,7 +23,7 @@ mod via;
 mod worker;
 
 pub use case::{Case, cases, select};
-pub use expect::{Observation, Outcome};
+pub use expect::{AttemptOutcome, Observation};
 pub use report::{CaseResult, Summary, Verdict, markdown};
 pub use rules::{Teeth, teeth};
 pub use runner::{Options, probe};

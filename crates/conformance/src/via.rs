@@ -14,7 +14,7 @@ use saggar_domain::{Code, Draft, NetworkMode, Problem, Tier, User};
 
 use crate::case::{Case, cases, select};
 use crate::enact::{is_done, members};
-use crate::expect::{Expectation, Observation, Outcome};
+use crate::expect::{AttemptOutcome, Expectation, Observation};
 use crate::fixture::{PrivateDirectory, Workspace, place_attacker, random_name};
 use crate::outside::{CANARY_NAMES, Outside, Secrets};
 use crate::report::{CaseResult, Verdict};
@@ -110,15 +110,17 @@ pub(crate) fn obstacle(case: &Case) -> Option<&str> {
 
 /// Whether any observation of the attacker would be a breach.
 fn can_break(expectation: &Expectation, is_checked: bool) -> bool {
-    let is_strict = |accepted: &crate::expect::Accepted| !accepted.accepts_kind(Outcome::Allowed);
+    let is_strict = |accepted: &crate::expect::Accepted| !accepted.accepts_kind(AttemptOutcome::Allowed);
     is_strict(&expectation.default) || (!is_checked && expectation.members.values().any(is_strict))
 }
 
 /// Whether something worked that must not. Another error, or a stricter refusal, is no breach.
 fn is_breach(expectation: &Expectation, observation: &Observation) -> bool {
     match observation.outcome {
-        Outcome::Allowed | Outcome::Broken => !expectation.of(observation, true).accepts_kind(observation.outcome),
-        Outcome::Refused | Outcome::Absent | Outcome::Held | Outcome::Killed => false,
+        AttemptOutcome::Allowed | AttemptOutcome::Broken => {
+            !expectation.of(observation, true).accepts_kind(observation.outcome)
+        }
+        AttemptOutcome::Refused | AttemptOutcome::Absent | AttemptOutcome::Held | AttemptOutcome::Killed => false,
     }
 }
 
@@ -229,13 +231,17 @@ mod tests {
     fn another_error_or_a_stricter_answer_is_no_breach() {
         let expectation: Expectation =
             toml::from_str("default = \"refused EPERM\"\nmembers = { work = \"allowed\" }").unwrap();
-        let seen = |member: &str, outcome: Outcome| -> bool {
+        let seen = |member: &str, outcome: AttemptOutcome| -> bool {
             let observation =
                 Observation { member: member.to_owned(), outcome, ..Observation::examined("", true, "EACCES") };
             is_breach(&expectation, &observation)
         };
-        assert!(seen("mount", Outcome::Allowed) && seen("mount", Outcome::Broken));
-        assert!(!seen("mount", Outcome::Refused) && !seen("mount", Outcome::Absent) && !seen("mount", Outcome::Killed));
-        assert!(!seen("work", Outcome::Allowed) && !seen("work", Outcome::Refused));
+        assert!(seen("mount", AttemptOutcome::Allowed) && seen("mount", AttemptOutcome::Broken));
+        assert!(
+            !seen("mount", AttemptOutcome::Refused)
+                && !seen("mount", AttemptOutcome::Absent)
+                && !seen("mount", AttemptOutcome::Killed)
+        );
+        assert!(!seen("work", AttemptOutcome::Allowed) && !seen("work", AttemptOutcome::Refused));
     }
 }

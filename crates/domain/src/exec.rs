@@ -1,13 +1,13 @@
-//! The result of an exec, in its machine-readable form.
+//! The states of an exec, and its result in its machine-readable form.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeMap};
 
 use crate::canonical::PolicyHash;
 use crate::denial::Denial;
 use crate::id::{ExecId, SandboxId};
-use crate::mode::{FsMode, NetworkMode, Tier};
+use crate::mode::{FsMode, NetworkMode, Tier, choice};
 use crate::problem::Problem;
 
 pub const EXEC_SCHEMA: &str = "saggar.exec/v1";
@@ -44,51 +44,81 @@ pub struct ExecResult {
     pub error: Option<Problem>,
 }
 
-/// How an exec ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExecStatus {
-    /// It exited by itself, with an exit code.
-    Exited,
-    /// A signal ended it.
-    Signaled,
-    /// Saggar ended it at its deadline.
-    TimedOut,
-    /// Saggar ended it because the user cancelled it.
-    Cancelled,
-    /// The kernel ended it when its memory ran out.
-    OutOfMemory,
-    /// Not started: the spec asks for something unsupported or forbidden.
-    Refused,
-    /// Not started: creating the sandbox failed.
-    SetupFailed,
+choice!(
+    /// How an exec ended.
+    ExecStatus {
+        /// It exited by itself, with an exit code.
+        Exited = "exited",
+        /// A signal ended it.
+        Signaled = "signaled",
+        /// Saggar ended it at its deadline.
+        TimedOut = "timed_out",
+        /// Saggar ended it because the user cancelled it.
+        Cancelled = "cancelled",
+        /// The kernel ended it when its memory ran out.
+        OutOfMemory = "out_of_memory",
+        /// Not started: the spec asks for something unsupported or forbidden.
+        Refused = "refused",
+        /// Not started: creating the sandbox failed.
+        SetupFailed = "setup_failed",
+    }
+);
+
+/// The state of an exec. As text it is one word: `running`, `lost`, or how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecState {
+    Running,
+    Ended(ExecStatus),
+    /// It was lost with its sandbox, and how it ended is not known.
+    Lost,
 }
 
-impl ExecStatus {
-    pub const ALL: &[Self] = &[
-        Self::Exited,
-        Self::Signaled,
-        Self::TimedOut,
-        Self::Cancelled,
-        Self::OutOfMemory,
-        Self::Refused,
-        Self::SetupFailed,
-    ];
+impl ExecState {
+    /// Every state, in the order people are shown them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let ended = ExecStatus::ALL.iter().copied().map(Self::Ended);
+        std::iter::once(Self::Running).chain(ended).chain(std::iter::once(Self::Lost))
+    }
 
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|status| status.as_str() == text)
+    /// Whether there is nothing more to come.
+    pub fn is_ended(self) -> bool {
+        match self {
+            Self::Running => false,
+            Self::Ended(_) | Self::Lost => true,
+        }
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Exited => "exited",
-            Self::Signaled => "signaled",
-            Self::TimedOut => "timed_out",
-            Self::Cancelled => "cancelled",
-            Self::OutOfMemory => "out_of_memory",
-            Self::Refused => "refused",
-            Self::SetupFailed => "setup_failed",
+            Self::Running => "running",
+            Self::Ended(status) => status.as_str(),
+            Self::Lost => "lost",
         }
+    }
+
+    /// Reads a name back.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::all().find(|state| state.as_str() == text)
+    }
+}
+
+/// `None` is what a supervisor says of an exec that has not ended.
+impl From<Option<ExecStatus>> for ExecState {
+    fn from(status: Option<ExecStatus>) -> Self {
+        status.map_or(Self::Running, Self::Ended)
+    }
+}
+
+impl Serialize for ExecState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("{text:?} is not a state of an exec")))
     }
 }
 

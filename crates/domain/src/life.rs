@@ -1,10 +1,12 @@
-//! The lifecycle of a sandbox, as everything but its supervisor sees it.
+//! The states of sandboxes and runs.
 //!
 //! ```text
 //!   creating ──▶ running ◀──▶ paused
 //!      │            │           │
-//!      └────────────┴───────────┴──▶ ended   (by an EndReason; nothing comes after)
+//!      └────────────┴───────────┴──▶ ending ──▶ ended   (by an EndReason; nothing comes after)
 //! ```
+//! A row is never `ending`: until a sandbox has ended, its row says what it was before. A supervisor is never asked while its sandbox is
+//! `creating`, and is gone when it has `ended`.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,8 @@ choice!(
         Running = "running",
         /// Frozen: it keeps its memory and gets no CPU, and no deadline runs.
         Paused = "paused",
+        /// It is being ended.
+        Ending = "ending",
         /// Ended, with all its resources removed.
         Ended = "ended",
     }
@@ -26,7 +30,7 @@ impl SandboxState {
     /// Whether it has, or may have, resources on a host.
     pub fn is_live(self) -> bool {
         match self {
-            Self::Creating | Self::Running | Self::Paused => true,
+            Self::Creating | Self::Running | Self::Paused | Self::Ending => true,
             Self::Ended => false,
         }
     }
@@ -40,6 +44,12 @@ choice!(
         Pause = "pause",
     }
 );
+
+impl Default for DeadlineAction {
+    fn default() -> Self {
+        Self::Kill
+    }
+}
 
 choice!(
     RunState {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 /// Maximum length of a project name, in characters.
 const PROJECT_NAME_LEN_MAX: usize = 64;
 /// Maximum length of a template name, in bytes.
-const TEMPLATE_NAME_LEN_MAX: usize = 63;
+const TEMPLATE_NAME_LEN_MAX: usize = 64;
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $check:expr, $form:literal) => {
@@ -47,11 +47,18 @@ name!(
     /// A project's display name: any text on one line, without surrounding spaces.
     ProjectName, is_line, "a name of 1 to 64 characters on one line"
 );
-name!(TemplateName, is_slug, "a name of 1 to 63 lower-case letters, digits, '.', '_' and '-'");
+name!(TemplateName, is_slug, "a name of 1 to 64 lower-case letters, digits, '.', '_' and '-'");
 name!(
     /// A boot of the host, by the kernel's `boot_id`. No sandbox outlives its boot.
     BootId, is_uuid, "a boot id"
 );
+
+/// The built-in one.
+impl Default for TemplateName {
+    fn default() -> Self {
+        Self("base".to_owned())
+    }
+}
 
 fn is_line(text: &str) -> bool {
     let length = text.chars().count();
@@ -85,10 +92,10 @@ mod tests {
         for wrong in ["", " a", "a\n", "a\u{7}b", &"x".repeat(65)] {
             assert!(ProjectName::parse(wrong).is_none(), "{wrong:?}");
         }
-        for good in ["base", "python-3.12", "a_b"] {
+        for good in ["base", "python-3.12", "a_b", &"x".repeat(64)] {
             assert!(TemplateName::parse(good).is_some(), "{good}");
         }
-        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(64)] {
+        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(65)] {
             assert!(TemplateName::parse(wrong).is_none(), "{wrong:?}");
         }
         assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").is_some());

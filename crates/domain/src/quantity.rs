@@ -14,6 +14,10 @@ impl ByteSize {
         Self(count << 20)
     }
 
+    pub const fn from_bytes(count: u64) -> Self {
+        Self(count)
+    }
+
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -126,6 +130,13 @@ impl Timeout {
         };
         let count: u64 = digits.parse().map_err(|_| complaint())?;
         count.checked_mul(scale).map(Self).ok_or_else(complaint)
+    }
+}
+
+/// In whole milliseconds.
+impl From<Duration> for Timeout {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 }
 

@@ -23,7 +23,7 @@ use saggar_http::extract;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 /// Maximum size of a message: each connection may have one in memory.
@@ -40,43 +40,43 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
 const KEEP_ALIVE: Duration = Duration::from_secs(90);
 
 /// Reads the message of a unary call.
-pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
+pub(super) async fn unary<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, CallFailure> {
     check_kind(parts, "application/json")?;
     if let Some(encoding) = parts.headers.get(CONTENT_ENCODING)
         && encoding != "identity"
     {
-        return Err(Failure::new(Code::Unimplemented, "compressed messages are not supported"));
+        return Err(CallFailure::new(Code::Unimplemented, "compressed messages are not supported"));
     }
     let body = in_time(async { Ok(extract::whole(body, MESSAGE_MAX).await?) }).await?;
     read(&body)
 }
 
 /// Reads the single message that requests a stream.
-pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, Failure> {
+pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Result<T, CallFailure> {
     let mut envelopes = Envelopes::over(parts, body)?;
     match in_time(envelopes.next()).await? {
         Some(message) => read(&message),
-        None => Err(Failure::invalid("the request has no message")),
+        None => Err(CallFailure::invalid("the request has no message")),
     }
 }
 
 /// Applies the time limit: otherwise a message could arrive in small pieces for days.
-async fn in_time<T>(message: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let late = |_| Failure::new(Code::DeadlineExceeded, "the message did not arrive in time");
+async fn in_time<T>(message: impl Future<Output = Result<T, CallFailure>>) -> Result<T, CallFailure> {
+    let late = |_| CallFailure::new(Code::DeadlineExceeded, "the message did not arrive in time");
     tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
 }
 
-fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
-    saggar_api::read::object(message).map_err(|why| Failure::invalid(format!("the message is malformed: {why}")))
+fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, CallFailure> {
+    saggar_api::read::object(message).map_err(|why| CallFailure::invalid(format!("the message is malformed: {why}")))
 }
 
-fn check_kind(parts: &Parts, wanted: &str) -> Result<(), Failure> {
+fn check_kind(parts: &Parts, wanted: &str) -> Result<(), CallFailure> {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case(wanted) {
         return Ok(());
     }
-    Err(Failure::new(Code::UnsupportedMediaType, format!("the content type must be {wanted}")))
+    Err(CallFailure::new(Code::UnsupportedMediaType, format!("the content type must be {wanted}")))
 }
 
 /// Messages of a client stream.
@@ -86,50 +86,50 @@ pub(super) struct Envelopes {
 }
 
 impl Envelopes {
-    pub(super) fn over(parts: &Parts, body: Body) -> Result<Self, Failure> {
+    pub(super) fn over(parts: &Parts, body: Body) -> Result<Self, CallFailure> {
         check_kind(parts, "application/connect+json")?;
         Ok(Self { body, buffer: BytesMut::new() })
     }
 
     /// The next message; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, CallFailure> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
             }
             match tokio::time::timeout(STREAM_PATIENCE, self.body.frame()).await {
-                Err(_) => return Err(Failure::new(Code::DeadlineExceeded, "the stream was silent for too long")),
+                Err(_) => return Err(CallFailure::new(Code::DeadlineExceeded, "the stream was silent for too long")),
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
                     }
                 }
-                Ok(Some(Err(_))) => return Err(Failure::invalid("the stream was interrupted")),
+                Ok(Some(Err(_))) => return Err(CallFailure::invalid("the stream was interrupted")),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
-                Ok(None) => return Err(Failure::invalid("the stream ended within a message")),
+                Ok(None) => return Err(CallFailure::invalid("the stream ended within a message")),
             }
         }
     }
 
     /// The next message, decoded.
-    pub(super) async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
+    pub(super) async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, CallFailure> {
         self.next().await?.map(|message| read(&message)).transpose()
     }
 
-    fn take(&mut self) -> Result<Option<Bytes>, Failure> {
+    fn take(&mut self) -> Result<Option<Bytes>, CallFailure> {
         if self.buffer.len() < HEADER_LEN {
             return Ok(None);
         }
         let flags = self.buffer[0];
         let length = u32::from_be_bytes([self.buffer[1], self.buffer[2], self.buffer[3], self.buffer[4]]) as usize;
         if flags & COMPRESSED != 0 {
-            return Err(Failure::new(Code::Unimplemented, "compressed messages are not supported"));
+            return Err(CallFailure::new(Code::Unimplemented, "compressed messages are not supported"));
         }
         if flags != 0 {
-            return Err(Failure::invalid("an envelope has unknown flags"));
+            return Err(CallFailure::invalid("an envelope has unknown flags"));
         }
         if length > MESSAGE_MAX {
-            return Err(Failure::new(Code::TooLarge, format!("a message is larger than {MESSAGE_MAX} bytes")));
+            return Err(CallFailure::new(Code::TooLarge, format!("a message is larger than {MESSAGE_MAX} bytes")));
         }
         if self.buffer.len() < HEADER_LEN + length {
             return Ok(None);
@@ -168,12 +168,12 @@ pub(super) fn single(message: &serde_json::Value) -> Response {
 }
 
 /// A stream that contains only an error.
-pub(super) fn failed(failure: &Failure) -> Response {
+pub(super) fn failed(failure: &CallFailure) -> Response {
     match failure {
-        Failure::Gone { .. } | Failure::PortClosed { .. } => failure.plain(),
+        CallFailure::Gone { .. } | CallFailure::PortClosed { .. } => failure.plain(),
         // Errors of the transport itself come before there is a stream.
-        Failure::Said { code: Code::UnsupportedMediaType | Code::Unauthenticated, .. } => failure.unary(),
-        Failure::Said { .. } => of_stream(Body::from(failure.end())),
+        CallFailure::Said { code: Code::UnsupportedMediaType | Code::Unauthenticated, .. } => failure.unary(),
+        CallFailure::Said { .. } => of_stream(Body::from(failure.end())),
     }
 }
 
@@ -212,14 +212,14 @@ fn keep_alive(headers: &HeaderMap) -> Duration {
     seconds.map_or(KEEP_ALIVE, Duration::from_secs)
 }
 
-/// The time limit of a call.
-pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+/// Time limit of a call.
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallFailure> {
     const NAME: &str = "connect-timeout-ms";
     match (headers.contains_key(NAME), number(headers, NAME)) {
         (false, _) => Ok(None),
         // Ten digits, as the protocol says.
         (true, Some(millis)) if millis < 10_000_000_000 => Ok(Some(Duration::from_millis(millis))),
-        (true, _) => Err(Failure::invalid("Connect-Timeout-Ms is not a number of at most ten digits")),
+        (true, _) => Err(CallFailure::invalid("Connect-Timeout-Ms is not a number of at most ten digits")),
     }
 }
 
@@ -230,7 +230,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 
 /// The user that a call acts as: `Authorization: Basic` with a name and no password. `None` means the sandbox's
 /// default.
-pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, Failure> {
+pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, CallFailure> {
     let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let Some((scheme, encoded)) = text.split_once(' ') else { return Ok(None) };
@@ -239,22 +239,22 @@ pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, Failure> {
     }
     let decoded = STANDARD.decode(encoded.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let Some(decoded) = decoded else {
-        return Err(Failure::new(Code::Unauthenticated, "the Authorization header is malformed"));
+        return Err(CallFailure::new(Code::Unauthenticated, "the Authorization header is malformed"));
     };
     named_user(decoded.split(':').next().unwrap_or_default()).map(Some)
 }
 
 /// The user of this name.
-pub(super) fn named_user(name: &str) -> Result<User, Failure> {
+pub(super) fn named_user(name: &str) -> Result<User, CallFailure> {
     let shown: String = name.chars().take(64).collect();
-    User::parse(name).ok_or_else(|| Failure::new(Code::Unauthenticated, format!("invalid username: '{shown}'")))
+    User::parse(name).ok_or_else(|| CallFailure::new(Code::Unauthenticated, format!("invalid username: '{shown}'")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn all(bytes: &[u8]) -> Result<Vec<Bytes>, Failure> {
+    async fn all(bytes: &[u8]) -> Result<Vec<Bytes>, CallFailure> {
         let pieces: Vec<_> = bytes.chunks(3).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
         let mut envelopes = Envelopes { body: Body::from_stream(stream::iter(pieces)), buffer: BytesMut::new() };
         let mut messages = Vec::new();
@@ -281,7 +281,7 @@ mod tests {
             (b"\x00\xff\xff\xff\xff", Code::TooLarge),
         ] {
             match all(wire).await {
-                Err(Failure::Said { code: said, .. }) => assert_eq!(said, code, "{wire:?}"),
+                Err(CallFailure::Said { code: said, .. }) => assert_eq!(said, code, "{wire:?}"),
                 other => panic!("{wire:?}: {other:?}"),
             }
         }
@@ -295,7 +295,10 @@ mod tests {
         assert_eq!(user(&with("basic dXNlcjo=")).unwrap(), Some(User::User));
         assert_eq!(user(&with("Bearer sgr_x")).unwrap(), None);
         for wrong in ["Basic !", "Basic bm9ib2R5Og=="] {
-            assert!(matches!(user(&with(wrong)), Err(Failure::Said { code: Code::Unauthenticated, .. })), "{wrong}");
+            assert!(
+                matches!(user(&with(wrong)), Err(CallFailure::Said { code: Code::Unauthenticated, .. })),
+                "{wrong}"
+            );
         }
     }
 

@@ -11,7 +11,7 @@ use saggar_http::access::{self, Inside};
 use saggar_runtime::Action;
 use serde_json::json;
 
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use super::token::{self, Operation};
 use super::{connect, filesystem, id, metrics, process, transfer};
 use crate::state::Shared;
@@ -19,7 +19,7 @@ use crate::state::Shared;
 /// Answers a request for the agent of this sandbox.
 pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Response {
     // As E2B's proxy does: first of all, report a missing sandbox.
-    let Some(inside) = access::inside(&server, &id) else { return Failure::gone(id::short(&id)).plain() };
+    let Some(inside) = access::inside(&server, &id) else { return CallFailure::gone(id::short(&id)).plain() };
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let outcome = match (&parts.method, path.as_str()) {
@@ -34,8 +34,8 @@ pub(super) async fn serve(server: Shared, request: Request, id: SandboxId) -> Re
     outcome.unwrap_or_else(|failure| failure.plain())
 }
 
-fn nothing() -> Failure {
-    Failure::new(Code::NotFound, "this path does not exist")
+fn nothing() -> CallFailure {
+    CallFailure::new(Code::NotFound, "this path does not exist")
 }
 
 async fn call(server: Shared, parts: Parts, body: Body, id: &SandboxId, path: &str) -> Response {
@@ -51,17 +51,17 @@ async fn call(server: Shared, parts: Parts, body: Body, id: &SandboxId, path: &s
     match service {
         "process.Process" => process::call(server, insider, parts, body, rpc).await,
         "filesystem.Filesystem" => filesystem::call(server, insider, parts, body, rpc).await,
-        _ => Failure::new(Code::Unimplemented, "unknown service").unary(),
+        _ => CallFailure::new(Code::Unimplemented, "unknown service").unary(),
     }
 }
 
 /// The response to an unknown call of a service.
-pub(super) fn no_such_call() -> Failure {
-    Failure::new(Code::Unimplemented, "unknown call")
+pub(super) fn no_such_call() -> CallFailure {
+    CallFailure::new(Code::Unimplemented, "unknown call")
 }
 
 /// The response to a unary call.
-pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response {
+pub(super) fn answered(outcome: Result<serde_json::Value, CallFailure>) -> Response {
     match outcome {
         Ok(message) => Json(message).into_response(),
         Err(failure) => failure.unary(),
@@ -69,18 +69,18 @@ pub(super) fn answered(outcome: Result<serde_json::Value, Failure>) -> Response 
 }
 
 /// The response to a streaming call.
-pub(super) fn streamed(outcome: Result<Response, Failure>) -> Response {
+pub(super) fn streamed(outcome: Result<Response, CallFailure>) -> Response {
     outcome.unwrap_or_else(|failure| connect::failed(&failure))
 }
 
 /// Whether the sandbox runs. A paused or ending one doesn't: clients ask here why a stream was interrupted. Like any
 /// traffic, this resumes a sandbox with auto-resume.
-async fn health(server: &Shared, inside: &Inside) -> Result<Response, Failure> {
+async fn health(server: &Shared, inside: &Inside) -> Result<Response, CallFailure> {
     server.sandboxes.check_runs(&inside.may_be_looked_at()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, Failure> {
+async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, CallFailure> {
     let permit = token::insider(server, &parts.headers, id)?.may(Action::ReadSandbox)?;
     let used = metrics::now(server, &permit).await?;
     Ok(Json(json!({
@@ -100,9 +100,9 @@ async fn metrics(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Respo
 
 /// The environment that a sandbox was created with is given to its programs and never returned, because it may
 /// contain secrets.
-fn envs(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, Failure> {
+fn envs(server: &Shared, parts: &Parts, id: &SandboxId) -> Result<Response, CallFailure> {
     token::insider(server, &parts.headers, id)?;
-    Err(Failure::new(Code::Unimplemented, "the environment of a sandbox can't be read; its programs have it"))
+    Err(CallFailure::new(Code::Unimplemented, "the environment of a sandbox can't be read; its programs have it"))
 }
 
 /// A request for an agent that doesn't name its sandbox: only a signed URL of a file can be resolved.
@@ -110,12 +110,12 @@ pub(super) async fn unnamed(State(server): State<Shared>, request: Request) -> R
     let operation = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/files") => Operation::Read,
         (&Method::POST, "/files") => Operation::Write,
-        _ => return Failure::gone("").plain(),
+        _ => return CallFailure::gone("").plain(),
     };
     let query = transfer::query(request.uri());
     match query.and_then(|query| token::signed_sandbox(&server, operation, &query)) {
         Ok(Some(id)) => serve(server, request, id).await,
-        Ok(None) => Failure::new(Code::Unauthenticated, "invalid signature").plain(),
+        Ok(None) => CallFailure::new(Code::Unauthenticated, "invalid signature").plain(),
         Err(failure) => failure.plain(),
     }
 }

@@ -75,8 +75,9 @@ impl Code {
 /// Maximum length of a message: some quote the request.
 const MESSAGE_CHARS_MAX: usize = 1000;
 
+/// Why something was not done.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// The sandbox doesn't exist, has ended or is paused: clients don't distinguish.
     Gone {
         /// The client's form of the id.
@@ -95,7 +96,7 @@ pub(super) enum Failure {
     },
 }
 
-impl Failure {
+impl CallFailure {
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         let message: String = message.into();
         Self::Said { code, message: message.chars().take(MESSAGE_CHARS_MAX).collect() }
@@ -156,7 +157,7 @@ impl Failure {
     }
 }
 
-impl From<Fault> for Failure {
+impl From<Fault> for CallFailure {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::NotFound { what: "sandbox", id } => Self::gone(id.strip_prefix("sbx_").unwrap_or(&id)),
@@ -171,7 +172,7 @@ impl From<Fault> for Failure {
     }
 }
 
-impl From<FileFault> for Failure {
+impl From<FileFault> for CallFailure {
     fn from(fault: FileFault) -> Self {
         let code = match fault.kind {
             FileFaultKind::NotFound => return Self::new(Code::NotFound, format!("path not found: {}", fault.path)),
@@ -198,7 +199,7 @@ impl From<FileFault> for Failure {
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for CallFailure {
     fn from(Refusal(problem): Refusal) -> Self {
         let code = match problem.code {
             ApiCode::Unauthorized => Code::Unauthenticated,
@@ -228,13 +229,13 @@ mod tests {
 
     #[test]
     fn what_clients_look_for_is_said() {
-        let (status, body) = Failure::gone("abc").numbered();
+        let (status, body) = CallFailure::gone("abc").numbered();
         assert_eq!((status.as_u16(), &body["code"], &body["sandboxId"]), (502, &json!(502), &json!("abc")));
         assert!(body["message"].as_str().unwrap().contains("was not found"));
-        let (status, body) = Failure::PortClosed { id: "abc".to_owned(), port: 80 }.numbered();
+        let (status, body) = CallFailure::PortClosed { id: "abc".to_owned(), port: 80 }.numbered();
         assert_eq!(status, 502);
         assert!(body["message"].as_str().unwrap().contains("port is not open"));
         let full = FileFault { path: "/x".to_owned(), kind: FileFaultKind::StorageFull };
-        assert_eq!(Failure::from(full).numbered().0, 507);
+        assert_eq!(CallFailure::from(full).numbered().0, 507);
     }
 }

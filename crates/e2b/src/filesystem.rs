@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 pub(crate) use watchers::Watchers;
@@ -56,21 +56,21 @@ struct MoveRequest {
 }
 
 /// The user that a call acts as.
-fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<User, Failure> {
+fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<User, CallFailure> {
     let permit = insider.may(Action::ReadFiles)?;
     Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
 }
 
-async fn to_read(server: &Shared, insider: &Insider, user: User) -> Result<Files, Failure> {
+async fn to_read(server: &Shared, insider: &Insider, user: User) -> Result<Files, CallFailure> {
     Ok(Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?)
 }
 
-async fn to_write(server: &Shared, insider: &Insider, user: User) -> Result<Files, Failure> {
+async fn to_write(server: &Shared, insider: &Insider, user: User) -> Result<Files, CallFailure> {
     Ok(Files::to_write(&server.sandboxes, &insider.may(Action::WriteFiles)?, user).await?)
 }
 
 /// A path as E2B's agent interprets it: relative to the user's home, with `.` and `..` removed textually.
-pub(super) fn place(text: &str, user: User) -> Result<FilePath, Failure> {
+pub(super) fn place(text: &str, user: User) -> Result<FilePath, CallFailure> {
     let path = FilePath::parse(text, user)?.to_string();
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
@@ -83,7 +83,7 @@ pub(super) fn place(text: &str, user: User) -> Result<FilePath, Failure> {
     Ok(FilePath::parse(&format!("/{}", names.join("/")), user)?)
 }
 
-async fn stat(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn stat(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
     let user = acting(server, insider, parts)?;
     let path = place(&request.path, user)?;
@@ -91,7 +91,7 @@ async fn stat(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
     Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
 }
 
-async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
     let user = acting(server, insider, parts)?;
     let path = place(&request.path, user)?;
@@ -115,34 +115,34 @@ fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Fails if the path is not a directory.
-async fn directory(files: &mut Files, path: &FilePath) -> Result<(), Failure> {
+async fn directory(files: &mut Files, path: &FilePath) -> Result<(), CallFailure> {
     match files.stat(path, true).await {
         Ok(entry) if entry.kind == FileKind::Directory => Ok(()),
-        Ok(_) => Err(Failure::invalid(format!("path is not a directory: {path}"))),
+        Ok(_) => Err(CallFailure::invalid(format!("path is not a directory: {path}"))),
         Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
-            Err(Failure::new(Code::NotFound, format!("directory not found: {path}")))
+            Err(CallFailure::new(Code::NotFound, format!("directory not found: {path}")))
         }
         Err(fault) => Err(fault.into()),
     }
 }
 
-async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
     let user = acting(server, insider, parts)?;
     let path = place(&request.path, user)?;
     let mut files = to_write(server, insider, user).await?;
     match files.stat(&path, true).await {
         Ok(entry) if entry.kind == FileKind::Directory => {
-            return Err(Failure::new(Code::AlreadyExists, format!("directory already exists: {path}")));
+            return Err(CallFailure::new(Code::AlreadyExists, format!("directory already exists: {path}")));
         }
-        Ok(_) => return Err(Failure::invalid(format!("path already exists but it is not a directory: {path}"))),
+        Ok(_) => return Err(CallFailure::invalid(format!("path already exists but it is not a directory: {path}"))),
         // If it can't be examined it can't be created either, and that error is better.
         Err(_) => files.make_directory(&path, true, DIRECTORY_MODE).await?,
     }
     Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
 }
 
-async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: MoveRequest = connect::unary(parts, body).await?;
     let user = acting(server, insider, parts)?;
     let (from, to) = (place(&request.source, user)?, place(&request.destination, user)?);
@@ -150,7 +150,7 @@ async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Bod
     match files.stat(&from, false).await {
         Ok(_) => {}
         Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
-            return Err(Failure::new(Code::NotFound, format!("source file not found: {from}")));
+            return Err(CallFailure::new(Code::NotFound, format!("source file not found: {from}")));
         }
         Err(fault) => return Err(fault.into()),
     }
@@ -169,7 +169,7 @@ fn split(path: &FilePath) -> (String, String) {
     (parent.to_owned(), name.to_owned())
 }
 
-async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
     let user = acting(server, insider, parts)?;
     let path = place(&request.path, user)?;

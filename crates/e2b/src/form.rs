@@ -12,15 +12,16 @@ use http::header::CONTENT_DISPOSITION;
 use multer::{Field, Multipart};
 use saggar_http::extract::Pieces;
 
-use super::failure::Failure;
+use super::failure::CallFailure;
 
-/// Maximum number of bytes before the content of a part: the boundary, the headers, and anything before the first
-/// boundary.
+/// Most bytes before the content of a part begins: its boundary and its headers, and whatever is before the first.
 const HEADERS_MAX: usize = 16 * 1024;
 /// Maximum length of a boundary, by RFC 2046.
 const BOUNDARY_MAX: usize = 70;
-/// Maximum number of bytes given to the parser at once.
+/// Most that is given to the parser at once.
 const SLICE_MAX: usize = 64 * 1024;
+/// The same before the content of a part: the parser may ask twice before it looks, and must not ask past the end of headers that fit.
+const HEADERS_SLICE_MAX: usize = HEADERS_MAX / 8;
 
 #[derive(Debug)]
 pub(super) struct Form<'a> {
@@ -37,13 +38,13 @@ pub(super) struct Part<'a> {
     headers_left: HeadersLeft,
 }
 
-/// The remaining number of bytes before the content of a part.
+/// How much may still come before the content of a part begins.
 #[derive(Clone, Debug)]
 struct HeadersLeft(Arc<AtomicUsize>);
 
 impl<'a> Form<'a> {
     /// A form of this content type.
-    pub(super) fn of(content_type: &str, pieces: &'a mut Pieces) -> Result<Self, Failure> {
+    pub(super) fn of(content_type: &str, pieces: &'a mut Pieces) -> Result<Self, CallFailure> {
         let boundary = multer::parse_boundary(content_type).map_err(|_| unreadable("no boundary is given"))?;
         if boundary.is_empty() || boundary.len() > BOUNDARY_MAX {
             return Err(unreadable("the boundary is too long or too short"));
@@ -53,8 +54,8 @@ impl<'a> Form<'a> {
         Ok(Self { parts: Multipart::new(stream::try_unfold(feed, Feed::next), boundary), headers_left })
     }
 
-    /// The next part; `None` at the end of the form. The previous one must have been read to its end.
-    pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, Failure> {
+    /// The next part; `None` at the end of the form. The one before must have been read to its end.
+    pub(super) async fn next(&mut self) -> Result<Option<Part<'a>>, CallFailure> {
         self.headers_left.0.store(HEADERS_MAX, Ordering::Relaxed);
         let Some(field) = self.parts.next_field().await.map_err(explained)? else { return Ok(None) };
         let disposition = field.headers().get_all(CONTENT_DISPOSITION).iter().next_back();
@@ -72,14 +73,14 @@ impl<'a> Form<'a> {
 }
 
 impl Part<'_> {
-    /// More of its content; `None` at its end.
-    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// More of its content; `None` when it is whole.
+    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, CallFailure> {
         self.headers_left.0.store(usize::MAX, Ordering::Relaxed);
         self.field.chunk().await.map_err(explained)
     }
 }
 
-/// The body as the parser gets it. The parser takes everything that is ready, so it gets one slice at a time.
+/// The body, as the parser gets it: it takes whatever is ready, so it is given one slice at a time.
 struct Feed<'a> {
     pieces: &'a mut Pieces,
     rest: Bytes,
@@ -88,7 +89,7 @@ struct Feed<'a> {
 
 impl Feed<'_> {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>, FeedError> {
-        // Not ready for a moment, so that the parser processes what it has.
+        // Not ready for a moment, so that the parser looks at what it has.
         tokio::task::yield_now().await;
         while self.rest.is_empty() {
             match self.pieces.next().await {
@@ -98,7 +99,8 @@ impl Feed<'_> {
             }
         }
         let left = self.headers_left.0.load(Ordering::Relaxed);
-        let slice = self.rest.split_to(self.rest.len().min(SLICE_MAX).min(left));
+        let most = if left == usize::MAX { SLICE_MAX } else { left.min(HEADERS_SLICE_MAX) };
+        let slice = self.rest.split_to(self.rest.len().min(most));
         if slice.is_empty() {
             return Err(FeedError(unreadable(
                 "the headers of a part are too long, or it doesn't begin with its boundary",
@@ -111,12 +113,12 @@ impl Feed<'_> {
     }
 }
 
-/// Why reading the body failed, passed through the parser.
+/// Why the body could not be read on, on its way through the parser.
 #[derive(Debug, thiserror::Error)]
 #[error("the body can't be read on")]
-struct FeedError(Failure);
+struct FeedError(CallFailure);
 
-fn explained(error: multer::Error) -> Failure {
+fn explained(error: multer::Error) -> CallFailure {
     match error {
         multer::Error::StreamReadFailed(cause) => match cause.downcast::<FeedError>() {
             Ok(cause) => cause.0,
@@ -131,8 +133,8 @@ fn explained(error: multer::Error) -> Failure {
     }
 }
 
-fn unreadable(why: &str) -> Failure {
-    Failure::invalid(format!("the form can't be read: {why}"))
+fn unreadable(why: &str) -> CallFailure {
+    CallFailure::invalid(format!("the form can't be read: {why}"))
 }
 
 /// Decodes what browsers escape in a name, and nothing else: other percent signs stay.
@@ -187,7 +189,7 @@ mod tests {
 
     type Parts = Vec<(Option<String>, Vec<u8>)>;
 
-    async fn read(body: &[u8], piece: usize) -> Result<Parts, Failure> {
+    async fn read(body: &[u8], piece: usize) -> Result<Parts, CallFailure> {
         let pieces: Vec<_> =
             body.chunks(piece).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
         let mut pieces = Pieces::of(&HeaderMap::new(), Body::from_stream(stream::iter(pieces)));
@@ -233,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Content is bounded by its reader, and not here.
+    /// Content is bounded by who reads it, and not here.
     #[tokio::test]
     async fn what_comes_before_a_part_is_bounded_and_its_content_is_not() {
         let begin = &b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\n"[..];

@@ -5,7 +5,7 @@ use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_supervisor::control::Sample;
 
-use super::failure::Failure;
+use super::failure::CallFailure;
 use crate::state::Shared;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,9 +20,9 @@ pub(super) struct Used {
 }
 
 /// The current usage.
-pub(super) async fn now(server: &Shared, permit: &Permit) -> Result<Used, Failure> {
+pub(super) async fn now(server: &Shared, permit: &Permit) -> Result<Used, CallFailure> {
     let all = all(server, permit).await?;
-    all.last().copied().ok_or_else(|| Failure::from(Refusal::internal()))
+    all.last().copied().ok_or_else(|| CallFailure::from(Refusal::internal()))
 }
 
 /// Past usage, oldest first, and the current one.

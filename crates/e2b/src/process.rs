@@ -14,19 +14,19 @@ use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
 use message::{SignalRequest, UpdateRequest};
+use saggar_domain::{Signal, SignalScope, TerminalSize};
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
-use saggar_supervisor::control::{ExecState, Scope, WindowSize};
+use saggar_supervisor::control::ExecDescription;
 use serde_json::{Value, json};
 
 use super::connect;
 use super::envd::{answered, no_such_call, streamed};
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 pub(crate) use input::Inputs;
 
-const SIGTERM: u8 = 15;
 /// How long the processes of a killed program may take to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ pub(super) async fn call(server: Shared, insider: Insider, parts: Parts, body: B
     }
 }
 
-async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let _says_nothing: message::Nothing = connect::unary(parts, body).await?;
     let execs = select::execs(server, insider).await?;
     let processes: Vec<Value> = execs.iter().filter(|exec| select::runs(exec)).map(shown).collect();
@@ -52,7 +52,7 @@ async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> 
 }
 
 /// A process in a list. Its environment is left out, because it may contain secrets.
-fn shown(exec: &ExecState) -> Value {
+fn shown(exec: &ExecDescription) -> Value {
     let mut argv = exec.argv.iter();
     let cmd = argv.next().cloned().unwrap_or_default();
     let mut process = json!({
@@ -65,7 +65,7 @@ fn shown(exec: &ExecState) -> Value {
     process
 }
 
-async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: UpdateRequest = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &request.process).await?;
     if let Some(size) = request.pty.and_then(|pty| pty.size) {
@@ -75,14 +75,14 @@ async fn update(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
     Ok(json!({}))
 }
 
-async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: SignalRequest = connect::unary(parts, body).await?;
     let is_kill = match request.signal.as_str() {
         "SIGNAL_SIGTERM" => false,
         "SIGNAL_SIGKILL" => true,
         other => {
             let other: String = other.chars().take(64).collect();
-            return Err(Failure::invalid(format!("invalid signal: {other}")));
+            return Err(CallFailure::invalid(format!("invalid signal: {other}")));
         }
     };
     let exec = select::running(server, insider, &request.process).await?;
@@ -92,26 +92,26 @@ async fn signal(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
         let killed = server.sandboxes.kill_exec(&permit, &exec.exec_id);
         tokio::time::timeout(KILL_PATIENCE, killed).await.map_err(|_| unkillable(&request.process))??;
     } else {
-        server.sandboxes.signal(&permit, &exec.exec_id, SIGTERM, Scope::Group).await?;
+        server.sandboxes.signal(&permit, &exec.exec_id, Signal::TERM, SignalScope::Group).await?;
     }
     Ok(json!({}))
 }
 
-fn unkillable(selector: &message::Selector) -> Failure {
+fn unkillable(selector: &message::Selector) -> CallFailure {
     let message = format!("process with {selector} was sent SIGKILL and has not ended yet; ask again");
-    Failure::new(Code::DeadlineExceeded, message)
+    CallFailure::new(Code::DeadlineExceeded, message)
 }
 
 /// The error of a stream for a missing process.
-fn no_process(selector: &message::Selector) -> Failure {
-    Failure::new(Code::NotFound, format!("process with {selector} not found"))
+fn no_process(selector: &message::Selector) -> CallFailure {
+    CallFailure::new(Code::NotFound, format!("process with {selector} not found"))
 }
 
 impl message::Size {
-    fn window(&self) -> Result<WindowSize, Failure> {
+    fn window(&self) -> Result<TerminalSize, CallFailure> {
         let number = |value: u32| {
-            u16::try_from(value).map_err(|_| Failure::invalid("a terminal has at most 65535 rows and columns"))
+            u16::try_from(value).map_err(|_| CallFailure::invalid("a terminal has at most 65535 rows and columns"))
         };
-        Ok(WindowSize { rows: number(self.rows)?, cols: number(self.cols)? })
+        Ok(TerminalSize { rows: number(self.rows)?, cols: number(self.cols)? })
     }
 }

@@ -10,7 +10,7 @@ use saggar_http::Refusal;
 use saggar_http::ports::{self, Destination, NamedBy};
 
 use super::envd;
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use super::id;
 use crate::state::Shared;
 
@@ -63,7 +63,7 @@ pub async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
     match aim {
         Aim::Agent(id) => envd::serve(server, request, id).await,
         Aim::Port(destination) => port(server, request, destination).await,
-        Aim::Nothing(id) => Failure::gone(&id).plain(),
+        Aim::Nothing(id) => CallFailure::gone(&id).plain(),
     }
 }
 
@@ -80,7 +80,7 @@ async fn port(server: Shared, mut request: Request, destination: Destination) ->
     headers.remove(SANDBOX);
     headers.remove(PORT);
     if server.sandboxes.project_of(&id).is_none() {
-        return Failure::gone(id::short(&id)).plain();
+        return CallFailure::gone(id::short(&id)).plain();
     }
     let mut response = ports::forward(server.gate.clone(), request, destination).await;
     match response.extensions_mut().remove::<Refusal>() {
@@ -92,10 +92,10 @@ async fn port(server: Shared, mut request: Request, destination: Destination) ->
 fn in_their_words(refusal: Refusal, id: &SandboxId, port: u16) -> Response {
     let id = id::short(id).to_owned();
     match refusal.0.code {
-        ApiCode::PortRefused => Failure::PortClosed { id, port }.plain(),
-        ApiCode::NotFound | ApiCode::SandboxEnded => Failure::gone(&id).plain(),
-        ApiCode::SandboxPaused => Failure::Gone { id, why: ": it is paused; connecting to it resumes it" }.plain(),
-        ApiCode::Unauthorized => Failure::new(
+        ApiCode::PortRefused => CallFailure::PortClosed { id, port }.plain(),
+        ApiCode::NotFound | ApiCode::SandboxEnded => CallFailure::gone(&id).plain(),
+        ApiCode::SandboxPaused => CallFailure::Gone { id, why: ": it is paused; connecting to it resumes it" }.plain(),
+        ApiCode::Unauthorized => CallFailure::new(
             Code::PermissionDenied,
             "the sandbox's ports need its traffic access token: send it as 'e2b-traffic-access-token'",
         )

@@ -14,7 +14,7 @@ use saggar_http::access::{self, Insider};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use super::id;
 use crate::state::Shared;
 
@@ -46,8 +46,8 @@ impl Operation {
 }
 
 /// Authenticates by the token of this sandbox's inside.
-pub(super) fn insider(server: &Shared, headers: &HeaderMap, sandbox: &SandboxId) -> Result<Insider, Failure> {
-    let Some(inside) = access::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
+pub(super) fn insider(server: &Shared, headers: &HeaderMap, sandbox: &SandboxId) -> Result<Insider, CallFailure> {
+    let Some(inside) = access::inside(server, sandbox) else { return Err(CallFailure::gone(id::short(sandbox))) };
     let shown = headers.get(HEADER).and_then(|token| token.to_str().ok());
     match shown {
         Some(token) => inside.by_token(server, token).ok_or_else(|| unauthenticated("invalid access token")),
@@ -62,8 +62,8 @@ pub(super) fn file_insider(
     sandbox: &SandboxId,
     operation: Operation,
     query: &FileQuery,
-) -> Result<Insider, Failure> {
-    let Some(inside) = access::inside(server, sandbox) else { return Err(Failure::gone(id::short(sandbox))) };
+) -> Result<Insider, CallFailure> {
+    let Some(inside) = access::inside(server, sandbox) else { return Err(CallFailure::gone(id::short(sandbox))) };
     if let Some(token) = headers.get(HEADER) {
         let token = token.to_str().unwrap_or_default();
         let wrong = "access token present in header but does not match";
@@ -82,7 +82,7 @@ pub(super) fn signed_sandbox(
     server: &Shared,
     operation: Operation,
     query: &FileQuery,
-) -> Result<Option<SandboxId>, Failure> {
+) -> Result<Option<SandboxId>, CallFailure> {
     let Some(signature) = &query.signature else { return Ok(None) };
     let signing = Signing::of(operation, query)?;
     // One short hash per live sandbox, whose number is limited by the operator.
@@ -100,14 +100,14 @@ struct Signing {
 }
 
 impl Signing {
-    fn of(operation: Operation, query: &FileQuery) -> Result<Self, Failure> {
+    fn of(operation: Operation, query: &FileQuery) -> Result<Self, CallFailure> {
         let path = query.path.as_deref().unwrap_or_default();
         let user = query.username.as_deref().unwrap_or_default();
         let begun = Sha256::new_with_prefix(format!("{path}:{}:{user}:", operation.as_str()));
         let seconds = |text: &String| match text.parse::<u64>() {
             // In the clients' own spelling: any other was not signed by one.
             Ok(seconds) if seconds.to_string() == *text => Ok(seconds),
-            Ok(_) | Err(_) => Err(Failure::invalid("signature_expiration is not a number of seconds")),
+            Ok(_) | Err(_) => Err(CallFailure::invalid("signature_expiration is not a number of seconds")),
         };
         Ok(Self { begun, until: query.signature_expiration.as_ref().map(seconds).transpose()? })
     }
@@ -120,7 +120,7 @@ impl Signing {
         format!("v1_{}", STANDARD_NO_PAD.encode(hash.finalize()))
     }
 
-    fn check_time(&self) -> Result<(), Failure> {
+    fn check_time(&self) -> Result<(), CallFailure> {
         let now = Timestamp::from(SystemTime::now()).as_millis() / 1000;
         match self.until {
             Some(until) if until < now => Err(unauthenticated("signature is already expired")),
@@ -134,8 +134,8 @@ fn is_same(one: &str, other: &str) -> bool {
     Sha256::digest(one.as_bytes()) == Sha256::digest(other.as_bytes())
 }
 
-fn unauthenticated(message: &str) -> Failure {
-    Failure::new(Code::Unauthenticated, message)
+fn unauthenticated(message: &str) -> CallFailure {
+    CallFailure::new(Code::Unauthenticated, message)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use saggar_runtime::{Action, FilePath, Files, MetadataEntry, WriteOptions, Writi
 use serde_json::{Value, json};
 
 use super::connect;
-use super::failure::{Code, Failure};
+use super::failure::{CallFailure, Code};
 use super::filesystem;
 use super::form::Form;
 use super::token::{self, FileQuery, Operation};
@@ -30,12 +30,12 @@ const FILES_MAX: usize = 1000;
 const METADATA_PREFIX: &str = "x-metadata-";
 
 /// The query of a file URL.
-pub(super) fn query(uri: &Uri) -> Result<FileQuery, Failure> {
+pub(super) fn query(uri: &Uri) -> Result<FileQuery, CallFailure> {
     Ok(saggar_api::read::query(uri.query().unwrap_or_default()).map_err(saggar_http::Refusal::from)?)
 }
 
 /// The user and the path.
-fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) -> Result<User, Failure> {
+fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) -> Result<User, CallFailure> {
     match query.username.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => connect::named_user(name),
         None => {
@@ -45,7 +45,7 @@ fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) 
     }
 }
 
-pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId) -> Result<Response, Failure> {
+pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId) -> Result<Response, CallFailure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Read, &query)?;
     let user = acting(server, &insider, parts, &query)?;
@@ -63,7 +63,7 @@ pub(super) async fn upload(
     parts: &Parts,
     body: Body,
     sandbox: &SandboxId,
-) -> Result<Response, Failure> {
+) -> Result<Response, CallFailure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Write, &query)?;
     let user = acting(server, &insider, parts, &query)?;
@@ -74,33 +74,35 @@ pub(super) async fn upload(
     let is_gzip = match parts.headers.get(CONTENT_ENCODING).map(|encoding| encoding.as_bytes()) {
         None | Some(b"identity") => false,
         Some(b"gzip") => true,
-        Some(_) => return Err(Failure::new(Code::UnsupportedMediaType, "the body must be uncompressed, or gzip")),
+        Some(_) => return Err(CallFailure::new(Code::UnsupportedMediaType, "the body must be uncompressed, or gzip")),
     };
     let written = match (essence.as_str(), query.path.as_deref()) {
         ("multipart/form-data", path) if !is_gzip => upload.form(kind, path, pieces).await?,
         ("multipart/form-data", _) => {
-            return Err(Failure::new(
+            return Err(CallFailure::new(
                 Code::UnsupportedMediaType,
                 "a form can't be compressed; send application/octet-stream",
             ));
         }
         ("application/octet-stream", Some(path)) => upload.bare(path, is_gzip, pieces).await?,
-        ("application/octet-stream", None) => return Err(Failure::invalid("a raw body needs the parameter `path`")),
+        ("application/octet-stream", None) => {
+            return Err(CallFailure::invalid("a raw body needs the parameter `path`"));
+        }
         _ => {
             let message = "send multipart/form-data or application/octet-stream";
-            return Err(Failure::new(Code::UnsupportedMediaType, message));
+            return Err(CallFailure::new(Code::UnsupportedMediaType, message));
         }
     };
     Ok(Json(written).into_response())
 }
 
 /// The metadata of the files. Names come in lower case, because header names are case-insensitive.
-fn metadata(headers: &HeaderMap) -> Result<Vec<MetadataEntry>, Failure> {
+fn metadata(headers: &HeaderMap) -> Result<Vec<MetadataEntry>, CallFailure> {
     let named = headers.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(METADATA_PREFIX)?, value)));
     let entry = |(name, value): (&str, &http::HeaderValue)| {
         let is_text = value.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
         if name.is_empty() || !is_text {
-            return Err(Failure::invalid("metadata names and values must be printable ASCII"));
+            return Err(CallFailure::invalid("metadata names and values must be printable ASCII"));
         }
         Ok(MetadataEntry { name: name.as_bytes().to_vec(), value: value.as_bytes().to_vec() })
     };
@@ -116,7 +118,7 @@ struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    async fn bare(mut self, path: &str, is_gzip: bool, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
+    async fn bare(mut self, path: &str, is_gzip: bool, mut pieces: Pieces) -> Result<Vec<Value>, CallFailure> {
         let path = filesystem::place(path, self.user)?;
         let expected = if is_gzip { None } else { pieces.expected() };
         let mut allowance = Allowance::of(self.server, pieces.expected())?;
@@ -141,7 +143,7 @@ impl Upload<'_> {
     }
 
     /// A form of files, each named by its destination; or of one file, whose destination is in the URL.
-    async fn form(mut self, kind: &str, path: Option<&str>, mut pieces: Pieces) -> Result<Vec<Value>, Failure> {
+    async fn form(mut self, kind: &str, path: Option<&str>, mut pieces: Pieces) -> Result<Vec<Value>, CallFailure> {
         let mut allowance = Allowance::of(self.server, pieces.expected())?;
         let mut form = Form::of(kind, &mut pieces)?;
         while let Some(mut part) = form.next().await? {
@@ -161,36 +163,40 @@ impl Upload<'_> {
             }
         }
         drop(form);
-        // The rest of the body is ignored, but read, so that the connection can be reused.
+        // What follows the form says nothing, and is taken so that the connection can be used again.
         while let Some(piece) = pieces.next().await? {
             allowance.take(piece.len())?;
         }
         Ok(self.written)
     }
 
-    async fn begin_part(&self, path: Option<&str>, file_name: Option<String>) -> Result<(FilePath, Writing), Failure> {
+    async fn begin_part(
+        &self,
+        path: Option<&str>,
+        file_name: Option<String>,
+    ) -> Result<(FilePath, Writing), CallFailure> {
         if self.written.len() >= FILES_MAX {
-            return Err(Failure::new(Code::TooLarge, format!("a form has more than {FILES_MAX} files")));
+            return Err(CallFailure::new(Code::TooLarge, format!("a form has more than {FILES_MAX} files")));
         }
         let to = match (path, file_name) {
             (Some(_), _) if !self.written.is_empty() => {
-                return Err(Failure::invalid("several files need their own names, and no `path`"));
+                return Err(CallFailure::invalid("several files need their own names, and no `path`"));
             }
             (Some(path), _) => path.to_owned(),
             (None, Some(name)) => name,
-            (None, None) => return Err(Failure::invalid("a file of the form has no name")),
+            (None, None) => return Err(CallFailure::invalid("a file of the form has no name")),
         };
         let to = filesystem::place(&to, self.user)?;
         let writing = self.begin(&to, None).await?;
         Ok((to, writing))
     }
 
-    async fn begin(&self, path: &FilePath, expected: Option<u64>) -> Result<Writing, Failure> {
+    async fn begin(&self, path: &FilePath, expected: Option<u64>) -> Result<Writing, CallFailure> {
         let files = Files::to_write(&self.server.sandboxes, &self.insider.may(Action::WriteFiles)?, self.user).await?;
         Ok(files.write(path, WriteOptions { mode: FILE_MODE, parents: true, expected }).await?)
     }
 
-    async fn finish(&mut self, path: &FilePath, writing: Writing) -> Result<(), Failure> {
+    async fn finish(&mut self, path: &FilePath, writing: Writing) -> Result<(), CallFailure> {
         let mut files = writing.finish().await?;
         let mut written = json!({ "name": path.name(), "path": path.to_string(), "type": "file" });
         if !self.metadata.is_empty() {
@@ -211,7 +217,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn of(server: &Shared, expected: Option<u64>) -> Result<Self, Failure> {
+    fn of(server: &Shared, expected: Option<u64>) -> Result<Self, CallFailure> {
         let most = server.settings.upload_max.bytes();
         if expected.is_some_and(|expected| expected > most) {
             return Err(too_large(most).into());
@@ -219,8 +225,8 @@ impl Allowance {
         Ok(Self { most, left: most })
     }
 
-    fn take(&mut self, length: usize) -> Result<(), Failure> {
-        self.left = self.left.checked_sub(length as u64).ok_or_else(|| Failure::from(too_large(self.most)))?;
+    fn take(&mut self, length: usize) -> Result<(), CallFailure> {
+        self.left = self.left.checked_sub(length as u64).ok_or_else(|| CallFailure::from(too_large(self.most)))?;
         Ok(())
     }
 }
@@ -233,7 +239,7 @@ async fn inflate(
     piece: &Bytes,
     allowance: &mut Allowance,
     writing: &mut Writing,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     for step in piece.chunks(GZIP_STEP) {
         std::io::Write::write_all(decoder, step).map_err(|_| not_gzip())?;
         let out = std::mem::take(decoder.get_mut());
@@ -243,6 +249,6 @@ async fn inflate(
     Ok(())
 }
 
-fn not_gzip() -> Failure {
-    Failure::invalid("the gzip data is invalid or truncated")
+fn not_gzip() -> CallFailure {
+    CallFailure::invalid("the gzip data is invalid or truncated")
 }

@@ -15,7 +15,7 @@ use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::Spending;
 use crate::effect::{Effect, ToolResult};
-use crate::event::{Event, Outcome};
+use crate::event::{Event, RunOutcome};
 use crate::input::Input;
 use crate::run::Run;
 
@@ -50,7 +50,7 @@ impl NewChild {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildEnd {
     pub child: RunId,
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// What it and its children have spent, or may have spent if a step was abandoned.
     pub spent: Spending,
 }
@@ -59,14 +59,16 @@ impl ChildEnd {
     /// The tool result that the parent's model gets.
     pub fn result(&self) -> ToolResult {
         let why = match &self.outcome {
-            Outcome::Completed { answer } => return ToolResult { content: answer.clone(), is_error: false },
-            Outcome::Cancelled => "it was cancelled".to_owned(),
-            Outcome::BudgetExceeded { budget } => format!("its budget of {} was used up", budget.as_str()),
-            Outcome::Loop { tool, times } => format!("it called {tool} {times} times in a row with the same arguments"),
-            Outcome::Failed { failure } => {
+            RunOutcome::Completed { answer } => return ToolResult { content: answer.clone(), is_error: false },
+            RunOutcome::Cancelled => "it was cancelled".to_owned(),
+            RunOutcome::BudgetExceeded { budget } => format!("its budget of {} was used up", budget.as_str()),
+            RunOutcome::Loop { tool, times } => {
+                format!("it called {tool} {times} times in a row with the same arguments")
+            }
+            RunOutcome::Failed { failure } => {
                 format!("its model could not be had ({}: {})", failure.code, failure.message)
             }
-            Outcome::Abandoned { step } => format!("a person gave it up at step {step}"),
+            RunOutcome::Abandoned { step } => format!("a person gave it up at step {step}"),
         };
         ToolResult { content: Body::text(format!("{} gave no answer: {why}", self.child)), is_error: true }
     }

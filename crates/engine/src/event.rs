@@ -11,7 +11,7 @@ use crate::body::Body;
 use crate::budget::{BudgetName, Spending};
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
-use crate::input::{Decision, Failure};
+use crate::input::{Decision, EffectFailure};
 use crate::rules::Rules;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub enum Event {
     StepFailed {
         step: u64,
         attempt: u32,
-        failure: Failure,
+        failure: EffectFailure,
         /// The cost of the failed attempt.
         #[serde(default)]
         usage: Usage,
@@ -140,7 +140,7 @@ pub enum Event {
         at: Timestamp,
     },
     RunFinished {
-        outcome: Outcome,
+        outcome: RunOutcome,
         at: Timestamp,
     },
 }
@@ -153,13 +153,13 @@ pub enum Settled {
     /// The tool returned a result or an error.
     Returned(ToolResult),
     /// The last attempt failed: the model gets the reason.
-    GaveUp(Failure),
+    GaveUp(EffectFailure),
     Ended(ChildEnd),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RunOutcome {
     /// The model replied without a tool call.
     Completed {
         /// The last reply.
@@ -177,7 +177,7 @@ pub enum Outcome {
     },
     /// The model was unavailable.
     Failed {
-        failure: Failure,
+        failure: EffectFailure,
     },
     /// A human abandoned the run at a step whose outcome was unknown.
     Abandoned {

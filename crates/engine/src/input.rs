@@ -85,7 +85,7 @@ pub enum Report {
     },
     /// It failed, and certainly had no effect.
     Failed {
-        failure: Failure,
+        failure: EffectFailure,
         /// The cost of the failed attempt.
         usage: Usage,
     },
@@ -103,7 +103,7 @@ pub enum Report {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct EffectFailure {
     /// A machine-readable code.
     pub code: String,
     pub message: String,

@@ -8,7 +8,7 @@ use saggar_domain::Timestamp;
 
 use crate::budget::BudgetName;
 use crate::effect::Effect;
-use crate::event::{Event, Outcome, Settled};
+use crate::event::{Event, RunOutcome, Settled};
 use crate::input::{Input, Rejected, Report, Signal};
 use crate::run::{Attempt, Run};
 
@@ -129,7 +129,9 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
 
 fn finish_input(finished: &Event) -> Option<Input> {
     match finished {
-        Event::RunFinished { outcome: Outcome::BudgetExceeded { budget: BudgetName::WallMs }, .. } => Some(Input::Tick),
+        Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }, .. } => {
+            Some(Input::Tick)
+        }
         Event::RunFinished { .. } => Some(Input::Cancel),
         _ => None,
     }

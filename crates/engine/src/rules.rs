@@ -25,9 +25,7 @@ impl Rules {
     pub(crate) fn answers_name_their_question(self) -> bool {
         self.0 >= 2
     }
-}
 
-impl Rules {
     /// From version 2, nothing is redone while the run is paused. Before, a worker that claimed a paused run redid
     /// the open step.
     pub(crate) fn hold_back_while_paused(self) -> bool {

@@ -1,11 +1,15 @@
 //! The state of a run, and how events change it.
 //!
 //! ```text
-//!                    ┌──────────── StepFailed ◀── attempt failed, another is allowed
-//!                    ▼                  │ retry_at
+//!                    ┌──── Backoff ◀── StepFailed ◀── attempt failed, another is allowed
+//!                    │ retry_at         │
+//!                    ├──── Delayed ◀── StepDelayed ◀── not begun: the capacity it needs is missing
+//!                    │ until            │
+//!                    ▼                  │
 //!   (no step) ── StepIntended ──▶ Doing ┴──▶ StepSettled ──▶ (no step) or the next StepIntended, in the same commit
 //!                    ▲              │ the worker was lost
-//!                    │              ├─ pure, model, keyed ──▶ StepIntended, next attempt
+//!                    │              ├─ pure, model, keyed ──▶ StepIntended, next attempt; in a paused run
+//!                    │              │                         StepInterrupted ──▶ Interrupted until it is resumed
 //!                    │              ├─ probeable ──▶ StepProbed ──▶ Probing ──▶ settled, never done, or unknown
 //!                    │              └─ once ──▶ StepUnknown ──▶ parked until StepDecided
 //!                    └───────────────────────────────────────────── retry
@@ -27,7 +31,7 @@ use crate::body::Body;
 use crate::budget::{Ledger, Spending};
 use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
-use crate::event::{Event, Outcome, Settled};
+use crate::event::{Event, RunOutcome, Settled};
 use crate::repeats::Repeats;
 use crate::rules::Rules;
 
@@ -66,7 +70,7 @@ pub struct Run {
     signal_ids: VecDeque<String>,
     known_signals: BTreeSet<String>,
     is_paused: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<RunOutcome>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,7 +101,7 @@ pub enum Message {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum RunStatus {
     /// Not started yet.
     Unborn,
     /// Started, but never claimed.
@@ -203,7 +207,7 @@ impl Run {
     }
 
     /// `None` while it isn't finished.
-    pub fn outcome(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&RunOutcome> {
         self.outcome.as_ref()
     }
 
@@ -211,25 +215,25 @@ impl Run {
         self.is_paused
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> RunStatus {
         if self.born.is_none() {
-            return Status::Unborn;
+            return RunStatus::Unborn;
         }
         if self.outcome.is_some() {
-            return Status::Finished;
+            return RunStatus::Finished;
         }
         let Some(open) = &self.open else {
-            return if self.is_paused { Status::Paused } else { Status::Queued };
+            return if self.is_paused { RunStatus::Paused } else { RunStatus::Queued };
         };
         match (&open.phase, &open.effect) {
-            (Attempt::Unknown { .. }, _) => Status::Parked { step: open.step },
-            (Attempt::Interrupted, _) => Status::Paused,
-            (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => Status::Paused,
-            (Attempt::Backoff { until } | Attempt::Delayed { until }, _) => Status::Waiting { until: *until },
-            (Attempt::Doing, Effect::Wait { until, .. }) => Status::Waiting { until: *until },
-            (Attempt::Doing, Effect::AskHuman { .. }) => Status::Asking,
-            (Attempt::Doing, Effect::Delegate { child, .. }) => Status::Delegating { child: child.clone() },
-            (Attempt::Doing | Attempt::Probing, _) => Status::Running,
+            (Attempt::Unknown { .. }, _) => RunStatus::Parked { step: open.step },
+            (Attempt::Interrupted, _) => RunStatus::Paused,
+            (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => RunStatus::Paused,
+            (Attempt::Backoff { until } | Attempt::Delayed { until }, _) => RunStatus::Waiting { until: *until },
+            (Attempt::Doing, Effect::Wait { until, .. }) => RunStatus::Waiting { until: *until },
+            (Attempt::Doing, Effect::AskHuman { .. }) => RunStatus::Asking,
+            (Attempt::Doing, Effect::Delegate { child, .. }) => RunStatus::Delegating { child: child.clone() },
+            (Attempt::Doing | Attempt::Probing, _) => RunStatus::Running,
         }
     }
 
@@ -326,13 +330,15 @@ impl Run {
                 self.calls.pop_front();
             }
         }
-        // An attempt that was waiting for capacity starts only now.
-        let same = self.open.as_ref().filter(|open| (open.step, open.attempt) == (step, attempt));
+        let same = self.open.as_ref().filter(|open| open.step == step);
+        // A step keeps its place in the capacity queue through all of its attempts: one that failed, or whose worker died, has not
+        // used its turn.
         let delayed_since = same.and_then(|open| open.delayed_since);
-        let is_retry = attempt > 1 && same.is_none();
+        let deaths = same.map_or(0, |open| open.deaths);
+        // An attempt that was waiting for capacity starts only now.
+        let is_retry = attempt > 1 && same.is_none_or(|open| open.attempt != attempt);
         self.ledger.settle(Spending { retries: u64::from(is_retry), ..Spending::default() });
         self.ledger.reserve(reserved);
-        let deaths = self.open.as_ref().filter(|open| open.step == step).map_or(0, |open| open.deaths);
         let (effect, phase) = (effect.clone(), Attempt::Doing);
         self.open = Some(OpenStep { step, attempt, effect, class, phase, since, deaths, delayed_since });
     }

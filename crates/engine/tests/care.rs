@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use saggar_domain::RunId;
 use saggar_engine::{
-    AgentSpec, Body, Budget, BudgetName, BuiltIn, Decision, Effect, Event, Failure, Input, ModelReply, Outcome,
-    Rejected, Report, Rules, Run, Status, ToolCall, ToolResult, Usage, Work,
+    AgentSpec, Body, Budget, BudgetName, BuiltIn, Decision, Effect, EffectFailure, Event, Input, ModelReply, Rejected,
+    Report, Rules, Run, RunOutcome, RunStatus, ToolCall, ToolResult, Usage, Work,
 };
 use support::{Driven, agent, reply};
 
@@ -18,7 +18,7 @@ fn names(events: &[Event]) -> Vec<&'static str> {
 }
 
 fn failed(micros: u64) -> Report {
-    let failure = Failure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing: true };
+    let failure = EffectFailure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing: true };
     Report::Failed { failure, usage: Usage { tokens: 0, micros } }
 }
 
@@ -40,7 +40,7 @@ fn a_paused_run_does_nothing_again_until_it_is_resumed() {
         let mut driven = under_way(tool);
         driven.input(Input::Pause).unwrap();
         assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_interrupted"], "{tool}");
-        assert_eq!((driven.run.status(), driven.run.pending()), (Status::Paused, None), "{tool}");
+        assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Paused, None), "{tool}");
         assert_eq!(names(&lose_worker(&mut driven)), ["claimed"], "another worker waits too");
         assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", then], "{tool}");
         assert!(driven.run.pending().is_some());
@@ -65,7 +65,7 @@ fn what_was_never_done_or_is_to_be_retried_waits_for_the_resume_too() {
     parked.input(Input::Pause).unwrap();
     let retry = Input::Decide { step: 2, decision: Decision::Retry };
     assert_eq!(names(&parked.input(retry).unwrap()), ["step_decided", "step_interrupted"]);
-    assert_eq!(parked.run.status(), Status::Paused);
+    assert_eq!(parked.run.status(), RunStatus::Paused);
     assert_eq!(names(&parked.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     parked.check();
 }
@@ -90,7 +90,7 @@ fn a_step_that_no_worker_survives_parks() {
     for tool in ["pure", "keyed", "probeable"] {
         let mut driven = under_way(tool);
         let mut deaths = 0;
-        while !matches!(driven.run.status(), Status::Parked { .. }) {
+        while !matches!(driven.run.status(), RunStatus::Parked { .. }) {
             deaths += 1;
             assert!(deaths <= 20, "{tool}");
             lose_worker(&mut driven);
@@ -131,7 +131,7 @@ fn a_fork_does_the_open_call_again_with_a_key_of_its_own() {
     let mut asking = Driven::start(agent());
     asking.reply(&[("ask_human", "{\"question\":\"may I?\"}")]);
     let fork = fork(&asking).unwrap();
-    assert_eq!((fork.run.status(), fork.run.open_question()), (Status::Asking, Some(3)), "it asks by itself");
+    assert_eq!((fork.run.status(), fork.run.open_question()), (RunStatus::Asking, Some(3)), "it asks by itself");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn spend(driven: &mut Driven, price: u64) -> u64 {
             break;
         }
     }
-    assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
     driven.check();
     driven.run.ledger().spent().micros
 }
@@ -188,11 +188,11 @@ fn money_is_set_aside_before_it_is_spent() {
     let stated = with_money(100, Some(1000));
     assert_eq!(
         stated.run.outcome(),
-        Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }),
+        Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }),
         "where it is, it is"
     );
     stated.check();
-    assert_eq!(with_money(0, None).run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(with_money(0, None).run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_failed_call_that_cost_something_is_not_tried_beyond_the_limit() {
     driven.pass(Duration::from_secs(60));
     assert_eq!(driven.run.ledger().reserved().micros, 60);
     assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_settled", "run_finished"]);
-    assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
     driven.check();
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use saggar_domain::RunId;
 use saggar_engine::{
-    AgentSpec, Body, Budget, BudgetName, ChildEnd, DEPTH_MAX, EffectKey, Event, Input, NewChild, Outcome, Rejected,
-    Run, Spending, Status,
+    AgentSpec, Body, Budget, BudgetName, ChildEnd, DEPTH_MAX, EffectKey, Event, Input, NewChild, Rejected, Run,
+    RunOutcome, RunStatus, Spending,
 };
 use support::{Driven, agent};
 
@@ -58,7 +58,7 @@ fn a_child_is_named_by_its_parents_key_and_gets_no_more_than_its_parent_has() {
     assert!(!child.agent.tools.contains_key("secret"), "its parent has no such tool");
     assert!(!child.agent.tools.contains_key("once"), "its own agent has no such tool");
     assert!(child.agent.tools.contains_key("delegate"));
-    assert_eq!((driven.run.status(), driven.run.pending()), (Status::Delegating { child: child.run.clone() }, None));
+    assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Delegating { child: child.run.clone() }, None));
     let claimed = driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&claimed), ["claimed"], "a worker that is lost changes nothing");
     driven.check();
@@ -151,7 +151,7 @@ fn a_limit_holds_for_the_whole_tree_and_trips_by_name() {
             child.check();
             tell(&mut driven, &child).unwrap();
         }
-        let Some(Outcome::BudgetExceeded { budget }) = driven.run.outcome() else { panic!("{limits:?}") };
+        let Some(RunOutcome::BudgetExceeded { budget }) = driven.run.outcome() else { panic!("{limits:?}") };
         let name = match limits {
             Budget { tokens: Some(_), .. } => BudgetName::Tokens,
             Budget { steps: Some(_), .. } => BudgetName::Steps,
@@ -221,11 +221,11 @@ fn a_run_that_ends_gives_its_child_up_and_a_paused_one_waits() {
     driven.input(Input::Pause).unwrap();
     assert!(driven.run.child().is_some());
     assert_eq!(names(&tell(&mut driven, &child).unwrap()), ["step_settled"]);
-    assert_eq!(driven.run.status(), Status::Paused);
+    assert_eq!(driven.run.status(), RunStatus::Paused);
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     driven.reply(&[AGAIN]);
     assert_eq!(names(&driven.pass(Duration::from_secs(1))), ["step_abandoned", "run_finished"]);
-    assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: BudgetName::WallMs }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }));
     driven.check();
 }
 
@@ -273,7 +273,8 @@ fn tell_raw(parent: &mut Driven, child: &Driven) -> Result<Vec<Event>, Rejected>
 #[test]
 fn an_end_that_nobody_waits_for_changes_nothing() {
     let mut driven = Driven::start(agent());
-    let end = ChildEnd { child: RunId::from_random([3; 16]), outcome: Outcome::Cancelled, spent: Spending::default() };
+    let end =
+        ChildEnd { child: RunId::from_random([3; 16]), outcome: RunOutcome::Cancelled, spent: Spending::default() };
     assert_eq!(driven.input(Input::ChildEnded(end.clone())), Err(Rejected::NotAwaited));
     driven.reply(&[AGAIN]);
     assert_eq!(driven.input(Input::ChildEnded(end)), Err(Rejected::NotAwaited), "another's child");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use saggar_engine::{Entry, Event, Outcome, Run, Spending, replay};
+use saggar_engine::{Entry, Event, Run, RunOutcome, Spending, replay};
 
 /// Every kind of event of version 1, with every field filled.
 const V1: &str = include_str!("../journals/v1.jsonl");
@@ -61,14 +61,14 @@ fn check(journal: &str, version: u32, expected: &[&str]) -> (Vec<Event>, Run) {
 #[test]
 fn version_1_is_read_and_means_what_it_meant() {
     let (_, run) = check(V1, 1, &NAMES);
-    assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
+    assert_eq!(run.outcome(), Some(&RunOutcome::Cancelled));
     assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (1, 11, 2, 13));
 }
 
 #[test]
 fn version_2_is_read_and_means_what_it_meant() {
     let (events, run) = check(V2, 2, &NAMES);
-    assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
+    assert_eq!(run.outcome(), Some(&RunOutcome::Cancelled));
     assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (1, 12, 1, 13));
     let spent = Spending { steps: 19, tokens: 130, micros: 65, tool_calls: 12, retries: 5, children: 6 };
     assert_eq!((run.ledger().spent(), run.depth(), run.child_of()), (spent, 1, None));
@@ -79,7 +79,7 @@ fn version_2_is_read_and_means_what_it_meant() {
 #[test]
 fn version_3_is_read_and_means_what_it_meant() {
     let (events, run) = check(V3, 3, &[&NAMES[..], &["step_interrupted"]].concat());
-    assert_eq!(run.outcome(), Some(&Outcome::Cancelled));
+    assert_eq!(run.outcome(), Some(&RunOutcome::Cancelled));
     assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (2, 13, 1, 14));
     let spent = Spending { steps: 18, tokens: 86, micros: 30, tool_calls: 13, retries: 8, children: 2 };
     assert_eq!((run.ledger().spent(), run.dearest()), (spent, 12));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    Body, Budget, BudgetName, ChildEnd, Decision, Effect, Entry, Event, Failure, Input, Outcome, Rejected, Report,
-    Rules, Run, Signal, Spending, Status, Usage, Work, replay,
+    Body, Budget, BudgetName, ChildEnd, Decision, Effect, EffectFailure, Entry, Event, Input, Rejected, Report, Rules,
+    Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
 };
 use support::{Driven, agent, reply};
 
@@ -16,7 +16,7 @@ fn names(events: &[Event]) -> Vec<&'static str> {
 }
 
 fn failure(is_passing: bool) -> Report {
-    let failure = Failure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing };
+    let failure = EffectFailure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing };
     Report::Failed { failure, usage: Usage::default() }
 }
 
@@ -28,7 +28,7 @@ fn the_outcome_of_a_step_and_the_intent_of_the_next_are_one_batch() {
     assert_eq!(names(&driven.returned("one")), ["step_settled", "step_intended"]);
     assert_eq!(names(&driven.returned("two")), ["step_settled", "step_intended"]);
     assert_eq!(names(&driven.reply(&[])), ["step_settled", "run_finished"]);
-    assert_eq!(driven.run.outcome(), Some(&Outcome::Completed { answer: Body::text("done") }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::Completed { answer: Body::text("done") }));
     assert_eq!(driven.run.conversation().len(), 5);
     driven.check();
 }
@@ -36,10 +36,10 @@ fn the_outcome_of_a_step_and_the_intent_of_the_next_are_one_batch() {
 #[test]
 fn what_a_lost_worker_left_open_is_settled_by_its_class() {
     for (tool, events, then) in [
-        ("pure", &["claimed", "step_intended"][..], Status::Running),
-        ("keyed", &["claimed", "step_intended"], Status::Running),
-        ("probeable", &["claimed", "step_probed"], Status::Running),
-        ("once", &["claimed", "step_unknown"], Status::Parked { step: 2 }),
+        ("pure", &["claimed", "step_intended"][..], RunStatus::Running),
+        ("keyed", &["claimed", "step_intended"], RunStatus::Running),
+        ("probeable", &["claimed", "step_probed"], RunStatus::Running),
+        ("once", &["claimed", "step_unknown"], RunStatus::Parked { step: 2 }),
     ] {
         let mut driven = Driven::start(agent());
         driven.reply(&[(tool, "{}")]);
@@ -81,14 +81,14 @@ fn a_probe_finds_it_done_never_done_or_parks() {
         driven.check();
         (names(&events), driven.run.status())
     };
-    assert_eq!(lost(Report::NeverDone), (vec!["step_intended"], Status::Running));
+    assert_eq!(lost(Report::NeverDone), (vec!["step_intended"], RunStatus::Running));
     let unknown = Report::Unknown { reason: "gone".to_owned() };
-    assert_eq!(lost(unknown), (vec!["step_unknown"], Status::Parked { step: 2 }));
+    assert_eq!(lost(unknown), (vec!["step_unknown"], RunStatus::Parked { step: 2 }));
     let done = Report::Returned {
         result: saggar_engine::ToolResult { content: Body::text("was done"), is_error: false },
         snapshot: None,
     };
-    assert_eq!(lost(done), (vec!["step_settled", "step_intended"], Status::Running));
+    assert_eq!(lost(done), (vec!["step_settled", "step_intended"], RunStatus::Running));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn failures_are_tried_again_later_and_not_for_ever() {
         assert_eq!(names(&driven.report(failure(true)).unwrap()), ["step_failed"]);
         assert!(driven.run.pending().is_none(), "nothing happens before its time");
         assert_eq!(driven.pass(Duration::from_millis(1)), []);
-        let Status::Waiting { until } = driven.run.status() else { panic!("it waits") };
+        let RunStatus::Waiting { until } = driven.run.status() else { panic!("it waits") };
         driven.now = until;
         assert_eq!(names(&driven.input(Input::Tick).unwrap()), ["step_intended"]);
     }
@@ -132,7 +132,7 @@ fn failures_are_tried_again_later_and_not_for_ever() {
 fn a_model_that_cannot_be_had_ends_the_run() {
     let mut driven = Driven::start(agent());
     assert_eq!(names(&driven.report(failure(false)).unwrap()), ["step_settled", "run_finished"]);
-    assert!(matches!(driven.run.outcome(), Some(Outcome::Failed { .. })));
+    assert!(matches!(driven.run.outcome(), Some(RunOutcome::Failed { .. })));
     driven.check();
 }
 
@@ -166,7 +166,7 @@ fn every_budget_trips_by_its_own_name() {
                 }
             }
         }
-        assert_eq!(driven.run.outcome(), Some(&Outcome::BudgetExceeded { budget: name }));
+        assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: name }));
         driven.check();
     };
     check(Budget { steps: Some(5), ..Budget::default() }, BudgetName::Steps);
@@ -185,7 +185,7 @@ fn the_same_call_over_and_over_is_a_loop() {
         driven.returned("x");
     }
     driven.reply(&[("pure", "{\"same\":1}")]);
-    assert_eq!(driven.run.outcome(), Some(&Outcome::Loop { tool: "pure".to_owned(), times: 9 }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::Loop { tool: "pure".to_owned(), times: 9 }));
     driven.check();
 }
 
@@ -197,7 +197,7 @@ fn waiting_and_asking_need_no_worker() {
     assert_eq!(driven.run.next_deadline(), Some(driven.now.after(Duration::from_secs(60))));
     driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&driven.pass(Duration::from_secs(60))), ["step_settled", "step_intended"]);
-    assert_eq!(driven.run.status(), Status::Asking);
+    assert_eq!(driven.run.status(), RunStatus::Asking);
     let events = driven.input(answer("s1", Some(3), "yes")).unwrap();
     assert_eq!(names(&events), ["signal_received", "step_settled", "step_intended"]);
     assert_eq!(driven.input(answer("s1", Some(3), "yes")).unwrap(), [], "the same signal twice is once");
@@ -233,7 +233,7 @@ fn answers_that_an_older_program_kept_are_given_to_no_question() {
     driven.input(answer("old", None, "yes")).unwrap();
     driven.input(Input::claim(2)).unwrap();
     driven.reply(&[("ask_human", "{\"question\":\"delete it?\"}")]);
-    assert_eq!(driven.run.status(), Status::Asking);
+    assert_eq!(driven.run.status(), RunStatus::Asking);
     driven.check();
 }
 
@@ -246,7 +246,7 @@ fn by_the_first_rules_an_answer_that_comes_before_its_question_waits_for_it() {
     driven.input(answer("s1", None, "yes")).unwrap();
     let events = driven.reply(&[("ask_human", "{\"question\":\"may I?\"}"), ("ask_human", "{\"question\":\"and?\"}")]);
     assert_eq!(names(&events), ["step_settled", "step_intended", "step_settled", "step_intended"]);
-    assert_eq!(driven.run.status(), Status::Asking, "one answer is for one question");
+    assert_eq!(driven.run.status(), RunStatus::Asking, "one answer is for one question");
     driven.check();
 }
 
@@ -265,7 +265,7 @@ fn a_paused_run_finishes_its_step_and_begins_none() {
     let mut driven = Driven::start(agent());
     driven.input(Input::Pause).unwrap();
     assert_eq!(names(&driven.reply(&[("pure", "{}")])), ["step_settled"]);
-    assert_eq!((driven.run.status(), driven.run.pending()), (Status::Paused, None));
+    assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Paused, None));
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     driven.check();
 }
@@ -292,7 +292,7 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     let run = RunId::from_random([9; 16]);
     let input = Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true };
     let events = fork.input(input).unwrap();
-    assert_eq!((names(&events), fork.run.status(), fork.run.pending()), (vec!["forked"], Status::Queued, None));
+    assert_eq!((names(&events), fork.run.status(), fork.run.pending()), (vec!["forked"], RunStatus::Queued, None));
     assert_eq!(names(&fork.input(Input::claim(1)).unwrap()), ["claimed", "step_intended"]);
     let pending = fork.run.pending().unwrap();
     assert_ne!(pending.key, key);
@@ -366,7 +366,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 12 => {
                     let Some(child) = driven.run.child().cloned() else { continue };
                     let spent = Spending { steps: chance(3), tokens: chance(9), ..Spending::default() };
-                    Input::ChildEnded(ChildEnd { child, outcome: Outcome::Cancelled, spent })
+                    Input::ChildEnded(ChildEnd { child, outcome: RunOutcome::Cancelled, spent })
                 }
                 kind => {
                     let Some(open) = driven.run.open_step() else { continue };
@@ -414,7 +414,7 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     let delayed = || Report::Delayed { reason: "no room".to_owned() };
     let begun = driven.now;
     assert_eq!(names(&driven.report(delayed()).unwrap()), ["step_delayed"]);
-    assert!(matches!(driven.run.status(), Status::Waiting { .. }));
+    assert!(matches!(driven.run.status(), RunStatus::Waiting { .. }));
     assert_eq!(driven.run.pending(), None);
     // It is retried by time, by a claim and by a resume, but not while paused.
     assert_eq!(names(&driven.pass(Duration::from_secs(30))), ["step_intended"]);
@@ -425,7 +425,7 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     );
     driven.report(delayed()).unwrap();
     driven.input(Input::Pause).unwrap();
-    assert_eq!(driven.run.status(), Status::Paused);
+    assert_eq!(driven.run.status(), RunStatus::Paused);
     assert_eq!(names(&driven.input(Input::Claim { epoch: 3, rules: Rules::NEWEST }).unwrap()), ["claimed"]);
     assert_eq!(driven.pass(Duration::from_secs(3600)), []);
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
@@ -434,5 +434,23 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     assert_eq!(driven.run.ledger().spent().retries, 0);
     driven.returned("ok");
     assert_eq!(driven.run.open_step().unwrap().delayed_since, None);
+    driven.check();
+}
+
+#[test]
+fn a_step_keeps_its_place_in_the_queue_for_room_through_all_of_its_attempts() {
+    let mut driven = Driven::start(agent());
+    driven.reply(&[("once", "{}")]);
+    let begun = driven.now;
+    driven.report(Report::Delayed { reason: "no room".to_owned() }).unwrap();
+    driven.pass(Duration::from_secs(30));
+    let failure = EffectFailure { code: "passing".to_owned(), message: "not now".to_owned(), is_passing: true };
+    assert_eq!(names(&driven.report(Report::Failed { failure, usage: Usage::default() }).unwrap()), ["step_failed"]);
+    assert_eq!(names(&driven.pass(Duration::from_secs(3600))), ["step_intended"]);
+    let open = driven.run.open_step().unwrap();
+    assert_eq!((open.step, open.attempt, open.delayed_since), (2, 2, Some(begun)));
+    assert_eq!(driven.run.ledger().spent().retries, 1);
+    driven.report(Report::Delayed { reason: "no room".to_owned() }).unwrap();
+    assert_eq!(driven.run.open_step().unwrap().delayed_since, Some(begun));
     driven.check();
 }

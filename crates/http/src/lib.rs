@@ -9,6 +9,7 @@ pub mod access;
 pub mod download;
 mod gate;
 mod given_file;
+mod keeping;
 pub mod listen;
 pub mod live;
 pub mod ports;

@@ -96,6 +96,13 @@ impl From<Fault> for Refusal {
                 Self::new(Code::DataDirectory, what, format!("tell the operator: {help}"))
             }
             Fault::Conflict { help, .. } => Self::new(Code::Conflict, what, help),
+            Fault::RunDamaged { run, .. } => Self::new(
+                Code::RunDamaged,
+                what,
+                format!(
+                    "end it with: saggar runs cancel {run}; look for more damage with: saggar check; an earlier backup may have it whole"
+                ),
+            ),
             Fault::WrongPermit => {
                 tracing::error!("a permit for another action was used");
                 Self::internal()

@@ -7,10 +7,10 @@ use std::time::Duration;
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    ByteSize, DeadlineAction, Draft, DraftLimits, EndReason, ExecId, Labels, PublicPorts, SandboxId, SandboxState,
-    Spec, TemplateName, Tier, Timeout, User,
+    Draft, DraftLimits, EndReason, ExecId, ExecState, Labels, OutputStream, PublicPorts, SandboxId, Spec, Tier,
+    Timeout, User,
 };
-use saggar_runtime::{ExecView, Finished, NewSandbox, NewTerms, StoredExec};
+use saggar_runtime::{ExecEvent, ExecView, Finished, NewSandbox, NewTerms, StoredExec};
 use saggar_store::{self as store, ExecProgress, Life};
 use saggar_supervisor::control;
 use serde_json::Value;
@@ -31,8 +31,8 @@ pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sand
     Ok(api::Sandbox {
         id: asked.id,
         project_id: asked.project,
-        state: state(life.state()),
-        template: api::TemplateName::parse(asked.template.as_str()).map_err(|_| Refusal::internal())?,
+        state: life.state(),
+        template: asked.template,
         labels: shown_labels(&asked.labels),
         tier: Tier::Namespace,
         network: asked.network,
@@ -44,8 +44,8 @@ pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sand
         created_at: time(asked.created_at),
         started_at: started_at.map(time),
         deadline: asked.lifetime.deadline.filter(|_| is_counting).map(time),
-        on_timeout: on_timeout(asked.lifetime.on_deadline),
-        idle_timeout: asked.lifetime.idle_timeout.map(span),
+        on_timeout: asked.lifetime.on_deadline,
+        idle_timeout: asked.lifetime.idle_timeout.map(Timeout::from),
         auto_resume: asked.auto_resume,
         ports: api::EffectivePorts {
             public: asked.public_ports.named().collect(),
@@ -76,28 +76,8 @@ pub fn end_words(reason: EndReason) -> &'static str {
         EndReason::SupervisorLost => "its supervisor was killed",
         EndReason::HostRebooted => "the host was rebooted",
         EndReason::StartFailed => "it could not be created",
-        EndReason::Unclaimed => "it was not claimed in time",
+        EndReason::Unclaimed => "nobody claimed it",
         EndReason::Unknown => "how it ended is unknown",
-    }
-}
-
-pub fn state(state: SandboxState) -> api::SandboxState {
-    match state {
-        SandboxState::Creating => api::SandboxState::Creating,
-        SandboxState::Running => api::SandboxState::Running,
-        SandboxState::Paused => api::SandboxState::Paused,
-        SandboxState::Ended => api::SandboxState::Ended,
-    }
-}
-
-/// The stored states of an API state. A sandbox that is being ended has its earlier state in its row.
-pub fn stored_states(state: api::SandboxState) -> &'static [SandboxState] {
-    match state {
-        api::SandboxState::Creating => &[SandboxState::Creating],
-        api::SandboxState::Running => &[SandboxState::Running],
-        api::SandboxState::Paused => &[SandboxState::Paused],
-        api::SandboxState::Ending => &[],
-        api::SandboxState::Ended => &[SandboxState::Ended],
     }
 }
 
@@ -107,25 +87,6 @@ pub fn moment(at: Timestamp) -> saggar_domain::Timestamp {
 
 pub fn time(at: saggar_domain::Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis())
-}
-
-fn span(span: Duration) -> Timeout {
-    Timeout::millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
-}
-
-fn on_timeout(action: DeadlineAction) -> api::OnTimeout {
-    match action {
-        DeadlineAction::Kill => api::OnTimeout::Kill,
-        DeadlineAction::Pause => api::OnTimeout::Pause,
-    }
-}
-
-/// The action at the deadline.
-pub fn deadline_action(action: api::OnTimeout) -> DeadlineAction {
-    match action {
-        api::OnTimeout::Kill => DeadlineAction::Kill,
-        api::OnTimeout::Pause => DeadlineAction::Pause,
-    }
 }
 
 /// Labels in their stored form.
@@ -157,16 +118,14 @@ pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
 
 /// A sandbox to create.
 pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
-    let template = TemplateName::parse(create.template.as_str())
-        .ok_or_else(|| Refusal::invalid("the template's name is too long", "use `base`"))?;
     Ok(NewSandbox {
-        template,
+        template: create.template,
         labels: labels(create.labels.iter())?,
         env: create.env.into_map(),
         limits: DraftLimits::from(create.limits),
         terms: NewTerms {
             ttl: create.ttl.map_or(Ok(default_ttl), |ttl| lifetime("ttl", ttl))?,
-            then: deadline_action(create.on_timeout),
+            then: create.on_timeout,
             idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
         },
         auto_resume: create.auto_resume,
@@ -187,7 +146,7 @@ fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
 }
 
 /// An exec from its supervisor's state.
-pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>) -> api::Exec {
+pub fn exec(sandbox: &SandboxId, state: &control::ExecDescription, user: Option<User>) -> api::Exec {
     let ended_ms = state.ended_ms;
     api::Exec {
         id: state.exec_id.clone(),
@@ -195,7 +154,7 @@ pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>)
         command: state.argv.clone(),
         user,
         tty: state.has_terminal,
-        status: state.status.map_or(api::ExecState::Running, api::ExecState::from),
+        status: state.status.into(),
         pid: state.status.is_none().then_some(state.pid),
         exit_code: state.exit_code,
         signal: state.signal,
@@ -208,9 +167,24 @@ pub fn exec(sandbox: &SandboxId, state: &control::ExecState, user: Option<User>)
     }
 }
 
+/// Something that happened to an exec that is followed.
+pub fn exec_event(sandbox: &SandboxId, event: ExecEvent, user: Option<User>) -> api::ExecEvent {
+    match event {
+        ExecEvent::Output { stream: OutputStream::Stdout, bytes } => {
+            api::ExecEvent::Stdout { bytes: api::Bytes(bytes) }
+        }
+        ExecEvent::Output { stream: OutputStream::Stderr, bytes } => {
+            api::ExecEvent::Stderr { bytes: api::Bytes(bytes) }
+        }
+        ExecEvent::Gap { stream, bytes } => api::ExecEvent::Gap { stream, bytes },
+        ExecEvent::Exited(state) => api::ExecEvent::Exited { exec: Box::new(exec(sandbox, &state, user)) },
+        ExecEvent::Failed(fault) => api::ExecEvent::Failed { problem: *Refusal::from(fault).0 },
+    }
+}
+
 /// An exec with its output.
 pub fn exec_result(sandbox: &SandboxId, finished: Finished, user: Option<User>) -> api::ExecResult {
-    let Finished { state, stdout, stderr } = finished;
+    let Finished { exec: state, stdout, stderr } = finished;
     let output = api::Output {
         stdout_dropped: state.stdout_bytes.saturating_sub(stdout.len() as u64),
         stderr_dropped: state.stderr_bytes.saturating_sub(stderr.len() as u64),
@@ -237,9 +211,9 @@ pub fn exec_view(sandbox: &SandboxId, view: ExecView) -> api::ExecResult {
 fn stored_exec(exec: store::Exec) -> api::Exec {
     let store::Exec { asked, progress } = exec;
     let (status, at, exit_code, signal) = match progress {
-        ExecProgress::Running => (api::ExecState::Running, None, None, None),
-        ExecProgress::Ended(end) => (end.status.into(), Some(end.at), end.exit_code, end.signal),
-        ExecProgress::Lost { at } => (api::ExecState::Lost, Some(at), None, None),
+        ExecProgress::Running => (ExecState::Running, None, None, None),
+        ExecProgress::Ended(end) => (ExecState::Ended(end.status), Some(end.at), end.exit_code, end.signal),
+        ExecProgress::Lost { at } => (ExecState::Lost, Some(at), None, None),
     };
     let elapsed_ms = at.map(|at| at.as_millis().saturating_sub(asked.started_at.as_millis()));
     api::Exec {
@@ -259,53 +233,6 @@ fn stored_exec(exec: store::Exec) -> api::Exec {
         denials: Vec::new(),
         error: None,
     }
-}
-
-/// An exec to start.
-pub fn new_exec(start: api::StartExec) -> saggar_runtime::NewExec {
-    saggar_runtime::NewExec {
-        argv: start.command.into_words(),
-        env: start.env.into_map(),
-        cwd: start.cwd.map(|cwd| cwd.as_str().to_owned()),
-        user: start.user,
-        stdin: start.stdin,
-        tty: start.tty.map(window),
-        timeout_ms: start.timeout.map(Timeout::as_millis),
-        limits: start.limits.map(|limits| control::PerExec {
-            memory: limits.memory.map(ByteSize::bytes),
-            pids: limits.pids.map(saggar_domain::Count::get),
-            cpu_millis: limits.cpus.map(saggar_domain::Cpus::as_millis),
-        }),
-        output_bytes: start.output_bytes.map(ByteSize::bytes),
-        tag: None,
-    }
-}
-
-/// The size of a terminal.
-pub fn window(size: api::TerminalSize) -> control::WindowSize {
-    control::WindowSize { rows: size.rows, cols: size.cols }
-}
-
-/// The scope of a signal.
-pub fn scope(scope: api::SignalScope) -> control::Scope {
-    match scope {
-        api::SignalScope::Tree => control::Scope::Tree,
-        api::SignalScope::Group => control::Scope::Group,
-    }
-}
-
-/// Where output begins.
-pub fn beginning(from: api::Beginning) -> control::From {
-    match from {
-        api::Beginning::Start => control::From::Start,
-        api::Beginning::Now => control::From::Now,
-        api::Beginning::Offsets(api::Offsets { stdout, stderr }) => control::From::Offsets { stdout, stderr },
-    }
-}
-
-/// The stream of a number; anything but 2 is stdout.
-pub fn output_stream(stream: u8) -> api::OutputStream {
-    if stream == 2 { api::OutputStream::Stderr } else { api::OutputStream::Stdout }
 }
 
 /// An event; `None` for one that this version doesn't know.
@@ -333,10 +260,10 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
     })
 }
 
-fn exec_ended(exec_id: ExecId, state: &control::ExecState) -> api::SandboxEventBody {
+fn exec_ended(exec_id: ExecId, state: &control::ExecDescription) -> api::SandboxEventBody {
     api::SandboxEventBody::ExecEnded {
         exec_id,
-        status: state.status.map_or(api::ExecState::Lost, api::ExecState::from),
+        status: state.status.map_or(ExecState::Lost, ExecState::Ended),
         exit_code: state.exit_code,
         signal: state.signal,
     }

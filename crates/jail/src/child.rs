@@ -18,7 +18,7 @@ use crate::network::Network;
 use crate::plan::Plan;
 use crate::root::Root;
 use crate::rule::Rule;
-use crate::spawn::{Failure, LAYER, READY, Step};
+use crate::spawn::{LAYER, READY, SetupFailure, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: becomes the agent, or reports a failure and exits.
@@ -33,18 +33,18 @@ pub(crate) fn run(plan: &Plan, report: OwnedFd) -> ! {
     tell(report, &failure)
 }
 
-fn tell(report: BorrowedFd<'_>, failure: &Failure) -> ! {
+fn tell(report: BorrowedFd<'_>, failure: &SetupFailure) -> ! {
     // If the parent is gone, the report can't be delivered, and only the exit matters.
     let _ = rustix::net::send(report, &failure.to_bytes(), rustix::net::SendFlags::NOSIGNAL);
     sys::exit_now(125)
 }
 
-fn at(step: Step) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure { step, index: 0, errno }
+fn at(step: Step) -> impl Fn(Errno) -> SetupFailure {
+    move |errno| SetupFailure { step, index: 0, errno }
 }
 
 /// Everything that needs privileges over the new namespaces. Afterwards only the agent's descriptors are open.
-fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, Failure> {
+fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure> {
     wait_for_maps(report).map_err(at(Step::Maps))?;
     take_identity(plan.identity).map_err(at(Step::Identity))?;
     sys::die_with_parent().map_err(at(Step::Identity))?;
@@ -99,18 +99,18 @@ fn show(view: View, mount: BorrowedFd<'_>) -> Result<(), Errno> {
     move_mount(mount, "", rustix::fs::CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, Failure> {
+fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, SetupFailure> {
     let root = Root::stage(plan).map_err(at(Step::Storage))?;
     for (index, op) in plan.ops.iter().enumerate() {
-        root.run(op).map_err(|errno| Failure { step: Step::Root, index: index as u16, errno })?;
+        root.run(op).map_err(|errno| SetupFailure { step: Step::Root, index: index as u16, errno })?;
     }
     root.enter().map_err(at(Step::Pivot))?;
     Ok(root.into_layer())
 }
 
 /// Drops privileges, installs the filter, and becomes the agent. Returns only on failure.
-fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> Failure {
-    let closed = || -> Result<(), Failure> {
+fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'_>) -> SetupFailure {
+    let closed = || -> Result<(), SetupFailure> {
         let install =
             || filter.install().map_err(|error| at(Step::Seccomp)(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
         // Without no_new_privs the kernel requires a capability that is about to be dropped.

@@ -104,13 +104,13 @@ steps! {
 }
 
 /// The child's report of a failed step.
-pub(crate) struct Failure {
+pub(crate) struct SetupFailure {
     pub(crate) step: Step,
     pub(crate) index: u16,
     pub(crate) errno: Errno,
 }
 
-impl Failure {
+impl SetupFailure {
     const LEN: usize = 7;
 
     pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -226,7 +226,7 @@ fn attend(
 
 /// Interprets a last message.
 fn said(message: &[u8]) -> SpawnError {
-    Failure::from_bytes(message).map_or(SpawnError::Died, SpawnError::from)
+    SetupFailure::from_bytes(message).map_or(SpawnError::Died, SpawnError::from)
 }
 
 /// The layer of a scratch workspace is attached.
@@ -262,8 +262,8 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
     Ok((bytes[..received.bytes].to_vec(), listener))
 }
 
-impl From<Failure> for SpawnError {
-    fn from(failure: Failure) -> Self {
+impl From<SetupFailure> for SpawnError {
+    fn from(failure: SetupFailure) -> Self {
         Self::Step { step: failure.step, index: failure.index.into(), errno: failure.errno }
     }
 }

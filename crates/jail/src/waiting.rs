@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
 use crate::seccomp::{Listener, Notification};
 use crate::sys::{Cloned, checked, clone3, exit_now};
@@ -72,21 +72,22 @@ impl Waiting {
         let (four, six) = (four?, six?);
         self.granted.retain(|inode, _| four.contains(inode) || six.contains(inode));
         let (descriptor, asked) = (notification.args[0] as RawFd, notification.args[1] as i32);
-        let share = self.share();
-        let made =
-            Helper::start(&owner, ids, descriptor, asked, share).and_then(Helper::finish).inspect_err(|errno| {
-                self.is_closed = *errno == Errno::TIMEDOUT;
-            })?;
+        let made = Helper::start(&owner, ids, descriptor, asked, self).and_then(Helper::finish);
+        let made = made.inspect_err(|errno| self.is_closed = *errno == Errno::TIMEDOUT)?;
         if let Some((inode, backlog)) = made {
             self.granted.insert(inode, backlog + 1);
         }
         Ok(())
     }
 
-    /// The largest backlog for one more listener. The kernel lets one connection more wait than the backlog says.
-    fn share(&self) -> Option<u32> {
-        let left = self.connections_max.saturating_sub(self.granted.values().sum());
-        (left >= 2).then(|| (left / SHARE).max(1))
+    /// The largest backlog for this socket. The kernel lets one connection more wait than the backlog says. A second `listen` on a
+    /// socket never lowers its backlog.
+    fn share(&self, inode: u64) -> Option<u32> {
+        let own = self.granted.get(&inode).copied().unwrap_or(0);
+        let granted: u32 = self.granted.values().sum();
+        let left = self.connections_max.saturating_sub(granted - own);
+        let share = (left >= 2).then(|| (left / SHARE).max(1));
+        share.max(own.checked_sub(1).filter(|own| *own > 0))
     }
 }
 
@@ -163,12 +164,12 @@ struct Helper {
 }
 
 impl Helper {
-    /// Without a share it makes the call only for sockets that need none.
-    fn start(owner: &OwnedFd, ids: [u32; 2], descriptor: RawFd, asked: i32, share: Option<u32>) -> Result<Self, Errno> {
+    /// If no share is left, it makes the call only for sockets that need none.
+    fn start(owner: &OwnedFd, ids: [u32; 2], descriptor: RawFd, asked: i32, waiting: &Waiting) -> Result<Self, Errno> {
         let (answer, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match clone3(0, None)? {
             Cloned::Child => {
-                let said = match listen_at(owner, ids, descriptor, asked, share) {
+                let said = match listen_at(owner, ids, descriptor, asked, waiting) {
                     Ok((inode, backlog)) => [0, inode, u64::from(backlog)],
                     Err(errno) => [errno.raw_os_error() as u64, 0, 0],
                 };
@@ -194,8 +195,7 @@ impl Helper {
         }
         let mut bytes = [0u8; ANSWER_LEN];
         let count = rustix::io::read(&self.answer, &mut bytes)?;
-        // It ends at once: it was killed, and waits for nothing.
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+        self.bury()?;
         if count != ANSWER_LEN {
             return Err(Errno::TIMEDOUT);
         }
@@ -205,6 +205,16 @@ impl Helper {
             (Some(0), Some(inode), Some(backlog)) => Ok(Some((inode, backlog as u32))),
             (Some(errno), ..) => Err(Errno::from_raw_os_error(errno as i32)),
             _ => Err(Errno::TIMEDOUT),
+        }
+    }
+
+    /// Reaps a killed helper. That should take no time; the wait is bounded all the same.
+    fn bury(&self) -> Result<(), Errno> {
+        let handle = pidfd_open(self.pid, PidfdFlags::empty())?;
+        let mut ended = [PollFd::new(&handle, PollFlags::IN)];
+        match poll(&mut ended, Some(&PATIENCE)) {
+            Ok(1..) => waitpid(Some(self.pid), WaitOptions::NOHANG).map(|_| ()),
+            Ok(0) | Err(_) => Err(Errno::TIMEDOUT),
         }
     }
 }
@@ -218,7 +228,7 @@ fn listen_at(
     ids: [u32; 2],
     descriptor: RawFd,
     asked: i32,
-    share: Option<u32>,
+    waiting: &Waiting,
 ) -> Result<(u64, u32), Errno> {
     // SAFETY: takes integers only.
     let socket = checked(unsafe { libc::syscall(libc::SYS_pidfd_getfd, owner.as_raw_fd(), descriptor, 0) })? as RawFd;
@@ -230,7 +240,7 @@ fn listen_at(
         return rustix::net::listen(&*socket, asked).map(|()| (0, 0));
     }
     let inode = rustix::fs::fstat(&*socket)?.st_ino;
-    let share = share.ok_or(Errno::NOBUFS)?;
+    let share = waiting.share(inode).ok_or(Errno::NOBUFS)?;
     // The kernel treats a negative number as a very large one.
     let backlog = u32::try_from(asked).unwrap_or(share).min(share);
     rustix::net::listen(&*socket, backlog as i32).map(|()| (inode, backlog))
@@ -250,11 +260,24 @@ mod tests {
     fn shares_shrink_and_never_add_up_to_more_than_there_is() {
         let mut waiting = Waiting::new(64);
         let mut shares = Vec::new();
-        while let Some(share) = waiting.share() {
+        while let Some(share) = waiting.share(shares.len() as u64) {
             waiting.granted.insert(shares.len() as u64, share + 1);
             shares.push(share);
         }
         assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] == 4 && shares.len() > 10, "{shares:?}");
         assert!(waiting.granted.values().sum::<u32>() <= 64);
+        // One that listens again keeps what it has, also when nothing is left.
+        for (inode, share) in (0..).zip(shares) {
+            assert_eq!(waiting.share(inode), Some(share), "{inode}");
+        }
+    }
+
+    #[test]
+    fn a_listener_that_listens_again_gets_more_where_others_have_gone() {
+        let mut waiting = Waiting::new(64);
+        waiting.granted.extend([(1, 60), (2, 2)]);
+        assert_eq!(waiting.share(2), Some(1));
+        waiting.granted.remove(&1);
+        assert_eq!(waiting.share(2), Some(4));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saggar_domain::{Code, EndReason, ExecId, Problem, SandboxId};
+use saggar_domain::{Code, EndReason, ExecId, Problem, RunId, SandboxId};
 
 use crate::supervisor::ControlError;
 
@@ -55,6 +55,9 @@ pub enum Fault {
         what: String,
         help: String,
     },
+    /// The run's stored data was altered.
+    #[error("run {run} is damaged: {what}")]
+    RunDamaged { run: RunId, what: String },
     /// The permit is for another action: a bug of ours.
     #[error("the permit is for another action")]
     WrongPermit,
@@ -87,6 +90,14 @@ impl Fault {
 
     pub fn no_run(id: impl ToString) -> Self {
         Self::NotFound { what: "run", id: id.to_string() }
+    }
+
+    /// A store error met while reading a run: corruption is the run's damage.
+    pub(crate) fn of_run(run: &RunId, error: saggar_store::Error) -> Self {
+        match error {
+            saggar_store::Error::Corrupt { what } => Self::RunDamaged { run: run.clone(), what },
+            other => other.into(),
+        }
     }
 
     pub(crate) fn no_exec(id: &ExecId) -> Self {

@@ -9,6 +9,7 @@ mod execs;
 mod fail_point;
 mod fault;
 mod files;
+mod following;
 mod host;
 mod keys;
 mod permit;
@@ -19,15 +20,15 @@ mod settings;
 mod signing;
 mod supervisor;
 
-pub use execs::{Finished, Followed, NewExec};
 pub use fault::{Fault, FileFault, FileFaultKind};
 pub use files::{
     DEPTH_MAX, FileEntry, FileEvent, FileEventKind, FileKind, FilePath, Files, Heard, LIST_MAX, MetadataEntry, Reading,
     Walked, Walking, Watching, WriteOptions, Writing,
 };
+pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
-pub use supervisor::{ControlError, Feeding, Following, Message};
+pub use supervisor::{ControlError, Feeding};

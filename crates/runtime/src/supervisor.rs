@@ -4,7 +4,7 @@ mod connection;
 mod place;
 mod start;
 
-pub(crate) use connection::{Connection, started};
-pub use connection::{ControlError, Feeding, Following, Message};
+pub(crate) use connection::{Connection, Incoming, Message, started};
+pub use connection::{ControlError, Feeding};
 pub(crate) use place::Places;
 pub(crate) use start::{StartError, start};

@@ -11,7 +11,6 @@ use crate::enforce::Enforcement;
 use crate::guest_image::GUEST_IMAGE;
 use crate::plan::Layout;
 use crate::prepare::{Prepared, Stopped, failed};
-use crate::processors;
 use crate::record::{FirstProcess, start_time};
 
 /// Bytes of private storage per allowed file or directory.
@@ -80,7 +79,7 @@ fn plan(
         fence: std::mem::take(&mut layout.fence),
         files: spec.limits.files.value.get(),
         processes: enforcement.processes,
-        processors: enforcement.cgroup.cpu_millis.and_then(processors::choose),
+        processors: layout.processors.take(),
         cgroup,
         channel,
     }

@@ -100,7 +100,7 @@ struct Finder<'a> {
     found: Found,
 }
 
-type Outcome<T = ()> = Result<T, (PathBuf, Errno)>;
+type GitResult<T = ()> = Result<T, (PathBuf, Errno)>;
 
 /// A checkout, and the settings for it alone.
 struct Checkout {
@@ -109,7 +109,7 @@ struct Checkout {
 }
 
 impl Finder<'_> {
-    fn start(&mut self) -> Outcome {
+    fn start(&mut self) -> GitResult {
         let top = self.reading.workspace.path.clone();
         let repositories: Vec<&Path> = top
             .ancestors()
@@ -154,7 +154,7 @@ impl Finder<'_> {
 
     /// git accepts a directory with `HEAD`, `objects` and `refs` as a repository if `.git` isn't one (any more);
     /// `commondir` may point to the other two. The missing name gets a placeholder that git doesn't accept.
-    fn stop_bare(&mut self, top: &Path) -> Outcome {
+    fn stop_bare(&mut self, top: &Path) -> GitResult {
         let name = ["refs", "objects", "HEAD"].into_iter().find(|name| !self.counts(&top.join(name)));
         for name in [name.unwrap_or("HEAD"), "commondir"] {
             let path = ProtectedPath::parse(name).map_err(|_| (top.join(name), Errno::INVAL))?;
@@ -170,7 +170,7 @@ impl Finder<'_> {
     }
 
     /// A directory that contains a `.git`.
-    fn repository(&mut self, checkout: &Path, depth: usize) -> Outcome {
+    fn repository(&mut self, checkout: &Path, depth: usize) -> GitResult {
         let git = checkout.join(".git");
         match self.reading.kind(&git).map_err(|errno| (git.clone(), errno))? {
             Some(FileType::Directory) => self.git_directory(&git, Some(checkout), depth),
@@ -191,7 +191,7 @@ impl Finder<'_> {
     }
 
     /// A git directory, and the top of its checkout.
-    fn git_directory(&mut self, directory: &Path, checkout: Option<&Path>, depth: usize) -> Outcome {
+    fn git_directory(&mut self, directory: &Path, checkout: Option<&Path>, depth: usize) -> GitResult {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
         }
@@ -245,7 +245,7 @@ impl Finder<'_> {
     }
 
     /// Hooks, and programs given by path, that settings name for one checkout.
-    fn acted_on<'s>(&mut self, checkout: &Path, settings: impl Iterator<Item = &'s Setting>) -> Outcome {
+    fn acted_on<'s>(&mut self, checkout: &Path, settings: impl Iterator<Item = &'s Setting>) -> GitResult {
         for setting in settings {
             let Some(value) = setting.value.as_deref() else { continue };
             if setting.is("core.hookspath") {
@@ -268,7 +268,7 @@ impl Finder<'_> {
     }
 
     /// A directory of hooks, with the targets of links in it.
-    fn hooks(&mut self, directory: &Path) -> Outcome {
+    fn hooks(&mut self, directory: &Path) -> GitResult {
         self.hold_directory(directory)?;
         // The hooks that husky creates in `.husky/_` run those of the same name in `.husky`.
         if let Some(above) = directory.parent().filter(|_| directory.ends_with("_")) {
@@ -285,7 +285,7 @@ impl Finder<'_> {
     }
 
     /// Files of the workspace that a command line names. They may be scripts for an interpreter, so every word counts.
-    fn programs(&mut self, checkout: &Path, command: &[u8]) -> Outcome {
+    fn programs(&mut self, checkout: &Path, command: &[u8]) -> GitResult {
         let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"\"'`$;|&()<>=!".contains(byte);
         for word in command.split(is_between).filter(|word| !word.is_empty()) {
             // If a name can't be expanded, it finds no program.
@@ -307,7 +307,7 @@ impl Finder<'_> {
         depth: usize,
         seen: &mut BTreeSet<PathBuf>,
         into: &mut Vec<Setting>,
-    ) -> Outcome {
+    ) -> GitResult {
         if depth > INCLUDES_MAX {
             return Err((file.to_owned(), Errno::LOOP));
         }
@@ -336,21 +336,21 @@ impl Finder<'_> {
     }
 
     /// Resolves a path that git reads relative to `base`. Links of the workspace on the way must be protected too.
-    fn lead(&mut self, base: &Path, path: &Path) -> Outcome<PathBuf> {
+    fn lead(&mut self, base: &Path, path: &Path) -> GitResult<PathBuf> {
         let Trail { links, end } = Trail::follow(&self.reading.workspace.path, &base.join(path));
         links.iter().try_for_each(|link| self.hold(link))?;
         Ok(end)
     }
 
-    fn hold(&mut self, path: &Path) -> Outcome {
+    fn hold(&mut self, path: &Path) -> GitResult {
         self.hold_as(path, "")
     }
 
-    fn hold_directory(&mut self, path: &Path) -> Outcome {
+    fn hold_directory(&mut self, path: &Path) -> GitResult {
         self.hold_as(path, "/")
     }
 
-    fn hold_as(&mut self, path: &Path, tail: &str) -> Outcome {
+    fn hold_as(&mut self, path: &Path, tail: &str) -> GitResult {
         let fail = |errno: Errno| (path.to_owned(), errno);
         // A sandbox can't reach anything outside.
         let Ok(inside) = path.strip_prefix(&self.reading.workspace.path) else { return Ok(()) };

@@ -42,7 +42,6 @@ pub use reaper::{Leftover, reap};
 pub use report::Report;
 pub use rules::rules;
 pub use run::{Job, run};
-pub use saggar_guest::TerminalSize;
 pub use saggar_jail::{Rule, Signals};
 pub use supervise::{SUPERVISE, supervise};
 pub use trail::held_for;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::thread::CpuSet;
 use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
@@ -12,7 +13,7 @@ use saggar_jail::{
 };
 
 use crate::host_tree::HostTree;
-use crate::template;
+use crate::{processors, template};
 
 /// Directories of private storage that stay writable if the root is sealed.
 const WRITABLE: &[&str] = &["tmp", "home/user"];
@@ -30,6 +31,8 @@ pub(crate) struct Layout {
     pub(crate) mappings: Vec<Mapping>,
     /// The cgroup views that the sandbox gets.
     pub(crate) views: Vec<View>,
+    /// The CPUs it runs on; `None` for all of the host's.
+    pub(crate) processors: Option<CpuSet>,
     has_root: bool,
     has_layers: bool,
 }
@@ -63,6 +66,7 @@ pub(crate) fn lay_out(
     identity: Identity,
     brought: &Brought,
     views: Vec<View>,
+    processors: Option<CpuSet>,
 ) -> Result<Layout, Problem> {
     let has_root = match (spec.user, life, identity) {
         (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
@@ -77,10 +81,12 @@ pub(crate) fn lay_out(
         mounts: Vec::new(),
         mappings: Vec::new(),
         views,
+        processors,
         has_root,
         has_layers: false,
     };
     layout.places_for_views();
+    layout.show_processors();
     layout.of_the_host(identity);
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
@@ -138,6 +144,16 @@ impl Layout {
         let places = self.views.iter().filter(|view| **view != View::Unified).map(|view| view.path());
         let directory = |path: &str| Op::Directory { path: path.to_owned(), mode: 0o555, owner: 0 };
         self.ops.extend(parents.chain(places).map(directory));
+    }
+
+    /// Lists the sandbox's CPUs in the files that the C library reads (`os.cpu_count()`, `getconf _NPROCESSORS_ONLN`).
+    fn show_processors(&mut self) {
+        let Some(processors) = &self.processors else { return };
+        let list = processors::list(processors);
+        let directories = ["sys/devices", "sys/devices/system", "sys/devices/system/cpu"];
+        self.ops.extend(directories.map(|path| Op::Directory { path: path.to_owned(), mode: 0o555, owner: 0 }));
+        let files = ["online", "possible"].map(|name| format!("sys/devices/system/cpu/{name}"));
+        self.ops.extend(files.map(|path| Op::File { path, bytes: list.clone().into_bytes() }));
     }
 
     fn layer(&mut self, name: &str) -> String {

@@ -21,6 +21,7 @@ use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
 use crate::plan::{Brought, Layout, Life, lay_out};
+use crate::processors;
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 
@@ -88,7 +89,8 @@ pub(crate) fn prepare(
         Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
         Identity::Single { .. } => Vec::new(),
     };
-    match lay_out(spec, life, identity, &brought, views) {
+    let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
+    match lay_out(spec, life, identity, &brought, views, processors) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,

@@ -14,6 +14,12 @@ pub(crate) fn choose(cpu_millis: u32) -> Option<CpuSet> {
     choose_of(&allowed, cpu_millis, start as usize)
 }
 
+/// As the kernel lists CPUs in a file.
+pub(crate) fn list(processors: &CpuSet) -> String {
+    let numbers = (0..CpuSet::MAX_CPU).filter(|cpu| processors.is_set(*cpu)).map(|cpu| cpu.to_string());
+    format!("{}\n", numbers.collect::<Vec<_>>().join(","))
+}
+
 fn choose_of(allowed: &CpuSet, cpu_millis: u32, start: usize) -> Option<CpuSet> {
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     let wanted = cpu_millis.div_ceil(1000).max(1) as usize;

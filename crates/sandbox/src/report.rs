@@ -4,7 +4,7 @@ use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
 };
 use saggar_jail::cgroup::Counters;
-use saggar_supervisor::{Outcome, Refused, describe_ending};
+use saggar_supervisor::{ExecOutcome, Refused, describe_ending};
 
 /// Maximum number of denials kept for one exec; each kind is kept once.
 const DENIALS_MAX: usize = 100;
@@ -94,13 +94,13 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn conclude(
-    outcome: Outcome,
+    outcome: ExecOutcome,
     mut denials: Vec<Denial>,
     asked: &Asked,
     counters: Counters,
     observe: &mut dyn FnMut(EventBody),
 ) -> Report {
-    let Outcome { ending, is_storage_full, reaped, streams } = outcome;
+    let ExecOutcome { ending, is_storage_full, reaped, streams } = outcome;
     let was_killed = counters.out_of_memory_kills.unwrap_or(0) > 0;
     let (status, exit_code, signal, error) = describe_ending(ending, was_killed, &asked.program, asked.cwd.as_str());
     let limits = &asked.limits;

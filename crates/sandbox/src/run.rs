@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec};
-use saggar_guest::{TerminalSize, ToGuest};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec, TerminalSize};
+use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Rule, Signals};
-use saggar_supervisor::{Attendance, Channel, Observation, Outcome, Program, Streams, Unreached};
+use saggar_supervisor::{Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
@@ -243,7 +243,7 @@ fn hidden_edits(placed: &Placed) -> Option<Denial> {
 }
 
 struct Seen {
-    outcome: Outcome,
+    outcome: ExecOutcome,
     denials: Vec<Denial>,
     asked: Asked,
     layer: Option<OwnedFd>,

@@ -16,10 +16,10 @@ mod start;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use saggar_domain::{Code, Draft, Problem, SandboxId, Spec};
+use saggar_domain::{Code, DeadlineAction, Draft, Problem, SandboxId, Spec};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
-use saggar_supervisor::control::{Reply, Start, Then};
+use saggar_supervisor::control::{Reply, Start};
 use saggar_supervisor::{Channel, Hold, Holding};
 
 use crate::data::DataDirectory;
@@ -86,7 +86,7 @@ impl Supervised {
         let spec = Spec::resolve(draft)?;
         let data = DataDirectory::open(Some(&start.data_directory))?;
         let host = Host::detect_with_freezer();
-        if start.terms.then == Then::Pause && host.freezer().is_err() {
+        if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {
             return Err(Problem::new(
                 Code::UnsupportedCapability,
                 "this host can't freeze a sandbox: no freezable cgroup is available",

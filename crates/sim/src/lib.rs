@@ -24,4 +24,4 @@ pub use chance::Chance;
 pub use faults::{AtCall, Disturbs, FaultPlan};
 pub use journal::FaultyJournal;
 pub use memory::Memory;
-pub use scenario::{Outcome, Scenario, simulate};
+pub use scenario::{Scenario, ScenarioOutcome, simulate};

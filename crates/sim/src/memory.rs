@@ -291,6 +291,9 @@ impl Memory {
         if kept.row.head != append.head {
             return Appended::Moved { head: kept.row.head };
         }
+        if kept.row.state == RunState::Finished {
+            return Appended::Finished;
+        }
         kept.events.extend(append.entries.iter().flat_map(|entry| decode(entry)));
         kept.entries.extend(append.entries.iter().cloned());
         let summary = &append.summary;

@@ -41,7 +41,7 @@ pub struct Scenario {
 }
 
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ScenarioOutcome {
     /// Events in order.
     pub trace: Vec<String>,
     pub violations: Vec<String>,
@@ -75,7 +75,7 @@ struct Simulation {
 }
 
 /// Runs the simulation. The tokio clock must be paused.
-pub async fn simulate(scenario: Scenario) -> Outcome {
+pub async fn simulate(scenario: Scenario) -> ScenarioOutcome {
     let memory = Memory::default();
     let world = World::new(scenario.seed, scenario.plan, memory.clone());
     let project = ProjectId::from_random([1; 16]);
@@ -343,7 +343,7 @@ impl Simulation {
         self.is_over(id) && self.memory.row(id).is_some_and(|row| row.wake_at.is_none() && row.holder.is_none())
     }
 
-    fn judge(mut self) -> Outcome {
+    fn judge(mut self) -> ScenarioOutcome {
         for worker in 0..self.workers.len() {
             self.kill(worker);
         }
@@ -375,7 +375,7 @@ impl Simulation {
             self.world.violation(what);
         }
         let (trace, violations, calls, ledger) = self.world.close();
-        Outcome { trace, violations, calls, ledger, ends, children: family.children() }
+        ScenarioOutcome { trace, violations, calls, ledger, ends, children: family.children() }
     }
 
     /// Each question must have the answer that was given to it, even if other answers were repeated.

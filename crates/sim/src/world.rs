@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
-use saggar_engine::{Body, Event, Failure, Report, ToolResult, Usage, replay};
+use saggar_engine::{Body, EffectFailure, Event, Report, ToolResult, Usage, replay};
 use saggar_runtime::runs::{About, Effects, Session, Task, Work};
 use saggar_store::{Append, Appended};
 use tokio::sync::{Notify, oneshot};
@@ -343,7 +343,7 @@ impl Session for SimSession {
         world.note(format!("worker {worker}: begins {key}, attempt {}, {fate:?}", task.attempt));
         *world.lock().in_transit.entry(key.clone()).or_default() += 1;
         let (reply, answer) = oneshot::channel();
-        let failure = |code: &str| Failure { code: code.to_owned(), message: String::new(), is_passing: true };
+        let failure = |code: &str| EffectFailure { code: code.to_owned(), message: String::new(), is_passing: true };
         let unknown = || Report::Unknown { reason: "the answer was lost".to_owned() };
         tokio::spawn(async move {
             sleep(there).await;

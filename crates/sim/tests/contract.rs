@@ -187,6 +187,7 @@ async fn story(kept: &impl Kept) -> Vec<String> {
     kept.put_letter(letter("b")).await;
     lines.push(taken(journal.claim(holder("five"), then, lease(then), ANY).await.unwrap()));
     lines.push(format!("{:?}", journal.append(append(&run(1), 4, 4, RunState::Finished, None)).await));
+    lines.push(format!("{:?}", journal.append(append(&run(1), 4, 5, RunState::Running, Some(NOW))).await));
     lines.push(format!("{:?}", journal.letters(run(1)).await.unwrap().len()));
     lines.push(format!("{:?}", journal.drop_holder(holder("five"), then).await));
     lines.push(format!("{:?}", journal.drop_holder(holder("three"), then).await));
@@ -268,6 +269,7 @@ async fn the_model_and_the_store_tell_the_same_story() {
         model.contains(&format!("{:?}", Ok::<_, saggar_store::Error>(Appended::Fenced { epoch: 2 }))),
         "{model:#?}"
     );
+    assert!(model.contains(&format!("{:?}", Ok::<_, saggar_store::Error>(Appended::Finished))), "{model:#?}");
     assert!(model.len() > 40);
     assert!(model.contains(&"[\"2\"]".to_owned()), "{model:#?}");
 }

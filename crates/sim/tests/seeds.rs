@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 use saggar_engine::Budget;
-use saggar_sim::{AtCall, FaultPlan, Outcome, Scenario, simulate};
+use saggar_sim::{AtCall, FaultPlan, Scenario, ScenarioOutcome, simulate};
 
 /// Seeds per test; there are several tests, so that they share the cores. A failing seed becomes a named case below.
 const SEEDS: u64 = 50;
@@ -18,23 +18,23 @@ fn rough(seed: u64) -> Scenario {
     Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false }
 }
 
-fn run(scenario: Scenario) -> Outcome {
+fn run(scenario: Scenario) -> ScenarioOutcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(simulate(scenario))
 }
 
-fn peaceful(scenario: Scenario) -> Outcome {
+fn peaceful(scenario: Scenario) -> ScenarioOutcome {
     let outcome = run(Scenario { plan: FaultPlan::none(), workers: 1, ..scenario });
     assert_eq!(outcome.violations, Vec::<String>::new(), "without faults, seed {}", scenario.seed);
     outcome
 }
 
-fn check(scenario: Scenario, expected: &Outcome) -> Outcome {
+fn check(scenario: Scenario, expected: &ScenarioOutcome) -> ScenarioOutcome {
     let outcome = run(scenario);
     let tail = || outcome.trace[outcome.trace.len().saturating_sub(60)..].join("\n");
     assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}\n{}", tail());
     assert_eq!(outcome.ends, expected.ends, "{scenario:?}\n{}", tail());
-    let once = |outcome: &Outcome| outcome.ledger.keys().cloned().collect::<Vec<_>>();
+    let once = |outcome: &ScenarioOutcome| outcome.ledger.keys().cloned().collect::<Vec<_>>();
     assert_eq!(once(&outcome), once(expected), "{scenario:?}: the same effects");
     outcome
 }

@@ -144,6 +144,9 @@ fn check_run(
     judge: &mut impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
 ) -> Result<Option<String>, Error> {
     let id = RunId::parse(text).ok_or_else(|| column::damaged("id"))?;
+    // A server may write meanwhile, so the row, entries and blobs are read in one transaction. It ends with this run, so
+    // that it doesn't hold up checkpoints.
+    let _moment = connection.unchecked_transaction()?;
     let Some(row) = run::any(connection, &id)? else { return Ok(None) };
     let mut entries = Vec::new();
     loop {

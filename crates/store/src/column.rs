@@ -112,6 +112,11 @@ pub(crate) fn all<T>(
     rows.collect()
 }
 
+/// A number of changed rows, of a statement whose limit is a `u32`.
+pub(crate) fn rows(touched: usize) -> u32 {
+    u32::try_from(touched).expect("each statement has a limit that is a u32")
+}
+
 /// Executes a statement and returns the number of changed rows.
 pub(crate) fn execute(
     connection: &rusqlite::Connection,

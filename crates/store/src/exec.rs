@@ -19,7 +19,7 @@ pub const OUTPUTS_PER_SANDBOX_MAX: u32 = 64;
 const TAIL_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewExec {
+pub struct StartedExec {
     pub id: ExecId,
     pub sandbox: SandboxId,
     /// The program and its arguments.
@@ -32,7 +32,7 @@ pub struct NewExec {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    pub asked: NewExec,
+    pub asked: StartedExec,
     pub progress: ExecProgress,
 }
 

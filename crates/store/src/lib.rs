@@ -13,6 +13,7 @@ mod cursor;
 mod error;
 mod event;
 mod exec;
+mod fold;
 mod hash;
 mod json_text;
 mod key;
@@ -23,6 +24,8 @@ mod migrate;
 mod open;
 mod page;
 mod project;
+#[cfg(test)]
+mod query_plan;
 mod readers;
 mod restored;
 mod run;
@@ -39,7 +42,8 @@ pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
 pub use error::Error;
 pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
 pub use exec::{
-    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, NewExec, OUTPUTS_PER_SANDBOX_MAX, Tail,
+    EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, OUTPUTS_PER_SANDBOX_MAX, StartedExec,
+    Tail,
 };
 pub use hash::{RequestHash, TokenHash};
 pub use json_text::JsonText;

@@ -7,9 +7,10 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::writer::Durability;
 
-const GET: &str = "SELECT value FROM meta WHERE key = ?1";
-const SET: &str =
+pub(crate) const GET: &str = "SELECT value FROM meta WHERE key = ?1";
+pub(crate) const SET: &str =
     "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+pub(crate) const FORGET: &str = "DELETE FROM meta WHERE key = ?1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKey {

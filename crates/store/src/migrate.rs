@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0004_trust.sql"),
     include_str!("../migrations/0005_room.sql"),
     include_str!("../migrations/0006_forgetting.sql"),
+    include_str!("../migrations/0007_letters.sql"),
 ];
 
 #[derive(Debug)]

@@ -10,12 +10,13 @@ use rusqlite::{Connection, OpenFlags};
 use saggar_domain::{Code, Problem};
 
 use crate::error::Error;
+use crate::fold::{fold_when_long, is_all_folded};
 use crate::lock::{Lock, LockError};
 use crate::marker::{self, Marker};
 use crate::migrate::{self, MigrateError};
 use crate::readers::READERS;
 use crate::restored;
-use crate::stuck::{Turn, wait_for_turn};
+use crate::stuck::{Turn, is_any_worker_alive, wait_for_turn};
 use crate::wal::{self, Left, Verdict};
 use crate::writer::Durability;
 
@@ -31,10 +32,6 @@ const LOG_HEADER_BYTES: u64 = 32;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Prepared statements cached per connection: about as many as there are.
 const STATEMENTS_MAX: usize = 64;
-/// Log pages (16 MiB) after which the log is checkpointed. A checkpoint waits for the disk twice and writes each
-/// changed page once, so a longer log saves writes of pages that change all the time; a shorter one is read faster
-/// after a crash.
-const LOG_PAGES: u32 = 4_000;
 /// The log is truncated to this size after a checkpoint.
 const LOG_BYTES_MAX: i64 = 64 << 20;
 /// Up to this size the whole file is verified at each start (a fraction of a second); larger files report damage when
@@ -71,6 +68,11 @@ pub enum OpenError {
     /// The server has not migrated it to our version yet.
     #[error("the store has schema version {found}, and this program needs {known}")]
     Older { found: u32, known: u32 },
+    /// The store must be migrated, and a worker of the earlier version is running.
+    #[error(
+        "the store has schema version {found} and can't be migrated to {known} while a worker of the earlier version is running"
+    )]
+    OldWorker { found: u32, known: u32 },
     /// The directory or the file can't be used.
     #[error("the store can't be opened: {0}")]
     Storage(#[from] Error),
@@ -89,13 +91,16 @@ impl OpenError {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
             }
             Self::LogDamaged { .. } => format!(
-                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or continue without the lost writes with: saggar check --accept-loss (if another SQLite program opened the store after a crash, it merged the log into the database: then nothing is lost, and open runs wait for your decision)"
+                "nothing was changed: keep a copy of {DATABASE} and {DATABASE}-wal, then restore the last backup with: saggar restore; or continue without the lost writes with: saggar check --accept-loss"
             ),
             Self::Gone { .. } => format!(
                 "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to start from scratch, name an empty data directory"
             ),
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
             Self::Older { .. } => "start the server of this version first: it migrates the store".into(),
+            Self::OldWorker { .. } => {
+                "nothing was changed: stop every `saggar worker` of this data directory, start the server, then start workers of its version".into()
+            }
             Self::Storage(error) => error.help().into(),
             Self::Io(_) => "name a directory of your own (mode 0700) on a writable disk".into(),
         }
@@ -159,10 +164,13 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     make_private(&path).and_then(|()| sync_directory(directory)).map_err(OpenError::at_file)?;
     let mut writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     // Before anything is changed: setting the journal mode writes to the file.
-    check_before(&writer, &path)?;
+    let found = check_before(&writer, &path)?;
+    if found != 0 && found != migrate::known() && is_any_worker_alive(directory).map_err(OpenError::at_file)? {
+        return Err(OpenError::OldWorker { found, known: migrate::known() });
+    }
     settle(&writer).map_err(OpenError::from_storage)?;
     migrate::migrate(&mut writer)?;
-    if marker.is_none() && !restored::is_counted(&writer).map_err(OpenError::from_storage)? {
+    if marker.is_none() && restored::counted(&writer).map_err(OpenError::from_storage)?.is_none() {
         // The marker must exist before the store counts this opening, so that a kill in between isn't mistaken for a
         // copied store.
         Marker::opened(0).write(directory).map_err(OpenError::at_file)?;
@@ -252,10 +260,13 @@ pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
     }
     let damaged = |what: String| Err(OpenError::LogDamaged { what });
     // Checked before the log is looked for, because a closing store removes the log last.
-    if marker::is_log_expected(directory) && !wal::is_there(&path).map_err(OpenError::at_file)? {
-        return damaged("is missing".into());
-    }
+    let is_expected = marker::is_log_expected(directory);
     let marker = Marker::read(directory).map_err(OpenError::at_file)?;
+    if is_expected && !wal::is_there(&path).map_err(OpenError::at_file)? {
+        // A SQLite program that merges the log into the database removes the index as well.
+        let is_folded = !wal::beside(&path, "-shm").exists() && is_all_folded(&path, marker.as_ref());
+        return if is_folded { Ok(()) } else { damaged("is missing".into()) };
+    }
     let left = if marker.is_some_and(|marker| marker.is_of_this_boot()) { Left::SameBoot } else { Left::Unknown };
     match wal::look(&path, left).map_err(OpenError::at_file)? {
         Verdict::Whole => Ok(()),
@@ -264,16 +275,16 @@ pub(crate) fn check_log(directory: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn check_before(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    migrate::check_version(connection)?;
+fn check_before(connection: &Connection, path: &Path) -> Result<u32, OpenError> {
+    let version = migrate::check_version(connection)?;
     let size = std::fs::metadata(path).map_err(OpenError::at_file)?.len();
     if size > CHECKED_BYTES_MAX {
-        return Ok(());
+        return Ok(version);
     }
     let found: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(|error| OpenError::from_storage(error.into()))?;
-    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { what: format!("is damaged: {found}") }) }
+    if found == "ok" { Ok(version) } else { Err(OpenError::Damaged { what: format!("is damaged: {found}") }) }
 }
 
 fn settle(connection: &Connection) -> Result<(), Error> {
@@ -282,7 +293,7 @@ fn settle(connection: &Connection) -> Result<(), Error> {
         return Err(Error::Failed { message: format!("the file system only allows journal mode {mode}") });
     }
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
+    fold_when_long(connection);
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;

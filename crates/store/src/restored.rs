@@ -12,7 +12,7 @@ use crate::marker::Marker;
 use crate::run::block_all;
 use crate::stuck::Turn;
 
-/// Counter of openings.
+/// Counts openings of the store, and foldings of its log by our own processes.
 const OPENS: &str = "opens";
 /// Marks the file as a copy, with its time. Set in every backup, until it is first opened.
 const COPIED_AT: &str = "copied_at";
@@ -40,31 +40,46 @@ pub(crate) fn mark_loss(connection: &Connection) -> Result<(), Error> {
     column::execute(connection, SET, (LOST, "1")).map(|_| ())
 }
 
-/// Whether the store has ever counted its openings.
-pub(crate) fn is_counted(connection: &Connection) -> Result<bool, Error> {
-    Ok(get(connection, OPENS)?.is_some())
+/// How often the store was opened or its log folded; `None` in a store of an early version.
+pub(crate) fn counted(connection: &Connection) -> Result<Option<u64>, Error> {
+    let count = get(connection, OPENS)?;
+    count.map(|text| text.parse().map_err(|_| column::damaged("value"))).transpose()
+}
+
+/// Increments the count in one transaction. Returns the new count.
+pub(crate) fn count_on(connection: &Connection, turn: &Turn) -> Result<u64, Error> {
+    in_transaction(connection, turn, || {
+        let next = counted(connection)?.unwrap_or(0) + 1;
+        column::execute(connection, SET, (OPENS, next.to_string()))?;
+        Ok(next)
+    })
 }
 
 /// Counts this opening, and blocks every open run if the store is a copy of an earlier state. One transaction.
 /// Returns the count.
 pub(crate) fn settle(connection: &Connection, turn: &Turn, marker: Option<&Marker>) -> Result<u64, Error> {
+    in_transaction(connection, turn, || count(connection, marker))
+}
+
+fn in_transaction(
+    connection: &Connection,
+    turn: &Turn,
+    work: impl FnOnce() -> Result<u64, Error>,
+) -> Result<u64, Error> {
     turn.begin(connection)?;
-    let opens = count(connection, marker).and_then(|opens| {
+    let done = work().and_then(|done| {
         connection.execute_batch("COMMIT")?;
-        Ok(opens)
+        Ok(done)
     });
-    if opens.is_err() && !connection.is_autocommit() {
-        // The original error is more useful, and the connection is closed with it.
+    if done.is_err() && !connection.is_autocommit() {
+        // The original error is more useful.
         let _ = connection.execute_batch("ROLLBACK");
     }
-    opens
+    done
 }
 
 fn count(connection: &Connection, marker: Option<&Marker>) -> Result<u64, Error> {
-    let opens = match get(connection, OPENS)? {
-        Some(text) => Some(text.parse::<u64>().map_err(|_| column::damaged("value"))?),
-        None => None,
-    };
+    let opens = counted(connection)?;
     if let Some(reason) = reason(connection, opens, marker)? {
         let runs = block_all(connection, &reason)?;
         tracing::warn!(runs, reason, "blocked open runs until a human decides");

@@ -151,6 +151,8 @@ fn read_life(row: &Row<'_>) -> Result<Life, Error> {
         SandboxState::Creating => Life::Creating,
         SandboxState::Running => Life::Running { started_at: started()?, since },
         SandboxState::Paused => Life::Paused { started_at: started()?, since },
+        // What is being ended is no row's affair: it stays what it was until it is over.
+        SandboxState::Ending => return Err(column::damaged("state")),
         SandboxState::Ended => {
             let ending = Ending {
                 at: column::time(row, "ended_at")?,

@@ -40,6 +40,10 @@ impl Turn {
         Self { directory: directory.to_owned() }
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(crate) fn begin(&self, connection: &Connection) -> Result<(), Error> {
         let begun = Instant::now();
         let mut stopped = None;

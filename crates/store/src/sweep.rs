@@ -78,31 +78,28 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
     let mut room = rows_max;
     let mut sandboxes = 0;
     let keys_from = column::millis(now.before(IDEMPOTENCY_RETENTION));
-    room -= rows(column::execute(connection, FORGET_KEYS, (keys_from, room))?);
+    room -= column::rows(column::execute(connection, FORGET_KEYS, (keys_from, room))?);
     // Each takes at least one row, its own.
     for id in oldest_ended(connection, now.before(retention.ended), room)? {
-        room -= rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
-        room -= rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
+        room -= column::rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
+        room -= column::rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
         // If the bound is reached, rows may still refer to it; it is deleted next time.
         if room == 0 {
             break;
         }
-        room -= rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
+        room -= column::rows(column::execute(connection, FORGET_SANDBOX, [id.as_str()])?);
         sandboxes += 1;
     }
     room -= run::forget_requests(connection, now, room)?;
-    let (runs, run_rows) = run::forget(connection, now, now.before(retention.runs), room)?;
-    room -= run_rows;
+    let forgotten = run::forget(connection, now, now.before(retention.runs), room)?;
+    room -= forgotten.rows;
     room -= run::forget_loose(connection, now, room)?;
-    Ok(Swept { sandboxes, runs, rows: rows_max - room, has_more: room == 0 })
+    let has_more = room == 0 || forgotten.has_more;
+    Ok(Swept { sandboxes, runs: forgotten.runs, rows: rows_max - room, has_more })
 }
 
 fn oldest_ended(connection: &Connection, at_most: Timestamp, limit: u32) -> Result<Vec<SandboxId>, Error> {
     column::all(connection, OLDEST_ENDED, (column::millis(at_most), limit), |row| {
         column::parsed(row, "id", SandboxId::parse)
     })
-}
-
-fn rows(touched: usize) -> u32 {
-    u32::try_from(touched).expect("each statement has a limit that is a u32")
 }

@@ -14,6 +14,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
+use crate::fold::count_if_folded;
 use crate::stuck::Turn;
 
 /// Maximum number of queued writes; further callers wait for a free slot.
@@ -142,16 +143,16 @@ impl Committer {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while waiting.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
             match self.commit(&mut group) {
-                Err(Failure::Within(_)) if group.len() > 1 => {
+                Err(GroupFailure::Within(_)) if group.len() > 1 => {
                     for job in group.drain(..) {
                         let mut alone = [job];
-                        let committed = self.commit(&mut alone).map_err(Failure::into_error);
+                        let committed = self.commit(&mut alone).map_err(GroupFailure::into_error);
                         let [job] = alone;
                         job.settle(committed);
                     }
                 }
                 committed => {
-                    let committed = committed.map_err(Failure::into_error);
+                    let committed = committed.map_err(GroupFailure::into_error);
                     for job in group.drain(..) {
                         job.settle(committed.clone());
                     }
@@ -161,20 +162,21 @@ impl Committer {
     }
 
     /// All writes in one transaction. On failure none of them is written.
-    fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+    fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), GroupFailure> {
         let durability = group.iter().map(|job| job.durability()).max().unwrap_or_default().max(self.floor);
-        self.begin(durability).map_err(Failure::Before)?;
+        self.begin(durability).map_err(GroupFailure::Before)?;
         let mut done = self.attempt_all(group);
         if done.is_err() && group.len() > 1 {
             self.roll_back();
-            self.begin(durability).map_err(Failure::Before)?;
+            self.begin(durability).map_err(GroupFailure::Before)?;
             done = self.attempt_each(group);
         }
         let done = done.and_then(|()| Ok(self.connection.execute_batch("COMMIT")?));
-        if done.is_err() {
-            self.roll_back();
+        match done {
+            Ok(()) => count_if_folded(&self.connection, &self.turn),
+            Err(_) => self.roll_back(),
         }
-        done.map_err(Failure::Within)
+        done.map_err(GroupFailure::Within)
     }
 
     fn roll_back(&self) {
@@ -214,14 +216,14 @@ impl Committer {
     }
 }
 
-enum Failure {
+enum GroupFailure {
     /// It could not begin: a single write would fail too.
     Before(Error),
     /// It failed halfway, because of one write or because of the size of the group.
     Within(Error),
 }
 
-impl Failure {
+impl GroupFailure {
     fn into_error(self) -> Error {
         match self {
             Self::Before(error) | Self::Within(error) => error,

@@ -50,7 +50,7 @@ impl Streams {
 
 /// How an exec ended, and observations on the way.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ExecOutcome {
     pub ending: Ending,
     /// Whether private storage was full at the end.
     pub is_storage_full: bool,
@@ -93,7 +93,7 @@ pub struct Attendance<'a> {
 
 impl Attendance<'_> {
     /// Returns when the whole tree is dead.
-    pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<Outcome> {
+    pub fn run(self, observe: &mut dyn FnMut(Observation)) -> io::Result<ExecOutcome> {
         let mut attendant = Attendant {
             watch: Watch::new(Some(self.jailed.listener), self.memory_bytes),
             pid: self.jailed.pid,
@@ -119,7 +119,7 @@ impl Attendance<'_> {
         attendant.kill();
         let reaped = saggar_jail::reap(&attendant.pidfd, attendant.pid, KILL_PATIENCE)?;
         outcome?;
-        Ok(Outcome {
+        Ok(ExecOutcome {
             ending: attendant.ending(),
             is_storage_full: attendant.is_storage_full,
             reaped,
@@ -391,12 +391,12 @@ impl Attendant<'_> {
     }
 
     /// For the check that notices an unkilled tree. The tree lives as long as this process, to which its PID 1 is tied.
-    fn leave_running(self, outcome: io::Result<()>) -> io::Result<Outcome> {
+    fn leave_running(self, outcome: io::Result<()>) -> io::Result<ExecOutcome> {
         outcome?;
         let ending = self.ending();
         // The agent runs for as long as the channel is open.
         std::mem::forget(self.channel);
-        Ok(Outcome { ending, is_storage_full: self.is_storage_full, reaped: None, streams: self.streams })
+        Ok(ExecOutcome { ending, is_storage_full: self.is_storage_full, reaped: None, streams: self.streams })
     }
 
     /// What we did to a program before it ended takes precedence over its own exit status.

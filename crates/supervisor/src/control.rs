@@ -15,7 +15,7 @@ mod request;
 
 pub use client::{Client, Received};
 pub use codec::{Decoder, Frame, FrameError, JSON_MAX, encode_json, encode_output, encode_stdin};
-pub use reply::{Description, Event, EventBody, ExecState, Final, FinishedExec, Reply, Sample, State, UsageReport};
-pub use request::{Attach, From, Op, PerExec, Request, Scope, Start, StartExec, Target, Terms, Then, WindowSize};
+pub use reply::{Description, Event, EventBody, ExecDescription, Final, FinishedExec, Reply, Sample, UsageReport};
+pub use request::{Attach, Op, Request, Start, StartExec, Target, Terms};
 
 pub const CONTROL: u32 = 1;

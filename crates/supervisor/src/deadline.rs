@@ -31,11 +31,11 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline<T = Instant> {
     timeout: T,
-    state: State<T>,
+    state: Phase<T>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State<T> {
+enum Phase<T> {
     Running,
     Asked { cause: Cause, until: T },
     Killed { cause: Cause },
@@ -43,58 +43,58 @@ enum State<T> {
 
 impl<T: Copy + Ord + Add<Duration, Output = T>> Deadline<T> {
     pub(crate) fn new(timeout: T) -> Self {
-        Self { timeout, state: State::Running }
+        Self { timeout, state: Phase::Running }
     }
 
     /// When to check again; `None` if nothing is left to do.
     pub(crate) fn next(&self) -> Option<T> {
         match self.state {
-            State::Running => Some(self.timeout),
-            State::Asked { until, .. } => Some(until),
-            State::Killed { .. } => None,
+            Phase::Running => Some(self.timeout),
+            Phase::Asked { until, .. } => Some(until),
+            Phase::Killed { .. } => None,
         }
     }
 
     pub(crate) fn tick(&mut self, now: T) -> Option<Action> {
         match self.state {
-            State::Running if now >= self.timeout => self.ask(Cause::Timeout, now),
-            State::Asked { cause, until } if now >= until => self.kill(cause),
-            State::Running | State::Asked { .. } | State::Killed { .. } => None,
+            Phase::Running if now >= self.timeout => self.ask(Cause::Timeout, now),
+            Phase::Asked { cause, until } if now >= until => self.kill(cause),
+            Phase::Running | Phase::Asked { .. } | Phase::Killed { .. } => None,
         }
     }
 
     /// The user wants it to end. A second request kills it at once.
     pub(crate) fn cancel(&mut self, now: T) -> Option<Action> {
         match self.state {
-            State::Running => self.ask(Cause::Cancel, now),
-            State::Asked { cause, .. } => self.kill(cause),
-            State::Killed { .. } => None,
+            Phase::Running => self.ask(Cause::Cancel, now),
+            Phase::Asked { cause, .. } => self.kill(cause),
+            Phase::Killed { .. } => None,
         }
     }
 
     /// Why it was made to end, if it was.
     pub(crate) fn cause(&self) -> Option<Cause> {
         match self.state {
-            State::Running => None,
-            State::Asked { cause, .. } | State::Killed { cause } => Some(cause),
+            Phase::Running => None,
+            Phase::Asked { cause, .. } | Phase::Killed { cause } => Some(cause),
         }
     }
 
     /// Shifts the deadline after the watched program was frozen.
     pub(crate) fn move_on(&mut self, by: Duration) {
         self.timeout = self.timeout + by;
-        if let State::Asked { cause, until } = self.state {
-            self.state = State::Asked { cause, until: until + by };
+        if let Phase::Asked { cause, until } = self.state {
+            self.state = Phase::Asked { cause, until: until + by };
         }
     }
 
     fn ask(&mut self, cause: Cause, now: T) -> Option<Action> {
-        self.state = State::Asked { cause, until: now + GRACE };
+        self.state = Phase::Asked { cause, until: now + GRACE };
         Some(Action::Ask)
     }
 
     fn kill(&mut self, cause: Cause) -> Option<Action> {
-        self.state = State::Killed { cause };
+        self.state = Phase::Killed { cause };
         Some(Action::Kill)
     }
 }

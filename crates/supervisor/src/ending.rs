@@ -7,6 +7,8 @@ use saggar_guest::{End, FailStage};
 use crate::attend::Ending;
 
 const NOT_FOUND: i32 = Errno::NOENT.raw_os_error();
+/// From a change of owner to an id that the user namespace doesn't map.
+const NO_SUCH_ID: i32 = Errno::INVAL.raw_os_error();
 /// A shell's exit code for a child that SIGKILL ended.
 const KILLED_BY_SHELLS_ACCOUNT: u8 = 137;
 
@@ -74,6 +76,15 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
                 "give a directory that exists inside with --cwd",
             ),
         ),
+        // The program's streams are given to its user, and the sandbox has no such id.
+        (FailStage::Pipes | FailStage::Terminal | FailStage::Identity, NO_SUCH_ID) => (
+            ExecStatus::Refused,
+            Problem::new(
+                Code::UnsupportedCapability,
+                "the sandbox doesn't have that user: if saggar runs as an ordinary user, a sandbox has only the user it was created for",
+                "create a sandbox for that user, or run saggar as root",
+            ),
+        ),
         (stage, _) => (
             ExecStatus::SetupFailed,
             Problem::new(
@@ -82,5 +93,21 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
                 "`saggar doctor` shows what this host supports and what is missing",
             ),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_that_the_sandbox_does_not_have_is_named_as_the_reason() {
+        for stage in [FailStage::Pipes, FailStage::Terminal, FailStage::Identity] {
+            let ending = Ending::NotStarted { stage, errno: NO_SUCH_ID };
+            let (status, _, _, problem) = describe_ending(ending, false, "id", "/");
+            let problem = problem.unwrap();
+            assert_eq!((status, problem.code), (ExecStatus::Refused, Code::UnsupportedCapability), "{stage:?}");
+            assert!(problem.message.contains("that user") && problem.help.contains("as root"), "{problem:?}");
+        }
     }
 }

@@ -12,7 +12,7 @@ mod screen;
 /// The state between two pieces of output: a sequence may be cut anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct EscapeFilter {
-    state: State,
+    state: EscapeState,
     /// Bytes of a sequence that may turn out to be harmless; at most [`SEQUENCE_MAX`].
     sequence: Vec<u8>,
     keeps: Keeps,
@@ -29,7 +29,7 @@ enum Keeps {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum EscapeState {
     #[default]
     Text,
     /// After a lead byte of UTF-8: this many continuation bytes follow.
@@ -71,49 +71,49 @@ impl EscapeFilter {
 
     fn step(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
         match self.state {
-            State::Text => self.text(byte, out),
-            State::Utf8 { left, lead } => self.continuation(left, lead, byte, out),
-            State::Escape => {
+            EscapeState::Text => self.text(byte, out),
+            EscapeState::Utf8 { left, lead } => self.continuation(left, lead, byte, out),
+            EscapeState::Escape => {
                 self.state = match byte {
                     b'[' => {
                         self.sequence.clear();
-                        State::Control
+                        EscapeState::Control
                     }
-                    b']' | b'P' | b'X' | b'^' | b'_' => State::Text8,
+                    b']' | b'P' | b'X' | b'^' | b'_' => EscapeState::Text8,
                     0x20..=0x2f => {
                         self.sequence.clear();
                         self.sequence.push(byte);
-                        State::Intermediate
+                        EscapeState::Intermediate
                     }
-                    ESC => State::Escape,
+                    ESC => EscapeState::Escape,
                     _ => {
                         self.sequence.clear();
                         self.end_escape(byte, out);
-                        State::Text
+                        EscapeState::Text
                     }
                 };
             }
-            State::Intermediate => match byte {
+            EscapeState::Intermediate => match byte {
                 0x20..=0x2f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
                 0x20..=0x2f => {}
-                ESC => self.state = State::Escape,
+                ESC => self.state = EscapeState::Escape,
                 _ => {
                     self.end_escape(byte, out);
-                    self.state = State::Text;
+                    self.state = EscapeState::Text;
                 }
             },
-            State::Control => self.control(byte, out),
-            State::Text8 => match byte {
+            EscapeState::Control => self.control(byte, out),
+            EscapeState::Text8 => match byte {
                 // The terminator, or a byte that cancels a string. None of the string was passed on, so the terminal is
                 // not inside one.
-                0x07 | 0x18 | 0x1a => self.state = State::Text,
-                ESC => self.state = State::Text8Escape,
+                0x07 | 0x18 | 0x1a => self.state = EscapeState::Text,
+                ESC => self.state = EscapeState::Text8Escape,
                 _ => {}
             },
-            State::Text8Escape if byte == b'\\' => self.state = State::Text,
+            EscapeState::Text8Escape if byte == b'\\' => self.state = EscapeState::Text,
             // Another sequence begins here and ends the string.
-            State::Text8Escape => {
-                self.state = State::Escape;
+            EscapeState::Text8Escape => {
+                self.state = EscapeState::Escape;
                 self.step(byte, out);
             }
         }
@@ -128,7 +128,7 @@ impl EscapeFilter {
 
     fn text(&mut self, byte: u8, out: &mut impl FnMut(u8)) {
         match byte {
-            ESC => self.state = State::Escape,
+            ESC => self.state = EscapeState::Escape,
             b'\n' | b'\r' | b'\t' | 0x08 | 0x20..=0x7e => out(byte),
             // The bell, and the choice between two character sets.
             0x07 | 0x0e | 0x0f if self.keeps == Keeps::Screen => out(byte),
@@ -143,7 +143,7 @@ impl EscapeFilter {
     }
 
     fn lead(&mut self, left: u8, lead: u8) {
-        self.state = State::Utf8 { left, lead };
+        self.state = EscapeState::Utf8 { left, lead };
         self.sequence.clear();
         self.sequence.push(lead);
     }
@@ -151,15 +151,15 @@ impl EscapeFilter {
     fn continuation(&mut self, left: u8, lead: u8, byte: u8, out: &mut impl FnMut(u8)) {
         if !(0x80..=0xbf).contains(&byte) {
             REPLACEMENT.iter().for_each(|byte| out(*byte));
-            self.state = State::Text;
+            self.state = EscapeState::Text;
             return self.text(byte, out);
         }
         self.sequence.push(byte);
         if left > 1 {
-            self.state = State::Utf8 { left: left - 1, lead };
+            self.state = EscapeState::Utf8 { left: left - 1, lead };
             return;
         }
-        self.state = State::Text;
+        self.state = EscapeState::Text;
         let shown = match std::str::from_utf8(&self.sequence) {
             // U+0080 to U+009F are the C1 controls; bidirectional controls make text look like something else.
             Ok(text) if !text.chars().any(is_hazard) => self.sequence.as_slice(),
@@ -172,9 +172,9 @@ impl EscapeFilter {
         match byte {
             0x20..=0x3f if self.sequence.len() < SEQUENCE_MAX => self.sequence.push(byte),
             0x20..=0x3f => {}
-            ESC => self.state = State::Escape,
+            ESC => self.state = EscapeState::Escape,
             0x40..=0x7e => {
-                self.state = State::Text;
+                self.state = EscapeState::Text;
                 let is_whole = self.sequence.len() < SEQUENCE_MAX;
                 let is_wanted = self.keeps == Keeps::Screen || byte == b'm';
                 let shown = if is_whole && is_wanted { screen::control(&self.sequence, byte) } else { Vec::new() };
@@ -184,7 +184,7 @@ impl EscapeFilter {
             }
             // A control inside a sequence ends it here, so that output is not swallowed forever.
             _ => {
-                self.state = State::Text;
+                self.state = EscapeState::Text;
                 self.text(byte, out);
             }
         }

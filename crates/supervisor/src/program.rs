@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use saggar_domain::{Spec, User};
-use saggar_guest::{ExecId, ExecRequest, TerminalSize};
+use saggar_domain::{Spec, TerminalSize, User};
+use saggar_guest::{ExecId, ExecRequest};
 use saggar_jail::Rule;
+
+use crate::guest_wire;
 
 /// The default `PATH`.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -65,7 +67,7 @@ impl Program<'_> {
             gid: self.user.id(),
             groups: Vec::new(),
             keep_capabilities: self.user == User::Root,
-            tty: self.terminal,
+            tty: self.terminal.map(guest_wire::terminal),
             stdin: self.has_stdin,
             nofile: Some(files_within_reach(spec.limits.files.value.get())).filter(|_| Rule::Files.is_on()),
             nproc: None,

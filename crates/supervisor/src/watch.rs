@@ -30,11 +30,26 @@ pub enum Observation {
 pub struct Refused {
     pub syscall: &'static str,
     pub rule: &'static str,
+    pub answered: Answered,
+}
+
+/// How a call was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    AtOnce,
+    /// The burst is used up, so the next call has to wait. A program that makes many such calls seems to hang.
+    Slowly,
 }
 
 impl Refused {
     pub fn to_denial(self) -> Denial {
-        let message = if self.rule == Group::Listeners.rule() {
+        let message = if self.answered == Answered::Slowly {
+            format!(
+                "a program called {} so often that it is slowed down: after {BURST} calls at once, the host answers one call of this kind every {} ms",
+                self.syscall,
+                INTERVAL.as_millis()
+            )
+        } else if self.rule == Group::Listeners.rule() {
             format!(
                 "a program made the system call {}, and the {} rule allows no more waiting connections in this sandbox: close listeners that are not needed, or give it more memory",
                 self.syscall, self.rule
@@ -72,8 +87,8 @@ impl Watch {
         self.listener.as_ref().and(self.pace.next(now))
     }
 
-    /// Answers the waiting call, and returns what was refused. A hang-up without a notification means that no process
-    /// is left. `look` gets the calling thread, which waits until `look` returns.
+    /// Answers the waiting call, and returns what was refused or is slowed down from now on. A hang-up without a
+    /// notification means that no process is left. `look` gets the calling thread, which waits until `look` returns.
     pub(crate) fn answer<T>(&mut self, now: Instant, look: impl FnOnce(u32) -> T) -> Option<(Refused, T)> {
         let mut polls = [PollFd::from_borrowed_fd(self.waiting_on(now)?, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -90,12 +105,12 @@ impl Watch {
                 return None;
             }
         };
-        let (answer, refusal) = match verdict(&notification) {
-            Verdict::Refuse(refusal) => (Err(refusal.errno), Some(refusal)),
+        let (answer, refusal, is_refused) = match verdict(&notification) {
+            Verdict::Refuse(refusal) => (Err(refusal.errno), refusal, true),
             Verdict::Bound(refusal) => {
                 let made = self.waiting.listen(listener, &notification);
                 // Any other error is the kernel's answer to the program's call, such as a port that is in use.
-                (made, (made == Err(refusal.errno)).then_some(refusal))
+                (made, refusal, made == Err(refusal.errno))
             }
         };
         let seen = look(notification.pid);
@@ -103,7 +118,9 @@ impl Watch {
             self.listener = None;
         }
         self.pace.spend(now);
-        refusal.map(|refusal| (Refused { syscall: refusal.syscall, rule: refusal.rule }, seen))
+        let answered = if self.pace.next(now).is_some() { Answered::Slowly } else { Answered::AtOnce };
+        let refused = Refused { syscall: refusal.syscall, rule: refusal.rule, answered };
+        (is_refused || answered == Answered::Slowly).then_some((refused, seen))
     }
 }
 

@@ -11,13 +11,13 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use saggar_guest::{End, FromGuest, PROTOCOL};
 use saggar_jail::seccomp::Listener;
 use saggar_jail::{Jailed, Signals};
-use saggar_supervisor::{Attendance, Channel, Ending, Outcome, Sink, Streams};
+use saggar_supervisor::{Attendance, Channel, Ending, ExecOutcome, Sink, Streams};
 
 /// Far less than the supervisor waits for an unkillable process, and far more than a kill takes.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Attends an agent that sends these frames and then does nothing, with its channel closed or not.
-fn attend(frames: &[FromGuest], is_closed: bool) -> (Outcome, Duration) {
+fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
     let mut agent = Command::new("/bin/sleep").arg("1000").spawn().expect("sleep is everywhere");
     let (channel, theirs) = Channel::pair().expect("sockets can be made");
     let mut theirs = UnixStream::from(theirs);

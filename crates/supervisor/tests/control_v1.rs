@@ -5,11 +5,15 @@
 //! change.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
-use saggar_domain::{Code, EndReason, ExecStatus};
-use saggar_supervisor::control::{CONTROL, EventBody, From, Op, Reply, Request, Scope, State, Target, Then};
+use saggar_domain::{
+    Beginning, Code, DeadlineAction, EndReason, ExecStatus, Offsets, OutputStream, SandboxState, Signal, SignalScope,
+};
+use saggar_supervisor::control::{CONTROL, EventBody, Op, Reply, Request, Target};
 use serde_json::Value;
 
 const GOLDEN: &str = include_str!("golden/control-v1.jsonl");
+/// Requests as version 1 writes them, every field of them.
+const REQUESTS: &str = include_str!("golden/control-v1-requests.jsonl");
 
 fn lines(kind: &str) -> Vec<Value> {
     let all = GOLDEN.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -25,7 +29,7 @@ fn what_version_1_answers_is_understood() {
             Reply::Ready(description) | Reply::Described(description) => {
                 assert_eq!(
                     (description.protocol, description.state, description.then),
-                    (1, State::Paused, Then::Pause)
+                    (1, SandboxState::Paused, DeadlineAction::Pause)
                 );
                 assert_eq!((description.execs.len(), description.last_event), (1, 7));
                 assert_eq!(description.guest_protocol, 2);
@@ -38,7 +42,7 @@ fn what_version_1_answers_is_understood() {
                 "started"
             }
             Reply::Gap { stream, bytes } => {
-                assert_eq!((stream, bytes), (2, 4096));
+                assert_eq!((stream, bytes), (OutputStream::Stderr, 4096));
                 "gap"
             }
             Reply::Exited(state) => {
@@ -88,12 +92,50 @@ fn what_is_asked_is_what_version_1_was_asked() {
     }
     let ops: Vec<&Op> = requests.iter().map(|request| &request.op).collect();
     assert!(matches!(ops[0], Op::Describe));
-    assert!(matches!(ops[1], Op::Exec(start) if start.argv == ["true"] && start.follow));
-    assert!(matches!(ops[2], Op::Attach(attach) if attach.from == From::Offsets { stdout: 5, stderr: 0 }));
-    assert!(matches!(ops[3], Op::Signal { signal: 15, scope: Scope::Tree, .. }));
+    assert!(matches!(ops[1], Op::Exec(start) if start.spec.argv == ["true"] && start.follow));
+    assert!(
+        matches!(ops[2], Op::Attach(attach) if attach.from == Beginning::Offsets(Offsets { stdout: 5, stderr: 0 }))
+    );
+    assert!(matches!(ops[3], Op::Signal { signal: Signal::TERM, scope: SignalScope::Tree, .. }));
     assert!(matches!(ops[4], Op::Open { target: Target::Port(80), .. }));
     assert!(matches!(ops[5], Op::Resume { terms: None }));
     assert!(matches!(ops[6], Op::Kill));
+}
+
+#[test]
+fn every_field_of_a_request_is_written_as_version_1_writes_it() {
+    for line in REQUESTS.lines() {
+        let request: Request = serde_json::from_str(line).unwrap();
+        assert_eq!(serde_json::to_value(&request).unwrap(), serde_json::from_str::<Value>(line).unwrap());
+    }
+}
+
+#[test]
+fn a_field_that_a_request_has_too_many_is_passed_over() {
+    let known: Value = serde_json::from_str(REQUESTS.lines().nth(1).unwrap()).unwrap();
+    let mut newer = known.clone();
+    newer["colour"] = "blue".into();
+    newer["tty"]["depth"] = 24.into();
+    newer["limits"]["gpus"] = 1.into();
+    let read: Request = serde_json::from_value(newer).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), known);
+}
+
+#[test]
+fn an_answer_says_its_state_and_its_stream_as_in_version_1() {
+    for stream in [1, 2] {
+        let line = serde_json::json!({"gap": {"stream": stream, "bytes": 5}});
+        let reply: Reply = serde_json::from_value(line.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&reply).unwrap(), line);
+    }
+    let described = lines("reply").remove(0);
+    for state in ["running", "paused", "ending"] {
+        let mut line = described.clone();
+        line["described"]["state"] = state.into();
+        let reply: Reply = serde_json::from_value(line).unwrap();
+        let again = serde_json::to_value(&reply).unwrap();
+        assert_eq!((&again["described"]["state"], &again["described"]["then"]), (&state.into(), &"pause".into()));
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub enum Rule {
     HeaderMissing,
     /// A discarded value without a reason.
     SilentDiscard,
-    /// A TODO without an issue.
+    /// A reminder without an issue.
     UntrackedTodo,
     /// A path that exists only on the machine where it was written.
     MachinePath,

@@ -1,9 +1,9 @@
-//! Rules for any text: a TODO names its issue, and no file mentions paths of the machine it was written on.
+//! Rules for any text: leftover work names its issue, and no file mentions paths of the machine it was written on.
 
 use super::finding::{Finding, Rule};
 use super::workspace::TextFile;
 
-/// A TODO must name its issue. `lines` are the file's lines, or only the comments of a Rust file.
+/// A reminder must name its issue. `lines` are the file's lines, or only the comments of a Rust file.
 pub fn check_todos<'a>(file: &TextFile, lines: impl Iterator<Item = &'a str>) -> Vec<Finding> {
     let untracked = lines.enumerate().filter(|(_, text)| has_untracked_todo(text));
     untracked

@@ -7,6 +7,7 @@ use hyper::header::HeaderName;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
+use saggar_domain::OutputStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -19,7 +20,6 @@ use super::error::Error;
 use super::execs::ExecHandle;
 use crate::attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 use crate::route;
-use crate::stream::OutputStream;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 

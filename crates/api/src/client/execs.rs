@@ -1,7 +1,7 @@
 //! Execs: start, wait, follow, signal, send input.
 
 use hyper::Method;
-use saggar_domain::ExecId;
+use saggar_domain::{ExecId, TerminalSize};
 
 use super::attach::Attached;
 use super::body::Body;
@@ -10,7 +10,7 @@ use super::follow::ExecStream;
 use super::sandboxes::SandboxHandle;
 use super::send::Call;
 use crate::attach::AttachQuery;
-use crate::exec::{Exec, ExecList, SignalExec, StartExec, StdinQuery, TerminalSize};
+use crate::exec::{Exec, ExecList, ResizeExec, SignalExec, StartExec, StdinQuery};
 use crate::output::ExecResult;
 use crate::route;
 use crate::stream::StreamQuery;
@@ -90,7 +90,7 @@ impl ExecHandle {
 
     /// Resizes its terminal.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), Error> {
-        self.call(Method::POST, route::EXEC_RESIZE).json(&size).done().await
+        self.call(Method::POST, route::EXEC_RESIZE).json(&ResizeExec(size)).done().await
     }
 
     /// Opens a WebSocket to it, for terminals.

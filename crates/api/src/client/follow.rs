@@ -4,7 +4,7 @@
 //! position. So each byte comes once and in order, unless the server no longer has it: then there is a gap event.
 
 use hyper::Method;
-use saggar_domain::ExecId;
+use saggar_domain::{ExecId, Offsets};
 
 use super::error::Error;
 use super::events::{Events, parse};
@@ -13,7 +13,7 @@ use super::resuming::Resuming;
 use super::sandboxes::SandboxHandle;
 use crate::exec::StartExec;
 use crate::route;
-use crate::stream::{ExecEvent, Offsets, StreamQuery};
+use crate::stream::{ExecEvent, StreamQuery};
 
 /// The events of one exec, up to its end.
 pub struct ExecStream {
@@ -60,7 +60,7 @@ impl ExecStream {
             });
             let Some(event) = self.stream.next(connect).await? else { continue };
             let told: ExecEvent = parse(&event)?;
-            self.offsets = self.offsets.after(&told);
+            self.offsets = told.place_after(self.offsets);
             self.place = Some(event.id).filter(|id| !id.is_empty()).or_else(|| Some(self.offsets.to_string()));
             match &told {
                 ExecEvent::Started { exec_id, .. } => {

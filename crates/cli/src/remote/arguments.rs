@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use saggar_api::{CommandLine, FilePath, KeyName, Label, OnTimeout, SandboxState, TemplateName};
+use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
 use saggar_domain::{
     ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, NetworkMode, ProjectName, SandboxId, Timeout, User,
 };
@@ -167,7 +167,7 @@ pub(crate) enum SandboxCommand {
 #[derive(Args, Debug)]
 pub(crate) struct CreateArguments {
     /// Template the filesystem starts from [default: base]
-    #[arg(long, value_name = "NAME", value_parser = TemplateName::parse)]
+    #[arg(long, value_name = "NAME", value_parser = template_name)]
     pub(crate) template: Option<TemplateName>,
     /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
@@ -183,7 +183,7 @@ pub(crate) struct CreateArguments {
     pub(crate) idle_timeout: Option<Timeout>,
     /// Action when its time is up: kill or pause [default: kill]
     #[arg(long, value_name = "ACTION", value_parser = on_timeout)]
-    pub(crate) on_timeout: Option<OnTimeout>,
+    pub(crate) on_timeout: Option<DeadlineAction>,
     /// Resume it when a request arrives while it is paused
     #[arg(long)]
     pub(crate) auto_resume: bool,
@@ -365,10 +365,13 @@ fn state(text: &str) -> Result<SandboxState, String> {
     SandboxState::parse(text).ok_or_else(|| format!("choose one of: {}", names.join(", ")))
 }
 
-fn on_timeout(text: &str) -> Result<OnTimeout, String> {
-    match text {
-        "kill" => Ok(OnTimeout::Kill),
-        "pause" => Ok(OnTimeout::Pause),
-        _ => Err("choose one of: kill, pause".to_owned()),
-    }
+fn on_timeout(text: &str) -> Result<DeadlineAction, String> {
+    DeadlineAction::parse(text).ok_or_else(|| "choose one of: kill, pause".to_owned())
+}
+
+fn template_name(text: &str) -> Result<TemplateName, String> {
+    TemplateName::parse(text).ok_or_else(|| {
+        "not a template's name: use at most 64 of a-z, 0-9, dot, dash and underscore, a letter or digit first"
+            .to_owned()
+    })
 }

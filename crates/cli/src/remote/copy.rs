@@ -15,14 +15,14 @@ use saggar_domain::User;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 
-use super::dispatch::{Outcome, note, print_json};
-use super::failure::Failure;
+use super::dispatch::{CommandResult, note, print_json};
+use super::failure::CommandFailure;
 use super::pipe::{inward, outward};
 use super::place::Place;
 use super::progress::Progress;
 use super::unpack::{temporary, unpack};
 
-pub(crate) async fn main(client: &Client, from: Place, to: Place, user: Option<User>, is_json: bool) -> Outcome {
+pub(crate) async fn main(client: &Client, from: Place, to: Place, user: Option<User>, is_json: bool) -> CommandResult {
     let copied = match (from, to) {
         (Place::Here(from), Place::There(id, to)) => {
             Inside { sandbox: client.sandbox(id), user }.upload(&from, to).await?
@@ -31,7 +31,7 @@ pub(crate) async fn main(client: &Client, from: Place, to: Place, user: Option<U
             Inside { sandbox: client.sandbox(id), user }.download(from, &to).await?
         }
         (Place::Here(_), Place::Here(_)) | (Place::There(..), Place::There(..)) => {
-            return Err(Failure::ours(
+            return Err(CommandFailure::ours(
                 "invalid_value",
                 "exactly one of the two paths must be in a sandbox",
                 "write the path in the sandbox as SANDBOX:PATH",
@@ -65,16 +65,20 @@ struct Inside {
 }
 
 impl Inside {
-    async fn upload(&self, from: &Path, to: FilePath) -> Result<Copied, Failure> {
-        let found = std::fs::metadata(from).map_err(|error| Failure::file(from, "read", &error))?;
+    async fn upload(&self, from: &Path, to: FilePath) -> Result<Copied, CommandFailure> {
+        let found = std::fs::metadata(from).map_err(|error| CommandFailure::file(from, "read", &error))?;
         let to = self.destination(from, to).await?;
         if found.is_dir() {
             return self.upload_tree(from, to).await;
         }
         if !found.is_file() {
-            return Err(Failure::ours("not_a_regular_file", format!("{from:?} is neither a file nor a directory"), ""));
+            return Err(CommandFailure::ours(
+                "not_a_regular_file",
+                format!("{from:?} is neither a file nor a directory"),
+                "",
+            ));
         }
-        let file = tokio::fs::File::open(from).await.map_err(|error| Failure::file(from, "read", &error))?;
+        let file = tokio::fs::File::open(from).await.map_err(|error| CommandFailure::file(from, "read", &error))?;
         let progress = Progress::new(&from.to_string_lossy(), Some(found.len()));
         let query = WriteQuery { path: to, mode: Some(FileMode::of(found.mode())), parents: false, user: self.user };
         let counted = Counted { reader: file, progress: progress.clone() };
@@ -84,7 +88,7 @@ impl Inside {
     }
 
     /// The destination path: if `to` is an existing directory, the source's own name inside it, else `to` itself.
-    async fn destination(&self, from: &Path, to: FilePath) -> Result<FilePath, Failure> {
+    async fn destination(&self, from: &Path, to: FilePath) -> Result<FilePath, CommandFailure> {
         let is_directory = match self.stat(&to).await {
             Ok(kind) => kind == FileKind::Directory,
             Err(error) if error.problem().is_some_and(|problem| problem.code == Code::FileNotFound) => {
@@ -97,7 +101,7 @@ impl Inside {
         }
         let name = own_name(from)?;
         FilePath::parse(&format!("{}/{name}", to.as_str().trim_end_matches('/')))
-            .map_err(|complaint| Failure::ours("invalid_value", complaint, ""))
+            .map_err(|complaint| CommandFailure::ours("invalid_value", complaint, ""))
     }
 
     async fn stat(&self, path: &FilePath) -> Result<FileKind, saggar_api::client::Error> {
@@ -105,7 +109,7 @@ impl Inside {
         Ok(self.sandbox.stat_file(&query).await?.kind)
     }
 
-    async fn upload_tree(&self, from: &Path, to: FilePath) -> Result<Copied, Failure> {
+    async fn upload_tree(&self, from: &Path, to: FilePath) -> Result<Copied, CommandFailure> {
         let directory = MakeDirectory { path: to.clone(), parents: true, mode: None, user: self.user };
         self.sandbox.make_directory(&directory).await?;
         let progress = Progress::new(&from.to_string_lossy(), None);
@@ -128,12 +132,13 @@ impl Inside {
             Err(error) if error.problem().is_some() => return Err(error.into()),
             Err(error) => match packing.await {
                 Ok(Err(ours)) if ours.kind() != io::ErrorKind::BrokenPipe => {
-                    return Err(Failure::file(from, "read", &ours));
+                    return Err(CommandFailure::file(from, "read", &ours));
                 }
                 _ => return Err(error.into()),
             },
         };
-        let skipped = packing.await.map_err(io::Error::other)?.map_err(|error| Failure::file(from, "read", &error))?;
+        let skipped =
+            packing.await.map_err(io::Error::other)?.map_err(|error| CommandFailure::file(from, "read", &error))?;
         Ok(Copied {
             files: report.files,
             directories: report.directories,
@@ -143,7 +148,7 @@ impl Inside {
         })
     }
 
-    async fn download(&self, from: FilePath, to: &Path) -> Result<Copied, Failure> {
+    async fn download(&self, from: FilePath, to: &Path) -> Result<Copied, CommandFailure> {
         let kind = self.stat(&from).await?;
         let to = if to.is_dir() { to.join(own_name(Path::new(from.as_str()))?) } else { to.to_owned() };
         let query = FileQuery { path: from.clone(), user: self.user };
@@ -153,8 +158,8 @@ impl Inside {
         }
     }
 
-    async fn download_file(&self, query: &FileQuery, to: &Path) -> Result<Copied, Failure> {
-        let fail = |error: &io::Error| Failure::file(to, "written", error);
+    async fn download_file(&self, query: &FileQuery, to: &Path) -> Result<Copied, CommandFailure> {
+        let fail = |error: &io::Error| CommandFailure::file(to, "written", error);
         let mode = {
             let query = StatQuery { path: query.path.clone(), follow: true, user: query.user };
             self.sandbox.stat_file(&query).await?.mode
@@ -179,12 +184,12 @@ impl Inside {
         Ok(Copied { files: 1, bytes, ..Copied::default() })
     }
 
-    async fn download_tree(&self, query: &FileQuery, to: &Path) -> Result<Copied, Failure> {
+    async fn download_tree(&self, query: &FileQuery, to: &Path) -> Result<Copied, CommandFailure> {
         let mut download = self.sandbox.download_tree(query).await?;
         match std::fs::create_dir(to) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
-            Err(error) => return Err(Failure::file(to, "made", &error)),
+            Err(error) => return Err(CommandFailure::file(to, "made", &error)),
         }
         let progress = Progress::new(query.path.as_str(), None);
         let (sender, archive) = inward();
@@ -214,7 +219,7 @@ impl Inside {
         if let Some(error) = broken {
             return Err(error.into());
         }
-        let told = unpacked.map_err(|error| Failure::file(to, "unpacked into", &error))?;
+        let told = unpacked.map_err(|error| CommandFailure::file(to, "unpacked into", &error))?;
         Ok(Copied {
             files: told.files,
             directories: told.directories,
@@ -264,7 +269,7 @@ impl Drop for Beside {
 }
 
 /// The last component of a path, for putting it into a directory.
-fn own_name(path: &Path) -> Result<String, Failure> {
+fn own_name(path: &Path) -> Result<String, CommandFailure> {
     let full;
     let named = match path.file_name() {
         Some(name) => Some(name),
@@ -274,7 +279,11 @@ fn own_name(path: &Path) -> Result<String, Failure> {
         }
     };
     named.and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
-        Failure::ours("invalid_value", format!("{path:?} has no file name"), "write the destination with its file name")
+        CommandFailure::ours(
+            "invalid_value",
+            format!("{path:?} has no file name"),
+            "write the destination with its file name",
+        )
     })
 }
 

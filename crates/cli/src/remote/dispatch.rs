@@ -8,7 +8,7 @@ use saggar_api::client::Client;
 use serde::Serialize;
 
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::run_arguments::RunsArguments;
 use super::{copy, exec, keys, lifecycle, logs, run_commands, settings, shell};
 
@@ -51,20 +51,22 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
 }
 
 /// The exit status of a command, usually 0.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub(crate) type CommandResult = Result<u8, CommandFailure>;
 
-fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> Outcome) -> ExitCode {
+fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> CommandResult) -> ExitCode {
     finish(server.json, async || command(settings::client(server)?).await)
 }
 
-fn finish(is_json: bool, command: impl AsyncFnOnce() -> Outcome) -> ExitCode {
+fn finish(is_json: bool, command: impl AsyncFnOnce() -> CommandResult) -> ExitCode {
     let outcome =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::from).and_then(|runtime| {
-            let outcome = runtime.block_on(command());
-            // A thread may still be waiting for our stdin, and has nothing left to do.
-            runtime.shutdown_background();
-            outcome
-        });
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandFailure::from).and_then(
+            |runtime| {
+                let outcome = runtime.block_on(command());
+                // A thread may still be waiting for our stdin, and has nothing left to do.
+                runtime.shutdown_background();
+                outcome
+            },
+        );
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
@@ -78,14 +80,15 @@ fn finish(is_json: bool, command: impl AsyncFnOnce() -> Outcome) -> ExitCode {
     }
 }
 
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut line = serde_json::to_vec(value).map_err(|error| Failure::ours("internal", error.to_string(), ""))?;
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CommandFailure> {
+    let mut line =
+        serde_json::to_vec(value).map_err(|error| CommandFailure::ours("internal", error.to_string(), ""))?;
     line.push(b'\n');
     print(&line)
 }
 
 /// Writes to stdout and flushes.
-pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn print(bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush())?;
     Ok(())

@@ -8,7 +8,8 @@ use std::io::IsTerminal;
 
 use saggar_api::client::{Client, ExecHandle, ExecStream, SandboxHandle};
 use saggar_api::{
-    Code, Environment, Exec, ExecEvent, ExecLimits, ExecState, Problem, Signal, SignalExec, SignalScope, StartExec,
+    Code, Environment, Exec, ExecEvent, ExecLimits, ExecState, ExecStatus, Problem, Signal, SignalExec, SignalScope,
+    StartExec,
 };
 use saggar_supervisor::EscapeFilter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -16,8 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::arguments::ExecArguments;
-use super::dispatch::{Outcome, note, print, print_json};
-use super::failure::Failure;
+use super::dispatch::{CommandResult, note, print, print_json};
+use super::failure::CommandFailure;
 use super::shell;
 use super::shown::line;
 use crate::joint::{Joint, Stdin, Wish};
@@ -26,10 +27,14 @@ use crate::outcome::{CANCELLED, NO_SUCH_PROGRAM, OUR_FAILURE, OUT_OF_MEMORY, REF
 /// Maximum size of one piece of stdin, in bytes.
 const STDIN_PIECE: usize = 64 << 10;
 
-pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: bool) -> Outcome {
+pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: bool) -> CommandResult {
     let sandbox = client.sandbox(arguments.sandbox.clone());
     if arguments.tty && is_json {
-        return Err(Failure::ours("invalid_value", "--tty can't be combined with --json", "leave out --tty or --json"));
+        return Err(CommandFailure::ours(
+            "invalid_value",
+            "--tty can't be combined with --json",
+            "leave out --tty or --json",
+        ));
     }
     let joint = match arguments.background {
         true => Joint { stdin: Stdin::Empty, terminal: None },
@@ -53,7 +58,7 @@ pub(crate) async fn main(client: &Client, arguments: ExecArguments, is_json: boo
     Ok(exit_status(&exec))
 }
 
-fn request(arguments: &ExecArguments, joint: &Joint) -> Result<StartExec, Failure> {
+fn request(arguments: &ExecArguments, joint: &Joint) -> Result<StartExec, CommandFailure> {
     let limits = ExecLimits { memory: arguments.memory, pids: arguments.pids, cpus: arguments.cpus };
     Ok(StartExec {
         env: Environment::of(arguments.env.clone())?,
@@ -66,7 +71,7 @@ fn request(arguments: &ExecArguments, joint: &Joint) -> Result<StartExec, Failur
     })
 }
 
-async fn background(sandbox: &SandboxHandle, request: &StartExec, is_json: bool) -> Outcome {
+async fn background(sandbox: &SandboxHandle, request: &StartExec, is_json: bool) -> CommandResult {
     let exec = sandbox.start(request).await.map_err(refused)?;
     if is_json {
         print_json(&exec)?;
@@ -88,13 +93,13 @@ enum Show {
 
 type Source = Box<dyn AsyncRead + Unpin>;
 
-async fn open_stdin(stdin: &Stdin) -> Result<Option<Source>, Failure> {
+async fn open_stdin(stdin: &Stdin) -> Result<Option<Source>, CommandFailure> {
     match stdin {
         Stdin::Empty => Ok(None),
         Stdin::Ours => Ok(Some(Box::new(tokio::io::stdin()))),
         Stdin::File(path) => {
             let path = std::path::Path::new(path);
-            let file = tokio::fs::File::open(path).await.map_err(|error| Failure::file(path, "read", &error))?;
+            let file = tokio::fs::File::open(path).await.map_err(|error| CommandFailure::file(path, "read", &error))?;
             Ok(Some(Box::new(file)))
         }
     }
@@ -106,7 +111,7 @@ async fn live(
     request: &StartExec,
     stdin: Option<Source>,
     show: Show,
-) -> Result<Option<Exec>, Failure> {
+) -> Result<Option<Exec>, CommandFailure> {
     let (known, exec) = watch::channel(None);
     let output = async {
         let mut stream = sandbox.stream(request).await.map_err(refused)?;
@@ -123,7 +128,7 @@ async fn live(
 }
 
 /// Writes output until the exec ends. On a terminal, escape sequences that could act on it are removed.
-pub(crate) async fn follow(stream: &mut ExecStream) -> Result<Exec, Failure> {
+pub(crate) async fn follow(stream: &mut ExecStream) -> Result<Exec, CommandFailure> {
     pass_output(stream, Show::Output, |_| {}).await
 }
 
@@ -131,7 +136,7 @@ async fn pass_output(
     stream: &mut ExecStream,
     show: Show,
     mut started: impl FnMut(ExecHandle),
-) -> Result<Exec, Failure> {
+) -> Result<Exec, CommandFailure> {
     let mut stdout = Sink::new(tokio::io::stdout(), std::io::stdout().is_terminal());
     let mut stderr = Sink::new(tokio::io::stderr(), std::io::stderr().is_terminal());
     while let Some(event) = stream.next().await? {
@@ -150,7 +155,7 @@ async fn pass_output(
             (ExecEvent::Other, _) => {}
         }
     }
-    Err(Failure::ours("connection_lost", "the stream ended before the program did", "see `saggar sandbox logs`"))
+    Err(CommandFailure::ours("connection_lost", "the stream ended before the program did", "see `saggar sandbox logs`"))
 }
 
 struct Sink<W> {
@@ -177,7 +182,7 @@ impl<W: AsyncWrite + Unpin> Sink<W> {
 }
 
 /// Sends our stdin until it ends, and then waits forever: only the program's end ends the command.
-async fn forward_stdin(stdin: Option<Source>, mut exec: watch::Receiver<Option<ExecHandle>>) -> Failure {
+async fn forward_stdin(stdin: Option<Source>, mut exec: watch::Receiver<Option<ExecHandle>>) -> CommandFailure {
     let Some(mut stdin) = stdin else { return std::future::pending().await };
     let Some(exec) = running(&mut exec).await else { return std::future::pending().await };
     let mut piece = vec![0; STDIN_PIECE];
@@ -238,9 +243,9 @@ async fn running(exec: &mut watch::Receiver<Option<ExecHandle>>) -> Option<ExecH
 }
 
 /// Maps a refusal to the exit statuses of an exec.
-pub(crate) fn refused(error: saggar_api::client::Error) -> Failure {
+pub(crate) fn refused(error: saggar_api::client::Error) -> CommandFailure {
     let status = error.problem().map_or(OUR_FAILURE, refused_status);
-    Failure::from(error).with_status(status)
+    CommandFailure::from(error).with_status(status)
 }
 
 fn refused_status(problem: &Problem) -> u8 {
@@ -255,9 +260,9 @@ fn refused_status(problem: &Problem) -> u8 {
 pub(crate) fn tell_end(exec: &Exec) {
     if let Some(error) = &exec.error {
         note(&line(&error.detail));
-    } else if exec.status == ExecState::TimedOut {
+    } else if exec.status == ExecState::Ended(ExecStatus::TimedOut) {
         note("the program was killed when its time limit expired; raise it with --timeout");
-    } else if exec.status == ExecState::OutOfMemory {
+    } else if exec.status == ExecState::Ended(ExecStatus::OutOfMemory) {
         note(
             "the kernel killed the program because it ran out of memory; raise the limit of the sandbox, or of this program, with --memory",
         );
@@ -270,15 +275,19 @@ pub(crate) fn tell_end(exec: &Exec) {
 /// The exit status of an exec, the same as for `saggar run`.
 pub(crate) fn exit_status(exec: &Exec) -> u8 {
     match exec.status {
-        ExecState::Exited => exec.exit_code.unwrap_or(OUR_FAILURE),
-        ExecState::Signaled => exec.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal)),
-        ExecState::TimedOut => TIMED_OUT,
-        ExecState::Cancelled => CANCELLED,
-        ExecState::OutOfMemory => OUT_OF_MEMORY,
-        ExecState::Refused => REFUSED,
-        ExecState::SetupFailed if exec.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) => {
+        ExecState::Ended(ExecStatus::Exited) => exec.exit_code.unwrap_or(OUR_FAILURE),
+        ExecState::Ended(ExecStatus::Signaled) => {
+            exec.signal.map_or(OUR_FAILURE, |signal| SIGNAL_BASE.saturating_add(signal))
+        }
+        ExecState::Ended(ExecStatus::TimedOut) => TIMED_OUT,
+        ExecState::Ended(ExecStatus::Cancelled) => CANCELLED,
+        ExecState::Ended(ExecStatus::OutOfMemory) => OUT_OF_MEMORY,
+        ExecState::Ended(ExecStatus::Refused) => REFUSED,
+        ExecState::Ended(ExecStatus::SetupFailed)
+            if exec.error.as_ref().is_some_and(|error| error.code == Code::ProgramNotFound) =>
+        {
             NO_SUCH_PROGRAM
         }
-        ExecState::Running | ExecState::SetupFailed | ExecState::Lost => OUR_FAILURE,
+        ExecState::Running | ExecState::Ended(ExecStatus::SetupFailed) | ExecState::Lost => OUR_FAILURE,
     }
 }

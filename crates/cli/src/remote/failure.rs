@@ -16,7 +16,7 @@ const REFUSED_BY_SERVER: u8 = 1;
 const RETRY: &str = "try again after Retry-After";
 
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     /// Stable, for programs.
     code: String,
     message: String,
@@ -24,7 +24,7 @@ pub(crate) struct Failure {
     status: u8,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure on our side, such as an unreadable local file or an invalid setting.
     pub(crate) fn ours(code: &str, message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into(), help: help.into(), status: OUR_FAILURE }
@@ -79,7 +79,7 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandFailure {
     fn from(error: Error) -> Self {
         // Appends the causes, because an error's own text leaves them to the chain.
         let mut message = error.to_string();
@@ -124,14 +124,14 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<saggar_domain::Problem> for Failure {
+impl From<saggar_domain::Problem> for CommandFailure {
     fn from(problem: saggar_domain::Problem) -> Self {
         Self::ours(problem.code.as_str(), problem.message, problem.help)
     }
 }
 
 /// Output could not be written: the reader went away.
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
         Self::ours("stream", format!("writing output failed: {error}"), "")
     }

@@ -9,12 +9,12 @@ use saggar_api::{CreateKey, CreatedKey, Key, KeyName, Timestamp};
 use saggar_domain::{ProjectName, Timeout};
 
 use super::arguments::KeyCommand;
-use super::dispatch::{Outcome, note, print, print_json};
-use super::failure::Failure;
+use super::dispatch::{CommandResult, note, print, print_json};
+use super::failure::CommandFailure;
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
 
-pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) -> Outcome {
+pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) -> CommandResult {
     match command {
         KeyCommand::Create { name, expires, data_dir: _, project: _ } => {
             show_made(&client.create_key(&CreateKey { name, expires }).await?, is_json)?;
@@ -50,14 +50,14 @@ pub(crate) async fn create_offline(
     name: &KeyName,
     expires: Option<Timeout>,
     is_json: bool,
-) -> Outcome {
+) -> CommandResult {
     let made = saggar_server::create_key(data, project, name, expires.map(Timeout::duration)).await;
-    let made = made.map_err(|error| Failure::ours("data_directory", error.to_string(), error.help()))?;
+    let made = made.map_err(|error| CommandFailure::ours("data_directory", error.to_string(), error.help()))?;
     show_made(&made, is_json)?;
     Ok(0)
 }
 
-fn show_made(made: &CreatedKey, is_json: bool) -> Result<(), Failure> {
+fn show_made(made: &CreatedKey, is_json: bool) -> Result<(), CommandFailure> {
     if is_json {
         return print_json(made);
     }

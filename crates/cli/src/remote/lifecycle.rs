@@ -10,15 +10,15 @@ use saggar_api::{
 use saggar_domain::{NetworkMode, SandboxId, Timeout};
 
 use super::arguments::{CreateArguments, ListArguments};
-use super::dispatch::{Outcome, note, print, print_json};
-use super::failure::Failure;
+use super::dispatch::{CommandResult, note, print, print_json};
+use super::failure::CommandFailure;
 use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
 /// Maximum page size of a list request.
 const PAGE_MAX: u32 = 1000;
 
-pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json: bool) -> Outcome {
+pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json: bool) -> CommandResult {
     let key = arguments.idempotency_key.clone();
     let request = request(arguments)?;
     let made = match key {
@@ -43,7 +43,7 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
     Ok(0)
 }
 
-fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
+fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> {
     Ok(CreateSandbox {
         template: arguments.template.unwrap_or_default(),
         labels: collected(arguments.labels)?,
@@ -67,15 +67,17 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, Failure> {
 }
 
 /// Labels as a request takes them: each name at most once.
-pub(crate) fn collected(given: Vec<saggar_api::Label>) -> Result<Labels, Failure> {
+pub(crate) fn collected(given: Vec<saggar_api::Label>) -> Result<Labels, CommandFailure> {
     let mut labels = Labels::default();
     for label in given {
-        labels.insert(label).map_err(|complaint| Failure::ours("invalid_value", complaint, "give each label once"))?;
+        labels
+            .insert(label)
+            .map_err(|complaint| CommandFailure::ours("invalid_value", complaint, "give each label once"))?;
     }
     Ok(labels)
 }
 
-pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: bool) -> Outcome {
+pub(crate) async fn list(client: &Client, arguments: ListArguments, is_json: bool) -> CommandResult {
     let states = if arguments.all { SandboxState::ALL.to_vec() } else { arguments.states };
     let states = (!states.is_empty()).then_some(States(states));
     let query = ListSandboxes { state: states, label: arguments.labels, limit: None, cursor: None };
@@ -103,7 +105,7 @@ async fn listed(
     client: &Client,
     mut query: ListSandboxes,
     most: u32,
-) -> Result<(Vec<Sandbox>, Option<String>), Failure> {
+) -> Result<(Vec<Sandbox>, Option<String>), CommandFailure> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut items: Vec<Sandbox> = Vec::new();
     loop {
@@ -140,7 +142,7 @@ fn row(sandbox: &Sandbox, now: saggar_api::Timestamp) -> Vec<String> {
     ]
 }
 
-pub(crate) async fn show(client: &Client, id: SandboxId, is_json: bool) -> Outcome {
+pub(crate) async fn show(client: &Client, id: SandboxId, is_json: bool) -> CommandResult {
     let sandbox = client.sandbox(id).get().await?;
     if is_json {
         print_json(&sandbox)?;
@@ -181,8 +183,8 @@ fn facts(sandbox: &Sandbox) -> String {
     facts.extend(sandbox.started_at.map(|started| ("started", time(started))));
     facts.extend(sandbox.deadline.map(|deadline| {
         let then = match sandbox.on_timeout {
-            saggar_api::OnTimeout::Kill => "killed",
-            saggar_api::OnTimeout::Pause => "paused",
+            saggar_api::DeadlineAction::Kill => "killed",
+            saggar_api::DeadlineAction::Pause => "paused",
         };
         ("deadline", format!("{deadline} (in {}), then {then}", span(now, deadline)))
     }));
@@ -204,21 +206,21 @@ fn facts(sandbox: &Sandbox) -> String {
     facts.into_iter().map(|(name, value)| format!("{name:<13} {value}").trim_end().to_owned() + "\n").collect()
 }
 
-pub(crate) async fn pause(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> Outcome {
+pub(crate) async fn pause(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> CommandResult {
     each(client, ids, is_json, async |sandbox| sandbox.pause().await).await
 }
 
-pub(crate) async fn resume(client: &Client, ids: Vec<SandboxId>, ttl: Option<Timeout>, is_json: bool) -> Outcome {
+pub(crate) async fn resume(client: &Client, ids: Vec<SandboxId>, ttl: Option<Timeout>, is_json: bool) -> CommandResult {
     each(client, ids, is_json, async |sandbox| sandbox.resume(&ResumeSandbox { ttl }).await).await
 }
 
-pub(crate) async fn kill(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> Outcome {
+pub(crate) async fn kill(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> CommandResult {
     each(client, ids, is_json, async |sandbox| sandbox.kill().await).await
 }
 
 /// Ends every live sandbox of the project, or those with all of these labels. One that ends in the meantime counts as
 /// ended.
-pub(crate) async fn kill_all(client: &Client, labels: Vec<saggar_api::Label>, is_json: bool) -> Outcome {
+pub(crate) async fn kill_all(client: &Client, labels: Vec<saggar_api::Label>, is_json: bool) -> CommandResult {
     let query = ListSandboxes { state: None, label: labels, limit: None, cursor: None };
     let (sandboxes, _) = listed(client, query, u32::MAX).await?;
     let ids = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
@@ -231,7 +233,7 @@ async fn each(
     ids: Vec<SandboxId>,
     is_json: bool,
     act: impl AsyncFn(SandboxHandle) -> Result<Sandbox, Error>,
-) -> Outcome {
+) -> CommandResult {
     for id in ids {
         let sandbox = act(client.sandbox(id)).await?;
         if is_json {

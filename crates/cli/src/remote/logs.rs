@@ -4,15 +4,15 @@ use std::io::IsTerminal;
 
 use saggar_api::client::{Client, SandboxHandle};
 use saggar_api::{
-    EventsQuery, ExecState, FileChange, FileEvent, FilePath, PauseReason, SandboxEvent, SandboxEventBody, StreamQuery,
-    WatchQuery,
+    EventsQuery, ExecState, ExecStatus, FileChange, FileEvent, FilePath, PauseReason, SandboxEvent, SandboxEventBody,
+    StreamQuery, WatchQuery,
 };
 use saggar_domain::{ExecId, SandboxId};
 use saggar_supervisor::EscapeFilter;
 
-use super::dispatch::{Outcome, note, print, print_json};
+use super::dispatch::{CommandResult, note, print, print_json};
 use super::exec::{exit_status, follow};
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::shown::line;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) async fn main(
     exec: Option<ExecId>,
     until: Until,
     is_json: bool,
-) -> Outcome {
+) -> CommandResult {
     let sandbox = client.sandbox(sandbox);
     match exec {
         Some(exec) => output(&sandbox, exec, until, is_json).await,
@@ -38,7 +38,7 @@ pub(crate) async fn main(
 }
 
 /// Prints one exec's output. When following, the exit status is the program's.
-async fn output(sandbox: &SandboxHandle, exec: ExecId, until: Until, is_json: bool) -> Outcome {
+async fn output(sandbox: &SandboxHandle, exec: ExecId, until: Until, is_json: bool) -> CommandResult {
     let exec = sandbox.exec(exec);
     if until == Until::Ended && !is_json {
         let mut stream = exec.follow(StreamQuery::default()).await?;
@@ -61,7 +61,7 @@ async fn output(sandbox: &SandboxHandle, exec: ExecId, until: Until, is_json: bo
     Ok(0)
 }
 
-async fn history(sandbox: &SandboxHandle, until: Until, is_json: bool) -> Outcome {
+async fn history(sandbox: &SandboxHandle, until: Until, is_json: bool) -> CommandResult {
     match (until, is_json) {
         (Until::Now, false) => {
             let mut text = sandbox.logs().await?;
@@ -95,7 +95,7 @@ pub(crate) async fn watch(
     path: Option<FilePath>,
     recursive: bool,
     is_json: bool,
-) -> Outcome {
+) -> CommandResult {
     let sandbox = client.sandbox(sandbox);
     let Some(path) = path else {
         events(&sandbox, is_json).await?;
@@ -115,7 +115,7 @@ pub(crate) async fn watch(
     Ok(0)
 }
 
-async fn events(sandbox: &SandboxHandle, is_json: bool) -> Result<(), Failure> {
+async fn events(sandbox: &SandboxHandle, is_json: bool) -> Result<(), CommandFailure> {
     let mut events = sandbox.follow_events(&EventsQuery::default()).await?;
     while let Some(event) = events.next().await? {
         if is_json {
@@ -136,8 +136,8 @@ fn event_line(event: &SandboxEvent) -> String {
         SandboxEventBody::Paused { reason: PauseReason::TimeUp } => "its time was up".to_owned(),
         SandboxEventBody::ExecStarted { exec_id, program } => format!("{exec_id} {program}"),
         SandboxEventBody::ExecEnded { exec_id, status, exit_code, signal } => match (status, exit_code, signal) {
-            (ExecState::Exited, Some(code), _) => format!("{exec_id} exited {code}"),
-            (ExecState::Signaled, _, Some(signal)) => format!("{exec_id} signal {signal}"),
+            (ExecState::Ended(ExecStatus::Exited), Some(code), _) => format!("{exec_id} exited {code}"),
+            (ExecState::Ended(ExecStatus::Signaled), _, Some(signal)) => format!("{exec_id} signal {signal}"),
             (status, _, _) => format!("{exec_id} {}", status.as_str()),
         },
         SandboxEventBody::Denied { denial } | SandboxEventBody::LimitReached { denial } => {

@@ -8,8 +8,8 @@ use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, St
 use saggar_domain::Timeout;
 use serde_json::Value;
 
-use super::dispatch::{Outcome, note, print, print_json};
-use super::failure::Failure;
+use super::dispatch::{CommandResult, note, print, print_json};
+use super::failure::CommandFailure;
 use super::lifecycle::collected;
 use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{line, now, span};
@@ -24,7 +24,7 @@ const AGENT_LEN_MAX: u64 = 16 << 20;
 /// Number of children shown with a run; `list --child-of` lists all.
 const CHILDREN_SHOWN: u32 = 20;
 
-pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> Outcome {
+pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> CommandResult {
     match command {
         RunsCommand::Start { agent, labels, idempotency_key, follow } => {
             let start = StartRun { agent: read_agent(&agent)?, labels: collected(labels)? };
@@ -74,9 +74,9 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             client.run(run).signal(&SignalRun { id: None, name: "answer".to_owned(), body: text, question }).await?;
             Ok(0)
         }
-        RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(Failure::from),
-        RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(Failure::from),
-        RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(Failure::from),
+        RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(CommandFailure::from),
+        RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(CommandFailure::from),
+        RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(CommandFailure::from),
         RunsCommand::Decide { run, step, decision, result } => {
             client.run(run).decide(step, &DecideStep { decision, result }).await?;
             Ok(0)
@@ -131,7 +131,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
     }
 }
 
-async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> Outcome {
+async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult {
     let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
     if !is_json {
         let now = run.get().await?;
@@ -224,11 +224,11 @@ fn body(body: &Value) -> String {
     }
 }
 
-fn show_id(run: &Run, is_json: bool) -> Result<(), Failure> {
+fn show_id(run: &Run, is_json: bool) -> Result<(), CommandFailure> {
     if is_json { print_json(run) } else { print(format!("{}\n", run.id).as_bytes()) }
 }
 
-fn show(run: &Run, children: &[Run], is_json: bool) -> Outcome {
+fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
     if is_json {
         print_json(run)?;
         return Ok(0);
@@ -282,14 +282,15 @@ fn row(run: &Run) -> Vec<String> {
 }
 
 /// Reads an agent file. Scripts given as paths are read relative to it.
-fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
-    let wrong = |what: String| Failure::ours("invalid_agent", what, "see docs/agent.md for the fields of an agent");
+fn read_agent(path: &Path) -> Result<saggar_api::Agent, CommandFailure> {
+    let wrong =
+        |what: String| CommandFailure::ours("invalid_agent", what, "see docs/agent.md for the fields of an agent");
     let mut agent = read_value(path)?;
     let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
     for model in others.chain([&agent]).map(|agent| &agent["model"]) {
         let wrong = model["provider"].as_str().and_then(saggar_api::AgentModel::wrong_provider);
         if let Some((message, help)) = wrong {
-            return Err(Failure::ours("invalid_agent", format!("{}: {message}", path.display()), help));
+            return Err(CommandFailure::ours("invalid_agent", format!("{}: {message}", path.display()), help));
         }
     }
     read_script(path, &mut agent)?;
@@ -299,7 +300,7 @@ fn read_agent(path: &Path) -> Result<saggar_api::Agent, Failure> {
     serde_json::from_value(agent).map_err(|error| wrong(format!("{} is not a valid agent: {error}", path.display())))
 }
 
-fn read_script(beside: &Path, agent: &mut Value) -> Result<(), Failure> {
+fn read_script(beside: &Path, agent: &mut Value) -> Result<(), CommandFailure> {
     if let Some(script) = agent["model"]["script"].as_str() {
         let path = beside.parent().unwrap_or(Path::new(".")).join(script);
         agent["model"]["script"] = read_value(&path)?;
@@ -307,10 +308,15 @@ fn read_script(beside: &Path, agent: &mut Value) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read_value(path: &Path) -> Result<Value, Failure> {
-    let text = saggar_server::read_given_text(path, AGENT_LEN_MAX).map_err(|error| Failure::given(path, &error))?;
+fn read_value(path: &Path) -> Result<Value, CommandFailure> {
+    let text =
+        saggar_server::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
     let wrong = |what: String| {
-        Failure::ours("invalid_agent", format!("{} can't be read: {what}", path.display()), "write it in TOML or JSON")
+        CommandFailure::ours(
+            "invalid_agent",
+            format!("{} can't be read: {what}", path.display()),
+            "write it in TOML or JSON",
+        )
     };
     if path.extension().is_some_and(|extension| extension == "toml") {
         return toml::from_str(&text).map_err(|error| wrong(error.to_string()));

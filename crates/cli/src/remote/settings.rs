@@ -10,7 +10,7 @@ use saggar_api::client::{Client, ClientOptions};
 use serde::Deserialize;
 
 use super::arguments::ServerArguments;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 
 /// Maximum size of the settings file, and of a certificate file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -23,7 +23,7 @@ struct File {
     ca: Option<PathBuf>,
 }
 
-pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, Failure> {
+pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, CommandFailure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = match location() {
         Some(path) => read(&path)?,
@@ -47,21 +47,21 @@ fn location() -> Option<PathBuf> {
     Some(base.join("saggar/config.toml"))
 }
 
-fn read(path: &Path) -> Result<File, Failure> {
+fn read(path: &Path) -> Result<File, CommandFailure> {
     let mode = match std::fs::metadata(path) {
         Ok(found) => found.mode(),
         Err(_) => return Ok(File::default()),
     };
     let text = bytes(path)?;
     let file: File = toml::from_slice(&text).map_err(|error| {
-        Failure::ours(
+        CommandFailure::ours(
             "invalid_settings",
             format!("{path:?}: {}", error.message()),
             "it may contain url, api_key and ca, all strings",
         )
     })?;
     if file.api_key.is_some() && mode & 0o077 != 0 {
-        return Err(Failure::ours(
+        return Err(CommandFailure::ours(
             "exposed_key",
             format!("{path:?} contains a key and is readable by other users"),
             format!("chmod 600 {}", path.display()),
@@ -70,6 +70,6 @@ fn read(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
-    saggar_server::read_given_file(path, FILE_BYTES_MAX).map_err(|error| Failure::given(path, &error))
+fn bytes(path: &Path) -> Result<Vec<u8>, CommandFailure> {
+    saggar_server::read_given_file(path, FILE_BYTES_MAX).map_err(|error| CommandFailure::given(path, &error))
 }

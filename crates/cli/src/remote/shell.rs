@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::ShellArguments;
-use super::dispatch::{Outcome, note};
+use super::dispatch::{CommandResult, note};
 use super::exec::{exit_status, refused, tell_end};
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::joint::Terminal;
 use crate::outcome::OUR_FAILURE;
 use crate::streams;
@@ -27,9 +27,9 @@ const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else
 /// Maximum size of one piece of stdin, in bytes.
 const STDIN_PIECE: usize = 16 << 10;
 
-pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome {
+pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> CommandResult {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::ours(
+        return Err(CommandFailure::ours(
             "no_terminal",
             "a shell needs a terminal, and stdin is not one",
             "use `saggar sandbox exec SANDBOX sh` to pipe commands in",
@@ -50,10 +50,10 @@ pub(crate) async fn main(client: &Client, arguments: ShellArguments) -> Outcome 
 }
 
 /// Starts the program on its own terminal, connected to ours, and stays until it ends.
-pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, terminal: Terminal) -> Outcome {
+pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, terminal: Terminal) -> CommandResult {
     let mut env = request.env.into_map();
     env.entry("TERM".to_owned()).or_insert_with(terminal::name);
-    (request.env, request.stdin, request.tty) = (Environment::of(env)?, true, Some(size()));
+    (request.env, request.stdin, request.tty) = (Environment::of(env)?, true, Some(terminal::size()));
     let exec = sandbox.start(&request).await.map_err(refused)?;
     let attached = sandbox.exec(exec.id.clone()).attach(AttachQuery::default()).await.map_err(refused)?;
     let raw = HandedOver::begin(terminal);
@@ -76,7 +76,7 @@ pub(crate) async fn attend(sandbox: &SandboxHandle, mut request: StartExec, term
     }
 }
 
-async fn show(mut reader: AttachReader, mut filter: Option<EscapeFilter>) -> Result<Option<Exec>, Failure> {
+async fn show(mut reader: AttachReader, mut filter: Option<EscapeFilter>) -> Result<Option<Exec>, CommandFailure> {
     let mut stdout = tokio::io::stdout();
     while let Some(message) = reader.next().await? {
         match message {
@@ -100,7 +100,7 @@ async fn show(mut reader: AttachReader, mut filter: Option<EscapeFilter>) -> Res
 }
 
 /// Sends keys and size changes until the connection ends.
-async fn send(mut writer: AttachWriter) -> Failure {
+async fn send(mut writer: AttachWriter) -> CommandFailure {
     let mut stdin = tokio::io::stdin();
     let mut resized = match signal(SignalKind::window_change()) {
         Ok(resized) => resized,
@@ -119,7 +119,7 @@ async fn send(mut writer: AttachWriter) -> Failure {
                 Err(error) => return error.into(),
             },
             _ = resized.recv() => {
-                let TerminalSize { rows, cols } = size();
+                let TerminalSize { rows, cols } = terminal::size();
                 writer.send(&AttachRequest::Resize { rows, cols }).await
             }
         };
@@ -140,9 +140,4 @@ async fn told_to_end() {
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-}
-
-fn size() -> TerminalSize {
-    let size = terminal::size();
-    TerminalSize { rows: size.rows, cols: size.cols }
 }

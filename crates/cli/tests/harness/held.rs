@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use saggar_domain::{ExecId, SandboxId};
+use saggar_domain::{DeadlineAction, ExecId, ExecSpec, OutputStream, SandboxId};
 use saggar_supervisor::control::{
-    CONTROL, Client, Description, ExecState, Final, Op, Received, Reply, Start, StartExec, Terms, Then, encode_json,
+    CONTROL, Client, Description, ExecDescription, Final, Op, Received, Reply, Start, StartExec, Terms, encode_json,
 };
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ pub struct Supervisor {
     pub socket: std::path::PathBuf,
 }
 
-pub const FOR_EVER: Terms = Terms { ttl_ms: None, then: Then::Kill, idle_ms: None };
+pub const FOR_EVER: Terms = Terms { ttl_ms: None, then: DeadlineAction::Kill, idle_ms: None };
 
 pub fn unique() -> [u8; 16] {
     let mut bits = [0; 16];
@@ -78,16 +78,7 @@ pub fn held(place: &Place) -> Supervisor {
 pub fn program(argv: &[&str]) -> StartExec {
     StartExec {
         exec_id: ExecId::from_random(unique()),
-        argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
-        env: Default::default(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        timeout_ms: None,
-        limits: None,
-        output_bytes: None,
-        tag: None,
+        spec: ExecSpec { argv: argv.iter().map(|argument| (*argument).to_owned()).collect(), ..ExecSpec::default() },
         follow: true,
         is_fed_apart: false,
     }
@@ -99,7 +90,7 @@ pub struct Seen {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub gaps: [u64; 2],
-    pub end: Option<ExecState>,
+    pub end: Option<ExecDescription>,
 }
 
 impl Supervisor {
@@ -113,7 +104,7 @@ impl Supervisor {
         self.client().request(op).expect("ours")
     }
 
-    pub fn exec(&self, start: StartExec) -> (Client, Box<ExecState>) {
+    pub fn exec(&self, start: StartExec) -> (Client, Box<ExecDescription>) {
         let mut client = self.client();
         match client.request(Op::Exec(Box::new(start))).expect("ours") {
             Reply::Started(state) => (client, state),
@@ -163,7 +154,7 @@ pub fn follow(client: &mut Client) -> Seen {
     let mut seen = Seen::default();
     loop {
         match client.receive().expect("ours") {
-            Received::Output { stream: 1, offset, bytes } => {
+            Received::Output { stream: OutputStream::Stdout, offset, bytes } => {
                 assert_eq!(offset, seen.stdout.len() as u64 + seen.gaps[0]);
                 seen.stdout.extend(bytes);
             }
@@ -171,7 +162,7 @@ pub fn follow(client: &mut Client) -> Seen {
                 assert_eq!(offset, seen.stderr.len() as u64 + seen.gaps[1]);
                 seen.stderr.extend(bytes);
             }
-            Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream) - 1] += bytes,
+            Received::Reply(Reply::Gap { stream, bytes }) => seen.gaps[usize::from(stream.number()) - 1] += bytes,
             Received::Reply(Reply::Exited(end)) => {
                 seen.end = Some(*end);
                 return seen;

@@ -8,7 +8,7 @@ use saggar_domain::{Draft, DraftLimits, EventBody, ExecStatus, FsMode, Timeout, 
 
 use super::Scene;
 use crate::enact::members;
-use crate::expect::{Observation, Outcome};
+use crate::expect::{AttemptOutcome, Observation};
 
 fn mounts() -> BTreeSet<String> {
     fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().map(str::to_owned).collect()
@@ -93,10 +93,10 @@ pub(super) fn second_run_is_fresh(scene: &Scene<'_>) -> Vec<Observation> {
         members(&bench.run(bench.draft(&scene.workspace), bench.attempt("leave-marks", &[])).report.output.stdout);
     let found =
         members(&bench.run(bench.draft(&scene.workspace), bench.attempt("find-marks", &[])).report.output.stdout);
-    let is_left = left.iter().filter(|member| member.outcome == Outcome::Allowed).count();
+    let is_left = left.iter().filter(|member| member.outcome == AttemptOutcome::Allowed).count();
     let is_found: Vec<String> = found
         .iter()
-        .filter(|member| matches!(member.outcome, Outcome::Allowed | Outcome::Broken))
+        .filter(|member| matches!(member.outcome, AttemptOutcome::Allowed | AttemptOutcome::Broken))
         .map(|member| member.member.clone())
         .collect();
     vec![

@@ -16,7 +16,7 @@ use saggar_sandbox::DataDirectory;
 use super::Scene;
 use crate::bench::host_path;
 use crate::enact::{exists, members};
-use crate::expect::{Observation, Outcome};
+use crate::expect::{AttemptOutcome, Observation};
 use crate::worker::{RACE_MODE, WORKER_MODE};
 
 fn shell(script: &str) -> Vec<Vec<u8>> {
@@ -42,7 +42,7 @@ pub(super) fn cwd_does_not_widen(scene: &Scene<'_>) -> Vec<Observation> {
         let draft = Draft { cwd: GuestPath::parse(directory).ok(), ..bench.draft(&scene.workspace) };
         let ran = bench.run(draft, bench.attempt("write-here", &[]));
         let said = members(&ran.report.output.stdout);
-        let is_refused = said.len() == 2 && said.iter().all(|member| member.outcome != Outcome::Allowed);
+        let is_refused = said.len() == 2 && said.iter().all(|member| member.outcome != AttemptOutcome::Allowed);
         observations.push(Observation::examined(format!("cwd {directory}"), is_refused, ran.ending()));
     }
     let own = scene.directory.display().to_string();

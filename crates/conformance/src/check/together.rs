@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use super::Scene;
 use super::told::own_program;
 use crate::enact::members;
-use crate::expect::{Observation, Outcome};
+use crate::expect::{AttemptOutcome, Observation};
 use crate::fixture::manifest;
 
 /// An attempt in its own sandbox, run by the command line, that waits for a go-ahead.
@@ -41,7 +41,8 @@ impl Companion {
         if seen.len() < 2 {
             return Err(std::io::Error::other("it attempted nothing"));
         }
-        let is_open = |member: &&Observation| member.outcome == Outcome::Allowed && member.member != "unprotected";
+        let is_open =
+            |member: &&Observation| member.outcome == AttemptOutcome::Allowed && member.member != "unprotected";
         Ok(seen.iter().filter(is_open).map(|member| member.member.clone()).collect())
     }
 }

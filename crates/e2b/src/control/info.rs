@@ -101,11 +101,7 @@ pub(super) async fn get(
     if let (Value::Object(shown), Value::Object(more)) = (&mut shown, opened(&server, &name, &sandbox)) {
         shown.extend(more);
     }
-    let on_timeout = match sandbox.on_timeout {
-        saggar_api::OnTimeout::Kill => "kill",
-        saggar_api::OnTimeout::Pause => "pause",
-    };
-    shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": on_timeout });
+    shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout.as_str() });
     shown["allowInternetAccess"] = json!(sandbox.network == NetworkMode::Host);
     shown["network"] = json!({ "allowPublicTraffic": sandbox.ports.every });
     Ok(axum::Json(shown))

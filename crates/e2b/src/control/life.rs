@@ -5,14 +5,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use saggar_api::{Code, SandboxState};
-use saggar_domain::SandboxState as Stored;
+use saggar_api::Code;
+use saggar_domain::{DeadlineAction, SandboxState};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Kill, Read};
 use saggar_http::extract::Json;
 use saggar_http::wire;
 use saggar_runtime::{NewTerms, Patch};
-use saggar_supervisor::control::State as Held;
 use serde::Deserialize;
 
 use super::create::without_memory;
@@ -37,7 +36,7 @@ pub(super) async fn kill(
     State(server): State<Shared>,
 ) -> Result<StatusCode, Refusal> {
     let row = server.sandboxes.get(&readable.permit).await?;
-    if row.life.state() == Stored::Ended {
+    if row.life.state() == SandboxState::Ended {
         return Err(Refusal::not_found("sandbox", id::short(&row.asked.id)));
     }
     server.sandboxes.kill(&allowed.permit).await?;
@@ -98,7 +97,7 @@ pub(super) async fn pause(
         return Err(without_memory());
     }
     let description = server.sandboxes.describe(&readable.permit).await?;
-    if description.state == Held::Paused {
+    if description.state == SandboxState::Paused {
         return Err(Refusal::new(
             Code::Conflict,
             format!("sandbox {} is already paused", id::short(&description.sandbox_id)),
@@ -123,12 +122,12 @@ pub(super) async fn connect(
     let seconds = asked.timeout.unwrap_or(server.settings.default_ttl.as_secs());
     let description = server.sandboxes.describe(&readable.permit).await?;
     let status = match description.state {
-        Held::Paused => {
+        SandboxState::Paused => {
             let terms = terms(&server, &allowed, seconds).await?;
             server.sandboxes.resume(&allowed.permit, Some(terms)).await?;
             StatusCode::CREATED
         }
-        Held::Running | Held::Ending => {
+        SandboxState::Creating | SandboxState::Running | SandboxState::Ending | SandboxState::Ended => {
             prolong(&server, &allowed, &readable, seconds).await?;
             StatusCode::OK
         }
@@ -145,7 +144,7 @@ pub(super) async fn resume(
     Json(asked): Json<Asked>,
 ) -> Result<Response, Refusal> {
     let description = server.sandboxes.describe(&readable.permit).await?;
-    if description.state != Held::Paused {
+    if description.state != SandboxState::Paused {
         return Err(Refusal::new(
             Code::Conflict,
             format!("sandbox {} is already running", id::short(&description.sandbox_id)),
@@ -154,8 +153,7 @@ pub(super) async fn resume(
     }
     let mut terms = terms(&server, &allowed, asked.timeout.unwrap_or(server.settings.default_ttl.as_secs())).await?;
     if let Some(is_paused) = asked.auto_pause {
-        terms.then =
-            wire::deadline_action(if is_paused { saggar_api::OnTimeout::Pause } else { saggar_api::OnTimeout::Kill });
+        terms.then = if is_paused { DeadlineAction::Pause } else { DeadlineAction::Kill };
     }
     server.sandboxes.resume(&allowed.permit, Some(terms)).await?;
     answer(&server, &readable, &name, StatusCode::CREATED).await

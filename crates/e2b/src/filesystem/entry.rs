@@ -7,10 +7,10 @@ use saggar_runtime::{FileEntry, FileKind, FilePath, Files};
 use serde_json::{Value, json};
 
 use super::way::Ways;
-use crate::failure::Failure;
+use crate::failure::CallFailure;
 
 /// Examines a path and returns its entry.
-pub(crate) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, Failure> {
+pub(crate) async fn of(files: &mut Files, path: &FilePath) -> Result<Value, CallFailure> {
     let entry = files.stat(path, false).await?;
     shown(files, &mut Ways::default(), path, entry).await
 }
@@ -21,7 +21,7 @@ pub(super) async fn shown(
     ways: &mut Ways,
     path: &FilePath,
     entry: FileEntry,
-) -> Result<Value, Failure> {
+) -> Result<Value, CallFailure> {
     let is_link = entry.kind == FileKind::Link;
     let (kind, mode) = match is_link {
         true => files.stat(path, true).await.map_or((FileKind::Link, 0), |target| (target.kind, target.mode)),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{acting, directory, entry, place, to_read};
 use crate::connect::{self, Source};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 /// Maximum number of events that wait for the client. More wait in the sandbox, which has a limit too.
@@ -49,7 +49,7 @@ impl Watched {
         insider: &Insider,
         parts: &Parts,
         request: &WatchRequest,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallFailure> {
         let user = acting(server, insider, parts)?;
         let path = place(&request.path, user)?;
         let mut files = to_read(server, insider, user).await?;
@@ -61,17 +61,17 @@ impl Watched {
     }
 
     /// The next event; `None` if the sandbox is gone. May be cancelled while it waits.
-    pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<FileEvent>, CallFailure> {
         Ok(self.watching.next().await?)
     }
 
     /// The next event, or that all events were sent. Like [`Watched::next`].
-    pub(super) async fn hear(&mut self) -> Result<Option<Heard>, Failure> {
+    pub(super) async fn hear(&mut self) -> Result<Option<Heard>, CallFailure> {
         Ok(self.watching.hear().await?)
     }
 
     /// Requests a report when all events until now were sent; false if the agent can't do that.
-    pub(super) async fn settle(&mut self) -> Result<bool, Failure> {
+    pub(super) async fn settle(&mut self) -> Result<bool, CallFailure> {
         if self.is_current {
             self.watching.settle().await?;
         }
@@ -79,7 +79,7 @@ impl Watched {
     }
 
     /// The events to report: none, one or two.
-    pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn told(&mut self, event: FileEvent) -> Result<Vec<Value>, CallFailure> {
         let name = String::from_utf8_lossy(&event.path).into_owned();
         let mut told = Vec::new();
         for kind in kinds(&event, self.is_current)? {
@@ -99,7 +99,7 @@ impl Watched {
 
 /// The names of an event. With an older agent, a file that appears already has its whole content: clients that wait
 /// for it to be written get that event too.
-fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], Failure> {
+fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str], CallFailure> {
     Ok(match event.kind {
         FileEventKind::Created if event.is_directory || is_current => &["EVENT_TYPE_CREATE"],
         FileEventKind::Created => &["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"],
@@ -108,13 +108,21 @@ fn kinds(event: &FileEvent, is_current: bool) -> Result<&'static [&'static str],
         FileEventKind::Moved => &["EVENT_TYPE_RENAME"],
         FileEventKind::Attributes => &["EVENT_TYPE_CHMOD"],
         FileEventKind::Overflow => {
-            return Err(Failure::new(Code::DataLoss, "some changes were missed: read the directory, then watch again"));
+            return Err(CallFailure::new(
+                Code::DataLoss,
+                "some changes were missed: read the directory, then watch again",
+            ));
         }
     })
 }
 
 /// Watches until the client disconnects.
-pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn watch(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let request: WatchRequest = connect::asked(parts, body).await?;
     let timeout = connect::timeout(&parts.headers)?;
     let watched = Watched::begin(&server, insider, parts, &request).await?;
@@ -129,11 +137,11 @@ pub(super) async fn watch(server: Shared, insider: &Insider, parts: &Parts, body
 }
 
 /// Examines entries and reports them. A separate task, because an examination must not be interrupted.
-async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Failure>>) {
+async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, CallFailure>>) {
     loop {
         let told = match watched.next().await {
             Ok(Some(event)) => watched.told(event).await,
-            Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
+            Ok(None) => Err(CallFailure::new(Code::Unavailable, "the connection to the sandbox ended")),
             Err(failure) => Err(failure),
         };
         let is_last = told.is_err();
@@ -145,7 +153,7 @@ async fn tell(mut watched: Watched, sender: mpsc::Sender<Result<Vec<Value>, Fail
 }
 
 struct Changes {
-    told: mpsc::Receiver<Result<Vec<Value>, Failure>>,
+    told: mpsc::Receiver<Result<Vec<Value>, CallFailure>>,
     task: AbortHandle,
     deadline: Option<Instant>,
     state: Progress,
@@ -180,7 +188,9 @@ impl Source for Changes {
             None => self.told.recv().await,
             Some(deadline) => match tokio::time::timeout_at(deadline, self.told.recv()).await {
                 Ok(told) => told,
-                Err(_) => Some(Err(Failure::new(Code::DeadlineExceeded, "the watch lasted as long as its timeout"))),
+                Err(_) => {
+                    Some(Err(CallFailure::new(Code::DeadlineExceeded, "the watch lasted as long as its timeout")))
+                }
             },
         };
         match told {
@@ -194,7 +204,7 @@ impl Source for Changes {
             }
             None => {
                 self.state = Progress::Over;
-                Some(Failure::new(Code::Internal, "the watch was interrupted").end())
+                Some(CallFailure::new(Code::Internal, "the watch was interrupted").end())
             }
         }
     }

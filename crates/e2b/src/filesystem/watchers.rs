@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 
 use super::watch::{WatchRequest, Watched};
 use crate::connect;
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 /// Maximum number of watchers of one sandbox, and of all.
@@ -63,7 +63,7 @@ struct Kept {
     events: VecDeque<Value>,
     bytes: usize,
     /// Why there will be no more events, once that is so.
-    end: Option<Failure>,
+    end: Option<CallFailure>,
 }
 
 impl Kept {
@@ -74,7 +74,7 @@ impl Kept {
         if self.events.len() <= EVENTS_MAX && self.bytes <= BYTES_MAX {
             return true;
         }
-        self.end = Some(Failure::new(Code::DataLoss, "too many events were not fetched in time"));
+        self.end = Some(CallFailure::new(Code::DataLoss, "too many events were not fetched in time"));
         false
     }
 
@@ -89,12 +89,12 @@ impl Watchers {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_room(&self, sandbox: &SandboxId) -> Result<(), Failure> {
+    fn check_room(&self, sandbox: &SandboxId) -> Result<(), CallFailure> {
         let mut list = self.lock();
         list.retain(|_, watcher| watcher.asked_at.elapsed() < UNASKED_MAX);
         let of_one = list.values().filter(|watcher| watcher.sandbox == *sandbox).count();
         if of_one >= OF_ONE_MAX || list.len() >= OF_ALL_MAX {
-            return Err(Failure::new(Code::ResourceExhausted, "too many watchers: remove some"));
+            return Err(CallFailure::new(Code::ResourceExhausted, "too many watchers: remove some"));
         }
         Ok(())
     }
@@ -106,7 +106,12 @@ struct WatcherRequest {
     watcher_id: String,
 }
 
-pub(super) async fn create(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn create(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Value, CallFailure> {
     let request: WatchRequest = connect::unary(parts, body).await?;
     server.watchers.check_room(insider.id())?;
     let watched = Watched::begin(server, insider, parts, &request).await?;
@@ -132,7 +137,7 @@ async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>, mut questions: mp
                     let _ = asking.pop_front().map(|question| question.send(()));
                     continue;
                 }
-                Ok(None) => Err(Failure::new(Code::Unavailable, "the connection to the sandbox ended")),
+                Ok(None) => Err(CallFailure::new(Code::Unavailable, "the connection to the sandbox ended")),
                 Err(failure) => Err(failure),
             },
             Some(question) = questions.recv(), if asking.len() < QUESTIONS_MAX => match watched.settle().await {
@@ -159,7 +164,12 @@ async fn collect(mut watched: Watched, kept: Arc<Mutex<Kept>>, mut questions: mp
     }
 }
 
-pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn events(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Value, CallFailure> {
     let WatcherRequest { watcher_id } = connect::unary(parts, body).await?;
     let (kept, questions) = {
         let mut list = server.watchers.lock();
@@ -187,7 +197,12 @@ pub(super) async fn events(server: &Shared, insider: &Insider, parts: &Parts, bo
     }
 }
 
-pub(super) async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn remove(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Value, CallFailure> {
     let WatcherRequest { watcher_id } = connect::unary(parts, body).await?;
     let mut list = server.watchers.lock();
     if list.get(&watcher_id).is_none_or(|watcher| watcher.sandbox != *insider.id()) {
@@ -197,9 +212,9 @@ pub(super) async fn remove(server: &Shared, insider: &Insider, parts: &Parts, bo
     Ok(json!({}))
 }
 
-fn not_found(id: &str) -> Failure {
+fn not_found(id: &str) -> CallFailure {
     let id: String = id.chars().take(64).collect();
-    Failure::new(Code::NotFound, format!("watcher with id {id} not found"))
+    CallFailure::new(Code::NotFound, format!("watcher with id {id} not found"))
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
-use saggar_domain::ExecId;
+use saggar_domain::{Beginning, ExecId};
 use saggar_http::access::Insider;
-use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message};
-use saggar_supervisor::control::{ExecState, From, Op, Reply};
+use saggar_runtime::{Action, Fault, Feeding, Followed, Following};
+use saggar_supervisor::control::ExecDescription;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::message::{Input, InputRequest, Selected, Selector, StreamedInput};
 use super::{no_process, select};
 use crate::connect::{self, Envelopes};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::object::Object;
 use crate::state::Shared;
 
@@ -115,7 +115,7 @@ impl Way {
         let Some(feeding) = &mut using.feeding else { return Passed::Closed };
         let passed = match bytes {
             Some(bytes) => feeding.stdin(bytes).await,
-            None => feeding.say(Op::StdinEnd { exec_id: None }).await,
+            None => feeding.end().await,
         };
         if passed.is_err() {
             return Passed::Refused;
@@ -145,10 +145,7 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
     let mut unused = 0;
     while unused < LINGER_TICKS {
         tokio::select! {
-            message = following.next() => match message {
-                Ok(Some(Message::Reply(Reply::Exited(_) | Reply::Error(_))) | None) | Err(_) => return,
-                Ok(Some(_)) => {}
-            },
+            event = following.next() => if event.is_none() { return },
             () = way.closing.notified() => return,
             // Besides this task and the list, a call that uses it holds it.
             _ = ticks.tick() => unused = if Arc::strong_count(way) > 2 { 0 } else { unused + 1 },
@@ -156,7 +153,7 @@ async fn linger(way: &Arc<Way>, mut following: Following) {
     }
 }
 
-pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let InputRequest { process, input } = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &process).await?;
     let bytes = bytes(&input, &exec)?;
@@ -166,27 +163,32 @@ pub(super) async fn send(server: &Shared, insider: &Insider, parts: &Parts, body
     Ok(json!({}))
 }
 
-pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, Failure> {
+pub(super) async fn close(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let Selected { process } = connect::unary(parts, body).await?;
     let exec = select::running(server, insider, &process).await?;
     if exec.has_terminal {
-        return Err(Failure::invalid("a terminal has no input to be closed; send it the character for the end, 4"));
+        return Err(CallFailure::invalid("a terminal has no input to be closed; send it the character for the end, 4"));
     }
     pass(server, insider, &exec, &process, None).await?;
     Ok(json!({}))
 }
 
 /// Many pieces in one call.
-pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn stream(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let mut envelopes = Envelopes::over(parts, body)?;
-    let mut to: Option<(ExecState, Selector)> = None;
+    let mut to: Option<(ExecDescription, Selector)> = None;
     while let Some(StreamedInput { start, data }) = envelopes.read().await? {
         if let Some(Object(Selected { process })) = start {
             to = Some((select::running(server, insider, &process).await?, process.0));
         }
         if let Some(data) = data {
             let Some((exec, selector)) = &to else {
-                return Err(Failure::invalid("the stream must begin by saying which process it is for"));
+                return Err(CallFailure::invalid("the stream must begin by saying which process it is for"));
             };
             pass(server, insider, exec, selector, Some(&bytes(&data.input, exec)?)).await?;
         }
@@ -194,24 +196,26 @@ pub(super) async fn stream(server: &Shared, insider: &Insider, parts: &Parts, bo
     Ok(connect::single(&json!({})))
 }
 
-fn bytes(input: &Input, exec: &ExecState) -> Result<Vec<u8>, Failure> {
+fn bytes(input: &Input, exec: &ExecDescription) -> Result<Vec<u8>, CallFailure> {
     let text = match (&input.stdin, &input.pty, exec.has_terminal) {
         (Some(text), None, false) | (None, Some(text), true) => text,
-        (None, Some(_), false) => return Err(Failure::invalid("tty not assigned to process")),
-        (Some(_), None, true) => return Err(Failure::invalid("the process has a terminal: send input to its pty")),
-        (Some(_), Some(_), _) | (None, None, _) => return Err(Failure::invalid("send input to either stdin or pty")),
+        (None, Some(_), false) => return Err(CallFailure::invalid("tty not assigned to process")),
+        (Some(_), None, true) => return Err(CallFailure::invalid("the process has a terminal: send input to its pty")),
+        (Some(_), Some(_), _) | (None, None, _) => {
+            return Err(CallFailure::invalid("send input to either stdin or pty"));
+        }
     };
-    STANDARD.decode(text).map_err(|_| Failure::invalid("the input is not base64"))
+    STANDARD.decode(text).map_err(|_| CallFailure::invalid("the input is not base64"))
 }
 
 /// Passes bytes on to a program, or the end of input.
 async fn pass(
     server: &Shared,
     insider: &Insider,
-    exec: &ExecState,
+    exec: &ExecDescription,
     selector: &Selector,
     bytes: Option<&[u8]>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let passing = async {
         loop {
             match way(server, insider, exec, selector).await?.pass(bytes).await {
@@ -222,21 +226,26 @@ async fn pass(
         }
     };
     tokio::time::timeout(READ_PATIENCE, passing).await.unwrap_or_else(|_| {
-        Err(Failure::new(Code::DeadlineExceeded, "the process has not read its earlier input; it keeps running"))
+        Err(CallFailure::new(Code::DeadlineExceeded, "the process has not read its earlier input; it keeps running"))
     })
 }
 
-async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Selector) -> Result<Arc<Way>, Failure> {
+async fn way(
+    server: &Shared,
+    insider: &Insider,
+    exec: &ExecDescription,
+    selector: &Selector,
+) -> Result<Arc<Way>, CallFailure> {
     let permit = insider.may(Action::Exec)?;
     let until = Instant::now() + TURN_PATIENCE;
     loop {
         if let Some(way) = server.inputs.get(&exec.exec_id) {
             if Arc::strong_count(&way) > WAITING_MAX {
-                return Err(Failure::new(Code::ResourceExhausted, "too many calls wait to feed this process"));
+                return Err(CallFailure::new(Code::ResourceExhausted, "too many calls wait to feed this process"));
             }
             return Ok(way);
         }
-        match server.sandboxes.attach(&permit, &exec.exec_id, From::Now, true).await {
+        match server.sandboxes.attach(&permit, &exec.exec_id, Beginning::Now, true).await {
             Ok(Followed { feeding, following, .. }) => {
                 return Ok(Way::open(server, exec.exec_id.clone(), feeding, following));
             }
@@ -244,7 +253,7 @@ async fn way(server: &Shared, insider: &Insider, exec: &ExecState, selector: &Se
             Err(Fault::Capacity { .. }) if Instant::now() < until => tokio::time::sleep(TURN_POLL).await,
             Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(selector)),
             Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidStdin => {
-                return Err(Failure::invalid("stdin not enabled or closed"));
+                return Err(CallFailure::invalid("stdin not enabled or closed"));
             }
             Err(fault) => return Err(fault.into()),
         }

@@ -2,37 +2,45 @@
 
 use saggar_http::access::Insider;
 use saggar_runtime::Action;
-use saggar_supervisor::control::ExecState;
+use saggar_supervisor::control::ExecDescription;
 
 use super::message::Selector;
 use super::no_process;
-use crate::failure::Failure;
+use crate::failure::CallFailure;
 use crate::state::Shared;
 
 /// The execs known to the supervisor, oldest first.
-pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecState>, Failure> {
+pub(super) async fn execs(server: &Shared, insider: &Insider) -> Result<Vec<ExecDescription>, CallFailure> {
     let permit = insider.may(Action::ReadSandbox)?;
     Ok(server.sandboxes.describe(&permit).await?.execs)
 }
 
 /// The selected exec, running or not.
-pub(super) async fn any(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
+pub(super) async fn any(
+    server: &Shared,
+    insider: &Insider,
+    selector: &Selector,
+) -> Result<ExecDescription, CallFailure> {
     pick(execs(server, insider).await?, selector).ok_or_else(|| no_process(selector))
 }
 
 /// The selected exec, if it runs.
-pub(super) async fn running(server: &Shared, insider: &Insider, selector: &Selector) -> Result<ExecState, Failure> {
+pub(super) async fn running(
+    server: &Shared,
+    insider: &Insider,
+    selector: &Selector,
+) -> Result<ExecDescription, CallFailure> {
     let exec = any(server, insider, selector).await?;
     if runs(&exec) { Ok(exec) } else { Err(no_process(selector)) }
 }
 
 /// Whether it has a running process. Its end may still wait behind unread output.
-pub(super) fn runs(exec: &ExecState) -> bool {
+pub(super) fn runs(exec: &ExecDescription) -> bool {
     exec.status.is_none() && !exec.is_deserted
 }
 
-fn pick(execs: Vec<ExecState>, selector: &Selector) -> Option<ExecState> {
-    let is_meant = |exec: &ExecState| match (selector.pid, &selector.tag) {
+fn pick(execs: Vec<ExecDescription>, selector: &Selector) -> Option<ExecDescription> {
+    let is_meant = |exec: &ExecDescription| match (selector.pid, &selector.tag) {
         // The pid 0 belongs to an exec that never started.
         (Some(pid), _) => pid > 0 && exec.pid == pid,
         (None, Some(tag)) => exec.tag.as_ref() == Some(tag),
@@ -49,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    fn exec(bits: u8, pid: u32, tag: Option<&str>, is_running: bool) -> ExecState {
+    fn exec(bits: u8, pid: u32, tag: Option<&str>, is_running: bool) -> ExecDescription {
         serde_json::from_value(json!({
             "exec_id": ExecId::from_random([bits; 16]), "argv": [], "pid": pid, "tag": tag, "has_terminal": false, "started_ms": 0,
             "status": if is_running { json!(null) } else { json!("exited") },

@@ -9,31 +9,36 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::request::Parts;
-use saggar_domain::{ExecStatus, SandboxId};
+use saggar_domain::{Beginning, ExecSpec, ExecStatus, OutputStream, SandboxId, Timeout};
 use saggar_http::access::Insider;
-use saggar_runtime::{Action, Fault, Feeding, Followed, Following, Message, NewExec};
-use saggar_supervisor::control::{ExecState, From, Reply};
+use saggar_runtime::{Action, ExecEvent, Fault, Followed, Following};
+use saggar_supervisor::control::ExecDescription;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::message::{Selected, StartRequest};
 use super::{no_process, select};
 use crate::connect::{self, Source};
-use crate::failure::{Code, Failure};
+use crate::failure::{CallFailure, Code};
 use crate::id;
 use crate::state::Shared;
 
-pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn start(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let request: StartRequest = connect::asked(parts, body).await?;
     let user = connect::user(&parts.headers)?;
     let timeout = connect::timeout(&parts.headers)?;
     let process = request.process.0;
     if process.cmd.is_empty() {
-        return Err(Failure::invalid("the request has no command"));
+        return Err(CallFailure::invalid("the request has no command"));
     }
     let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
     if !process.envs.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
-        return Err(Failure::invalid("an environment variable has an invalid name or value"));
+        return Err(CallFailure::invalid("an environment variable has an invalid name or value"));
     }
     let permit = insider.may(Action::Exec)?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
@@ -45,28 +50,26 @@ pub(super) async fn start(server: Shared, insider: &Insider, parts: &Parts, body
             Some(crate::filesystem::place(&cwd, user)?.to_string())
         }
     };
-    let new = NewExec {
+    let spec = ExecSpec {
         argv: std::iter::once(process.cmd).chain(process.args).collect(),
         env: environment(insider.id(), process.envs),
         cwd: cwd.clone(),
         user,
         stdin: has_stdin,
         tty,
-        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        timeout: timeout.map(Timeout::from),
         limits: None,
         output_bytes: None,
         tag: request.tag,
     };
-    let followed = match server.sandboxes.follow_exec(&permit, new).await {
+    let followed = match server.sandboxes.follow_exec(&permit, spec).await {
         Ok(followed) => followed,
         Err(Fault::Refused(problem)) if problem.code == saggar_domain::Code::InvalidCwd => {
-            return Err(Failure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
+            return Err(CallFailure::invalid(format!("cwd '{}' does not exist", cwd.unwrap_or_default())));
         }
         Err(fault) => return Err(fault.into()),
     };
-    let Followed { state, following, feeding } = followed;
-    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
-    Ok(connect::answer(server, &parts.headers, events))
+    Ok(connect::answer(server, &parts.headers, Events::of(insider, followed, timeout)))
 }
 
 /// The variables that E2B's sandboxes give to their programs; the request's own take precedence.
@@ -78,26 +81,34 @@ fn environment(sandbox: &SandboxId, asked: BTreeMap<String, String>) -> BTreeMap
 }
 
 /// Follows a program from now on.
-pub(super) async fn connect(server: Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Response, Failure> {
+pub(super) async fn connect(
+    server: Shared,
+    insider: &Insider,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, CallFailure> {
     let Selected { process } = connect::asked(parts, body).await?;
     let timeout = connect::timeout(&parts.headers)?;
     let exec = select::any(&server, insider, &process).await?;
     let permit = insider.may(Action::Exec)?;
-    let followed = server.sandboxes.attach(&permit, &exec.exec_id, From::Now, false).await;
-    let Followed { state, following, feeding } = match followed {
+    let followed = match server.sandboxes.attach(&permit, &exec.exec_id, Beginning::Now, false).await {
         Err(Fault::NotFound { what: "exec", .. }) => return Err(no_process(&process)),
         other => other?,
     };
-    let events = Events { following, _feeding: feeding, facts: Facts::of(insider, &state, timeout) };
-    Ok(connect::answer(server, &parts.headers, events))
+    Ok(connect::answer(server, &parts.headers, Events::of(insider, followed, timeout)))
 }
 
 /// The events of a program.
 struct Events {
     following: Following,
-    // One half of the connection: if it is dropped, the other half ends.
-    _feeding: Feeding,
     facts: Facts,
+}
+
+impl Events {
+    fn of(insider: &Insider, followed: Followed, timeout: Option<Duration>) -> Self {
+        let facts = Facts::of(insider, &followed.exec, timeout);
+        Self { following: followed.into_following(), facts }
+    }
 }
 
 struct Facts {
@@ -110,7 +121,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(insider: &Insider, state: &ExecState, timeout: Option<Duration>) -> Self {
+    fn of(insider: &Insider, state: &ExecDescription, timeout: Option<Duration>) -> Self {
         Self {
             id: id::short(insider.id()).to_owned(),
             has_terminal: state.has_terminal,
@@ -121,7 +132,7 @@ impl Facts {
     }
 
     /// The last message.
-    fn last(&mut self, failure: &Failure) -> Option<Bytes> {
+    fn last(&mut self, failure: &CallFailure) -> Option<Bytes> {
         self.is_over = true;
         Some(failure.end())
     }
@@ -137,58 +148,53 @@ impl Source for Events {
         if let Some(started) = self.facts.started.take() {
             return Some(connect::envelope(&started));
         }
-        loop {
-            let message = match self.facts.deadline {
-                None => self.following.next().await,
-                Some(deadline) => match tokio::time::timeout_at(deadline, self.following.next()).await {
-                    Ok(message) => message,
-                    Err(_) => return self.facts.last(&too_long()),
-                },
-            };
-            match message {
-                Ok(Some(Message::Output { stream, bytes, .. })) => {
-                    let name = match (self.facts.has_terminal, stream) {
-                        (true, _) => "pty",
-                        (false, 2) => "stderr",
-                        (false, _) => "stdout",
-                    };
-                    return Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })));
-                }
-                Ok(Some(Message::Reply(Reply::Gap { bytes, .. }))) => {
-                    let message = format!(
-                        "{bytes} bytes of output were not read in time and were dropped; the process keeps running"
-                    );
-                    return self.facts.last(&Failure::new(Code::DataLoss, message));
-                }
-                Ok(Some(Message::Reply(Reply::Exited(state)))) => {
-                    self.facts.is_over = true;
-                    return Some(match ended(&state, &self.facts.id) {
-                        Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
-                        Err(failure) => failure.end(),
-                    });
-                }
-                Ok(Some(Message::Reply(Reply::Error(problem)))) => {
-                    return self.facts.last(&Failure::from(Fault::Refused(problem)));
-                }
-                Ok(Some(Message::Reply(_))) => {}
-                Ok(None) | Err(_) => return self.facts.last(&broken_off(&self.facts.id)),
+        let event = match self.facts.deadline {
+            None => self.following.next().await?,
+            Some(deadline) => match tokio::time::timeout_at(deadline, self.following.next()).await {
+                Ok(event) => event?,
+                Err(_) => return self.facts.last(&too_long()),
+            },
+        };
+        match event {
+            ExecEvent::Output { stream, bytes } => {
+                let name = match (self.facts.has_terminal, stream) {
+                    (true, _) => "pty",
+                    (false, OutputStream::Stderr) => "stderr",
+                    (false, OutputStream::Stdout) => "stdout",
+                };
+                Some(connect::envelope(&json!({ "event": { "data": { name: STANDARD.encode(bytes) } } })))
             }
+            ExecEvent::Gap { bytes, .. } => {
+                let message = format!(
+                    "{bytes} bytes of output were not read in time and were dropped; the process keeps running"
+                );
+                self.facts.last(&CallFailure::new(Code::DataLoss, message))
+            }
+            ExecEvent::Exited(exec) => {
+                self.facts.is_over = true;
+                Some(match ended(&exec, &self.facts.id) {
+                    Ok(event) => [connect::envelope(&event), connect::end(None)].concat().into(),
+                    Err(failure) => failure.end(),
+                })
+            }
+            ExecEvent::Failed(Fault::Refused(problem)) => self.facts.last(&CallFailure::from(Fault::Refused(problem))),
+            ExecEvent::Failed(_) => self.facts.last(&broken_off(&self.facts.id)),
         }
     }
 }
 
-fn too_long() -> Failure {
-    Failure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
+fn too_long() -> CallFailure {
+    CallFailure::new(Code::DeadlineExceeded, "the process took longer than its timeout")
 }
 
 /// On this error clients check whether the sandbox still runs, and report that.
-fn broken_off(sandbox: &str) -> Failure {
+fn broken_off(sandbox: &str) -> CallFailure {
     let message = format!("the connection to sandbox {sandbox} ended before the stream completed");
-    Failure::new(Code::Unavailable, message)
+    CallFailure::new(Code::Unavailable, message)
 }
 
 /// How a program ended, in the words of Go. One that ended with its sandbox has no end of its own.
-fn ended(state: &ExecState, sandbox: &str) -> Result<Value, Failure> {
+fn ended(state: &ExecDescription, sandbox: &str) -> Result<Value, CallFailure> {
     let message =
         |message: &str| state.error.as_ref().map_or_else(|| message.to_owned(), |problem| problem.message.clone());
     let (exit_code, is_exit, status, error) = match (state.status, state.exit_code, state.signal) {

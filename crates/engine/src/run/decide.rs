@@ -9,7 +9,7 @@ use crate::body::Body;
 use crate::budget::BudgetName;
 use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
-use crate::event::{Event, Outcome, Settled};
+use crate::event::{Event, RunOutcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
 use crate::rules::Rules;
 
@@ -61,7 +61,7 @@ impl Run {
                 }
                 Ok(events)
             }
-            Input::Cancel => Ok(self.finish(now, Outcome::Cancelled)),
+            Input::Cancel => Ok(self.finish(now, RunOutcome::Cancelled)),
             Input::Decide { step, decision } => self.decide_decision(now, born, *step, decision),
             Input::ChildEnded(end) => {
                 let is_its =
@@ -121,7 +121,7 @@ impl Run {
         let mut events = vec![Event::Claimed { epoch, rules, at: now }];
         let Some(open) = &self.open else {
             if !self.is_paused {
-                events.extend(Planner::new(self, born, now).by(rules).plan());
+                events.extend(Planner::by(rules, self, born, now).plan());
             }
             return Ok(events);
         };
@@ -167,7 +167,7 @@ impl Run {
 
     fn decide_tick(&self, now: Timestamp, born: &Born) -> Result<Vec<Event>, Rejected> {
         if is_late(&born.agent, born.started_at, now) {
-            return Ok(self.finish(now, Outcome::BudgetExceeded { budget: BudgetName::WallMs }));
+            return Ok(self.finish(now, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }));
         }
         let Some(open) = &self.open else { return Ok(Vec::new()) };
         match (&open.phase, &open.effect) {
@@ -242,7 +242,7 @@ impl Run {
                 };
                 events.extend(self.settle_and_go_on(now, born, open, settled, Usage::default(), None));
             }
-            Decision::Abandon => events.extend(self.finish(now, Outcome::Abandoned { step })),
+            Decision::Abandon => events.extend(self.finish(now, RunOutcome::Abandoned { step })),
         }
         Ok(events)
     }
@@ -280,7 +280,7 @@ impl Run {
         }
     }
 
-    pub(super) fn finish(&self, now: Timestamp, outcome: Outcome) -> Vec<Event> {
+    pub(super) fn finish(&self, now: Timestamp, outcome: RunOutcome) -> Vec<Event> {
         let abandoned = self.open.as_ref().map(|open| Event::StepAbandoned { step: open.step, at: now });
         abandoned.into_iter().chain([Event::RunFinished { outcome, at: now }]).collect()
     }

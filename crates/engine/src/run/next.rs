@@ -14,7 +14,7 @@ use crate::budget::{Budget, BudgetName, Ledger, Spending};
 use crate::built_in::BuiltIn;
 use crate::child::DEPTH_MAX;
 use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
-use crate::event::{Event, Outcome, Settled};
+use crate::event::{Event, RunOutcome, Settled};
 use crate::key::EffectKey;
 use crate::repeats::Repeats;
 use crate::rules::Rules;
@@ -42,11 +42,17 @@ pub(super) struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// Starts from a run without an open step.
     pub(super) fn new(run: &'a Run, born: &'a Born, now: Timestamp) -> Self {
+        Self::by(run.rules, run, born, now)
+    }
+
+    /// The same by other rules: a claim is decided by those of the new worker, not by those of the previous one.
+    pub(super) fn by(rules: Rules, run: &'a Run, born: &'a Born, now: Timestamp) -> Self {
+        let answers = if rules.answers_name_their_question() { VecDeque::new() } else { run.answers.iter().collect() };
         Self {
             born,
             agent: &born.agent,
             now,
-            rules: run.rules,
+            rules,
             ledger: *run.ledger(),
             dearest: run.dearest,
             repeats: run.repeats.clone(),
@@ -54,19 +60,9 @@ impl<'a> Planner<'a> {
             messages: run.conversation.len() as u64,
             conversation_bytes: run.conversation_bytes,
             calls: run.calls.iter().collect(),
-            answers: run.answers.iter().collect(),
+            answers,
             events: Vec::new(),
         }
-        .by(run.rules)
-    }
-
-    /// A claim is decided by the rules of the new worker, not by those of the previous one.
-    pub(super) fn by(mut self, rules: Rules) -> Self {
-        self.rules = rules;
-        if rules.answers_name_their_question() {
-            self.answers.clear();
-        }
-        self
     }
 
     /// Assumes that the open step has been settled at this cost, which adds one message.
@@ -97,24 +93,24 @@ impl<'a> Planner<'a> {
     /// The events up to the next effect that takes time.
     pub(super) fn plan(mut self) -> Vec<Event> {
         if is_late(self.agent, self.born.started_at, self.now) {
-            return self.finish(Outcome::BudgetExceeded { budget: BudgetName::WallMs });
+            return self.finish(RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
         }
         while let Some(call) = self.calls.pop_front() {
             let times = self.repeats.with(call);
             if times > self.agent.repeats_max {
-                return self.finish(Outcome::Loop { tool: call.tool.clone(), times });
+                return self.finish(RunOutcome::Loop { tool: call.tool.clone(), times });
             }
             self.repeats.note(call);
             let mut reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
             if let Some(budget) = self.ledger.refuses(reserved) {
-                return self.finish(Outcome::BudgetExceeded { budget });
+                return self.finish(RunOutcome::BudgetExceeded { budget });
             }
             match self.effect(call) {
                 Ok((mut effect, class)) => {
                     if let Effect::Delegate { budget, .. } = &mut effect {
                         reserved.children = 1;
                         if let Some(budget) = self.ledger.refuses(reserved) {
-                            return self.finish(Outcome::BudgetExceeded { budget });
+                            return self.finish(RunOutcome::BudgetExceeded { budget });
                         }
                         *budget = budget.within(self.left_after(reserved));
                         reserved = reserved.plus(budget.whole());
@@ -139,7 +135,7 @@ impl<'a> Planner<'a> {
         let tokens = self.agent.model.reply_tokens_max.saturating_add(self.conversation_bytes / BYTES_PER_TOKEN);
         let reserved = Spending { steps: 1, tokens, micros: self.micros_for_a_reply(), ..Spending::default() };
         if let Some(budget) = self.ledger.refuses(reserved) {
-            return self.finish(Outcome::BudgetExceeded { budget });
+            return self.finish(RunOutcome::BudgetExceeded { budget });
         }
         self.intend(Effect::CallModel { messages: self.messages }, Class::Model, reserved);
         self.events
@@ -219,7 +215,7 @@ impl<'a> Planner<'a> {
         });
     }
 
-    fn finish(mut self, outcome: Outcome) -> Vec<Event> {
+    fn finish(mut self, outcome: RunOutcome) -> Vec<Event> {
         self.events.push(Event::RunFinished { outcome, at: self.now });
         self.events
     }

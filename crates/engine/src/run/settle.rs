@@ -6,8 +6,8 @@ use super::next::Planner;
 use super::{Attempt, Born, OpenStep, Run};
 use crate::budget::Spending;
 use crate::effect::{Class, Effect, Usage};
-use crate::event::{Event, Outcome, Settled};
-use crate::input::{Failure, Rejected, Report};
+use crate::event::{Event, RunOutcome, Settled};
+use crate::input::{EffectFailure, Rejected, Report};
 use crate::retry::RetryPolicy;
 
 /// A step that waits for capacity is retried after this time, even without a notification.
@@ -62,7 +62,7 @@ impl Run {
         now: Timestamp,
         born: &Born,
         open: &OpenStep,
-        failure: &Failure,
+        failure: &EffectFailure,
         usage: Usage,
         chance: u64,
     ) -> Vec<Event> {
@@ -85,7 +85,7 @@ impl Run {
                 let result = Settled::GaveUp(failure.clone());
                 return vec![
                     Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now },
-                    Event::RunFinished { outcome: Outcome::BudgetExceeded { budget }, at: now },
+                    Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget }, at: now },
                 ];
             }
             return vec![Event::StepFailed {
@@ -101,7 +101,7 @@ impl Run {
         match open.effect {
             Effect::CallModel { .. } => vec![
                 Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
-                Event::RunFinished { outcome: Outcome::Failed { failure: failure.clone() }, at: now },
+                Event::RunFinished { outcome: RunOutcome::Failed { failure: failure.clone() }, at: now },
             ],
             Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => {
                 self.settle_and_go_on(now, born, open, settled, usage, None)
@@ -131,7 +131,7 @@ impl Run {
         match open.class {
             Class::Pure | Class::Model | Class::Keyed => {
                 let failure =
-                    Failure { code: "outcome_unknown".to_owned(), message: reason.to_owned(), is_passing: true };
+                    EffectFailure { code: "outcome_unknown".to_owned(), message: reason.to_owned(), is_passing: true };
                 self.fail(now, born, open, &failure, Usage::default(), chance)
             }
             Class::Probeable if !is_probing => vec![Event::StepProbed { step: open.step, at: now }],
@@ -162,7 +162,7 @@ impl Run {
         };
         let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
         if let Some(answer) = answer {
-            events.push(Event::RunFinished { outcome: Outcome::Completed { answer }, at: now });
+            events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
             return events;
         }
         if self.is_paused {

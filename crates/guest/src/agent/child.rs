@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_char, c_int};
 use saggar_guest::{ExecRequest, FailStage, PATH_MAX};
 
 use super::pipes::ProgramEnds;
-use super::spawn::{CStrings, Failure};
+use super::spawn::{CStrings, SpawnFailure};
 use super::sys::{self, Errno};
 use super::{identity, rule, terminal};
 
@@ -43,7 +43,7 @@ pub(super) fn become_program(plan: &Plan<'_>) -> ! {
 }
 
 /// Reports to the agent why the program did not start, and exits.
-pub(super) fn report(status: c_int, failure: Failure) -> ! {
+pub(super) fn report(status: c_int, failure: SpawnFailure) -> ! {
     let [a, b, c, d] = failure.errno.0.to_le_bytes();
     let report = [failure.stage.code(), a, b, c, d];
     // SAFETY: the pointer and the length are those of one array. If the agent is gone, the report can't be delivered.
@@ -54,22 +54,22 @@ pub(super) fn report(status: c_int, failure: Failure) -> ! {
     }
 }
 
-fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), Failure> {
+fn prepare(plan: &Plan<'_>, status: &mut c_int) -> Result<(), SpawnFailure> {
     let request = plan.request;
     // First, so that everything done for the program is counted as the program's.
-    enter_cgroups(plan.joins).map_err(Failure::at(FailStage::Cgroup))?;
-    start_session().map_err(Failure::at(FailStage::Session))?;
-    place_descriptors(plan, status).map_err(Failure::at(FailStage::Descriptors))?;
+    enter_cgroups(plan.joins).map_err(SpawnFailure::at(FailStage::Cgroup))?;
+    start_session().map_err(SpawnFailure::at(FailStage::Session))?;
+    place_descriptors(plan, status).map_err(SpawnFailure::at(FailStage::Descriptors))?;
     if request.tty.is_some() {
-        terminal::take_control().map_err(Failure::at(FailStage::Terminal))?;
+        terminal::take_control().map_err(SpawnFailure::at(FailStage::Terminal))?;
     }
-    limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(Failure::at(FailStage::Limits))?;
-    identity::assume(request.into()).map_err(Failure::at(FailStage::Identity))?;
+    limit(libc::RLIMIT_NOFILE as _, request.nofile).map_err(SpawnFailure::at(FailStage::Limits))?;
+    identity::assume(request.into()).map_err(SpawnFailure::at(FailStage::Identity))?;
     // SAFETY: umask takes a number and cannot fail.
     unsafe { libc::umask(UMASK) };
-    enter(&request.cwd).map_err(Failure::at(FailStage::Cwd))?;
+    enter(&request.cwd).map_err(SpawnFailure::at(FailStage::Cwd))?;
     // Last, because it counts the processes of the user that this process now belongs to.
-    limit(libc::RLIMIT_NPROC as _, request.nproc).map_err(Failure::at(FailStage::Limits))
+    limit(libc::RLIMIT_NPROC as _, request.nproc).map_err(SpawnFailure::at(FailStage::Limits))
 }
 
 /// A zero written to such a list stands for the writing process.
@@ -120,10 +120,10 @@ fn enter(directory: &[u8]) -> Result<(), Errno> {
 }
 
 /// Executes the program; returns only on failure.
-fn execute(plan: &Plan<'_>) -> Failure {
+fn execute(plan: &Plan<'_>) -> SpawnFailure {
     let name = plan.argv.first();
     let errno = if name.contains(&b'/') { execute_path(plan, plan.argv.pointers()[0]) } else { search(plan, name) };
-    Failure { stage: FailStage::Program, errno }
+    SpawnFailure { stage: FailStage::Program, errno }
 }
 
 /// Tries each directory of the request's `PATH`, as a shell would. Empty entries are skipped: the working directory is

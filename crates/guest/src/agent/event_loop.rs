@@ -17,7 +17,7 @@ use super::Leave;
 use super::channel::{Channel, Received};
 use super::exec::{Exec, Heard, OUTPUT_CHUNK, Start, end_of};
 use super::rule;
-use super::spawn::{self, Failure};
+use super::spawn::{self, SpawnFailure};
 use super::sys::{self, Errno, Fd, Wait};
 use super::worker;
 
@@ -239,11 +239,11 @@ impl Agent {
         let spawned = if self.execs.len() - left < EXECS_MAX && left <= LEFT_MAX {
             spawn::spawn(&mut request, joins)
         } else {
-            Err(Failure { stage: FailStage::Capacity, errno: Errno(libc::EAGAIN) })
+            Err(SpawnFailure { stage: FailStage::Capacity, errno: Errno(libc::EAGAIN) })
         };
         match spawned {
             Ok(spawned) => self.execs.push(Exec::new(request, spawned)),
-            Err(Failure { stage, errno }) => {
+            Err(SpawnFailure { stage, errno }) => {
                 self.channel.send(&FromGuest::Failed { exec: request.exec, stage, errno: errno.0 })?;
                 self.leave_after(request.one_shot)?;
             }
@@ -269,7 +269,7 @@ impl Agent {
     fn lose_keeper(&mut self, position: usize, left_by_itself: bool) -> Result<(), Leave> {
         while self.hear_keeper(position)? {}
         if self.execs[position].is_starting() {
-            self.fail(position, Failure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })?;
+            self.fail(position, SpawnFailure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })?;
         }
         self.execs[position].lose_keeper(left_by_itself);
         Ok(())
@@ -283,7 +283,7 @@ impl Agent {
         }
     }
 
-    fn fail(&mut self, position: usize, Failure { stage, errno }: Failure) -> Result<(), Leave> {
+    fn fail(&mut self, position: usize, SpawnFailure { stage, errno }: SpawnFailure) -> Result<(), Leave> {
         let exec = &mut self.execs[position];
         self.channel.send(&FromGuest::Failed { exec: exec.id, stage, errno: errno.0 })?;
         let is_one_shot = exec.is_one_shot;

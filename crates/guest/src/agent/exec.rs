@@ -20,7 +20,7 @@ use saggar_guest::{End, ExecId, ExecRequest, FailStage, FromGuest, STDIN_WINDOW,
 use super::channel::Channel;
 use super::input::Input;
 use super::keeper::{self, Said, Used};
-use super::spawn::{Failure, Spawned};
+use super::spawn::{SpawnFailure, Spawned};
 use super::sys::{self, Errno, Fd};
 use super::tree::Tree;
 use super::{Leave, storage, terminal};
@@ -73,7 +73,7 @@ struct Window {
 pub(super) enum Start {
     Pending,
     Started,
-    Failed(Failure),
+    Failed(SpawnFailure),
 }
 
 /// A keeper's message.
@@ -269,9 +269,9 @@ impl Exec {
                 Ok(Start::Started)
             }
             // Its keeper was killed before it reported the process.
-            (Ok(0), None) => Ok(Start::Failed(Failure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })),
+            (Ok(0), None) => Ok(Start::Failed(SpawnFailure { stage: FailStage::Fork, errno: Errno(libc::ESRCH) })),
             // A write this small arrives whole. Anything but a report did not come from our code.
-            (Ok(5), _) => Failure::from_report(report).map(Start::Failed).ok_or(Leave::Broken),
+            (Ok(5), _) => SpawnFailure::from_report(report).map(Start::Failed).ok_or(Leave::Broken),
             (Err(Errno(libc::EAGAIN)), _) => Ok(Start::Pending),
             (Ok(_) | Err(_), _) => Err(Leave::Broken),
         }

@@ -19,7 +19,7 @@ use core::ffi::c_int;
 use saggar_guest::FailStage;
 
 use super::child::{self, Plan, STATUS};
-use super::spawn::Failure;
+use super::spawn::SpawnFailure;
 use super::sys::{self, Errno, Fd};
 use super::{identity, socket};
 
@@ -73,7 +73,7 @@ pub(super) fn hear(link: &Fd) -> Said {
 pub(super) fn keep(plan: &Plan<'_>, link: &Fd) -> ! {
     let program = match start(plan) {
         Ok(program) => program,
-        Err(errno) => child::report(plan.status.raw(), Failure { stage: FailStage::Fork, errno }),
+        Err(errno) => child::report(plan.status.raw(), SpawnFailure { stage: FailStage::Fork, errno }),
     };
     // A failure to close or drop would only affect the program: its pipes would stay open.
     let link = match settle(link) {

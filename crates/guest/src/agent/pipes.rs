@@ -5,7 +5,7 @@
 
 use saggar_guest::{ExecRequest, FailStage};
 
-use super::spawn::Failure;
+use super::spawn::SpawnFailure;
 use super::sys::{self, Fd};
 use super::terminal;
 
@@ -26,10 +26,10 @@ pub(super) struct ProgramEnds {
     pub(super) stderr: Fd,
 }
 
-pub(super) fn make(request: &ExecRequest) -> Result<(AgentEnds, ProgramEnds), Failure> {
+pub(super) fn make(request: &ExecRequest) -> Result<(AgentEnds, ProgramEnds), SpawnFailure> {
     match request.tty {
-        Some(size) => terminal::make(size, request).map_err(Failure::at(FailStage::Terminal)),
-        None => make_pipes(request).map_err(Failure::at(FailStage::Pipes)),
+        Some(size) => terminal::make(size, request).map_err(SpawnFailure::at(FailStage::Terminal)),
+        None => make_pipes(request).map_err(SpawnFailure::at(FailStage::Pipes)),
     }
 }
 

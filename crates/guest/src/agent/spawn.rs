@@ -25,31 +25,31 @@ pub(super) struct Spawned {
 
 /// Why an exec did not start.
 #[derive(Clone, Copy)]
-pub(super) struct Failure {
+pub(super) struct SpawnFailure {
     pub(super) stage: FailStage,
     pub(super) errno: Errno,
 }
 
-impl Failure {
+impl SpawnFailure {
     /// For `map_err`: this stage failed with the error.
-    pub(super) fn at(stage: FailStage) -> impl Fn(Errno) -> Failure {
-        move |errno| Failure { stage, errno }
+    pub(super) fn at(stage: FailStage) -> impl Fn(Errno) -> SpawnFailure {
+        move |errno| SpawnFailure { stage, errno }
     }
 
     /// Parses the child's report on the status pipe.
-    pub(super) fn from_report(report: [u8; 5]) -> Option<Failure> {
+    pub(super) fn from_report(report: [u8; 5]) -> Option<SpawnFailure> {
         let [stage, errno @ ..] = report;
-        Some(Failure { stage: FailStage::from_code(stage)?, errno: Errno(i32::from_le_bytes(errno)) })
+        Some(SpawnFailure { stage: FailStage::from_code(stage)?, errno: Errno(i32::from_le_bytes(errno)) })
     }
 }
 
 /// Creates the process, and a keeper for its tree unless the sandbox ends with it. Takes the argument and environment
 /// strings out of `request`, which doesn't need them any more.
-pub(super) fn spawn(request: &mut ExecRequest, joins: &[Fd]) -> Result<Spawned, Failure> {
+pub(super) fn spawn(request: &mut ExecRequest, joins: &[Fd]) -> Result<Spawned, SpawnFailure> {
     let argv = CStrings::new(core::mem::take(&mut request.argv));
     let env = CStrings::new(core::mem::take(&mut request.env));
     let (agent_ends, program_ends) = pipes::make(request)?;
-    let (status, status_write) = status_pipe().map_err(Failure::at(FailStage::Pipes))?;
+    let (status, status_write) = status_pipe().map_err(SpawnFailure::at(FailStage::Pipes))?;
     let (link, keeper_link) = if request.one_shot { (None, None) } else { link()? };
 
     let plan = Plan { request, argv: &argv, env: &env, ends: &program_ends, status: &status_write, joins };
@@ -62,14 +62,14 @@ pub(super) fn spawn(request: &mut ExecRequest, joins: &[Fd]) -> Result<Spawned, 
             None => child::become_program(&plan),
         }
     }
-    sys::check(pid).map_err(Failure::at(FailStage::Fork))?;
+    sys::check(pid).map_err(SpawnFailure::at(FailStage::Fork))?;
     Ok(Spawned { pid, link, status, ends: agent_ends })
 }
 
 /// The agent's end, which never blocks, and the keeper's, which does.
-fn link() -> Result<(Option<Fd>, Option<Fd>), Failure> {
-    let (agent, keeper) = socket::pair().map_err(Failure::at(FailStage::Pipes))?;
-    agent.set_nonblocking().map_err(Failure::at(FailStage::Pipes))?;
+fn link() -> Result<(Option<Fd>, Option<Fd>), SpawnFailure> {
+    let (agent, keeper) = socket::pair().map_err(SpawnFailure::at(FailStage::Pipes))?;
+    agent.set_nonblocking().map_err(SpawnFailure::at(FailStage::Pipes))?;
     Ok((Some(agent), Some(keeper)))
 }
 

@@ -195,7 +195,7 @@ impl Host {
     }
 
     /// Collects everything about the one running exec, up to the end of its tree.
-    pub fn finish(&mut self) -> Outcome {
+    pub fn finish(&mut self) -> ExecOutcome {
         let outcome = self.finish_program();
         if !self.is_one_shot {
             assert!(matches!(self.next(), FromGuest::TreeGone { .. }));
@@ -204,21 +204,21 @@ impl Host {
     }
 
     /// Collects everything about the one running exec, up to the end of its program.
-    pub fn finish_program(&mut self) -> Outcome {
-        let mut outcome = Outcome { stdout: vec![], stderr: vec![], is_storage_full: false, end: End::Code(0) };
+    pub fn finish_program(&mut self) -> ExecOutcome {
+        let mut outcome = ExecOutcome { stdout: vec![], stderr: vec![], is_storage_full: false, end: End::Code(0) };
         loop {
             match self.next() {
                 FromGuest::Output { stream: Stream::Stdout, bytes, .. } => outcome.stdout.extend(bytes),
                 FromGuest::Output { stream: Stream::Stderr, bytes, .. } => outcome.stderr.extend(bytes),
                 FromGuest::StdinTaken { .. } => {}
                 FromGuest::StorageFull { .. } => outcome.is_storage_full = true,
-                FromGuest::Exited { end, .. } => return Outcome { end, ..outcome },
+                FromGuest::Exited { end, .. } => return ExecOutcome { end, ..outcome },
                 other => panic!("unexpected: {other:?}"),
             }
         }
     }
 
-    pub fn run(&mut self, request: ExecRequest) -> Outcome {
+    pub fn run(&mut self, request: ExecRequest) -> ExecOutcome {
         self.begin(request);
         self.finish()
     }
@@ -277,14 +277,14 @@ impl Drop for Host {
 
 /// Everything that was reported about an exec.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ExecOutcome {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub is_storage_full: bool,
     pub end: End,
 }
 
-impl Outcome {
+impl ExecOutcome {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }

@@ -19,11 +19,11 @@ const KEPT_MAX: usize = 4096;
 /// The cache.
 #[derive(Debug, Default)]
 pub struct Keys {
-    state: Mutex<State>,
+    state: Mutex<Cache>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Cache {
     known: HashMap<[u8; 32], Known>,
     /// Incremented by each revocation: the result of an earlier lookup is not cached afterwards.
     revocations: u64,
@@ -69,12 +69,12 @@ impl Keys {
         state.known.retain(|_, known| known.key != *key);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Cache {
     fn remember(&mut self, hash: [u8; 32], known: Known) {
         if self.known.len() >= KEPT_MAX {
             let now = Instant::now();

@@ -24,12 +24,12 @@ pub struct Connections(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     bounds: Bounds,
-    state: Mutex<State>,
+    state: Mutex<Table>,
     open: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Table {
     places: HashMap<u64, Place>,
     next: u64,
     /// A logical clock, which orders idle connections without a real clock.
@@ -83,16 +83,16 @@ impl Connections {
         let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
-    fn tell(&self, state: &State) {
+    fn tell(&self, state: &Table) {
         self.0.open.send_replace(state.places.len());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Table {
     fn of(&self, address: IpAddr) -> usize {
         self.places.values().filter(|place| place.address == address).count()
     }

@@ -6,14 +6,15 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use http::{Request, Response};
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::service::Service;
 use tokio::sync::watch;
+
+use crate::keeping::keeping;
 
 /// Concurrent requests of one connection, until the last byte of their responses.
 #[derive(Clone, Debug, Default)]
@@ -64,32 +65,7 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (held, answer) = (self.load.add(), self.service.call(request));
-        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(CountedBody { body, _held: held }))) })
-    }
-}
-
-struct CountedBody {
-    body: Body,
-    _held: Held,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        Box::pin(async move { Ok(answer.await?.map(|body| keeping(body, held))) })
     }
 }
 

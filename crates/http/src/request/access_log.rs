@@ -3,18 +3,15 @@
 //! It has the route and not the path or the query, which contain file names, signatures and tokens. Health checks are
 //! logged at `debug`.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use http::{Method, StatusCode};
-use http_body::{Frame, SizeHint};
 use saggar_api::route;
 
+use crate::keeping::keeping;
 use crate::request::context::Context;
 
 /// The route name of requests that are forwarded into a sandbox: their paths are not ours.
@@ -38,7 +35,7 @@ impl Line {
     /// Writes the line when the response has been sent. Until then the request counts as in progress.
     pub(crate) fn end_with(self, response: Response, context: Arc<Context>) -> Response {
         let finish = Finish { line: self, status: response.status(), context };
-        response.map(|body| Body::new(Finishing { body, _finish: finish }))
+        response.map(|body| keeping(body, finish))
     }
 }
 
@@ -71,30 +68,4 @@ impl Drop for Finish {
 
 fn text(id: Option<&impl ToString>) -> Option<String> {
     id.map(ToString::to_string)
-}
-
-/// The body of a response.
-struct Finishing {
-    body: Body,
-    _finish: Finish,
-}
-
-impl http_body::Body for Finishing {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -248,7 +248,7 @@ impl Assembler<'_> {
     }
 
     /// Falls through if the test holds; branches that must leave the clause are added to `failures`.
-    fn test(&mut self, test: &Test, failures: &mut Vec<Failure>) {
+    fn test(&mut self, test: &Test, failures: &mut Vec<OpenJump>) {
         // The low half of an argument comes first in memory.
         const _: () = assert!(cfg!(target_endian = "little"));
         self.load(offset_of!(seccomp_data, args) + 8 * usize::from(test.arg));
@@ -262,14 +262,14 @@ impl Assembler<'_> {
                     let to_success = u8::try_from(after).expect("a test has a few values");
                     let at = self.branch(IF_EQUAL, *value, to_success, 0);
                     if after == 0 {
-                        failures.push(Failure { at, side: Side::False });
+                        failures.push(OpenJump { at, side: Side::False });
                     }
                 }
             }
             Values::NoneOf(values) => {
                 for value in values {
                     let at = self.branch(IF_EQUAL, *value, 0, 0);
-                    failures.push(Failure { at, side: Side::True });
+                    failures.push(OpenJump { at, side: Side::True });
                 }
             }
             Values::NotNull => {
@@ -277,7 +277,7 @@ impl Assembler<'_> {
                 self.branch(IF_EQUAL, 0, 0, 2);
                 self.load(offset_of!(seccomp_data, args) + 8 * usize::from(test.arg) + 4);
                 let at = self.branch(IF_EQUAL, 0, 0, 0);
-                failures.push(Failure { at, side: Side::True });
+                failures.push(OpenJump { at, side: Side::True });
             }
         }
     }
@@ -302,7 +302,7 @@ impl Assembler<'_> {
 }
 
 /// A branch that leaves its clause on one side.
-struct Failure {
+struct OpenJump {
     at: usize,
     side: Side,
 }

@@ -32,7 +32,7 @@ const PTHREAD_FLAGS: u64 = 0x3D0F00;
 const CORE: u64 = libc::RLIMIT_CORE as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CallOutcome {
     Allowed,
     Silent(Errno),
     Telling(Group, Errno),
@@ -41,10 +41,10 @@ enum Outcome {
     Killed,
 }
 
-use Outcome::{Allowed, Bounded, Moot, Silent, Telling};
+use CallOutcome::{Allowed, Bounded, Moot, Silent, Telling};
 
 /// A call, its leading arguments, and the expected outcome.
-type Case = (u32, &'static [u64], Outcome);
+type Case = (u32, &'static [u64], CallOutcome);
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
@@ -296,7 +296,7 @@ fn each_call_is_decided_as_written() {
 fn a_call_in_another_convention_ends_the_process() {
     let filter = Filter::compile();
     for number in [0, nr::read, nr::mount, nr::open, u32::MAX] {
-        assert_eq!(outcome(&filter, AUDIT_ARCH_I386, number, &[]), Outcome::Killed);
+        assert_eq!(outcome(&filter, AUDIT_ARCH_I386, number, &[]), CallOutcome::Killed);
     }
 }
 
@@ -314,7 +314,7 @@ fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
                 }
                 changes += 1;
                 match group {
-                    Group::ForeignAbi => assert_eq!(before, Outcome::Killed),
+                    Group::ForeignAbi => assert_eq!(before, CallOutcome::Killed),
                     _ => assert_eq!((arch, group_of(number, args)), (arch::AUDIT_ARCH, Some(group))),
                 }
             }
@@ -503,13 +503,13 @@ fn padded(args: &[u64]) -> [u64; 6] {
     std::array::from_fn(|place| args.get(place).copied().unwrap_or(0))
 }
 
-fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> Outcome {
+fn outcome(filter: &Filter, arch: u32, number: u32, args: &[u64]) -> CallOutcome {
     let args = padded(args);
     let (value, _) = run(filter, arch, number, &args);
     let data = value & libc::SECCOMP_RET_DATA;
     match value & libc::SECCOMP_RET_ACTION_FULL {
         libc::SECCOMP_RET_ALLOW => Allowed,
-        libc::SECCOMP_RET_KILL_PROCESS => Outcome::Killed,
+        libc::SECCOMP_RET_KILL_PROCESS => CallOutcome::Killed,
         libc::SECCOMP_RET_ERRNO if data == 0 => Moot,
         libc::SECCOMP_RET_ERRNO => Silent(Errno::from_raw_os_error(data as i32)),
         libc::SECCOMP_RET_USER_NOTIF => {

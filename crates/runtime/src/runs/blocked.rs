@@ -1,7 +1,7 @@
 //! What a human can do about a blocked run: let it continue, or end it.
 
 use saggar_domain::{ProjectId, RunId};
-use saggar_engine::{ChildEnd, Outcome, Run, Spending};
+use saggar_engine::{ChildEnd, Run, RunOutcome, Spending};
 use saggar_store::{Block, BlockKind, JsonText, LetterRoom, NewLetter, PageLimit, RunQuery, RunRow};
 
 use super::family::child_end_id;
@@ -70,7 +70,7 @@ impl Runs {
             None => None,
             Some((parent, _)) => {
                 let spent = self.set_aside(parent).await;
-                let end = ChildEnd { child: row.id.clone(), outcome: Outcome::Cancelled, spent };
+                let end = ChildEnd { child: row.id.clone(), outcome: RunOutcome::Cancelled, spent };
                 let body = Instruction::ChildEnded(end).encode().expect("it is short");
                 let (project, run, id) = (row.project.clone(), parent.clone(), child_end_id(&row.id));
                 Some(NewLetter { project, run, id, at: now(), body })
@@ -82,7 +82,7 @@ impl Runs {
         for child in self.store().runs(children).await?.items.into_iter().filter(|child| child.outcome.is_none()) {
             self.cancel_below(child.project, child.id).await?;
         }
-        let outcome = JsonText::of(&Outcome::Cancelled).expect("it is short");
+        let outcome = JsonText::of(&RunOutcome::Cancelled).expect("it is short");
         if !self.store().end_damaged(row.project.clone(), row.id.clone(), outcome, now(), word).await? {
             return Err(Fault::Conflict {
                 what: format!("run {} is no longer blocked", row.id),

@@ -48,7 +48,7 @@ fn judge(row: &RunRow, entries: &[JournalEntry], blobs: &Blobs<'_>) -> Option<St
     if run.agent().is_none() {
         return Some("its journal has no first entry".to_owned());
     }
-    let told = row.outcome.as_ref().and_then(|outcome| outcome.to_value::<saggar_engine::Outcome>().ok());
+    let told = row.outcome.as_ref().and_then(|outcome| outcome.to_value::<saggar_engine::RunOutcome>().ok());
     match (row.state == RunState::Finished, run.outcome()) {
         (false, None) => None,
         (true, Some(outcome)) if told.as_ref() == Some(outcome) => None,

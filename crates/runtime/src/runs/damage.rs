@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use saggar_domain::RunState;
+use saggar_domain::{RunId, RunState};
 use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, ModelRef, RetryPolicy};
 use saggar_store::Error;
 
 use super::drive::{Drive, STORE_RETRY, Stopped};
 use super::effects::{About, Effects};
 use super::journal::Journal;
+use crate::fault::Fault;
 
 /// Why this program can't execute a run.
 #[derive(Debug)]
@@ -19,6 +20,14 @@ pub(super) enum Unread {
     Damaged(String),
     /// A newer version wrote it.
     Newer,
+}
+
+/// The fault for an entry that can't be decoded.
+pub(super) fn unreadable(run: &RunId, seq: u64, error: EntryError) -> Fault {
+    match error {
+        EntryError::Unreadable(_) => Fault::RunDamaged { run: run.clone(), what: format!("entry {seq} can't be read") },
+        error @ EntryError::TooNew(_) => Fault::internal("reading a journal", error),
+    }
 }
 
 /// Checks that an entry could be decoded and has the number of its position.

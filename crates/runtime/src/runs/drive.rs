@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, Status};
+use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, RunStatus};
 use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
@@ -274,10 +274,15 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 // Only the holder appends, so an unexpected head is the result of our own attempt that seemed to
                 // fail.
                 Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
-                Ok(Appended::Fenced { .. } | Appended::Absent) => return Err(Stopped::Lost),
+                Ok(Appended::Fenced { .. } | Appended::Finished | Appended::Absent) => return Err(Stopped::Lost),
                 Ok(Appended::Moved { head }) => {
                     tracing::error!(run_id = %append.run, head, expected = append.head, "unexpected head of a journal");
                     return Err(Stopped::Lost);
+                }
+                // A blob that an entry names isn't stored, so a retry can't help. The run waits for a human.
+                Err(error @ saggar_store::Error::Missing { .. }) => {
+                    let damaged = Unread::Damaged(error.to_string());
+                    return Err(self.unread(damaged).await.unwrap_or_else(|stopped| stopped));
                 }
                 Err(error) => {
                     tracing::warn!(run_id = %append.run, error = %error, "appending to a journal failed");
@@ -327,13 +332,13 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let now = self.effects.now();
         let run = &driven.run;
         let state = match run.status() {
-            Status::Unborn | Status::Queued => RunState::Queued,
-            Status::Running => RunState::Running,
-            Status::Waiting { .. } | Status::Delegating { .. } => RunState::Waiting,
-            Status::Asking => RunState::Asking,
-            Status::Parked { .. } => RunState::Parked,
-            Status::Paused => RunState::Paused,
-            Status::Finished => RunState::Finished,
+            RunStatus::Unborn | RunStatus::Queued => RunState::Queued,
+            RunStatus::Running => RunState::Running,
+            RunStatus::Waiting { .. } | RunStatus::Delegating { .. } => RunState::Waiting,
+            RunStatus::Asking => RunState::Asking,
+            RunStatus::Parked { .. } => RunState::Parked,
+            RunStatus::Paused => RunState::Paused,
+            RunStatus::Finished => RunState::Finished,
         };
         let wake_at = match state {
             // Any worker that finds it without a holder continues at once.
@@ -410,24 +415,24 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     /// Whether a run without an effect in progress is kept, because it continues in a moment.
     fn sits_out(&self, run: &Run) -> bool {
         match run.status() {
-            Status::Waiting { until } => until < self.effects.now().after(SAT_OUT),
-            Status::Unborn
-            | Status::Queued
-            | Status::Running
-            | Status::Delegating { .. }
-            | Status::Asking
-            | Status::Parked { .. }
-            | Status::Paused
-            | Status::Finished => false,
+            RunStatus::Waiting { until } => until < self.effects.now().after(SAT_OUT),
+            RunStatus::Unborn
+            | RunStatus::Queued
+            | RunStatus::Running
+            | RunStatus::Delegating { .. }
+            | RunStatus::Asking
+            | RunStatus::Parked { .. }
+            | RunStatus::Paused
+            | RunStatus::Finished => false,
         }
     }
 
     /// Releases the run. A letter that arrives meanwhile makes it due.
     async fn rest(&self, driven: &Driven<E::Session>) -> Result<Stopped, Stopped> {
         let is_long = match driven.run.status() {
-            Status::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
-            Status::Delegating { .. } | Status::Asking | Status::Parked { .. } | Status::Paused => true,
-            Status::Unborn | Status::Queued | Status::Running | Status::Finished => false,
+            RunStatus::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
+            RunStatus::Delegating { .. } | RunStatus::Asking | RunStatus::Parked { .. } | RunStatus::Paused => true,
+            RunStatus::Unborn | RunStatus::Queued | RunStatus::Running | RunStatus::Finished => false,
         };
         if is_long {
             driven.session.rest().await;

@@ -11,7 +11,7 @@
 //! propagates up: a paused child keeps its parent waiting, and a cancelled child is a failed call for its parent.
 
 use saggar_domain::{Labels, ProjectId, RunId};
-use saggar_engine::{ChildEnd, Entry, Event, Failure, Outcome, Run};
+use saggar_engine::{ChildEnd, EffectFailure, Entry, Event, Run, RunOutcome};
 use saggar_store::{NewLetter, NewRun};
 
 use super::instruction::Instruction;
@@ -87,7 +87,7 @@ fn begin(project: &ProjectId, run: &Run, event: &Event) -> Option<(NewRun, Optio
 /// Shortens an end so that it fits a letter: only a failure's message is unbounded.
 fn short(mut end: ChildEnd) -> ChildEnd {
     const MESSAGE_MAX: usize = 4096;
-    if let Outcome::Failed { failure: Failure { message, .. } } = &mut end.outcome
+    if let RunOutcome::Failed { failure: EffectFailure { message, .. } } = &mut end.outcome
         && message.len() > MESSAGE_MAX
     {
         message.truncate((0..=MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0));

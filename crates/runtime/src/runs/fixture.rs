@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 
 use saggar_engine::{
-    Body, BuiltIn, ChildEnd, Divergence, Effect, Entry, EntryError, Event, Outcome, Settled, ToolCall, replay,
+    Body, BuiltIn, ChildEnd, Divergence, Effect, Entry, EntryError, Event, RunOutcome, Settled, ToolCall, replay,
 };
 use serde::{Deserialize, Serialize};
 
 use super::bodies::fetch;
+use super::damage::unreadable;
 use super::handle::Runs;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -69,12 +70,14 @@ impl Runs {
 
     /// Exports a fixture of a run.
     pub async fn export(&self, permit: &Permit) -> Result<Fixture, Fault> {
+        let run = permit.run()?;
         let entries = self.entries(permit).await?;
         let mut blobs = BTreeMap::new();
         for entry in &entries {
             for body in bodies(&entry.event) {
                 if let Body::Blob { hash, .. } = body {
-                    blobs.insert(hash.clone(), fetch(self.store(), body).await?);
+                    let text = fetch(self.store(), body).await;
+                    blobs.insert(hash.clone(), text.map_err(|error| Fault::of_run(run, error))?);
                 }
             }
         }
@@ -84,6 +87,7 @@ impl Runs {
 
     async fn entries(&self, permit: &Permit) -> Result<Vec<Entry>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        let run = permit.run()?;
         let mut entries = Vec::new();
         loop {
             let after = entries.len() as u64;
@@ -92,9 +96,8 @@ impl Runs {
                 return Ok(entries);
             }
             for entry in page {
-                let decoded =
-                    Entry::decode(&entry.entry).map_err(|error| Fault::internal("reading a journal", error))?;
-                entries.push(decoded);
+                let decoded = Entry::decode(&entry.entry);
+                entries.push(decoded.map_err(|error| unreadable(run, entry.seq, error))?);
             }
         }
     }
@@ -148,7 +151,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepSettled { result, .. } => match result {
             Settled::Replied(reply) => reply.calls.iter().flat_map(of_call).chain([&reply.text]).collect(),
             Settled::Returned(result) => vec![&result.content],
-            Settled::Ended(ChildEnd { outcome: Outcome::Completed { answer }, .. }) => vec![answer],
+            Settled::Ended(ChildEnd { outcome: RunOutcome::Completed { answer }, .. }) => vec![answer],
             Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
         },
         Event::SignalReceived { body, .. } => vec![body],

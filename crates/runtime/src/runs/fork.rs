@@ -152,7 +152,8 @@ impl Runs {
     async fn first_step_after(&self, run: &RunRow, after: u64, until: u64) -> Result<Option<(u64, u64)>, Fault> {
         let mut after = after;
         while after < until {
-            let page = self.store().journal_page(run.id.clone(), after, WINDOW).await?;
+            let page = self.store().journal_page(run.id.clone(), after, WINDOW).await;
+            let page = page.map_err(|error| Fault::of_run(&run.id, error))?;
             let Some(last) = page.last() else { return Ok(None) };
             for entry in page.iter().filter(|entry| entry.seq <= until) {
                 if let Some(step) = step_of(&entry.entry) {
@@ -166,7 +167,8 @@ impl Runs {
 
     async fn step_at(&self, run: &RunRow, seq: u64) -> Result<Option<u64>, Fault> {
         let Some(before) = seq.checked_sub(1) else { return Ok(None) };
-        let page = self.store().journal_page(run.id.clone(), before, 1).await?;
+        let page = self.store().journal_page(run.id.clone(), before, 1).await;
+        let page = page.map_err(|error| Fault::of_run(&run.id, error))?;
         Ok(page.first().and_then(|entry| step_of(&entry.entry)))
     }
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use saggar_domain::{Code, Labels, Problem, RunId, RunState};
-use saggar_engine::{AgentSpec, Body, Entry, Event, Input, Run};
+use saggar_engine::{AgentSpec, Body, Entry, EntryError, Event, Input, Run};
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
 use super::bodies::shelve;
+use super::damage::unreadable;
 use super::hub::Hub;
 use super::real::{TOOLS, check_script};
 use super::stored_agent::{agent_of_entry, pack, read_entry};
@@ -99,11 +100,14 @@ impl Runs {
     pub async fn journal(&self, permit: &Permit, after: u64) -> Result<Vec<JournalEntry>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
-        let mut page = self.store.journal_after(row.id, after).await?;
+        let damaged = |error| Fault::of_run(&row.id, error);
+        let mut page = self.store.journal_after(row.id.clone(), after).await.map_err(damaged)?;
         for entry in &mut page {
             if agent_of_entry(entry.seq, &entry.entry).is_some() {
-                let read = read_entry(&self.store, entry.seq, &entry.entry).await?;
-                entry.entry = read.map_err(|error| Fault::internal("reading a journal", error))?.encode();
+                let read = read_entry(&self.store, entry.seq, &entry.entry).await.map_err(damaged)?;
+                entry.entry = read.map_err(|error| unreadable(&row.id, entry.seq, error))?.encode();
+            } else if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&entry.entry) {
+                return Err(unreadable(&row.id, entry.seq, EntryError::Unreadable(error)));
             }
         }
         Ok(page)
@@ -112,8 +116,8 @@ impl Runs {
     /// The text of a run's body.
     pub async fn body(&self, permit: &Permit, body: &Body) -> Result<String, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
-        self.row(permit, permit.run()?).await?;
-        Ok(super::bodies::fetch(&self.store, body).await?)
+        let row = self.row(permit, permit.run()?).await?;
+        super::bodies::fetch(&self.store, body).await.map_err(|error| Fault::of_run(&row.id, error))
     }
 
     /// Waits until a run has an entry after that one: `true`. If it is over and has no later entry: `false`.

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use saggar_domain::{SandboxId, Timestamp, Uptime};
-use saggar_engine::{Body, Class, Failure, Report, ToolResult, Usage};
+use saggar_engine::{Body, Class, EffectFailure, Report, ToolResult, Usage};
 
 use super::effects::{About, Effects, Session, Task, Work};
 use crate::fault::Fault;
@@ -191,7 +191,7 @@ fn cut(mut bytes: Vec<u8>, most: usize) -> String {
 }
 
 fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
-    let failure = Failure { code: code.to_owned(), message: message.into(), is_passing };
+    let failure = EffectFailure { code: code.to_owned(), message: message.into(), is_passing };
     Report::Failed { failure, usage: Usage::default() }
 }
 
@@ -210,6 +210,7 @@ fn not_begun(fault: &Fault) -> Report {
         | Fault::File(_)
         | Fault::PortClosed { .. }
         | Fault::Conflict { .. }
+        | Fault::RunDamaged { .. }
         | Fault::WrongPermit => returned(fault.to_string(), true),
     }
 }

@@ -6,6 +6,7 @@ use saggar_domain::{RunState, Timestamp};
 use saggar_engine::{Body, Class, Effect, Entry, Event};
 use saggar_store::RunRow;
 
+use super::damage::unreadable;
 use super::handle::Runs;
 use super::stored_agent::agent_of_entry;
 use crate::fault::Fault;
@@ -131,7 +132,8 @@ impl Runs {
             // A page ends with a parent's history, so it may be shorter than requested.
             while from < until {
                 let limit = u32::try_from(until - from).unwrap_or(u32::MAX);
-                let more = self.store().journal_page(run.id.clone(), from, limit).await?;
+                let more = self.store().journal_page(run.id.clone(), from, limit).await;
+                let more = more.map_err(|error| Fault::of_run(&run.id, error))?;
                 let Some(end) = more.last() else { break };
                 from = end.seq;
                 page.extend(more);
@@ -140,7 +142,7 @@ impl Runs {
                 if agent_of_entry(entry.seq, &entry.entry).is_some() {
                     return Ok(None);
                 }
-                let event = Entry::decode(&entry.entry).map_err(|error| Fault::internal("reading a journal", error))?;
+                let event = Entry::decode(&entry.entry).map_err(|error| unreadable(&run.id, entry.seq, error))?;
                 let event = event.event;
                 if matches!(event, Event::Forked { .. } | Event::RunStarted { .. }) {
                     return Ok(None);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use saggar_domain::{EndReason, ProjectId, SandboxId, SandboxState, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
-use saggar_supervisor::control::{Description, Op, Reply, State};
+use saggar_supervisor::control::{Description, Op, Reply};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
@@ -175,9 +175,10 @@ impl Sandboxes {
             Life::Running { .. } | Life::Paused { .. } | Life::Ended { .. } => {}
         }
         let change = match description.state {
-            State::Running => Change::Resumed { at: now() },
-            State::Paused => Change::Paused { at: now() },
-            State::Ending => {
+            SandboxState::Running => Change::Resumed { at: now() },
+            SandboxState::Paused => Change::Paused { at: now() },
+            // One that is made answers to nobody yet, and one that has ended no more: neither can be.
+            SandboxState::Ending | SandboxState::Creating | SandboxState::Ended => {
                 self.abandon(&live).await;
                 found.ended += 1;
                 return Ok(());
@@ -216,7 +217,7 @@ impl Sandboxes {
         let socket = self.inner.places.socket(id);
         let asked = tokio::time::timeout(PATIENCE, Connection::question(&socket, Op::Describe)).await;
         let Ok(Ok(Reply::Described(description))) = asked else { return false };
-        if description.state == State::Ending {
+        if description.state == SandboxState::Ending {
             return false;
         }
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
@@ -228,7 +229,7 @@ impl Sandboxes {
 
     pub(super) async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {
         let slot = self.inner.slots.take_anyway();
-        if !description.is_claimed && description.state == State::Running {
+        if !description.is_claimed && description.state == SandboxState::Running {
             let left = description.ttl_left_ms.map_or(UNOWNED_MAX, Duration::from_millis);
             self.inner.pool.put(Ready::new(id.clone(), slot, left));
             found.ready += 1;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use saggar_domain::{Code, DeadlineAction, Labels, Problem, ProjectId, PublicPorts, SandboxId, Timestamp};
+use saggar_domain::{
+    Code, DeadlineAction, Labels, Problem, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp,
+};
 use saggar_store::{Change, Lifetime, Sandbox, SandboxPatch};
-use saggar_supervisor::control::{Description, Op, Reply, State, Terms, Then};
+use saggar_supervisor::control::{Description, Op, Reply, Terms};
 
 use super::live::Live;
 use super::{Sandboxes, now};
@@ -37,7 +39,7 @@ impl NewTerms {
     }
 
     pub(super) fn terms(&self) -> Terms {
-        Terms { ttl_ms: Some(millis(self.ttl)), then: then(self.then), idle_ms: self.idle_timeout.map(millis) }
+        Terms { ttl_ms: Some(millis(self.ttl)), then: self.then, idle_ms: self.idle_timeout.map(millis) }
     }
 
     pub(super) fn lifetime(&self, from: Timestamp) -> Lifetime {
@@ -120,10 +122,7 @@ impl Sandboxes {
         pass("resume/row");
         let lifetime = Lifetime {
             deadline: description.ttl_left_ms.map(|left| now().after(Duration::from_millis(left))),
-            on_deadline: match description.then {
-                Then::Kill => DeadlineAction::Kill,
-                Then::Pause => DeadlineAction::Pause,
-            },
+            on_deadline: description.then,
             idle_timeout: description.idle_ms.map(Duration::from_millis),
         };
         let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };
@@ -143,7 +142,7 @@ impl Sandboxes {
     pub(super) async fn described(&self, live: &Live, op: Op) -> Result<Description, Fault> {
         let fault = |error| Fault::from_control(error, &live.id);
         match Connection::question(&live.socket, op).await.map_err(fault) {
-            Ok(Reply::Described(description)) if description.state == State::Ending => {
+            Ok(Reply::Described(description)) if description.state == SandboxState::Ending => {
                 Err(self.ended_fault(&live.project, &live.id).await)
             }
             Ok(Reply::Described(description)) => Ok(*description),
@@ -169,16 +168,9 @@ pub(super) fn wake_of(sandbox: &Sandbox, terms: Option<Terms>) -> Option<Terms> 
     let otherwise = || {
         let ttl =
             asked.lifetime.deadline.map(|deadline| deadline.as_millis().saturating_sub(asked.created_at.as_millis()));
-        Terms { ttl_ms: ttl, then: then(asked.lifetime.on_deadline), idle_ms: asked.lifetime.idle_timeout.map(millis) }
+        Terms { ttl_ms: ttl, then: asked.lifetime.on_deadline, idle_ms: asked.lifetime.idle_timeout.map(millis) }
     };
     asked.auto_resume.then(|| terms.unwrap_or_else(otherwise))
-}
-
-fn then(action: DeadlineAction) -> Then {
-    match action {
-        DeadlineAction::Kill => Then::Kill,
-        DeadlineAction::Pause => Then::Pause,
-    }
 }
 
 fn millis(span: Duration) -> u64 {

@@ -8,9 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use saggar_domain::{EndReason, ProjectId, SandboxId, Timestamp};
 use saggar_store::{
-    Changed, Ending, ExecEnd, ExecOutput, ExecRecord, JsonText, LastWords, Life, NewExec, Sandbox, StoredEvent, Tail,
+    Changed, Ending, ExecEnd, ExecOutput, ExecRecord, JsonText, LastWords, Life, Sandbox, StartedExec, StoredEvent,
+    Tail,
 };
-use saggar_supervisor::control::{Event, ExecState, Final, FinishedExec, Op, Reply};
+use saggar_supervisor::control::{Event, ExecDescription, Final, FinishedExec, Op, Reply};
 
 use super::live::Live;
 use super::{Sandboxes, now};
@@ -145,7 +146,7 @@ impl Sandboxes {
     pub(super) async fn write_exec_ended(
         &self,
         id: &SandboxId,
-        state: &ExecState,
+        state: &ExecDescription,
         end: ExecEnd,
         output: ExecOutput,
     ) -> Result<(), Fault> {
@@ -159,7 +160,7 @@ impl Sandboxes {
     }
 
     /// Records that an exec started, unless that is recorded.
-    pub(super) async fn write_exec_started(&self, id: &SandboxId, state: &ExecState) -> Result<(), Fault> {
+    pub(super) async fn write_exec_started(&self, id: &SandboxId, state: &ExecDescription) -> Result<(), Fault> {
         let exec = new_exec(id, state);
         match self.store().record_exec_started(exec).await {
             Ok(()) | Err(saggar_store::Error::Taken { .. }) => Ok(()),
@@ -214,8 +215,8 @@ pub(super) fn stored(event: &Event) -> Option<StoredEvent> {
     Some(StoredEvent { seq: event.seq, at: Timestamp::from_millis(event.at_ms), body })
 }
 
-fn new_exec(id: &SandboxId, state: &ExecState) -> NewExec {
-    NewExec {
+fn new_exec(id: &SandboxId, state: &ExecDescription) -> StartedExec {
+    StartedExec {
         id: state.exec_id.clone(),
         sandbox: id.clone(),
         argv: state.argv.clone(),
@@ -235,7 +236,7 @@ fn exec_record(id: &SandboxId, finished: &FinishedExec) -> ExecRecord {
     ExecRecord { exec: new_exec(id, state), end: end_of(state).map(|end| (end, output)) }
 }
 
-pub(super) fn end_of(state: &ExecState) -> Option<ExecEnd> {
+pub(super) fn end_of(state: &ExecDescription) -> Option<ExecEnd> {
     Some(ExecEnd {
         at: Timestamp::from_millis(state.ended_ms?),
         status: state.status?,

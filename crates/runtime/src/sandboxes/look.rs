@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use saggar_domain::{Denial, ExecId, ProjectId, SandboxId, Usage};
+use saggar_domain::{Beginning, Denial, ExecId, ProjectId, SandboxId, SandboxState, Usage};
 use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
-use saggar_supervisor::control::{EventBody, ExecState, From, Op, Reply, State, UsageReport};
+use saggar_supervisor::control::{Attach, EventBody, ExecDescription, Op, Reply, UsageReport};
 
 use super::Sandboxes;
-use crate::execs::Finished;
 use crate::fault::Fault;
+use crate::following::{Finished, Followed, Following, first_place};
 use crate::permit::{Action, Permit};
-use crate::supervisor::{ControlError, Message};
+use crate::supervisor::{Connection, ControlError, started};
 
 /// Maximum output of each stream that is returned with an exec.
 const OUTPUT_MAX: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub struct StoredExec {
 
 impl StoredExec {
     /// `told` is its end as reported by its supervisor.
-    fn new(exec: Exec, output: ExecOutput, told: Option<ExecState>) -> Self {
+    fn new(exec: Exec, output: ExecOutput, told: Option<ExecDescription>) -> Self {
         let (usage, denials) = told.map(|state| (state.usage, state.denials)).unwrap_or_default();
         Self { exec, output, usage, denials }
     }
@@ -98,7 +98,7 @@ impl Sandboxes {
     pub(crate) async fn is_going_on(&self, permit: &Permit) -> bool {
         let Ok(id) = permit.sandbox() else { return false };
         match self.question_asleep(permit.project(), id, Op::Describe).await {
-            Ok(Reply::Described(description)) => description.state != State::Ending,
+            Ok(Reply::Described(description)) => description.state != SandboxState::Ending,
             Ok(_) => true,
             Err(fault) => !matches!(fault, Fault::Ended { .. } | Fault::NotFound { .. }),
         }
@@ -127,7 +127,7 @@ impl Sandboxes {
         if let Some(states) = self.live_execs(project, id).await? {
             for state in states.into_iter().rev() {
                 seen.insert(state.exec_id.clone(), ());
-                let finished = Finished { state, stdout: Vec::new(), stderr: Vec::new() };
+                let finished = Finished { exec: state, stdout: Vec::new(), stderr: Vec::new() };
                 views.push(ExecView::Live(Box::new(finished)));
             }
         }
@@ -143,7 +143,7 @@ impl Sandboxes {
     }
 
     /// Ends of execs as reported by their supervisor, from the events that contain this text.
-    async fn told_ends(&self, id: &SandboxId, text: &str) -> Result<HashMap<ExecId, ExecState>, Fault> {
+    async fn told_ends(&self, id: &SandboxId, text: &str) -> Result<HashMap<ExecId, ExecDescription>, Fault> {
         let events = self.store().events_naming(id.clone(), text.to_owned()).await?;
         let ends = events.iter().filter_map(|event| match event.body.to_value() {
             Ok(EventBody::ExecEnded(state)) => Some((state.exec_id.clone(), *state)),
@@ -153,7 +153,7 @@ impl Sandboxes {
         Ok(ends.collect())
     }
 
-    async fn live_execs(&self, project: &ProjectId, id: &SandboxId) -> Result<Option<Vec<ExecState>>, Fault> {
+    async fn live_execs(&self, project: &ProjectId, id: &SandboxId) -> Result<Option<Vec<ExecDescription>>, Fault> {
         match self.question_asleep(project, id, Op::Describe).await {
             Ok(Reply::Described(description)) => Ok(Some(description.execs)),
             Ok(_) => Err(Fault::from_control(ControlError::Protocol("another answer than `described`".to_owned()), id)),
@@ -166,10 +166,10 @@ impl Sandboxes {
     pub async fn exec(&self, permit: &Permit, exec_id: &ExecId) -> Result<ExecView, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let (project, id) = (permit.project(), permit.sandbox()?);
-        if let Some(states) = self.live_execs(project, id).await?
-            && let Some(state) = states.into_iter().find(|state| state.exec_id == *exec_id)
+        if let Some(execs) = self.live_execs(project, id).await?
+            && execs.iter().any(|exec| exec.exec_id == *exec_id)
         {
-            let finished = self.kept_output(project, id, state).await?;
+            let finished = self.kept_output(project, id, exec_id).await?;
             return Ok(ExecView::Live(Box::new(finished)));
         }
         self.row_of(project, id).await?;
@@ -180,38 +180,23 @@ impl Sandboxes {
     }
 
     /// The output of an exec that is kept so far.
-    async fn kept_output(&self, project: &ProjectId, id: &SandboxId, state: ExecState) -> Result<Finished, Fault> {
+    async fn kept_output(&self, project: &ProjectId, id: &SandboxId, exec_id: &ExecId) -> Result<Finished, Fault> {
         let live = self.live(project, id).await?;
-        let attach =
-            saggar_supervisor::control::Attach { exec_id: state.exec_id.clone(), from: From::Start, stdin: false };
         let fault = |error| Fault::from_control(error, id);
-        let mut connection =
-            crate::supervisor::Connection::ask(&live.socket, Op::Attach(attach)).await.map_err(fault)?;
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let is_wanted = |stdout: &[u8], stderr: &[u8]| {
-            let (out, err) = (state.stdout_dropped + stdout.len() as u64, state.stderr_dropped + stderr.len() as u64);
-            out < state.stdout_bytes || err < state.stderr_bytes
-        };
-        while is_wanted(&stdout, &stderr) && stdout.len() + stderr.len() < 2 * OUTPUT_MAX {
-            match connection.next().await.map_err(fault)? {
-                Some(Message::Output { stream, bytes, .. }) => {
-                    if stream == 2 { &mut stderr } else { &mut stdout }.extend_from_slice(&bytes);
-                }
-                Some(Message::Reply(Reply::Exited(_) | Reply::Error(_))) | None => break,
-                Some(Message::Reply(_)) => {}
-            }
-        }
-        for kept in [&mut stdout, &mut stderr] {
-            kept.drain(..kept.len().saturating_sub(OUTPUT_MAX));
-        }
-        Ok(Finished { state, stdout, stderr })
+        let attach = Op::Attach(Attach { exec_id: exec_id.clone(), from: Beginning::Start, stdin: false });
+        let mut connection = Connection::ask(&live.socket, attach).await.map_err(fault)?;
+        // As it is at this moment: what it prints later is not waited for.
+        let exec = connection.answer().await.and_then(started).map_err(fault)?;
+        let (incoming, feeding) = connection.split();
+        let following = Following::new(id.clone(), incoming, first_place(Beginning::Start, &exec));
+        Followed { exec, following, feeding }.read_up_to_now(OUTPUT_MAX).await
     }
 }
 
 impl ExecView {
     pub fn is_running(&self) -> bool {
         match self {
-            Self::Live(finished) => finished.state.status.is_none(),
+            Self::Live(finished) => finished.exec.status.is_none(),
             Self::Stored(stored) => stored.exec.progress == ExecProgress::Running,
         }
     }

@@ -41,19 +41,19 @@ impl Ready {
 /// The sandboxes without an owner.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    state: Mutex<State>,
+    state: Mutex<Supply>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct Supply {
     ready: VecDeque<Ready>,
     demand: Demand,
 }
 
 impl Pool {
     pub(crate) fn new(size: PoolSize) -> Self {
-        Self { state: Mutex::new(State { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
+        Self { state: Mutex::new(Supply { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
     }
 
     /// A fresh one, if there is one. Asking counts as demand either way.
@@ -114,7 +114,7 @@ impl Pool {
         let _ = tokio::time::timeout(most, in_a_burst).await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Supply> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use saggar_domain::{ProjectId, SandboxId, User};
-use saggar_supervisor::control::{Op, Reply, State, Target};
+use saggar_domain::{ProjectId, SandboxId, SandboxState, User};
+use saggar_supervisor::control::{Op, Reply, Target};
 use tokio::net::UnixStream;
 
 use super::Sandboxes;
@@ -68,12 +68,14 @@ impl Sandboxes {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let live = self.live(permit.project(), permit.sandbox()?).await?;
         match self.described(&live, Op::Describe).await?.state {
-            State::Running => Ok(()),
-            State::Paused => match live.wake_terms() {
+            SandboxState::Running => Ok(()),
+            SandboxState::Paused => match live.wake_terms() {
                 Some(terms) => self.wake(&live, terms).await,
                 None => Err(Fault::Paused { id: live.id.clone() }),
             },
-            State::Ending => Err(self.ended_fault(&live.project, &live.id).await),
+            SandboxState::Creating | SandboxState::Ending | SandboxState::Ended => {
+                Err(self.ended_fault(&live.project, &live.id).await)
+            }
         }
     }
 

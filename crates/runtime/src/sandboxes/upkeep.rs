@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use saggar_store::{Life, PageLimit, Retention, SandboxQuery, Scope};
-use saggar_supervisor::control::{Op, Terms, Then};
+use saggar_supervisor::control::{Op, Terms};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -164,7 +164,7 @@ impl Sandboxes {
         let id = self.new_sandbox_id();
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
-        let terms = Terms { ttl_ms: Some(ttl_ms), then: Then::Kill, idle_ms: None };
+        let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
         match self.start_supervisor(&id, Self::ordinary_spec(), terms, true).await {
             Ok(_) => {
                 self.inner.pool.put(Ready::new(id, slot, UNOWNED_MAX));

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
-use saggar_domain::{Code, Problem};
+use saggar_domain::{Code, ExecId, OutputStream, Problem, Signal, SignalScope, TerminalSize};
 use saggar_supervisor::control::{
-    CONTROL, Decoder, ExecState, Frame, FrameError, Op, Reply, Request, encode_json, encode_stdin,
+    CONTROL, Decoder, ExecDescription, Frame, FrameError, Op, Reply, Request, encode_json, encode_stdin,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -45,12 +45,11 @@ impl From<FrameError> for ControlError {
 }
 
 #[derive(Debug)]
-pub enum Message {
+pub(crate) enum Message {
     Reply(Reply),
     /// Output of a program.
     Output {
-        /// 1 or 2.
-        stream: u8,
+        stream: OutputStream,
         /// Offset of these bytes in the stream.
         offset: u64,
         bytes: Vec<u8>,
@@ -159,23 +158,23 @@ impl Connection {
     }
 
     /// Splits the connection into its two directions.
-    pub(crate) fn follow(self) -> (Following, Feeding) {
+    pub(crate) fn split(self) -> (Incoming, Feeding) {
         let (read, write) = self.stream.into_split();
-        (Following { read, decoder: self.decoder, buffer: self.buffer }, Feeding { write })
+        (Incoming { read, decoder: self.decoder, buffer: self.buffer }, Feeding { write })
     }
 }
 
 /// The receiving half of a connection that follows an exec.
 #[derive(Debug)]
-pub struct Following {
+pub(crate) struct Incoming {
     read: OwnedReadHalf,
     decoder: Decoder,
     buffer: Vec<u8>,
 }
 
-impl Following {
+impl Incoming {
     /// The next message; `None` if the supervisor is gone. May be cancelled at its await.
-    pub async fn next(&mut self) -> Result<Option<Message>, ControlError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, ControlError> {
         next(&mut self.read, &mut self.decoder, &mut self.buffer).await
     }
 }
@@ -200,8 +199,22 @@ impl Feeding {
         Ok(())
     }
 
-    /// Sends any other operation that is allowed on such a connection.
-    pub async fn say(&mut self, op: Op) -> Result<(), ControlError> {
+    /// There are no more bytes.
+    pub async fn end(&mut self) -> Result<(), ControlError> {
+        self.say(Op::StdinEnd { exec_id: None }).await
+    }
+
+    /// Signals a program, without an answer.
+    pub async fn signal(&mut self, exec_id: ExecId, signal: Signal, scope: SignalScope) -> Result<(), ControlError> {
+        self.say(Op::Signal { exec_id, signal, scope, wait: false }).await
+    }
+
+    /// Gives a program's terminal a new size, without an answer.
+    pub async fn resize(&mut self, exec_id: ExecId, size: TerminalSize) -> Result<(), ControlError> {
+        self.say(Op::Resize { exec_id, size }).await
+    }
+
+    async fn say(&mut self, op: Op) -> Result<(), ControlError> {
         let mut wire = Vec::new();
         encode_json(&mut wire, &Request { v: CONTROL, op })?;
         self.write.write_all(&wire).await.map_err(ControlError::Gone)
@@ -260,7 +273,7 @@ pub(crate) fn unexpected(wanted: &str) -> ControlError {
 }
 
 /// The response to the start of an exec.
-pub(crate) fn started(reply: Reply) -> Result<ExecState, ControlError> {
+pub(crate) fn started(reply: Reply) -> Result<ExecDescription, ControlError> {
     match reply {
         Reply::Started(state) => Ok(*state),
         Reply::Error(problem) => Err(ControlError::Refused(problem)),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use saggar_domain::RunState;
-use saggar_engine::{AgentSpec, Body, Class, Event, Outcome, Settled, replay};
+use saggar_engine::{AgentSpec, Body, Class, Event, RunOutcome, Settled, replay};
 use saggar_runtime::Action;
 use saggar_runtime::runs::Instruction;
 use saggar_store::{PageLimit, RunQuery, RunRow};
@@ -18,7 +18,7 @@ const CALLS: usize = 3;
 const KILLS: usize = 8;
 
 /// An agent whose children each make some calls.
-fn parent(url: &str) -> AgentSpec {
+pub fn parent(url: &str) -> AgentSpec {
     let helper = agent("helper", Class::Keyed, url, CALLS);
     let call = |index| serde_json::json!({ "tool": "delegate", "arguments": { "task": format!("part {index}"), "agent": "helper" } });
     let calls: Vec<_> = (0..CHILDREN).map(call).collect();
@@ -30,7 +30,7 @@ fn parent(url: &str) -> AgentSpec {
     spec
 }
 
-async fn children(place: &Place, of: &saggar_domain::RunId) -> Vec<RunRow> {
+pub async fn children(place: &Place, of: &saggar_domain::RunId) -> Vec<RunRow> {
     let permit = place.permit(Action::ListRuns);
     let project = permit.project().clone();
     let query = RunQuery { child_of: Some(of.clone()), limit: PageLimit::MAX, ..RunQuery::new(project) };
@@ -58,7 +58,7 @@ async fn heavy_workers_killed_while_children_are_under_way_start_none_twice() {
     let events = place.events(&run).await;
     assert_eq!(replay(&events).divergence, None);
     let completed = Event::RunFinished {
-        outcome: Outcome::Completed { answer: Body::text("All is done.") },
+        outcome: RunOutcome::Completed { answer: Body::text("All is done.") },
         at: events.last().unwrap().at(),
     };
     assert_eq!(events.last(), Some(&completed));

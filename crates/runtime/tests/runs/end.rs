@@ -1,7 +1,7 @@
 //! The expected end of a run, whatever happened before.
 
 use saggar_domain::RunId;
-use saggar_engine::{Body, EffectKey, Event, Outcome, Settled, replay};
+use saggar_engine::{Body, EffectKey, Event, RunOutcome, Settled, replay};
 
 use crate::ledger::{Ledger, result};
 use crate::place::Place;
@@ -11,7 +11,7 @@ pub async fn check_end(place: &Place, ledger: &Ledger, id: &RunId, calls: usize)
     let events = place.events(id).await;
     let replayed = replay(&events);
     assert_eq!(replayed.divergence, None, "{id}");
-    let outcome = Outcome::Completed { answer: Body::text("It is done.") };
+    let outcome = RunOutcome::Completed { answer: Body::text("It is done.") };
     assert_eq!(replayed.run.outcome(), Some(&outcome), "{id}");
     let mut given = Vec::new();
     for event in &events {

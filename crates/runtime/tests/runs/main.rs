@@ -14,5 +14,7 @@ mod let_go;
 mod limits;
 mod paused;
 mod place;
+mod room;
 mod stale;
 mod trust;
+mod world;

@@ -34,11 +34,11 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Applied {
     pub path: Name,
-    pub outcome: Outcome,
+    pub outcome: ApplyOutcome,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ApplyOutcome {
     /// It was applied to the workspace.
     Done,
     /// The workspace is unchanged, and the entry is still kept.
@@ -61,14 +61,17 @@ impl Changes {
         let mut results = Vec::new();
         for entry in removals.into_iter().rev().chain(rest) {
             let outcome = match self.apply_one(workspace, guard, entry, wanted(entry), &mut shared) {
-                Ok(()) => Outcome::Done,
-                Err(why) => Outcome::Refused(why),
+                Ok(()) => ApplyOutcome::Done,
+                Err(why) => ApplyOutcome::Refused(why),
             };
             results.push(Applied { path: entry.path.clone(), outcome });
         }
         drop(owner);
-        let done: Vec<Name> =
-            results.iter().filter(|result| result.outcome == Outcome::Done).map(|result| result.path.clone()).collect();
+        let done: Vec<Name> = results
+            .iter()
+            .filter(|result| result.outcome == ApplyOutcome::Done)
+            .map(|result| result.path.clone())
+            .collect();
         self.forget(data, &done)?;
         Ok(results)
     }

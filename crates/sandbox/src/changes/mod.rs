@@ -13,7 +13,7 @@ mod guard;
 mod hidden;
 mod store;
 
-pub use apply::{Applied, Outcome as ApplyOutcome, Wanted};
+pub use apply::{Applied, ApplyOutcome, Wanted};
 pub(crate) use collect::collect;
 pub(crate) use compare::open_file;
 pub(crate) use entry::Base;

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::{CONFIG_LEN_MAX, Checkout, DEPTH_MAX, Finder, INDEX_LEN_MAX, OWN, Outcome, SIGNS, index, line_of, path_of};
+use super::{
+    CONFIG_LEN_MAX, Checkout, DEPTH_MAX, Finder, GitResult, INDEX_LEN_MAX, OWN, SIGNS, index, line_of, path_of,
+};
 
 impl Finder<'_> {
     /// A file that points to a git directory.
-    pub(super) fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> Outcome {
+    pub(super) fn linked(&mut self, file: &Path, checkout: &Path, depth: usize) -> GitResult {
         let text = self.reading.read(file, CONFIG_LEN_MAX)?.unwrap_or_default();
         let Some(path) = text.strip_prefix(b"gitdir: ").map(|rest| path_of(line_of(rest))) else {
             return Ok(());
@@ -23,7 +25,7 @@ impl Finder<'_> {
     }
 
     /// The `.git` file of a checkout whose git directory is elsewhere. Replacing it would mislead git.
-    pub(super) fn checkout_of(&mut self, checkout: &Path) -> Outcome {
+    pub(super) fn checkout_of(&mut self, checkout: &Path) -> GitResult {
         let file = checkout.join(".git");
         match self.reading.kind(&file).map_err(|errno| (file.clone(), errno))? {
             Some(FileType::RegularFile) => self.hold(&file),
@@ -31,7 +33,7 @@ impl Finder<'_> {
         }
     }
 
-    pub(super) fn worktrees(&mut self, directory: &Path, checkouts: &mut Vec<Checkout>) -> Outcome {
+    pub(super) fn worktrees(&mut self, directory: &Path, checkouts: &mut Vec<Checkout>) -> GitResult {
         let worktrees = directory.join("worktrees");
         for name in self.reading.directories(&worktrees)? {
             let own = worktrees.join(name);
@@ -49,7 +51,7 @@ impl Finder<'_> {
     }
 
     /// The top of a linked worktree, as its directory in the repository says.
-    pub(super) fn checkout_at(&mut self, own: &Path) -> Outcome<Option<PathBuf>> {
+    pub(super) fn checkout_at(&mut self, own: &Path) -> GitResult<Option<PathBuf>> {
         let leads = self.reading.read(&own.join("gitdir"), CONFIG_LEN_MAX)?.unwrap_or_default();
         let leads = path_of(leads.trim_ascii_end());
         if leads.as_os_str().is_empty() {
@@ -61,7 +63,7 @@ impl Finder<'_> {
 
     /// Checkouts of other repositories that the index names. git looks into them as soon as one contains a `.git`,
     /// whatever `.gitmodules` says.
-    pub(super) fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> Outcome {
+    pub(super) fn submodules(&mut self, directory: &Path, checkout: &Path, hash_len: usize, depth: usize) -> GitResult {
         let mut files = vec![directory.join("index")];
         // If the index is split, most of it is in another file.
         let shared = self.reading.list(directory)?.into_iter().filter(|(name, _)| name.starts_with(b"sharedindex."));
@@ -97,7 +99,7 @@ impl Finder<'_> {
     }
 
     /// Submodules are named by path, so their git directories may be several levels deep, and nested.
-    pub(super) fn modules(&mut self, directory: &Path, depth: usize) -> Outcome {
+    pub(super) fn modules(&mut self, directory: &Path, depth: usize) -> GitResult {
         if depth > DEPTH_MAX {
             return Err((directory.to_owned(), Errno::LOOP));
         }

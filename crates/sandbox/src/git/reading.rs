@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::Outcome;
+use super::GitResult;
 use crate::host_tree::HostTree;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
@@ -52,7 +52,7 @@ impl Reading<'_> {
         }
     }
 
-    pub(super) fn read(&self, path: &Path, length_max: usize) -> Outcome<Option<Vec<u8>>> {
+    pub(super) fn read(&self, path: &Path, length_max: usize) -> GitResult<Option<Vec<u8>>> {
         let fail = |errno: Errno| (path.to_owned(), errno);
         if self.kind(path).map_err(fail)? != Some(FileType::RegularFile) {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Reading<'_> {
         Ok(Some(bytes))
     }
 
-    pub(super) fn read_link(&self, directory: &Path, name: &[u8]) -> Outcome<PathBuf> {
+    pub(super) fn read_link(&self, directory: &Path, name: &[u8]) -> GitResult<PathBuf> {
         let fail = |errno: Errno| (directory.to_owned(), errno);
         let directory = self.open(directory, OFlags::PATH | OFlags::DIRECTORY).map_err(fail)?;
         let target = readlinkat(&directory, name, Vec::new()).map_err(fail)?;
@@ -78,7 +78,7 @@ impl Reading<'_> {
     }
 
     /// The contents of a directory, sorted; empty if it doesn't exist.
-    pub(super) fn list(&self, path: &Path) -> Outcome<Vec<(Vec<u8>, FileType)>> {
+    pub(super) fn list(&self, path: &Path) -> GitResult<Vec<(Vec<u8>, FileType)>> {
         let fail = |errno: Errno| (path.to_owned(), errno);
         let directory = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
@@ -109,7 +109,7 @@ impl Reading<'_> {
         Ok(names)
     }
 
-    pub(super) fn directories(&self, path: &Path) -> Outcome<Vec<PathBuf>> {
+    pub(super) fn directories(&self, path: &Path) -> GitResult<Vec<PathBuf>> {
         let listed = self.list(path)?.into_iter().filter(|(_, kind)| *kind == FileType::Directory);
         Ok(listed.map(|(name, _)| path_of(&name).to_owned()).collect())
     }

@@ -83,15 +83,15 @@ struct Examiner<'a> {
     findings: Findings,
 }
 
-type Outcome<T = ()> = Result<T, Errno>;
+type Examined<T = ()> = Result<T, Errno>;
 
 impl Examiner<'_> {
-    fn attempt(&mut self, path: &Name, examine: fn(&mut Self, &Name) -> Outcome) {
+    fn attempt(&mut self, path: &Name, examine: fn(&mut Self, &Name) -> Examined) {
         self.findings.is_complete &= examine(self, path).is_ok() && self.findings.all.len() <= FINDINGS_MAX;
     }
 
     /// A directory that git accepts as a repository, as a worktree's part of one, or as a submodule's.
-    fn git_directory(&mut self, directory: &Name) -> Outcome {
+    fn git_directory(&mut self, directory: &Name) -> Examined {
         if !matches!(self.kind(directory)?, Some(FileType::Directory)) {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Examiner<'_> {
     }
 
     /// A file or link called `.git`, which points git to another directory.
-    fn git_file(&mut self, file: &Name) -> Outcome {
+    fn git_file(&mut self, file: &Name) -> Examined {
         let is_made = match &self.before.known {
             Known::All(known) => !self.is_among(known, file)?,
             Known::Unknown => false,
@@ -152,7 +152,7 @@ impl Examiner<'_> {
 
     /// The directory of the workspace that a file points to, by a path relative to `base`. Paths as a sandbox sees them
     /// point nowhere on a host without such a directory; inside they point back into the workspace.
-    fn leads_to(&self, base: &Name, file: &Name, prefix: &[u8]) -> Outcome<Option<Name>> {
+    fn leads_to(&self, base: &Name, file: &Name, prefix: &[u8]) -> Examined<Option<Name>> {
         let Some(text) = self.read(file)? else { return Ok(None) };
         let Some(path) = text.strip_prefix(prefix).map(line_of).filter(|path| !path.is_empty()) else {
             return Ok(None);
@@ -167,7 +167,7 @@ impl Examiner<'_> {
         Ok(inside.map(|inside| Name(inside.as_os_str().as_bytes().to_vec())))
     }
 
-    fn settings(&mut self, directory: &Name, file: &Name, is_made: bool) -> Outcome {
+    fn settings(&mut self, directory: &Name, file: &Name, is_made: bool) -> Examined {
         if self.kind(file)? != Some(FileType::RegularFile) {
             return self.take_out(file, is_made);
         }
@@ -185,7 +185,7 @@ impl Examiner<'_> {
     }
 
     /// Hooks at the places that the user's own settings name in every checkout.
-    fn hooks_of(&mut self, checkout: &Name) -> Outcome {
+    fn hooks_of(&mut self, checkout: &Name) -> Examined {
         for hooks in self.before.hooks.clone() {
             self.hooks(&checkout.join(hooks.as_bytes()), true)?;
         }
@@ -193,16 +193,16 @@ impl Examiner<'_> {
     }
 
     /// git runs no hook whose name ends in `.sample`.
-    fn hooks(&mut self, directory: &Name, is_made: bool) -> Outcome {
+    fn hooks(&mut self, directory: &Name, is_made: bool) -> Examined {
         self.each_in(directory, is_made, |name| !name.ends_with(b".sample"))
     }
 
-    fn all_in(&mut self, directory: &Name, is_made: bool) -> Outcome {
+    fn all_in(&mut self, directory: &Name, is_made: bool) -> Examined {
         self.each_in(directory, is_made, |_| true)
     }
 
     /// Files and links directly in a directory, or the directory itself if it is a link.
-    fn each_in(&mut self, directory: &Name, is_made: bool, counts: fn(&[u8]) -> bool) -> Outcome {
+    fn each_in(&mut self, directory: &Name, is_made: bool, counts: fn(&[u8]) -> bool) -> Examined {
         match self.kind(directory)? {
             Some(FileType::Directory) => {}
             _ => return self.take_out(directory, is_made),
@@ -219,7 +219,7 @@ impl Examiner<'_> {
     }
 
     /// A whole new tree.
-    fn whole(&mut self, top: &Name) -> Outcome {
+    fn whole(&mut self, top: &Name) -> Examined {
         let mut waiting = vec![top.clone()];
         while let Some(path) = waiting.pop() {
             if self.kind(&path)? != Some(FileType::Directory) {
@@ -237,7 +237,7 @@ impl Examiner<'_> {
     }
 
     /// Anything but a directory, if the sandbox created or changed it.
-    fn take_out(&mut self, path: &Name, is_made: bool) -> Outcome {
+    fn take_out(&mut self, path: &Name, is_made: bool) -> Examined {
         let kind = match self.kind(path)? {
             None | Some(FileType::Directory) => return Ok(()),
             Some(FileType::Symlink) => Kind::Link,
@@ -260,7 +260,7 @@ impl Examiner<'_> {
 
     /// Whether the sandbox created a git directory. If the workspace was not examined at the start, any that is newer
     /// than the sandbox.
-    fn is_made(&self, directory: &Name) -> Outcome<bool> {
+    fn is_made(&self, directory: &Name) -> Examined<bool> {
         if self.is_held(&directory.join(b"config")) {
             return Ok(false);
         }
@@ -277,21 +277,21 @@ impl Examiner<'_> {
     }
 
     /// Whether it existed before.
-    fn is_among(&self, known: &[(Name, u64)], path: &Name) -> Outcome<bool> {
+    fn is_among(&self, known: &[(Name, u64)], path: &Name) -> Examined<bool> {
         let Some(stat) = self.stat(path)? else { return Ok(false) };
         Ok(known.iter().any(|(name, inode)| name == path && *inode == stat.st_ino))
     }
 
-    fn is_changed(&self, path: &Name, is_made: bool) -> Outcome<bool> {
+    fn is_changed(&self, path: &Name, is_made: bool) -> Examined<bool> {
         let changed = |stat: Stat| i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec as i64);
         Ok(is_made || self.stat(path)?.is_some_and(|stat| changed(stat) >= self.since_ns))
     }
 
-    fn kind(&self, path: &Name) -> Outcome<Option<FileType>> {
+    fn kind(&self, path: &Name) -> Examined<Option<FileType>> {
         Ok(self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }
 
-    fn stat(&self, path: &Name) -> Outcome<Option<Stat>> {
+    fn stat(&self, path: &Name) -> Examined<Option<Stat>> {
         if path.as_bytes().is_empty() {
             return rustix::fs::fstat(&self.workspace.fd).map(Some);
         }
@@ -307,7 +307,7 @@ impl Examiner<'_> {
     }
 
     /// A file's content, if it is a regular file and not too long.
-    fn read(&self, path: &Name) -> Outcome<Option<Vec<u8>>> {
+    fn read(&self, path: &Name) -> Examined<Option<Vec<u8>>> {
         let is_short = |stat: Stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size as u64 <= TEXT_LEN_MAX
         };

@@ -10,15 +10,14 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
-use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, output_prefix, route};
-use saggar_domain::{ExecId, SandboxId};
+use saggar_api::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, Code, route};
+use saggar_domain::{ExecId, SandboxId, TerminalSize};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec};
 use saggar_http::context;
 use saggar_http::extract::{PathExec, Query};
 use saggar_http::wire;
-use saggar_runtime::{Fault, Feeding, Followed, Following, Message};
-use saggar_supervisor::control::{Op, Reply};
+use saggar_runtime::{ControlError, ExecEvent, Feeding, Followed, Following};
 
 use super::events::sandbox_of;
 use super::resource::resource;
@@ -67,7 +66,7 @@ pub(crate) async fn attach(
         )
     })?;
     let id = sandbox_of(&allowed.permit)?;
-    let from = wire::beginning(query.from);
+    let from = query.from;
     let followed = match server.feed(&allowed.permit, &exec, from).await {
         // A program without stdin can still be followed.
         Err(refusal) if refusal.0.code == Code::ExecEnded => {
@@ -103,16 +102,16 @@ pub(crate) fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), R
 }
 
 async fn converse(server: Shared, id: SandboxId, followed: Followed, socket: WebSocket) {
-    let Followed { state, following, feeding } = followed;
+    let Followed { exec, following, feeding } = followed;
     let (mut sink, stream) = socket.split();
-    let started = AttachReply::Started { exec_id: state.exec_id.clone(), pid: Some(state.pid) };
+    let started = AttachReply::Started { exec_id: exec.exec_id.clone(), pid: Some(exec.pid) };
     if send(&mut sink, &started).await.is_err() {
         return;
     }
     // Both directions run concurrently. The client's end ends the connection; the program's end is reported first.
     tokio::select! {
         () = outwards(&id, following, &mut sink) => {}
-        () = inwards(&state.exec_id, stream, feeding) => {}
+        () = inwards(&exec.exec_id, stream, feeding) => {}
         () = server.stops() => {}
     }
     let close = CloseFrame { code: close_code::NORMAL, reason: Utf8Bytes::from_static("") };
@@ -122,37 +121,24 @@ async fn converse(server: Shared, id: SandboxId, followed: Followed, socket: Web
 
 async fn outwards(id: &SandboxId, mut following: Following, sink: &mut SplitSink<WebSocket, Frame>) {
     loop {
-        let message = match tokio::time::timeout(PING_EVERY, following.next()).await {
-            Ok(message) => message,
-            Err(_) => match sink.send(Frame::Ping(bytes::Bytes::new())).await {
-                Ok(()) => continue,
-                Err(_) => return,
-            },
-        };
-        let reply = match message {
-            Ok(Some(Message::Output { stream, bytes, .. })) => {
+        let sent = match tokio::time::timeout(PING_EVERY, following.next()).await {
+            Err(_) => sink.send(Frame::Ping(bytes::Bytes::new())).await,
+            Ok(None) => return,
+            Ok(Some(ExecEvent::Output { stream, bytes })) => {
                 let mut frame = BytesMut::with_capacity(bytes.len() + 1);
-                frame.put_u8(output_prefix(wire::output_stream(stream)));
+                frame.put_u8(stream.number());
                 frame.extend_from_slice(&bytes);
-                match sink.send(Frame::Binary(frame.freeze())).await {
-                    Ok(()) => continue,
-                    Err(_) => return,
-                }
+                sink.send(Frame::Binary(frame.freeze())).await
             }
-            Ok(Some(Message::Reply(Reply::Gap { stream, bytes }))) => {
-                AttachReply::Gap { stream: wire::output_stream(stream), bytes }
+            Ok(Some(ExecEvent::Gap { stream, bytes })) => send(sink, &AttachReply::Gap { stream, bytes }).await,
+            Ok(Some(ExecEvent::Exited(exec))) => {
+                send(sink, &AttachReply::Exited { exec: Box::new(wire::exec(id, &exec, None)) }).await
             }
-            Ok(Some(Message::Reply(Reply::Exited(state)))) => {
-                AttachReply::Exited { exec: Box::new(wire::exec(id, &state, None)) }
-            }
-            Ok(Some(Message::Reply(Reply::Error(problem)))) => AttachReply::Failed { problem: problem.into() },
-            Ok(Some(Message::Reply(_))) => continue,
-            Ok(None) | Err(_) => {
-                AttachReply::Failed { problem: *Refusal::from(Fault::Ended { id: id.clone(), reason: None }).0 }
+            Ok(Some(ExecEvent::Failed(fault))) => {
+                send(sink, &AttachReply::Failed { problem: *Refusal::from(fault).0 }).await
             }
         };
-        let is_last = matches!(reply, AttachReply::Exited { .. } | AttachReply::Failed { .. });
-        if send(sink, &reply).await.is_err() || is_last {
+        if sent.is_err() {
             return;
         }
     }
@@ -164,7 +150,7 @@ async fn inwards(exec: &ExecId, mut stream: SplitStream<WebSocket>, mut feeding:
         let passed = match frame {
             Frame::Binary(bytes) => feeding.stdin(&bytes).await,
             Frame::Text(text) => match serde_json::from_str::<AttachRequest>(&text) {
-                Ok(request) => feeding.say(op(exec, request)).await,
+                Ok(request) => pass(exec, request, &mut feeding).await,
                 Err(_) => return,
             },
             Frame::Ping(_) | Frame::Pong(_) => Ok(()),
@@ -177,16 +163,11 @@ async fn inwards(exec: &ExecId, mut stream: SplitStream<WebSocket>, mut feeding:
     }
 }
 
-fn op(exec: &ExecId, request: AttachRequest) -> Op {
-    let exec_id = exec.clone();
+async fn pass(exec: &ExecId, request: AttachRequest, feeding: &mut Feeding) -> Result<(), ControlError> {
     match request {
-        AttachRequest::Resize { rows, cols } => {
-            Op::Resize { exec_id, size: wire::window(saggar_api::TerminalSize { rows, cols }) }
-        }
-        AttachRequest::Signal { signal, scope } => {
-            Op::Signal { exec_id, signal: signal.number(), scope: wire::scope(scope), wait: false }
-        }
-        AttachRequest::StdinEnd => Op::StdinEnd { exec_id: None },
+        AttachRequest::Resize { rows, cols } => feeding.resize(exec.clone(), TerminalSize { rows, cols }).await,
+        AttachRequest::Signal { signal, scope } => feeding.signal(exec.clone(), signal, scope).await,
+        AttachRequest::StdinEnd => feeding.end().await,
     }
 }
 

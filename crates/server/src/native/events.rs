@@ -148,7 +148,7 @@ pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -
     }
     for view in server.sandboxes.execs(&allowed.permit).await?.into_iter().take(LOG_EXECS_MAX) {
         let id = match &view {
-            saggar_runtime::ExecView::Live(finished) => finished.state.exec_id.clone(),
+            saggar_runtime::ExecView::Live(finished) => finished.exec.exec_id.clone(),
             saggar_runtime::ExecView::Stored(stored) => stored.exec.asked.id.clone(),
         };
         let Ok(view) = server.sandboxes.exec(&allowed.permit, &id).await else { continue };

@@ -3,15 +3,14 @@
 use axum::extract::State;
 use axum::response::Response;
 use http::HeaderMap;
-use saggar_api::{Beginning, Bytes, ExecEvent, Offsets, OutputStream, ServerSentEvent, StreamQuery, route};
-use saggar_domain::{SandboxId, User};
+use saggar_api::{Bytes, ExecEvent, ServerSentEvent, StreamQuery, route};
+use saggar_domain::{Beginning, Offsets, SandboxId, User};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec, Read};
 use saggar_http::extract::{PathExec, Query};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
-use saggar_runtime::{ExecView, Fault, Feeding, Followed, Following, Message, Permit};
-use saggar_supervisor::control::Reply;
+use saggar_runtime::{ExecView, Fault, Followed, Following, Permit};
 
 use super::events::sandbox_of;
 use super::resource::resource;
@@ -55,11 +54,8 @@ pub(crate) async fn follow(
         }
     };
     let id = sandbox_of(&allowed.permit)?;
-    match server.sandboxes.attach(&allowed.permit, &exec, wire::beginning(from), false).await {
-        Ok(followed) => {
-            let at = begins_at(from, &followed);
-            Ok(answer(server, id, followed, None, at))
-        }
+    match server.sandboxes.attach(&allowed.permit, &exec, from, false).await {
+        Ok(followed) => Ok(answer(server, id, followed, None)),
         // Stored output can still be read.
         Err(fault @ (Fault::Ended { .. } | Fault::NotFound { what: "exec", .. })) => {
             stored(server, &readable.permit, &id, &exec, from).await.unwrap_or_else(|| Err(fault.into()))
@@ -68,21 +64,10 @@ pub(crate) async fn follow(
     }
 }
 
-/// The offsets in both streams before the first byte.
-fn begins_at(from: Beginning, followed: &Followed) -> Offsets {
-    let state = &followed.state;
-    match from {
-        Beginning::Start => Offsets { stdout: state.stdout_dropped, stderr: state.stderr_dropped },
-        Beginning::Now => Offsets { stdout: state.stdout_bytes, stderr: state.stderr_bytes },
-        Beginning::Offsets(offsets) => offsets,
-    }
-}
-
-/// Follows, starting at these offsets.
-pub(super) fn answer(server: Shared, id: SandboxId, followed: Followed, user: Option<User>, at: Offsets) -> Response {
-    let Followed { state, following, feeding } = followed;
-    let started = ExecEvent::Started { exec_id: state.exec_id.clone(), pid: Some(state.pid) };
-    let source = Stream { id, user, following, _feeding: feeding, at, started: Some(started), is_over: false };
+/// Follows, and begins by saying so.
+pub(super) fn answer(server: Shared, id: SandboxId, followed: Followed, user: Option<User>) -> Response {
+    let started = ExecEvent::Started { exec_id: followed.exec.exec_id.clone(), pid: Some(followed.exec.pid) };
+    let source = Stream { id, user, following: followed.into_following(), started: Some(started) };
     sse::answer(server.gate.clone(), source)
 }
 
@@ -90,60 +75,16 @@ struct Stream {
     id: SandboxId,
     user: Option<User>,
     following: Following,
-    // One half of the connection: if it is dropped, the other half ends.
-    _feeding: Feeding,
-    at: Offsets,
     started: Option<ExecEvent>,
-    is_over: bool,
 }
 
 impl Source for Stream {
     async fn next(&mut self) -> Option<ServerSentEvent> {
-        if self.is_over {
-            return None;
-        }
         let event = match self.started.take() {
             Some(started) => started,
-            None => self.receive().await,
+            None => wire::exec_event(&self.id, self.following.next().await?, self.user),
         };
-        self.is_over = matches!(event, ExecEvent::Exited { .. } | ExecEvent::Failed { .. });
-        self.at = self.at.after(&event);
-        Some(sse::json(self.at.to_string(), event.name(), &event))
-    }
-}
-
-impl Stream {
-    async fn receive(&mut self) -> ExecEvent {
-        loop {
-            match self.following.next().await {
-                Ok(Some(Message::Output { stream, offset, bytes })) => {
-                    // The supervisor provides the position.
-                    match wire::output_stream(stream) {
-                        OutputStream::Stdout => self.at.stdout = offset,
-                        OutputStream::Stderr => self.at.stderr = offset,
-                    }
-                    let bytes = Bytes(bytes);
-                    return match wire::output_stream(stream) {
-                        OutputStream::Stdout => ExecEvent::Stdout { bytes },
-                        OutputStream::Stderr => ExecEvent::Stderr { bytes },
-                    };
-                }
-                Ok(Some(Message::Reply(Reply::Gap { stream, bytes }))) => {
-                    return ExecEvent::Gap { stream: wire::output_stream(stream), bytes };
-                }
-                Ok(Some(Message::Reply(Reply::Exited(state)))) => {
-                    return ExecEvent::Exited { exec: Box::new(wire::exec(&self.id, &state, self.user)) };
-                }
-                Ok(Some(Message::Reply(Reply::Error(problem)))) => {
-                    return ExecEvent::Failed { problem: problem.into() };
-                }
-                Ok(Some(Message::Reply(_))) => {}
-                Ok(None) | Err(_) => {
-                    let refusal = Refusal::from(Fault::Ended { id: self.id.clone(), reason: None });
-                    return ExecEvent::Failed { problem: *refusal.0 };
-                }
-            }
-        }
+        Some(sse::json(self.following.place().to_string(), event.name(), &event))
     }
 }
 
@@ -187,7 +128,7 @@ struct Kept {
 impl Source for Kept {
     async fn next(&mut self) -> Option<ServerSentEvent> {
         let event = self.events.next()?;
-        self.at = self.at.after(&event);
+        self.at = event.place_after(self.at);
         Some(sse::json(self.at.to_string(), event.name(), &event))
     }
 }

@@ -6,15 +6,15 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, SignalExec, StartExec, StdinQuery, TerminalSize, route,
+    Code, Exec as ExecShown, ExecEvent, ExecList, ExecResult, ResizeExec, SignalExec, StartExec, StdinQuery,
+    TerminalSizeShape, route,
 };
-use saggar_domain::{ByteSize, ExecId};
+use saggar_domain::{Beginning, ByteSize, ExecId, ExecSpec};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec, Read};
 use saggar_http::extract::{Json, PathExec, Pieces, Query};
 use saggar_http::wire;
 use saggar_runtime::{Fault, Followed, Permit};
-use saggar_supervisor::control::{From, Op};
 
 use super::events::{sandbox_of, wants_stream};
 use super::exec_stream;
@@ -68,19 +68,19 @@ pub(crate) async fn start(
     let user = Some(start.user.unwrap_or_else(|| server.sandboxes.default_user(&allowed.permit)));
     let most = start.output_bytes.map_or(OUTPUT_DEFAULT, ByteSize::bytes).min(OUTPUT_MAX) as usize;
     let wait = start.wait;
-    let new = wire::new_exec(start);
+    let spec = ExecSpec::from(start);
     if wants_stream(&headers) {
-        let followed = server.sandboxes.follow_exec(&allowed.permit, new).await?;
-        return Ok(exec_stream::answer(server, id, followed, user, saggar_api::Offsets::default()));
+        let followed = server.sandboxes.follow_exec(&allowed.permit, spec).await?;
+        return Ok(exec_stream::answer(server, id, followed, user));
     }
     if !wait {
-        let state = server.sandboxes.start_exec(&allowed.permit, new).await?;
+        let state = server.sandboxes.start_exec(&allowed.permit, spec).await?;
         return Ok((StatusCode::CREATED, axum::Json(wire::exec(&id, &state, user))).into_response());
     }
-    let followed = server.sandboxes.follow_exec(&allowed.permit, new).await?;
-    let exec_id = followed.state.exec_id.clone();
+    let followed = server.sandboxes.follow_exec(&allowed.permit, spec).await?;
+    let exec_id = followed.exec.exec_id.clone();
     tokio::select! {
-        finished = followed.finish(&id, most) => {
+        finished = followed.finish(most) => {
             Ok(axum::Json(wire::exec_result(&id, finished?, user)).into_response())
         }
         () = server.stops() => Err(Refusal::new(
@@ -142,20 +142,20 @@ pub(crate) async fn stdin(
     Query(query): Query<StdinQuery>,
     mut body: Pieces,
 ) -> Result<StatusCode, Refusal> {
-    let mut followed = server.feed(&allowed.permit, &exec, From::Now).await?;
+    let mut followed = server.feed(&allowed.permit, &exec, Beginning::Now).await?;
     let gone = |_| Refusal::new(Code::ExecEnded, format!("exec {exec} no longer reads"), "check how it ended");
     while let Some(piece) = body.next().await? {
         followed.feeding.stdin(&piece).await.map_err(gone)?;
     }
     if query.end {
-        followed.feeding.say(Op::StdinEnd { exec_id: None }).await.map_err(gone)?;
+        followed.feeding.end().await.map_err(gone)?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
 impl Server {
     /// Attaches to feed a program. Waits for another client that may just have disconnected.
-    pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: From) -> Result<Followed, Refusal> {
+    pub(super) async fn feed(&self, permit: &Permit, exec: &ExecId, from: Beginning) -> Result<Followed, Refusal> {
         self.e2b.yield_input(exec);
         let mut tries = FEED_TRIES;
         loop {
@@ -193,7 +193,7 @@ pub(crate) async fn signal(
     PathExec(exec): PathExec,
     Json(signal): Json<SignalExec>,
 ) -> Result<StatusCode, Refusal> {
-    server.sandboxes.signal(&allowed.permit, &exec, signal.signal.number(), wire::scope(signal.scope)).await?;
+    server.sandboxes.signal(&allowed.permit, &exec, signal.signal, signal.scope).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -204,15 +204,15 @@ pub(crate) async fn signal(
         ("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox"),
         ("exec" = saggar_api::schema::ExecId, Path, description = "The exec"),
     ),
-    request_body = TerminalSize,
+    request_body = TerminalSizeShape,
     responses((status = 204, description = "The terminal was resized")),
 )]
 pub(crate) async fn resize(
     allowed: Allowed<Exec>,
     State(server): State<Shared>,
     PathExec(exec): PathExec,
-    Json(size): Json<TerminalSize>,
+    Json(ResizeExec(size)): Json<ResizeExec>,
 ) -> Result<StatusCode, Refusal> {
-    server.sandboxes.resize(&allowed.permit, &exec, wire::window(size)).await?;
+    server.sandboxes.resize(&allowed.permit, &exec, size).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -53,9 +53,9 @@ pub(crate) async fn read(
 ) -> Result<Response, Refusal> {
     let after = last_event(&headers)?.or(query.after).unwrap_or(0);
     if wants_stream(&headers) {
-        // Checks the project before the stream begins.
-        server.runs.get(&allowed.permit).await?;
-        let source = Following { server: server.clone(), permit: allowed.permit, after, ready: VecDeque::new() };
+        // Ownership and readability are checked before the stream begins.
+        let ready = server.runs.journal(&allowed.permit, after).await?.into();
+        let source = Following { server: server.clone(), permit: allowed.permit, after, ready };
         return Ok(sse::answer(server.gate.clone(), source));
     }
     let page = server.runs.journal(&allowed.permit, after).await?;

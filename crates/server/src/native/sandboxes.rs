@@ -68,7 +68,7 @@ pub(crate) async fn list(
 ) -> Result<axum::Json<SandboxList>, Refusal> {
     let states: BTreeSet<SandboxState> = match &list.state {
         None => SandboxState::ALL.iter().copied().filter(|state| state.is_live()).collect(),
-        Some(states) => states.0.iter().flat_map(|state| wire::stored_states(*state)).copied().collect(),
+        Some(states) => states.0.iter().copied().collect(),
     };
     let asked = SandboxesAsked {
         labels: wire::labels(list.label.iter().map(|label| (label.name(), label.value())))?,
@@ -76,10 +76,6 @@ pub(crate) async fn list(
         limit: list.limit,
         cursor: list.cursor,
     };
-    // No state that is stored is asked for; without any, all would be meant.
-    if asked.states.is_empty() {
-        return Ok(axum::Json(SandboxList { items: Vec::new(), next_cursor: None }));
-    }
     let page = server.sandbox_page(&allowed.permit, asked).await?;
     let items = page.items.into_iter().map(|seen| seen.sandbox).collect();
     Ok(axum::Json(SandboxList { items, next_cursor: page.next }))
@@ -140,7 +136,7 @@ fn new_terms(update: &UpdateSandbox, row: &store::Sandbox) -> Result<Option<NewT
     }
     Ok(Some(NewTerms {
         ttl: ttl.unwrap_or_else(|| lifetime.deadline.map_or(std::time::Duration::ZERO, |at| left(at.as_millis()))),
-        then: update.on_timeout.map_or(lifetime.on_deadline, wire::deadline_action),
+        then: update.on_timeout.unwrap_or(lifetime.on_deadline),
         idle_timeout: match update.idle_timeout {
             Field::Keep => lifetime.idle_timeout,
             Field::Clear => None,

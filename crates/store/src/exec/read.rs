@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Row};
 use saggar_domain::{ExecId, ExecStatus, GuestPath, SandboxId, User};
 
-use super::{Exec, ExecEnd, ExecOutput, ExecProgress, NewExec, Tail};
+use super::{Exec, ExecEnd, ExecOutput, ExecProgress, StartedExec, Tail};
 use crate::column;
 use crate::cursor::{Cursor, ExecCursor};
 use crate::error::Error;
@@ -56,7 +56,7 @@ fn list(
 }
 
 fn read(row: &Row<'_>) -> Result<Exec, Error> {
-    let asked = NewExec {
+    let asked = StartedExec {
         id: column::parsed(row, "id", ExecId::parse)?,
         sandbox: column::parsed(row, "sandbox_id", SandboxId::parse)?,
         argv: column::json(row, "argv_json")?,

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use saggar_domain::{ExecId, SandboxId, Timestamp};
 
-use super::{EXECS_PER_SANDBOX_MAX, ExecEnd, ExecOutput, NewExec, OUTPUTS_PER_SANDBOX_MAX};
+use super::{EXECS_PER_SANDBOX_MAX, ExecEnd, ExecOutput, OUTPUTS_PER_SANDBOX_MAX, StartedExec};
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
@@ -33,7 +33,7 @@ const DROP_EXECS: &str = "
 
 impl Store {
     /// Records that an exec started. [`Error::Missing`] if the sandbox doesn't exist.
-    pub async fn record_exec_started(&self, exec: NewExec) -> Result<(), Error> {
+    pub async fn record_exec_started(&self, exec: StartedExec) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| record_start(connection, &exec)).await
     }
 
@@ -52,7 +52,7 @@ impl Store {
 /// Everything known about an exec whose sandbox has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRecord {
-    pub exec: NewExec,
+    pub exec: StartedExec,
     /// Its end and its output.
     pub end: Option<(ExecEnd, ExecOutput)>,
 }
@@ -67,7 +67,7 @@ pub(crate) fn record(connection: &Connection, record: &ExecRecord) -> Result<(),
     end.as_ref().map_or(Ok(()), |(end, output)| record_end(connection, &exec.sandbox, &exec.id, end, output))
 }
 
-fn record_start(connection: &Connection, exec: &NewExec) -> Result<(), Error> {
+fn record_start(connection: &Connection, exec: &StartedExec) -> Result<(), Error> {
     let params = (
         exec.id.as_str(),
         exec.sandbox.as_str(),

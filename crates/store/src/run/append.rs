@@ -16,11 +16,11 @@ use crate::store::Store;
 use crate::writer::Durability;
 
 const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
-/// Advances the run if the writer holds it and knows its head. The effect of letters comes later.
+/// Advances the run if the writer holds it, knows its head, and the run isn't over. The effect of letters comes later.
 const MOVE: &str = "
     UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
         room_since = ?10
-    WHERE id = ?1 AND epoch = ?8 AND head = ?9";
+    WHERE id = ?1 AND epoch = ?8 AND head = ?9 AND state <> 'finished'";
 /// The same for a run whose state doesn't change, which is nearly every append: no indexed column is touched.
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
@@ -85,6 +85,8 @@ pub enum Appended {
     Moved {
         head: u64,
     },
+    /// The run is over: nothing was written.
+    Finished,
     Absent,
 }
 
@@ -169,6 +171,8 @@ fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> 
     Ok(match found {
         None => Appended::Absent,
         Some((epoch, _)) if epoch != append.epoch => Appended::Fenced { epoch },
-        Some((_, head)) => Appended::Moved { head },
+        Some((_, head)) if head != append.head => Appended::Moved { head },
+        // No other condition keeps a run from being advanced.
+        Some(_) => Appended::Finished,
     })
 }

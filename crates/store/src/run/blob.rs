@@ -1,8 +1,9 @@
 //! Blobs: bodies that are too long for a journal, named by their hash. Equal bytes are stored once.
 //!
-//! A blob is stored before the entry that names it, and deleted some time after its last user. In between it may be
-//! *loose*: not known to be named since some time. Storing the same bytes again restarts that time, so a blob can't
-//! be deleted between being stored and being named.
+//! A blob is stored before the entry or letter that names it, and deleted some time after its last user. A run uses the
+//! blobs that its entries name, and those that letters to it name, read or unread. In between a blob may be *loose*:
+//! not known to be named since some time. Storing the same bytes again restarts that time, so a blob can't be deleted
+//! between being stored and being named.
 
 use std::time::Duration;
 
@@ -18,10 +19,12 @@ use crate::writer::Durability;
 /// In bytes.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// How long a loose blob is kept. Naming a blob follows storing it within moments, and unread letters count as users.
+/// How long a loose blob is kept. Naming a blob follows storing it within moments.
 const LOOSE_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 64;
+/// The text before the hash in a reference.
+const REFERENCE: &[u8] = b"\"hash\":\"";
 
 const INSERT: &str = "INSERT INTO blob (hash, bytes) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING";
 const EXISTS: &str = "SELECT 1 AS is_there FROM blob WHERE hash = ?1";
@@ -34,10 +37,8 @@ const LET_GO: &str = "
     ON CONFLICT (hash) DO UPDATE SET since = excluded.since";
 const FORGET_USES: &str = "DELETE FROM blob_use WHERE run_id = ?1";
 const OLDEST_LOOSE: &str = "SELECT hash FROM loose_blob WHERE since <= ?1 ORDER BY since LIMIT ?2";
-/// An unread letter may name a blob that no entry names yet.
-const FORGET: &str = "
-    DELETE FROM blob WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_use WHERE hash = ?1)
-        AND NOT EXISTS (SELECT 1 FROM inbox WHERE instr(body_json, ?2) > 0)";
+const FORGET: &str = "DELETE FROM blob WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_use WHERE hash = ?1)";
+/// A used blob is not loose. It becomes loose again when its last user is removed.
 const FORGET_LOOSE: &str = "DELETE FROM loose_blob WHERE hash = ?1";
 
 /// The SHA-256 of a blob's bytes.
@@ -108,10 +109,14 @@ impl Store {
     }
 }
 
-/// Records which blobs an entry names: every string in it that is the hash of one. The entry isn't interpreted.
+/// Records which blobs an entry or letter names: every string in it that is the hash of one. The text isn't interpreted, with
+/// one exception: a reference to a blob that isn't stored is an error, because no reader could resolve it.
 pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
-    for hash in named(entry) {
-        column::execute(connection, USE, (hash.0, run.as_str()))?;
+    for (hash, written_as) in named(entry) {
+        let is_noted = column::execute(connection, USE, (hash.0, run.as_str()))? > 0;
+        if !is_noted && written_as == WrittenAs::Reference && !Blobs(connection).has(hash) {
+            return Err(Error::Missing { what: "a blob that is named" });
+        }
     }
     Ok(())
 }
@@ -119,7 +124,7 @@ pub(super) fn note_uses(connection: &Connection, run: &RunId, entry: &str) -> Re
 /// The same for a run's first entry. It may name its agent, and then the blobs that the agent names are used too.
 pub(super) fn note_uses_of_first(connection: &Connection, run: &RunId, entry: &str) -> Result<(), Error> {
     note_uses(connection, run, entry)?;
-    for hash in named(entry) {
+    for (hash, _) in named(entry) {
         let bytes = column::one(connection, GET, [hash.0], |row| column::plain::<Vec<u8>>(row, "bytes"))?;
         if let Some(text) = bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
             note_uses(connection, run, &text)?;
@@ -143,19 +148,30 @@ pub(crate) fn forget_loose(connection: &Connection, now: Timestamp, rows_max: u3
     let loose =
         column::all(connection, OLDEST_LOOSE, (oldest, rows_max / 2), |row| column::plain::<[u8; 32]>(row, "hash"))?;
     for hash in loose.into_iter().map(BlobHash) {
-        gone += column::execute(connection, FORGET, (hash.0, hash.to_hex()))?;
+        gone += column::execute(connection, FORGET, [hash.0])?;
         gone += column::execute(connection, FORGET_LOOSE, [hash.0])?;
     }
     Ok(u32::try_from(gone).unwrap_or(rows_max))
 }
 
+/// How a hash is written in an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrittenAs {
+    /// The value of a `hash` key. Only references have one: the words of people and models are inside strings.
+    Reference,
+    /// A string that may be anything.
+    Text,
+}
+
 /// Strings of an entry that look like a hash: 64 digits between quotes.
-fn named(entry: &str) -> impl Iterator<Item = BlobHash> + '_ {
+fn named(entry: &str) -> impl Iterator<Item = (BlobHash, WrittenAs)> + '_ {
     let bytes = entry.as_bytes();
     let quotes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at + 1);
-    quotes
-        .filter(|from| bytes.get(from + DIGITS) == Some(&b'"'))
-        .filter_map(|from| entry.get(from..from + DIGITS).and_then(BlobHash::parse))
+    quotes.filter(|from| bytes.get(from + DIGITS) == Some(&b'"')).filter_map(|from| {
+        let is_reference = bytes[..from].ends_with(REFERENCE);
+        let written_as = if is_reference { WrittenAs::Reference } else { WrittenAs::Text };
+        entry.get(from..from + DIGITS).and_then(BlobHash::parse).map(|hash| (hash, written_as))
+    })
 }
 
 #[cfg(test)]
@@ -167,7 +183,10 @@ mod tests {
         let hash = BlobHash::of(b"x");
         let hex = hash.to_hex();
         let found = |entry: &str| named(entry).collect::<Vec<_>>();
-        assert_eq!(found(&format!(r#"{{"a":{{"blob":{{"hash":"{hex}","length":1}}}},"b":["{hex}"]}}"#)), [hash, hash]);
+        assert_eq!(
+            found(&format!(r#"{{"a":{{"blob":{{"hash":"{hex}","length":1}}}},"b":["{hex}"]}}"#)),
+            [(hash, WrittenAs::Reference), (hash, WrittenAs::Text)]
+        );
         // A hash inside a longer text doesn't count as a use.
         let about = serde_json::to_string(&format!(r#"{{"hash":"{hex}"}}"#)).unwrap();
         for other in [about, format!(r#"{{"a":"{hex}0"}}"#), format!(r#"{{"a":"{}"}}"#, hex.to_uppercase()), hex] {

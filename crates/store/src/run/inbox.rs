@@ -4,7 +4,7 @@
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunId, RunState, Timestamp};
 
-use super::get;
+use super::{blob, get};
 use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
@@ -93,6 +93,7 @@ pub(super) fn deliver(connection: &Connection, letter: &NewLetter) -> Result<(),
 fn write(connection: &Connection, letter: &NewLetter) -> Result<(), Error> {
     let (id, at) = (letter.run.as_str(), column::millis(letter.at));
     column::execute(connection, INSERT, (id, &letter.id, at, letter.body.as_str()))?;
+    blob::note_uses(connection, &letter.run, letter.body.as_str())?;
     column::execute(connection, WAKE, (id, at))?;
     Ok(())
 }

@@ -12,6 +12,7 @@ use saggar_domain::{ProjectId, RunId, Timestamp};
 use super::{blob, get};
 use crate::column;
 use crate::error::Error;
+use crate::meta;
 use crate::sandbox::IDEMPOTENCY_RETENTION;
 use crate::store::Store;
 use crate::writer::Durability;
@@ -39,10 +40,14 @@ const MARK: &str = tree!("UPDATE run SET removed_at = ?2 WHERE id IN (SELECT id 
 const FORGET_TREES_REQUESTS: &str = tree!("DELETE FROM run_request WHERE run_id IN (SELECT id FROM tree)");
 /// A run that an idempotency key still refers to stays, because it is the response to a repeated request.
 const OLDEST: &str = "
-    SELECT id FROM run WHERE state = 'finished' AND removed_at IS NULL AND child_of IS NULL AND updated_at <= ?1 AND wake_at IS NULL
+    SELECT id, updated_at FROM run
+    WHERE state = 'finished' AND removed_at IS NULL AND child_of IS NULL AND updated_at <= ?1 AND wake_at IS NULL
+        AND (updated_at, id) > (?3, ?4)
         AND NOT EXISTS (SELECT 1 FROM run_request WHERE run_id = run.id)
         AND NOT EXISTS (SELECT 1 FROM run AS fork WHERE fork.parent_id = run.id AND fork.removed_at IS NULL)
     ORDER BY updated_at, id LIMIT ?2";
+/// The last run that was skipped: the next sweep continues after it.
+const PASSED: &str = "runs_passed";
 const FORGET_REQUESTS: &str = "
     DELETE FROM run_request WHERE (project_id, key) IN (
         SELECT project_id, key FROM run_request WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
@@ -68,6 +73,14 @@ pub enum Removal {
     StartedBy(RunId),
     /// This fork uses its history.
     ForkedBy(RunId),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgotten {
+    pub(crate) runs: u32,
+    pub(crate) rows: u32,
+    /// Whether there may be more runs that are old enough.
+    pub(crate) has_more: bool,
 }
 
 impl Store {
@@ -101,36 +114,32 @@ fn mark(connection: &Connection, id: &RunId, now: Timestamp) -> Result<Removal, 
 /// Deletes expired idempotency keys of runs. Returns their number.
 pub(crate) fn forget_requests(connection: &Connection, now: Timestamp, rows_max: u32) -> Result<u32, Error> {
     let oldest = column::millis(now.before(IDEMPOTENCY_RETENTION));
-    Ok(rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
+    Ok(column::rows(column::execute(connection, FORGET_REQUESTS, (oldest, rows_max))?))
 }
 
-/// Marks runs that ended before that time and deletes rows of marked ones, up to a number of rows. Returns how many
-/// runs and rows were deleted.
+/// Marks runs that ended before that time and deletes rows of marked ones, up to a number of rows.
 pub(crate) fn forget(
     connection: &Connection,
     now: Timestamp,
     ended_before: Timestamp,
     rows_max: u32,
-) -> Result<(u32, u32), Error> {
+) -> Result<Forgotten, Error> {
     let id_of = |row: &rusqlite::Row<'_>| column::parsed(row, "id", RunId::parse);
-    for id in column::all(connection, OLDEST, (column::millis(ended_before), rows_max), id_of)? {
-        // A run that can't be marked yet is tried again next time.
-        mark(connection, &id, now)?;
-    }
+    let has_more = mark_oldest(connection, now, ended_before, rows_max)?;
     let (mut runs, mut room) = (0, rows_max);
     loop {
         let leaves = column::all(connection, LEAVES, [room], id_of)?;
         if leaves.is_empty() || room == 0 {
-            return Ok((runs, rows_max - room));
+            return Ok(Forgotten { runs, rows: rows_max - room, has_more });
         }
         for id in leaves {
-            room -= rows(column::execute(connection, FORGET_JOURNAL, (id.as_str(), room))?);
+            room -= column::rows(column::execute(connection, FORGET_JOURNAL, (id.as_str(), room))?);
             if room == 0 {
                 break;
             }
             blob::let_go(connection, &id, now)?;
             column::execute(connection, FORGET_LETTERS, [id.as_str()])?;
-            room -= rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
+            room -= column::rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
             runs += 1;
             if room == 0 {
                 break;
@@ -139,6 +148,27 @@ pub(crate) fn forget(
     }
 }
 
-fn rows(touched: usize) -> u32 {
-    u32::try_from(touched).expect("each statement has a limit that is a u32")
+/// Marks runs that ended before that time. A run that can't be removed yet, because a descendant is forked or not over, is
+/// skipped, and tried again after all others. Returns whether there may be more to mark.
+fn mark_oldest(connection: &Connection, now: Timestamp, ended_before: Timestamp, rows_max: u32) -> Result<bool, Error> {
+    let before = column::one(connection, meta::GET, [PASSED], |row| column::plain::<String>(row, "value"))?;
+    let (at, id) = before.as_deref().and_then(|text| text.split_once(' ')).unwrap_or(("0", ""));
+    let after = (at.parse::<i64>().unwrap_or(0), id);
+    let params = (column::millis(ended_before), rows_max, after.0, after.1);
+    let oldest = column::all(connection, OLDEST, params, |row| {
+        Ok((column::parsed(row, "id", RunId::parse)?, column::plain::<i64>(row, "updated_at")?))
+    })?;
+    let mut passed = None;
+    for (id, at) in &oldest {
+        if mark(connection, id, now)? != Removal::Removed {
+            passed = Some(format!("{at} {id}"));
+        }
+    }
+    let is_all = u32::try_from(oldest.len()).is_ok_and(|found| found < rows_max);
+    match passed {
+        Some(passed) if !is_all => column::execute(connection, meta::SET, (PASSED, passed))?,
+        _ if is_all && before.is_some() => column::execute(connection, meta::FORGET, [PASSED])?,
+        _ => 0,
+    };
+    Ok(!is_all && rows_max > 0)
 }

@@ -92,6 +92,8 @@ async fn a_store_that_is_gone_is_not_made_anew() {
 }
 
 const LEAVE: &str = "SAGGAR_STORE_LEAVE";
+/// Set where the log is folded before the runs are made.
+const FOLD: &str = "SAGGAR_STORE_FOLD";
 const RUNS: usize = 12;
 const LOG: &str = "saggar.db-wal";
 const INDEX: &str = "saggar.db-shm";
@@ -104,6 +106,12 @@ fn part_that_leaves_a_log() {
     let store = Store::open(Path::new(&directory)).unwrap();
     runtime.block_on(async {
         let project = store.default_project(ProjectId::from_random([1; 16]), NOW).await.unwrap().id;
+        if std::env::var_os(FOLD).is_some() {
+            // More than the longest log.
+            for number in 0..20u8 {
+                store.put_blob(vec![number; 1 << 20], NOW).await.unwrap();
+            }
+        }
         for _ in 0..RUNS {
             run(&store, &project, "first", None).await;
         }
@@ -114,12 +122,16 @@ fn part_that_leaves_a_log() {
 
 /// The files of a store whose process was killed; every run in it was acknowledged.
 fn left() -> BTreeMap<String, Vec<u8>> {
+    left_by(&mut part_that_leaves)
+}
+
+fn part_that_leaves(directory: &Path) -> std::process::Command {
+    part("damage::part_that_leaves_a_log", LEAVE, directory)
+}
+
+fn left_by(command: &mut dyn FnMut(&Path) -> std::process::Command) -> BTreeMap<String, Vec<u8>> {
     let scratch = Scratch::new();
-    let mut child = part("damage::part_that_leaves_a_log", LEAVE, scratch.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command(scratch.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line == "left"));
     child.kill().unwrap();
@@ -212,6 +224,36 @@ fn a_log_that_is_cut_or_taken_away_stops_the_start() {
     check_refused(&files, "so is its index");
 }
 
+/// As its shell does with a store whose process was killed.
+fn open_with_another_program(scratch: &Scratch) {
+    let connection = Connection::open(scratch.join("saggar.db")).unwrap();
+    let runs: i64 = connection.query_row("SELECT count(*) FROM run", [], |row| row.get(0)).unwrap();
+    assert_eq!(usize::try_from(runs).unwrap(), RUNS);
+    connection.close().unwrap();
+    assert!(!scratch.join(LOG).exists(), "it has folded the log and removed it");
+}
+
+#[tokio::test]
+async fn a_log_that_another_program_folded_is_not_lost() {
+    let mut fold = |directory: &Path| {
+        let mut command = part_that_leaves(directory);
+        command.env(FOLD, "1");
+        command
+    };
+    for files in [left(), left_by(&mut fold)] {
+        let scratch = with(&files);
+        open_with_another_program(&scratch);
+        assert_eq!(check(scratch.path(), |_, _, _| None).unwrap().findings, []);
+        assert!(!accept_loss(scratch.path()).unwrap(), "there is nothing to accept");
+        assert_eq!(runs_in(&scratch.open()).await, RUNS, "no run is blocked");
+        // What only looks like it: the log is gone, and what was in it is not in the database.
+        let mut files = files;
+        files.remove(LOG);
+        files.remove(INDEX);
+        check_refused(&files, "the log was taken away");
+    }
+}
+
 #[tokio::test]
 async fn lost_writes_can_be_accepted_and_open_runs_then_wait_for_a_person() {
     let files = left();
@@ -256,4 +298,21 @@ async fn a_check_finds_what_is_damaged_and_changes_nothing() {
     let judged =
         check(scratch.path(), |row, entries, _| Some(format!("{} entries of {}", entries.len(), row.id))).unwrap();
     assert!(judged.findings.iter().any(|finding| finding.what == format!("1 entries of {other}")));
+}
+
+#[tokio::test]
+async fn a_check_sees_each_run_at_one_moment_beside_a_server_that_writes() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let hash = store.put_blob(b"a blob".to_vec(), NOW).await.unwrap();
+    run(&store, &project, "first", None).await;
+    let mut seen = Vec::new();
+    check(scratch.path(), |_, _, blobs| {
+        // What the row and the entries were read with is still there for whoever judges them.
+        edit(&scratch, "DELETE FROM blob");
+        seen.push(blobs.has(hash));
+        None
+    })
+    .unwrap();
+    assert_eq!(seen, [true]);
 }

@@ -12,8 +12,8 @@ use saggar_domain::{
     RunId, RunState, SandboxId, TemplateName, Timestamp, Uptime, User,
 };
 use saggar_store::{
-    Append, Claimed, Ending, ExecEnd, Holder, Insertion, JsonText, Lease, Lifetime, NewExec, NewRun, NewSandbox,
-    Project, RunInsertion, Store, StoredEvent, Summary, Taking, TokenHash,
+    Append, Claimed, Ending, ExecEnd, Holder, Insertion, JsonText, Lease, Lifetime, NewRun, NewSandbox, Project,
+    RunInsertion, StartedExec, Store, StoredEvent, Summary, Taking, TokenHash,
 };
 
 /// The start of the tests' time.
@@ -101,8 +101,8 @@ pub fn ending(at: Timestamp) -> Ending {
     Ending { at, reason: EndReason::TimedOut, detail: JsonText::parse(r#"{"peak":1}"#) }
 }
 
-pub fn exec(sandbox: &SandboxId, started_at: Timestamp) -> NewExec {
-    NewExec {
+pub fn exec(sandbox: &SandboxId, started_at: Timestamp) -> StartedExec {
+    StartedExec {
         id: ExecId::from_random(random()),
         sandbox: sandbox.clone(),
         argv: vec!["sh".into(), "-c".into(), "echo 'é'; exit 3".into()],

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use saggar_domain::{Labels, ProjectId, RunId, RunState, Timestamp, Uptime};
 use saggar_store::{
-    Append, Appended, Fork, Holder, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, JsonText, Lease, LetterRoom,
-    NewLetter, NewRun, Removal, RequestHash, Retention, RunInsertion, RunQuery, Store, Summary, Taking,
+    Append, Appended, BlobHash, Error, Fork, Holder, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, InboxError,
+    JsonText, Lease, LetterRoom, NewLetter, NewRun, Removal, RequestHash, Retention, RunInsertion, RunQuery, Store,
+    Summary, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, random, store_with_project};
@@ -45,6 +46,14 @@ async fn begin(store: &Store, new: NewRun) -> RunId {
 
 /// Claims every due run, and finishes it with these entries and children.
 async fn finish(store: &Store, run: &RunId, entries: &[String], children: Vec<NewRun>, at: Timestamp) {
+    let append = take(store, run, entries, children, at).await;
+    let head = append.head + append.entries.len() as u64;
+    assert_eq!(store.append(append).await, Ok(Appended::Done { head }));
+    store.drop_holder(Holder::parse("worker").unwrap(), at).await.unwrap();
+}
+
+/// Takes every run that is due; what finishes this one.
+async fn take(store: &Store, run: &RunId, entries: &[String], children: Vec<NewRun>, at: Timestamp) -> Append {
     let from = Uptime::from_millis(1_000_000);
     let lease = Lease { from, until: from.after(Duration::from_secs(1)) };
     let holder = Holder::parse("worker").unwrap();
@@ -53,7 +62,7 @@ async fn finish(store: &Store, run: &RunId, entries: &[String], children: Vec<Ne
     let claimed = held.into_iter().find(|claimed| claimed.run.id == *run).unwrap();
     let outcome = JsonText::parse(r#"{"outcome":"completed"}"#);
     let summary = Summary { state: RunState::Finished, at, wake_at: None, outcome, sandbox: None, room_since: None };
-    let append = Append {
+    Append {
         run: run.clone(),
         epoch: claimed.epoch,
         head: claimed.run.head,
@@ -63,10 +72,7 @@ async fn finish(store: &Store, run: &RunId, entries: &[String], children: Vec<Ne
         seen: 0,
         children,
         letters: Vec::new(),
-    };
-    let head = claimed.run.head + entries.len() as u64;
-    assert_eq!(store.append(append).await, Ok(Appended::Done { head }));
-    store.drop_holder(holder, at).await.unwrap();
+    }
 }
 
 async fn is_there(store: &Store, project: &ProjectId, run: &RunId) -> bool {
@@ -168,7 +174,7 @@ async fn a_blob_goes_after_its_last_user_and_not_while_a_letter_names_it() {
     finish(&store, &one, &[entry(&[shared, own])], Vec::new(), NOW).await;
     finish(&store, &other, &[entry(&[shared])], Vec::new(), NOW).await;
     let body = JsonText::parse(&entry(&[said])).unwrap();
-    let letter = NewLetter { project: project.clone(), run: open, id: "x".to_owned(), at: NOW, body };
+    let letter = NewLetter { project: project.clone(), run: open.clone(), id: "x".to_owned(), at: NOW, body };
     store.put_letter(letter, LetterRoom::Data).await.unwrap();
     let left = async || {
         let mut left = Vec::new();
@@ -190,6 +196,79 @@ async fn a_blob_goes_after_its_last_user_and_not_while_a_letter_names_it() {
     store.sweep(NOW.after(LONG * 2), forever()).await.unwrap();
     store.sweep(NOW.after(LONG * 3), forever()).await.unwrap();
     assert_eq!(left().await, [false, false, true, false]);
+    // Nobody has read the letter. What it names goes with the run that it was for.
+    finish(&store, &open, &[], Vec::new(), NOW).await;
+    store.remove_run(project.clone(), open, NOW).await.unwrap();
+    store.sweep(NOW.after(LONG * 3), forever()).await.unwrap();
+    store.sweep(NOW.after(LONG * 4), forever()).await.unwrap();
+    assert_eq!(left().await, [false; 4]);
+}
+
+#[tokio::test]
+async fn what_names_a_blob_that_is_not_there_is_not_written() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let hash = BlobHash::of(b"never put").to_hex();
+    let reference = format!(r#"{{"body":{{"blob":{{"hash":"{hash}","length":9}}}}}}"#);
+    let missing = Error::Missing { what: "a blob that is named" };
+    let new = NewRun { first: reference.clone(), ..new_run(&project, "a") };
+    assert_eq!(store.create_run(new, None).await, Err(missing.clone()));
+    let run = begin(&store, new_run(&project, "a")).await;
+    let body = JsonText::parse(&reference).unwrap();
+    let letter = NewLetter { project: project.clone(), run: run.clone(), id: "x".to_owned(), at: NOW, body };
+    assert!(
+        matches!(store.put_letter(letter, LetterRoom::Data).await, Err(InboxError::Store(error)) if error == missing)
+    );
+    assert_eq!(store.letters(run.clone()).await.unwrap(), []);
+    let append = take(&store, &run, &[reference], Vec::new(), NOW).await;
+    assert_eq!(store.append(append.clone()).await, Err(missing));
+    assert_eq!(store.journal_after(run.clone(), 0).await.unwrap().len(), 1);
+    // A text that reads like a hash is only a text.
+    let text = format!(r#"{{"body":{{"text":"{hash}"}}}}"#);
+    assert_eq!(store.append(Append { entries: vec![text], ..append }).await, Ok(Appended::Done { head: 2 }));
+}
+
+#[tokio::test]
+async fn runs_that_cannot_go_yet_do_not_keep_others_from_going() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let mut stuck = Vec::new();
+    for _ in 0..3 {
+        let parent = begin(&store, new_run(&project, "a")).await;
+        let child = NewRun { child_of: Some((parent.clone(), 2)), ..new_run(&project, "helper") };
+        let child_id = child.id.clone();
+        finish(&store, &parent, &[], vec![child], NOW).await;
+        finish(&store, &child_id, &[], Vec::new(), NOW).await;
+        let id = RunId::from_random(random());
+        let fork = Fork { project: project.clone(), parent: child_id, through: 1, id: id.clone(), created_at: NOW };
+        store.fork_run(fork, |_, _| "{}".to_owned()).await.unwrap();
+        stuck.push((parent, id));
+    }
+    let other = begin(&store, new_run(&project, "a")).await;
+    finish(&store, &other, &[], Vec::new(), later(1)).await;
+    // As many are looked at in a sweep as it may delete rows: only those that can't go.
+    let retention = Retention { runs: Duration::ZERO, rows_max: NonZeroU32::new(3).unwrap(), ..Retention::default() };
+    let sweep_all = async || {
+        let mut runs = 0;
+        for _ in 0..100 {
+            let swept = store.sweep(later(60), retention).await.unwrap();
+            runs += swept.runs;
+            if !swept.has_more {
+                return runs;
+            }
+        }
+        panic!("a sweep finds no end");
+    };
+    assert_eq!(sweep_all().await, 1);
+    assert!(!is_there(&store, &project, &other).await);
+    for (parent, _) in &stuck {
+        assert!(is_there(&store, &project, parent).await);
+    }
+    // They are looked at again.
+    for (_, fork) in &stuck {
+        finish(&store, fork, &[], Vec::new(), later(2)).await;
+    }
+    assert_eq!(sweep_all().await + sweep_all().await, 9);
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
-//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. They
-//! are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
+//! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
+//! `v4.sql` to `v7.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
 
@@ -10,20 +11,37 @@ use std::time::Duration;
 use rusqlite::Connection;
 use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
-    Append, BlobHash, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion, JsonText, Lease,
-    Life, NewExec, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, Store, Summary, Tail, Taking,
+    Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion,
+    JsonText, Lease, Life, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, StartedExec, Store, Summary,
+    Tail, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, sandbox_with};
 
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
+/// By version.
+pub const DUMPS: [(u32, &str); 6] = [
+    (1, V1),
+    (3, V3),
+    (4, include_str!("../golden/v4.sql")),
+    (5, include_str!("../golden/v5.sql")),
+    (6, include_str!("../golden/v6.sql")),
+    (7, include_str!("../golden/v7.sql")),
+];
 
-fn from_dump(dump: &str) -> Scratch {
+pub fn from_dump(dump: &str) -> Scratch {
     let scratch = Scratch::new();
     let connection = Connection::open(scratch.join("saggar.db")).unwrap();
     connection.execute_batch(dump).unwrap();
+    let opens: Option<String> =
+        connection.query_row("SELECT max(value) FROM meta WHERE key = 'opens'", [], |row| row.get(0)).unwrap();
     connection.close().unwrap();
+    if let Some(opens) = opens {
+        // Without its marker, a store that counts its openings is taken for a copy.
+        let marker = format!(r#"{{"v":1,"opens":{opens},"boot":null}}"#);
+        std::fs::write(scratch.join("saggar.state"), marker).unwrap();
+    }
     scratch
 }
 
@@ -36,7 +54,7 @@ fn schema(scratch: &Scratch) -> Vec<(String, Option<String>)> {
 
 #[test]
 fn an_old_store_has_the_schema_of_a_new_one() {
-    for dump in [V1, V3] {
+    for (_, dump) in DUMPS {
         let (old, new) = (from_dump(dump), Scratch::new());
         drop((old.open(), new.open()));
         assert_eq!(schema(&old), schema(&new), "a released migration was edited, or a new one misses something");
@@ -61,7 +79,7 @@ async fn what_version_1_wrote_reads_back_whole() {
     let expected = Sandbox { asked: asked.clone(), life, supervisor_pid: Some(42) };
     assert_eq!(store.sandbox(project.clone(), asked.id.clone()).await, Ok(Some(expected)));
 
-    let run = NewExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
+    let run = StartedExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
     let ended = Exec { asked: run.clone(), progress: ExecProgress::Ended(exec_end(ended_at)) };
     assert_eq!(store.exec(asked.id.clone(), run.id.clone()).await, Ok(Some(ended)));
     let output = ExecOutput { stdout: Tail::new(b"out\xff".to_vec(), 5), stderr: Tail::new(b"err".to_vec(), 0) };
@@ -93,6 +111,52 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     assert_eq!(claim(&store, "w2", NOW).await, 2, "any worker may claim it");
 }
 
+#[test]
+fn the_newest_version_has_a_dump() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let connection = Connection::open(scratch.join("saggar.db")).unwrap();
+    let newest: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(DUMPS.last().unwrap().0, newest);
+}
+
+#[tokio::test]
+async fn what_the_later_versions_wrote_reads_back_whole() {
+    for (version, dump) in DUMPS.into_iter().filter(|(version, _)| *version >= 4) {
+        let scratch = from_dump(dump);
+        let store = scratch.open();
+        let row = async |number: u8| store.run_of_any(RunId::from_random([number; 16])).await.unwrap();
+        let held = row(6).await.unwrap();
+        assert_eq!((held.state, held.block), (RunState::Waiting, None), "{version}");
+        assert_eq!(held.holder.as_ref().map(Holder::as_str), Some("w1"), "{version}");
+        let damaged = row(8).await.unwrap();
+        let block = Block { kind: BlockKind::Damaged, reason: "entry 2 can't be read".to_owned() };
+        assert_eq!((damaged.state, damaged.block), (RunState::Parked, Some(block)), "{version}");
+        // Reading compares the checksums of entries that have one.
+        assert_eq!(store.journal_after(held.id.clone(), 0).await.unwrap().len(), 3, "{version}");
+        assert_eq!(store.journal_after(damaged.id, 0).await.unwrap()[0].entry, "damaged", "{version}");
+        if version >= 5 {
+            let waiting = row(9).await.unwrap();
+            assert_eq!(waiting.room_since, Some(NOW.after(Duration::from_secs(1))), "{version}");
+            assert_eq!(store.give_room(NOW, 1).await, Ok(1), "{version}");
+        }
+        if version >= 6 {
+            let red = std::collections::BTreeMap::from([("team".to_owned(), "red".to_owned())]);
+            assert_eq!(row(10).await.unwrap().labels, saggar_domain::Labels::parse(red).unwrap(), "{version}");
+            assert_eq!(row(11).await, None, "it was removed");
+            // A sweep deletes the removed run and unused blobs. An unread letter keeps the blob that it names.
+            let day = NOW.after(Duration::from_secs(24 * 60 * 60));
+            let swept = store.sweep(day, saggar_store::Retention::default()).await.unwrap();
+            assert_eq!(swept.runs, 1, "{version}");
+            let mut left = Vec::new();
+            for bytes in ["named by an entry", "named by a letter", "just put", "a blob"] {
+                left.push(store.blob(BlobHash::of(bytes.as_bytes())).await.unwrap().is_some());
+            }
+            assert_eq!(left, [true, true, false, false], "{version}");
+        }
+    }
+}
+
 /// Writes the store for the dump of the current version, if the environment variable is set; does nothing by itself.
 #[tokio::test]
 async fn part_that_writes_the_golden_store() {
@@ -119,7 +183,7 @@ async fn write(store: &Store) {
     let ended_at = NOW.after(Duration::from_secs(4));
     let started = Change::Started { at: started_at, supervisor_pid: 42 };
     store.change_sandbox(asked.id.clone(), started).await.unwrap();
-    let run = NewExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
+    let run = StartedExec { id: ExecId::from_random([4; 16]), ..exec(&asked.id, started_at) };
     store.record_exec_started(run.clone()).await.unwrap();
     let output = ExecOutput { stdout: Tail::new(b"out\xff".to_vec(), 5), stderr: Tail::new(b"err".to_vec(), 0) };
     store.record_exec_ended(asked.id.clone(), run.id, exec_end(ended_at), output).await.unwrap();

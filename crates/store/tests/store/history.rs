@@ -5,7 +5,7 @@ use std::time::Duration;
 use saggar_domain::{ExecId, GuestPath, SandboxId};
 use saggar_store::{
     EVENTS_PER_SANDBOX_MAX, EXECS_PER_SANDBOX_MAX, Error, EventPage, Exec, ExecCursor, ExecOutput, ExecProgress,
-    NewExec, OUTPUTS_PER_SANDBOX_MAX, PageLimit, Tail,
+    OUTPUTS_PER_SANDBOX_MAX, PageLimit, StartedExec, Tail,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, random, sandbox, store_with_project};
@@ -29,7 +29,7 @@ async fn an_exec_reads_back_whole_from_start_to_end() {
     let (store, project) = store_with_project(&scratch).await;
     let owner = sandbox(&project);
     insert(&store, &owner).await;
-    let asked = NewExec { cwd: GuestPath::parse("/tmp").ok(), ..exec(&owner.id, NOW) };
+    let asked = StartedExec { cwd: GuestPath::parse("/tmp").ok(), ..exec(&owner.id, NOW) };
     store.record_exec_started(asked.clone()).await.unwrap();
     let get = || store.exec(owner.id.clone(), asked.id.clone());
     assert_eq!(get().await, Ok(Some(Exec { asked: asked.clone(), progress: ExecProgress::Running })));

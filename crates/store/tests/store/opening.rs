@@ -10,6 +10,7 @@ use saggar_domain::{Code, Problem, ProjectId};
 use saggar_store::{OpenError, Store};
 
 use crate::fixture::{NOW, Scratch, insert, part, random, sandbox, store_with_project};
+use crate::golden::{DUMPS, from_dump};
 
 /// Checks that opening is refused with help and leaves the file unchanged.
 fn check_refused(scratch: &Scratch, expected: impl Fn(&OpenError) -> bool) {
@@ -130,6 +131,25 @@ fn twice_in_one_process_is_refused_too() {
     let store = scratch.open();
     assert!(matches!(Store::open(scratch.path()), Err(OpenError::Locked { .. })));
     drop(store);
+    scratch.open();
+}
+
+#[test]
+fn a_store_is_not_migrated_while_a_worker_of_its_version_works_in_it() {
+    let (version, dump) = DUMPS[1];
+    let scratch = from_dump(dump);
+    std::fs::create_dir(scratch.join("workers")).unwrap();
+    let worker = std::fs::File::create(scratch.join("workers/w1")).unwrap();
+    rustix::fs::flock(&worker, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    check_refused(&scratch, |error| matches!(error, OpenError::OldWorker { found, .. } if *found == version));
+    let error = Store::open(scratch.path()).unwrap_err();
+    assert!(error.help().contains("stop every `saggar worker`"), "{}", error.help());
+    // One that has ended leaves its file, and no lock.
+    drop(worker);
+    drop(scratch.open());
+    // A worker of the same version is no hindrance.
+    let worker = std::fs::File::create(scratch.join("workers/w1")).unwrap();
+    rustix::fs::flock(&worker, rustix::fs::FlockOperation::LockExclusive).unwrap();
     scratch.open();
 }
 

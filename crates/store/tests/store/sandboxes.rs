@@ -8,8 +8,8 @@ use saggar_domain::{
 };
 use saggar_store::{
     Change, Changed, Ending, Error, ExecEnd, ExecOutput, ExecProgress, ExecRecord, IDEMPOTENCY_RETENTION, Idempotency,
-    IdempotencyKey, Insertion, LastWords, Life, Lifetime, NewExec, NewSandbox, PageLimit, RequestHash, Sandbox,
-    SandboxCursor, SandboxPatch, SandboxQuery, Scope, Store, Tail,
+    IdempotencyKey, Insertion, LastWords, Life, Lifetime, NewSandbox, PageLimit, RequestHash, Sandbox, SandboxCursor,
+    SandboxPatch, SandboxQuery, Scope, StartedExec, Store, Tail,
 };
 
 use crate::fixture::{
@@ -217,7 +217,7 @@ async fn last_words_are_written_whole_and_may_come_again() {
     store.record_exec_started(known.clone()).await.unwrap();
     let end = ExecEnd { at: later(4), status: ExecStatus::Exited, exit_code: Some(0), signal: None };
     let output = ExecOutput { stdout: Tail::new(b"out".to_vec(), 0), stderr: Tail::default() };
-    let record = |exec: &NewExec, end| ExecRecord { exec: exec.clone(), end };
+    let record = |exec: &StartedExec, end| ExecRecord { exec: exec.clone(), end };
     let last = LastWords {
         events: vec![event(1), event(2)],
         execs: vec![

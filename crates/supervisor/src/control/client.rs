@@ -11,6 +11,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, connect, recvmsg, send, socket_with, sockopt,
 };
+use saggar_domain::OutputStream;
 
 use super::codec::{Decoder, Frame, encode_json, encode_stdin};
 use super::{CONTROL, Op, Reply, Request};
@@ -28,8 +29,7 @@ pub enum Received {
     Reply(Reply),
     /// Bytes a program wrote.
     Output {
-        /// 1 or 2.
-        stream: u8,
+        stream: OutputStream,
         /// Number of bytes of that stream before these.
         offset: u64,
         bytes: Vec<u8>,

@@ -4,6 +4,7 @@
 //!
 //! INVARIANT: data from the other side takes at most [`JSON_MAX`] in memory, and is either a frame or an error.
 
+use saggar_domain::OutputStream;
 use serde::Serialize;
 
 /// Maximum payload length. A description of 512 execs with long command lines is the largest.
@@ -22,8 +23,7 @@ pub enum Frame {
     Json(Vec<u8>),
     /// Bytes a program wrote.
     Output {
-        /// 1 or 2.
-        stream: u8,
+        stream: OutputStream,
         /// Number of bytes of that stream before these.
         offset: u64,
         bytes: Vec<u8>,
@@ -38,6 +38,8 @@ pub enum FrameError {
     Kind(u8),
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
+    #[error("output of unknown stream {0}")]
+    Stream(u8),
     #[error("a frame is cut short")]
     TooShort,
 }
@@ -92,6 +94,7 @@ impl Decoder {
             _ => {
                 let (head, bytes) = payload.split_first_chunk::<9>().ok_or(FrameError::TooShort)?;
                 let [stream, offset @ ..] = *head;
+                let stream = OutputStream::from_number(stream).ok_or(FrameError::Stream(stream))?;
                 Frame::Output { stream, offset: u64::from_le_bytes(offset), bytes: bytes.to_vec() }
             }
         };
@@ -110,9 +113,9 @@ pub fn encode_json<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), Fra
 }
 
 /// Appends bytes that a program wrote; at most 256 KiB at once.
-pub fn encode_output(out: &mut Vec<u8>, stream: u8, offset: u64, bytes: &[u8]) -> Result<(), FrameError> {
+pub fn encode_output(out: &mut Vec<u8>, stream: OutputStream, offset: u64, bytes: &[u8]) -> Result<(), FrameError> {
     let start = header(out, OUTPUT);
-    out.push(stream);
+    out.push(stream.number());
     out.extend_from_slice(&offset.to_le_bytes());
     out.extend_from_slice(bytes);
     finish(out, start, DATA_MAX + 9)
@@ -150,7 +153,7 @@ mod tests {
     fn frames_read_back_however_they_are_cut() {
         let mut wire = Vec::new();
         encode_json(&mut wire, &serde_json::json!({"v": 1})).unwrap();
-        encode_output(&mut wire, 2, 7, b"bytes").unwrap();
+        encode_output(&mut wire, OutputStream::Stderr, 7, b"bytes").unwrap();
         encode_stdin(&mut wire, b"").unwrap();
         for size in 1..wire.len() {
             let mut decoder = Decoder::new();
@@ -165,7 +168,7 @@ mod tests {
                 frames,
                 [
                     Frame::Json(br#"{"v":1}"#.to_vec()),
-                    Frame::Output { stream: 2, offset: 7, bytes: b"bytes".to_vec() },
+                    Frame::Output { stream: OutputStream::Stderr, offset: 7, bytes: b"bytes".to_vec() },
                     Frame::Stdin(Vec::new())
                 ]
             );
@@ -183,5 +186,8 @@ mod tests {
         let mut decoder = Decoder::new();
         decoder.push(&[1, 0, 0, 0, OUTPUT, 1]);
         assert_eq!(decoder.next_frame(), Err(FrameError::TooShort));
+        let mut decoder = Decoder::new();
+        decoder.push(&[9, 0, 0, 0, OUTPUT, 3, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decoder.next_frame(), Err(FrameError::Stream(3)));
     }
 }

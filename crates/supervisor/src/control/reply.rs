@@ -1,9 +1,9 @@
 //! Replies of a sandbox's supervisor.
 
-use saggar_domain::{Denial, EndReason, ExecId, ExecStatus, Problem, SandboxId, Usage};
+use saggar_domain::{
+    DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState, Usage,
+};
 use serde::{Deserialize, Serialize};
-
-use super::request::Then;
 
 /// A reply, or one part of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,15 +14,16 @@ pub enum Reply {
     /// The sandbox's current state.
     Described(Box<Description>),
     /// The program runs.
-    Started(Box<ExecState>),
+    Started(Box<ExecDescription>),
     /// Output was skipped because it is no longer kept.
     Gap {
-        /// 1 or 2.
-        stream: u8,
+        /// On the wire its number, 1 or 2.
+        #[serde(with = "stream_number")]
+        stream: OutputStream,
         bytes: u64,
     },
     /// The program has ended, and all of its output has been sent.
-    Exited(Box<ExecState>),
+    Exited(Box<ExecDescription>),
     /// The stream's descriptor comes with this.
     Opened,
     /// Done, without further data.
@@ -52,12 +53,12 @@ pub struct Description {
     /// The supervisor's process id.
     pub pid: u32,
     /// What it does.
-    pub state: State,
+    pub state: SandboxState,
     /// Whether it has an owner.
     pub is_claimed: bool,
     /// Milliseconds until its deadline; `None` for no deadline.
     pub ttl_left_ms: Option<u64>,
-    pub then: Then,
+    pub then: DeadlineAction,
     /// Maximum idle time in milliseconds.
     pub idle_ms: Option<u64>,
     /// Current idle time in milliseconds.
@@ -67,7 +68,7 @@ pub struct Description {
     /// Default limits that this host doesn't enforce.
     pub unenforced: Vec<String>,
     /// The remembered execs, oldest first.
-    pub execs: Vec<ExecState>,
+    pub execs: Vec<ExecDescription>,
     /// The number of the newest event.
     pub last_event: u64,
     /// The agent's protocol version, which clients that open streams into the sandbox must know.
@@ -80,20 +81,9 @@ fn first_guest_protocol() -> u32 {
     2
 }
 
-/// What a sandbox does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    Running,
-    /// It is frozen.
-    Paused,
-    /// It is being ended.
-    Ending,
-}
-
 /// An exec, running or finished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecState {
+pub struct ExecDescription {
     pub exec_id: ExecId,
     /// The program and its arguments.
     pub argv: Vec<String>,
@@ -192,7 +182,7 @@ pub enum EventBody {
         program: String,
     },
     /// A program ended.
-    ExecEnded(Box<ExecState>),
+    ExecEnded(Box<ExecDescription>),
     /// Something was refused.
     Denial { denial: Denial },
     /// A limit was hit.
@@ -232,9 +222,23 @@ pub struct Final {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishedExec {
-    pub state: ExecState,
+    pub state: ExecDescription,
     /// The end of its stdout, in base64.
     pub stdout: String,
     /// The end of its stderr, in base64.
     pub stderr: String,
+}
+
+mod stream_number {
+    use saggar_domain::OutputStream;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(stream: &OutputStream, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(stream.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputStream, D::Error> {
+        let number = u8::deserialize(deserializer)?;
+        OutputStream::from_number(number).ok_or_else(|| de::Error::custom(format!("there is no stream {number}")))
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use saggar_domain::{ExecId, SandboxId, User};
+use saggar_domain::{Beginning, DeadlineAction, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User};
 use serde::{Deserialize, Serialize};
 
 /// The first message to a supervisor, on its standard input: the sandbox to hold.
@@ -59,16 +59,17 @@ pub enum Op {
     /// Signal a program: `done`.
     Signal {
         exec_id: ExecId,
-        /// The number on Linux.
-        signal: u8,
-        scope: Scope,
+        /// Sent as its number on Linux.
+        #[serde(with = "signal_number")]
+        signal: Signal,
+        scope: SignalScope,
         /// Whether `done` comes only once the exec has no process left, however long that takes. A supervisor that
         /// doesn't know this field answers at once.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         wait: bool,
     },
     /// Resize a program's terminal: `done`.
-    Resize { exec_id: ExecId, size: WindowSize },
+    Resize { exec_id: ExecId, size: TerminalSize },
     /// Open a byte stream into the sandbox: `opened`, with its descriptor attached.
     Open { target: Target, user: User },
     /// Set new terms from now on: `described`.
@@ -99,19 +100,10 @@ pub enum Op {
 pub struct Terms {
     /// Milliseconds until it ends; `None` for no end.
     pub ttl_ms: Option<u64>,
-    pub then: Then,
+    pub then: DeadlineAction,
     /// Maximum idle time in milliseconds; `None` for no limit.
     #[serde(default)]
     pub idle_ms: Option<u64>,
-}
-
-/// What happens when time is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    Kill,
-    /// It is paused.
-    Pause,
 }
 
 /// A program to start.
@@ -119,35 +111,8 @@ pub enum Then {
 pub struct StartExec {
     /// Its id, which the server chose.
     pub exec_id: ExecId,
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// Its environment; it takes precedence over the sandbox's.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// Working directory; `None` for the sandbox's.
-    #[serde(default)]
-    pub cwd: Option<String>,
-    /// The user it runs as; `None` for the sandbox's user.
-    #[serde(default)]
-    pub user: Option<User>,
-    /// Whether it gets a stdin; otherwise it reads an end of file.
-    #[serde(default)]
-    pub stdin: bool,
-    /// A terminal of this size.
-    #[serde(default)]
-    pub tty: Option<WindowSize>,
-    /// Milliseconds until its whole process tree is ended.
-    #[serde(default)]
-    pub timeout_ms: Option<u64>,
-    /// Its own limits, within the sandbox's.
-    #[serde(default)]
-    pub limits: Option<PerExec>,
-    /// Bytes of its output that are kept; `None` for the default.
-    #[serde(default)]
-    pub output_bytes: Option<u64>,
-    /// A tag that the starter chooses, shown to other clients later.
-    #[serde(default)]
-    pub tag: Option<String>,
+    #[serde(flatten)]
+    pub spec: ExecSpec,
     /// Whether this connection then follows it.
     #[serde(default)]
     pub follow: bool,
@@ -156,57 +121,14 @@ pub struct StartExec {
     pub is_fed_apart: bool,
 }
 
-/// Limits of one exec, within the sandbox's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PerExec {
-    #[serde(default)]
-    pub memory: Option<u64>,
-    /// Processes and threads.
-    #[serde(default)]
-    pub pids: Option<u64>,
-    /// Thousandths of a CPU.
-    #[serde(default)]
-    pub cpu_millis: Option<u32>,
-}
-
-/// The size of a terminal, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WindowSize {
-    pub rows: u16,
-    /// Characters in a line.
-    pub cols: u16,
-}
-
 /// Which exec to follow, and from where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attach {
     pub exec_id: ExecId,
-    pub from: From,
+    pub from: Beginning,
     /// Whether this connection feeds its stdin. Only one connection can at a time.
     #[serde(default)]
     pub stdin: bool,
-}
-
-/// Where in a program's output to begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum From {
-    /// With the oldest output that is kept.
-    Start,
-    /// With the next output.
-    Now,
-    /// After this many bytes of each stream.
-    Offsets { stdout: u64, stderr: u64 },
-}
-
-/// Which processes a signal is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// The program's process group.
-    Group,
-    /// Everything the program has started, daemonised processes too.
-    Tree,
 }
 
 /// The other end of a byte stream.
@@ -217,4 +139,19 @@ pub enum Target {
     Files,
     /// The listener on this port of the sandbox's loopback.
     Port(u16),
+}
+
+mod signal_number {
+    use saggar_domain::Signal;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(signal: &Signal, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(signal.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Signal, D::Error> {
+        let number = u8::deserialize(deserializer)?;
+        Signal::from_number(number)
+            .ok_or_else(|| de::Error::custom(format!("there is no signal {number}: give a number from 1 to 64")))
+    }
 }

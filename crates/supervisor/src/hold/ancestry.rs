@@ -13,7 +13,7 @@ pub(super) fn of(thread: u32) -> Vec<u32> {
     let mut line = Vec::new();
     let mut next = thread;
     while next > 0 && line.len() < LINE_MAX {
-        let Some(Status { inside, above }) = read(next) else { break };
+        let Some(Ancestor { inside, above }) = read(next) else { break };
         line.push(inside);
         // The parent of a sandbox's PID 1 is on the host.
         next = if inside == 1 { 0 } else { above };
@@ -21,12 +21,12 @@ pub(super) fn of(thread: u32) -> Vec<u32> {
     line
 }
 
-struct Status {
+struct Ancestor {
     inside: u32,
     above: u32,
 }
 
-fn read(process: u32) -> Option<Status> {
+fn read(process: u32) -> Option<Ancestor> {
     let mut text = String::new();
     let file = File::open(format!("/proc/{process}/status")).ok()?;
     file.take(STATUS_LEN).read_to_string(&mut text).ok()?;
@@ -35,9 +35,9 @@ fn read(process: u32) -> Option<Status> {
 
 /// `NStgid` has a pid for each namespace, from ours inwards. A process controls its name in the first line, but can't
 /// begin another line there.
-fn parse(text: &str) -> Option<Status> {
+fn parse(text: &str) -> Option<Ancestor> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    Some(Status {
+    Some(Ancestor {
         inside: field("NStgid")?.split_whitespace().last()?.parse().ok()?,
         above: field("PPid")?.trim().parse().ok()?,
     })

@@ -8,11 +8,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use saggar_domain::{Denial, ExecId, ExecStatus, Problem, Usage};
-use saggar_guest::{STDIN_WINDOW, Stream};
+use saggar_domain::{Denial, ExecId, ExecSpec, ExecStatus, OutputStream, Problem, Usage};
+use saggar_guest::STDIN_WINDOW;
 use saggar_jail::cgroup::Group;
 
-use crate::control::ExecState;
+use crate::control::ExecDescription;
 use crate::deadline::Deadline;
 
 use super::moment::Moment;
@@ -95,15 +95,14 @@ pub(crate) struct Counted {
     pub(crate) memory_peak: u64,
 }
 
+/// An exec that is about to start.
 #[derive(Debug)]
-pub(crate) struct NewExec<'a> {
+pub(crate) struct Accepted<'a> {
     pub(crate) id: ExecId,
     pub(crate) number: u32,
-    pub(crate) argv: &'a [String],
+    pub(crate) spec: &'a ExecSpec,
+    /// The working directory that it gets, asked for or not.
     pub(crate) cwd: &'a str,
-    pub(crate) tag: Option<&'a str>,
-    pub(crate) has_terminal: bool,
-    pub(crate) has_stdin: bool,
     pub(crate) output_max: usize,
     pub(crate) deadline: Option<Moment>,
     pub(crate) portion: Option<Group>,
@@ -111,21 +110,22 @@ pub(crate) struct NewExec<'a> {
 }
 
 impl Exec {
-    pub(crate) fn new(new: NewExec<'_>) -> Self {
+    pub(crate) fn new(new: Accepted<'_>) -> Self {
+        let spec = new.spec;
         Self {
             id: new.id,
             number: new.number,
-            program: shortened(new.argv.first().map_or("", String::as_str), TAG_LEN_MAX),
+            program: shortened(spec.argv.first().map_or("", String::as_str), TAG_LEN_MAX),
             cwd: shortened(new.cwd, TAG_LEN_MAX),
             ring: Ring::new(new.output_max),
-            stdin: Stdin { is_open: new.has_stdin, outstanding: 0, pending: VecDeque::new(), wants_end: false },
+            stdin: Stdin { is_open: spec.stdin, outstanding: 0, pending: VecDeque::new(), wants_end: false },
             deadline: new.deadline.map(Deadline::new),
             portion: new.portion,
             is_news: false,
             is_storage_full: false,
-            argv: remembered(new.argv),
-            tag: new.tag.map(|tag| shortened(tag, TAG_LEN_MAX)),
-            has_terminal: new.has_terminal,
+            argv: remembered(&spec.argv),
+            tag: spec.tag.as_deref().map(|tag| shortened(tag, TAG_LEN_MAX)),
+            has_terminal: spec.tty.is_some(),
             started_ms: new.now_ms,
             phase: Phase::Starting,
             is_tree_gone: false,
@@ -167,7 +167,7 @@ impl Exec {
         Ok(())
     }
 
-    pub(crate) fn hear_output(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Lie> {
+    pub(crate) fn hear_output(&mut self, stream: OutputStream, bytes: &[u8]) -> Result<(), Lie> {
         let outstanding = self.ring.end() - self.credited;
         if !matches!(self.phase, Phase::Running { .. }) || outstanding + bytes.len() as u64 > OUTPUT_WINDOW.into() {
             return Err(Lie);
@@ -274,15 +274,15 @@ impl Exec {
         deadline.next().filter(|_| is_watched)
     }
 
-    pub(crate) fn state(&self, now: Moment) -> ExecState {
+    pub(crate) fn state(&self, now: Moment) -> ExecDescription {
         let (pid, ended) = match &self.phase {
             Phase::Starting => (0, None),
             Phase::Running { pid } => (*pid, None),
             Phase::Ended { pid, ended } => (*pid, Some(ended.clone())),
         };
-        let (stdout_bytes, stdout_dropped) = self.ring.counts(Stream::Stdout);
-        let (stderr_bytes, stderr_dropped) = self.ring.counts(Stream::Stderr);
-        ExecState {
+        let (stdout_bytes, stdout_dropped) = self.ring.counts(OutputStream::Stdout);
+        let (stderr_bytes, stderr_dropped) = self.ring.counts(OutputStream::Stderr);
+        ExecDescription {
             exec_id: self.id.clone(),
             argv: self.argv.clone(),
             cwd: self.cwd.clone(),
@@ -423,15 +423,12 @@ mod tests {
     use crate::ending::describe_ending;
     use crate::hold::execs::EXECS_MAX;
 
-    fn new_exec(argv: &[String]) -> NewExec<'_> {
-        NewExec {
+    fn accepted(spec: &ExecSpec) -> Accepted<'_> {
+        Accepted {
             id: ExecId::from_random([1; 16]),
             number: 1,
-            argv,
+            spec,
             cwd: "/",
-            tag: None,
-            has_terminal: false,
-            has_stdin: false,
             output_max: 1024,
             deadline: None,
             portion: None,
@@ -439,8 +436,8 @@ mod tests {
         }
     }
 
-    fn exec(has_stdin: bool) -> Exec {
-        Exec::new(NewExec { has_stdin, ..new_exec(&["true".to_owned()]) })
+    fn exec(stdin: bool) -> Exec {
+        Exec::new(accepted(&ExecSpec { argv: vec!["true".to_owned()], stdin, ..ExecSpec::default() }))
     }
 
     fn ended() -> Ended {
@@ -450,13 +447,13 @@ mod tests {
     #[test]
     fn what_cannot_be_so_is_a_lie() {
         let mut fresh = exec(true);
-        assert_eq!(fresh.hear_output(Stream::Stdout, b"x"), Err(Lie));
+        assert_eq!(fresh.hear_output(OutputStream::Stdout, b"x"), Err(Lie));
         assert_eq!(fresh.check_running(), Err(Lie));
         assert_eq!(fresh.hear_stdin_taken(1), Err(Lie));
         assert_eq!(fresh.hear_tree_gone(), Err(Lie));
         assert_eq!((fresh.hear_started(7, 0), fresh.hear_started(7, 0)), (Ok(()), Err(Lie)));
         fresh.end(ended());
-        assert_eq!(fresh.hear_output(Stream::Stdout, b"x"), Err(Lie));
+        assert_eq!(fresh.hear_output(OutputStream::Stdout, b"x"), Err(Lie));
         assert_eq!(fresh.hear_storage_full(), Err(Lie));
         assert_eq!((fresh.hear_tree_gone(), fresh.hear_tree_gone()), (Ok(()), Err(Lie)));
     }
@@ -466,11 +463,11 @@ mod tests {
         let mut exec = exec(false);
         exec.hear_started(7, 0).unwrap();
         let half = vec![0; OUTPUT_WINDOW as usize / 2];
-        assert_eq!([(); 2].map(|()| exec.hear_output(Stream::Stdout, &half)), [Ok(()), Ok(())]);
+        assert_eq!([(); 2].map(|()| exec.hear_output(OutputStream::Stdout, &half)), [Ok(()), Ok(())]);
         assert_eq!(exec.credit(10), None);
         assert_eq!(exec.credit(half.len() as u64), Some(half.len() as u32));
-        assert_eq!(exec.hear_output(Stream::Stderr, &half), Ok(()));
-        assert_eq!(exec.hear_output(Stream::Stderr, b"x"), Err(Lie));
+        assert_eq!(exec.hear_output(OutputStream::Stderr, &half), Ok(()));
+        assert_eq!(exec.hear_output(OutputStream::Stderr, b"x"), Err(Lie));
     }
 
     #[test]
@@ -502,7 +499,8 @@ mod tests {
         for (argument, count) in [("\u{1}", 10_000), ("\"", 10_000), ("", 65_536), ("é", 10_000)] {
             let long = argument.repeat(count);
             for argv in [vec![long.clone()], vec![argument.to_owned(); count]] {
-                let mut exec = Exec::new(NewExec { cwd: &long, tag: Some(&long), ..new_exec(&argv) });
+                let spec = ExecSpec { argv, tag: Some(long.clone()), ..ExecSpec::default() };
+                let mut exec = Exec::new(Accepted { cwd: &long, ..accepted(&spec) });
                 exec.hear_started(1, 0).unwrap();
                 let missing = Ending::NotStarted { stage: saggar_guest::FailStage::Program, errno: 2 };
                 let (status, exit_code, signal, error) = describe_ending(missing, false, &exec.program, &exec.cwd);
@@ -521,7 +519,7 @@ mod tests {
                     });
                 }
                 let told = serde_json::to_vec(&exec.state(Moment::at(0))).unwrap().len();
-                assert!(told * EXECS_MAX < JSON_MAX * 3 / 4, "{argument:?} {}: {told} bytes each", argv.len());
+                assert!(told * EXECS_MAX < JSON_MAX * 3 / 4, "{argument:?} {}: {told} bytes each", spec.argv.len());
             }
         }
     }

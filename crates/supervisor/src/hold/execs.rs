@@ -92,24 +92,21 @@ impl Execs {
 #[cfg(test)]
 mod tests {
     use saggar_domain::ExecStatus;
-    use saggar_guest::Stream;
+    use saggar_domain::{ExecSpec, OutputStream};
 
     use super::*;
-    use crate::hold::exec::{Ended, NewExec, OUTPUT_WINDOW};
+    use crate::hold::exec::{Accepted, Ended, OUTPUT_WINDOW};
     use crate::hold::moment::Moment;
 
     fn add(execs: &mut Execs, output: usize, is_finished: bool) -> u32 {
         let number = execs.next_number();
         let mut bits = [0; 16];
         bits[..4].copy_from_slice(&number.to_le_bytes());
-        let mut exec = Exec::new(NewExec {
+        let mut exec = Exec::new(Accepted {
             id: ExecId::from_random(bits),
             number,
-            argv: &["x".to_owned()],
+            spec: &ExecSpec { argv: vec!["x".to_owned()], ..ExecSpec::default() },
             cwd: "/",
-            tag: None,
-            has_terminal: false,
-            has_stdin: false,
             output_max: usize::MAX,
             deadline: None,
             portion: None,
@@ -117,7 +114,7 @@ mod tests {
         });
         exec.hear_started(1, 0).unwrap();
         for _ in 0..output / OUTPUT_WINDOW as usize {
-            exec.hear_output(Stream::Stdout, &vec![0; OUTPUT_WINDOW as usize]).unwrap();
+            exec.hear_output(OutputStream::Stdout, &vec![0; OUTPUT_WINDOW as usize]).unwrap();
             exec.credit(exec.ring.end());
         }
         if is_finished {

@@ -12,6 +12,7 @@ use crate::channel::Incoming;
 use crate::control::{EventBody, Reply};
 use crate::deadline::Cause;
 use crate::ending::describe_ending;
+use crate::guest_wire;
 use crate::unreached::Unreached;
 
 use super::connection::{Following, Role};
@@ -62,7 +63,7 @@ impl Hold {
             _ if !self.is_greeted => return Err(Lie),
             FromGuest::Started { exec, pid } => self.hear_started(exec, pid, now)?,
             FromGuest::Output { exec, stream, bytes } => {
-                self.execs.get_mut(exec).ok_or(Lie)?.hear_output(stream, &bytes)?;
+                self.execs.get_mut(exec).ok_or(Lie)?.hear_output(guest_wire::stream(stream), &bytes)?;
             }
             FromGuest::StdinTaken { exec, bytes } => self.hear_stdin_taken(exec, bytes)?,
             FromGuest::StorageFull { exec } => self.execs.get_mut(exec).ok_or(Lie)?.hear_storage_full()?,

@@ -7,8 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
-use saggar_domain::{Code, EndReason, ExecStatus, Problem};
-use saggar_guest::Stream;
+use saggar_domain::{Code, EndReason, ExecStatus, OutputStream, Problem};
 use saggar_jail::Reaped;
 use saggar_jail::cgroup::Group;
 
@@ -177,7 +176,11 @@ fn last_word(hold: &Hold, reason: EndReason, usage: Sample, error: Option<Proble
 
 fn finished(exec: &Exec) -> FinishedExec {
     let tail = |stream| STANDARD.encode(exec.ring.tail(stream, TAIL_MAX));
-    FinishedExec { state: exec.state(Moment::now()), stdout: tail(Stream::Stdout), stderr: tail(Stream::Stderr) }
+    FinishedExec {
+        state: exec.state(Moment::now()),
+        stdout: tail(OutputStream::Stdout),
+        stderr: tail(OutputStream::Stderr),
+    }
 }
 
 /// As many as fit, given newest first and returned oldest first.

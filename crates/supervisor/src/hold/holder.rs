@@ -5,7 +5,8 @@
 //! the protocol. All of these go through [`Hold::run`], which kills PID 1, waits until the whole tree is dead, and
 //! returns what there is to clean up.
 //!
-//! INVARIANT: nothing here blocks except the one poll (and freezing a sandbox, which has a bound), and everything that
+//! INVARIANT: nothing here blocks except the one poll and two bounded operations: freezing a sandbox, and a `listen` made
+//! on behalf of a program (usually under a millisecond; after one that takes seconds no more are made). Everything that
 //! a connection or the agent can make grow has a named bound.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,14 +16,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
-use saggar_domain::{Code, Denial, EndReason, NetworkMode, Problem, SandboxId, Spec};
+use saggar_domain::{Code, DeadlineAction, Denial, EndReason, NetworkMode, Problem, SandboxId, SandboxState, Spec};
 use saggar_guest::{PROTOCOL, SignalScope, ToGuest};
 use saggar_jail::Signals;
 use saggar_jail::cgroup::Group;
 use saggar_jail::seccomp::Listener;
 
 use crate::channel::Channel;
-use crate::control::{CONTROL, Description, EventBody, Reply, State, Terms, Then};
+use crate::control::{CONTROL, Description, EventBody, Reply, Terms};
 use crate::deadline::Action;
 use crate::unreached::Unreached;
 use crate::watch::{Refused, Watch};
@@ -210,9 +211,9 @@ impl Hold {
             sandbox_id: self.sandbox_id.clone(),
             pid: std::process::id(),
             state: match (self.end, self.paused) {
-                (Some(_), _) => State::Ending,
-                (None, Some(_)) => State::Paused,
-                (None, None) => State::Running,
+                (Some(_), _) => SandboxState::Ending,
+                (None, Some(_)) => SandboxState::Paused,
+                (None, None) => SandboxState::Running,
             },
             is_claimed: self.lifetime.is_owned(),
             ttl_left_ms: self.lifetime.left(now).map(millis),
@@ -247,9 +248,9 @@ impl Hold {
         let is_busy = self.is_busy();
         match self.lifetime.due(now, is_busy) {
             None => {}
-            Some((due, Then::Pause)) if self.pause(now, true).is_err() => self.expire(due),
-            Some((_, Then::Pause)) => {}
-            Some((due, Then::Kill)) => self.expire(due),
+            Some((due, DeadlineAction::Pause)) if self.pause(now, true).is_err() => self.expire(due),
+            Some((_, DeadlineAction::Pause)) => {}
+            Some((due, DeadlineAction::Kill)) => self.expire(due),
         }
         if self.paused.is_some() {
             return;

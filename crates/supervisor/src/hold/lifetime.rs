@@ -8,20 +8,22 @@
 
 use std::time::Duration;
 
-use crate::control::{Terms, Then};
+use saggar_domain::DeadlineAction;
+
+use crate::control::Terms;
 
 use super::moment::Moment;
 
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     terms: Terms,
-    state: State,
+    phase: Phase,
     used: Moment,
     was_busy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Phase {
     /// It has no owner yet, and waits until then; `None` means forever.
     Unowned { until: Option<Moment> },
     /// It ends then; `None` means never.
@@ -41,7 +43,7 @@ pub(crate) enum Due {
 impl Lifetime {
     pub(crate) fn new(terms: Terms, is_owned: bool, now: Moment) -> Self {
         let until = terms.ttl_ms.map(|span| now + Duration::from_millis(span));
-        let mut lifetime = Self { terms, state: State::Unowned { until }, used: now, was_busy: false };
+        let mut lifetime = Self { terms, phase: Phase::Unowned { until }, used: now, was_busy: false };
         if is_owned {
             lifetime.set(terms, now);
         }
@@ -52,9 +54,9 @@ impl Lifetime {
     pub(crate) fn set(&mut self, terms: Terms, now: Moment) {
         self.terms = terms;
         let span = terms.ttl_ms.map(Duration::from_millis);
-        self.state = match self.state {
-            State::Unowned { .. } | State::Running { .. } => State::Running { until: span.map(|span| now + span) },
-            State::Paused { .. } => State::Paused { left: span },
+        self.phase = match self.phase {
+            Phase::Unowned { .. } | Phase::Running { .. } => Phase::Running { until: span.map(|span| now + span) },
+            Phase::Paused { .. } => Phase::Paused { left: span },
         };
         self.used = now;
     }
@@ -66,31 +68,31 @@ impl Lifetime {
 
     pub(crate) fn pause(&mut self, now: Moment) {
         let left = self.left(now);
-        self.state = State::Paused { left };
+        self.phase = Phase::Paused { left };
     }
 
     /// Continues with the remaining time, or with the whole time again if none was left.
     pub(crate) fn resume(&mut self, now: Moment) {
-        if let State::Paused { left } = self.state {
+        if let Phase::Paused { left } = self.phase {
             let again = self.terms.ttl_ms.map(Duration::from_millis);
             let left = if left == Some(Duration::ZERO) { again } else { left };
-            self.state = State::Running { until: left.map(|left| now + left) };
+            self.phase = Phase::Running { until: left.map(|left| now + left) };
             self.used = now;
         }
     }
 
     /// What is due now. While it is in use (`is_busy`) it is not idle, nor was it since the last call.
-    pub(crate) fn due(&mut self, now: Moment, is_busy: bool) -> Option<(Due, Then)> {
+    pub(crate) fn due(&mut self, now: Moment, is_busy: bool) -> Option<(Due, DeadlineAction)> {
         if is_busy || self.was_busy {
             self.used = now;
         }
         self.was_busy = is_busy;
-        let until = match self.state {
-            State::Running { until } => until,
-            State::Unowned { until } => {
-                return until.is_some_and(|until| now >= until).then_some((Due::Expired, Then::Kill));
+        let until = match self.phase {
+            Phase::Running { until } => until,
+            Phase::Unowned { until } => {
+                return until.is_some_and(|until| now >= until).then_some((Due::Expired, DeadlineAction::Kill));
             }
-            State::Paused { .. } => return None,
+            Phase::Paused { .. } => return None,
         };
         if until.is_some_and(|until| now >= until) {
             return Some((Due::Expired, self.terms.then));
@@ -101,17 +103,17 @@ impl Lifetime {
 
     /// When to check again.
     pub(crate) fn next(&self, is_busy: bool) -> Option<Moment> {
-        let until = match self.state {
-            State::Running { until } => until,
-            State::Unowned { until } => return until,
-            State::Paused { .. } => return None,
+        let until = match self.phase {
+            Phase::Running { until } => until,
+            Phase::Unowned { until } => return until,
+            Phase::Paused { .. } => return None,
         };
         let idle = self.idle().filter(|_| !is_busy).map(|idle| self.used + idle);
         [until, idle].into_iter().flatten().min()
     }
 
     pub(crate) fn is_owned(&self) -> bool {
-        !matches!(self.state, State::Unowned { .. })
+        !matches!(self.phase, Phase::Unowned { .. })
     }
 
     pub(crate) fn terms(&self) -> Terms {
@@ -119,9 +121,9 @@ impl Lifetime {
     }
 
     pub(crate) fn left(&self, now: Moment) -> Option<Duration> {
-        match self.state {
-            State::Unowned { until } | State::Running { until } => until.map(|until| until.since(now)),
-            State::Paused { left } => left,
+        match self.phase {
+            Phase::Unowned { until } | Phase::Running { until } => until.map(|until| until.since(now)),
+            Phase::Paused { left } => left,
         }
     }
 
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     fn terms(ttl_ms: Option<u64>, idle_ms: Option<u64>) -> Terms {
-        Terms { ttl_ms, then: Then::Kill, idle_ms }
+        Terms { ttl_ms, then: DeadlineAction::Kill, idle_ms }
     }
 
     #[test]
@@ -147,7 +149,7 @@ mod tests {
         let mut lifetime = Lifetime::new(terms(Some(100), None), true, Moment::at(1000));
         assert_eq!(lifetime.next(false), Some(Moment::at(1100)));
         assert_eq!(lifetime.due(Moment::at(1099), false), None);
-        assert_eq!(lifetime.due(Moment::at(1100), false), Some((Due::Expired, Then::Kill)));
+        assert_eq!(lifetime.due(Moment::at(1100), false), Some((Due::Expired, DeadlineAction::Kill)));
         lifetime.set(terms(None, None), Moment::at(1100));
         assert_eq!((lifetime.next(false), lifetime.due(Moment::at(u64::MAX), false)), (None, None));
     }
@@ -161,19 +163,19 @@ mod tests {
         assert_eq!(lifetime.next(true), None);
         assert_eq!(lifetime.due(Moment::at(90), false), None);
         assert_eq!(lifetime.next(false), Some(Moment::at(100)));
-        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Idle, Then::Kill)));
+        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Idle, DeadlineAction::Kill)));
     }
 
     #[test]
     fn whom_nobody_comes_for_ends_by_itself() {
         let mut lifetime =
-            Lifetime::new(Terms { then: Then::Pause, ..terms(Some(100), Some(1)) }, false, Moment::at(0));
+            Lifetime::new(Terms { then: DeadlineAction::Pause, ..terms(Some(100), Some(1)) }, false, Moment::at(0));
         assert_eq!((lifetime.due(Moment::at(99), false), lifetime.is_owned()), (None, false));
         assert_eq!(
             (lifetime.next(false), lifetime.left(Moment::at(60))),
             (Some(Moment::at(100)), Some(Duration::from_millis(40)))
         );
-        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Expired, Then::Kill)));
+        assert_eq!(lifetime.due(Moment::at(100), false), Some((Due::Expired, DeadlineAction::Kill)));
     }
 
     #[test]

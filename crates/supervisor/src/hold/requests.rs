@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
-use saggar_domain::{Code, EndReason, ExecId, Problem, User};
-use saggar_guest::{OpenRequest, OpenTarget, SignalScope, TerminalSize, ToGuest};
+use saggar_domain::{
+    Beginning, ByteSize, Code, Count, Cpus, DeadlineAction, EndReason, ExecId, ExecLimits, Offsets, Problem, Signal,
+    SignalScope, TerminalSize, Timeout, User,
+};
+use saggar_guest::{OpenRequest, OpenTarget, ToGuest};
 use saggar_jail::cgroup::{Group, Wanted};
 use serde::Deserialize;
 
-use crate::control::{
-    Attach, CONTROL, EventBody, From, Op, PerExec, Reply, Request, Scope, StartExec, Target, Terms, Then, WindowSize,
-};
+use crate::control::{Attach, CONTROL, EventBody, Op, Reply, Request, StartExec, Target, Terms};
+use crate::guest_wire;
 use crate::program::{Program, default_cwd};
 
 use super::connection::{Following, Role};
-use super::exec::{Exec, NewExec, OUTPUT_WINDOW};
+use super::exec::{Accepted, Exec, OUTPUT_WINDOW};
 use super::holder::{Hold, STREAMS_MAX, too_many_connections};
 use super::moment::{Moment, wall_ms};
 
@@ -167,9 +168,9 @@ impl Hold {
     /// Refuses terms that can't be kept.
     fn check_terms(&self, terms: Terms) -> Result<(), Problem> {
         match terms.then {
-            Then::Kill => Ok(()),
-            Then::Pause if self.group.as_ref().is_some_and(Group::is_freezable) => Ok(()),
-            Then::Pause => Err(not_freezable()),
+            DeadlineAction::Kill => Ok(()),
+            DeadlineAction::Pause if self.group.as_ref().is_some_and(Group::is_freezable) => Ok(()),
+            DeadlineAction::Pause => Err(not_freezable()),
         }
     }
 
@@ -197,33 +198,31 @@ impl Hold {
             let message = format!("exec {} already exists", start.exec_id);
             return Err(Problem::new(Code::InvalidValue, message, "give each exec an id of its own"));
         }
+        let StartExec { exec_id, spec, follow, is_fed_apart } = start;
         let number = self.execs.next_number();
-        let portion = start.limits.map(|limits| self.portion(number, limits)).transpose()?.flatten();
+        let portion = spec.limits.map(|limits| self.portion(number, limits)).transpose()?.flatten();
         let joins = portion.as_ref().map_or_else(|| Ok(Vec::new()), Group::tasks);
         let joins = joins.map_err(|error| portion_failed(&error))?;
-        let user = start.user.unwrap_or(self.spec.user);
-        let cwd = start.cwd.as_deref().unwrap_or_else(|| default_cwd(&self.spec, user)).to_owned();
-        let exec = Exec::new(NewExec {
-            id: start.exec_id,
+        let user = spec.user.unwrap_or(self.spec.user);
+        let cwd = spec.cwd.as_deref().unwrap_or_else(|| default_cwd(&self.spec, user)).to_owned();
+        let exec = Exec::new(Accepted {
+            id: exec_id,
             number,
-            argv: &start.argv,
+            spec: &spec,
             cwd: &cwd,
-            tag: start.tag.as_deref(),
-            has_terminal: start.tty.is_some(),
-            has_stdin: start.stdin,
-            output_max: start.output_bytes.unwrap_or(OUTPUT_DEFAULT).min(OUTPUT_MOST) as usize,
-            deadline: start.timeout_ms.map(|timeout| now + Duration::from_millis(timeout)),
+            output_max: spec.output_bytes.map_or(OUTPUT_DEFAULT, ByteSize::bytes).min(OUTPUT_MOST) as usize,
+            deadline: spec.timeout.map(|timeout| now + Timeout::duration(timeout)),
             portion,
             now_ms: wall_ms(),
         });
         let request = Program {
             exec: number,
-            argv: start.argv.into_iter().map(String::into_bytes).collect(),
-            env: &[&self.env, &start.env],
+            argv: spec.argv.into_iter().map(String::into_bytes).collect(),
+            env: &[&self.env, &spec.env],
             cwd: Some(&cwd),
             user,
-            has_stdin: start.stdin,
-            terminal: start.tty.map(|size| TerminalSize { rows: size.rows, cols: size.cols }),
+            has_stdin: spec.stdin,
+            terminal: spec.tty,
             terminal_name: Some(TERMINAL),
             output_window: Some(OUTPUT_WINDOW),
             joins: joins.len() as u8,
@@ -232,7 +231,7 @@ impl Hold {
         let frame = ToGuest::Exec(request.into_request(&self.spec));
         self.become_stream(
             token,
-            Role::Starting { exec: number, follows: start.follow, feeds: start.stdin && !start.is_fed_apart },
+            Role::Starting { exec: number, follows: follow, feeds: spec.stdin && !is_fed_apart },
         )?;
         if let Err(error) = self.channel.send_with(&frame, joins) {
             if let Some(connection) = self.connections.get_mut(&token) {
@@ -253,9 +252,14 @@ impl Hold {
     }
 
     /// Cgroups for the exec's own limits; `None` if it has none.
-    fn portion(&self, number: u32, limits: PerExec) -> Result<Option<Group>, Problem> {
-        let PerExec { memory, pids, cpu_millis } = limits;
-        let wanted = Wanted { memory, pids, cpu_millis, is_freezable: false };
+    fn portion(&self, number: u32, limits: ExecLimits) -> Result<Option<Group>, Problem> {
+        let ExecLimits { memory, pids, cpus } = limits;
+        let wanted = Wanted {
+            memory: memory.map(ByteSize::bytes),
+            pids: pids.map(Count::get),
+            cpu_millis: cpus.map(Cpus::as_millis),
+            is_freezable: false,
+        };
         if wanted == Wanted::default() {
             return Ok(None);
         }
@@ -266,9 +270,9 @@ impl Hold {
     fn attach(&mut self, token: u64, attach: &Attach, now: Moment) -> Result<(), Problem> {
         let exec = self.execs.find(&attach.exec_id).ok_or_else(|| no_such_exec(&attach.exec_id))?;
         let cursor = match attach.from {
-            From::Start => exec.ring.oldest(),
-            From::Now => exec.ring.newest(),
-            From::Offsets { stdout, stderr } => exec.ring.after(stdout, stderr).ok_or_else(|| {
+            Beginning::Start => exec.ring.oldest(),
+            Beginning::Now => exec.ring.newest(),
+            Beginning::Offsets(Offsets { stdout, stderr }) => exec.ring.after(stdout, stderr).ok_or_else(|| {
                 Problem::new(
                     Code::InvalidValue,
                     format!("the offset is past the output of {} so far", attach.exec_id),
@@ -295,19 +299,12 @@ impl Hold {
         Ok(())
     }
 
-    fn signal(&mut self, id: &ExecId, signal: u8, scope: Scope) -> Result<(), Problem> {
+    fn signal(&mut self, id: &ExecId, signal: Signal, scope: SignalScope) -> Result<(), Problem> {
         self.check_runs()?;
         let exec = self.execs.find(id).ok_or_else(|| no_such_exec(id))?;
         let (number, is_live) = (exec.number, exec.is_live());
-        let scope = match scope {
-            Scope::Group => SignalScope::Group,
-            Scope::Tree => SignalScope::Tree,
-        };
-        if !(1..=64).contains(&signal) {
-            let message = format!("there is no signal {signal}");
-            return Err(Problem::new(Code::InvalidValue, message, "give a number from 1 to 64"));
-        }
         if is_live {
+            let (signal, scope) = (signal.number(), guest_wire::scope(scope));
             self.say(&ToGuest::Signal { exec: number, signal, scope });
         }
         Ok(())
@@ -325,7 +322,7 @@ impl Hold {
         }
     }
 
-    fn resize(&mut self, id: &ExecId, size: WindowSize) -> Result<(), Problem> {
+    fn resize(&mut self, id: &ExecId, size: TerminalSize) -> Result<(), Problem> {
         self.check_runs()?;
         let exec = self.execs.find(id).ok_or_else(|| no_such_exec(id))?;
         if !exec.has_terminal() {

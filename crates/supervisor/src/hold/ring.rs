@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use saggar_guest::Stream;
+use saggar_domain::OutputStream;
 
 /// Small writes are combined up to this size.
 const CHUNK_LEN: usize = 8 * 1024;
@@ -26,7 +26,7 @@ pub(crate) struct Ring {
 /// Bytes of one stream.
 #[derive(Debug)]
 struct Chunk {
-    stream: Stream,
+    stream: OutputStream,
     /// Position of the first byte of `bytes`.
     at: u64,
     /// Offset of the first byte of `bytes`.
@@ -48,11 +48,11 @@ pub(crate) struct Cursor {
 pub(crate) enum Piece<'a> {
     /// This much of a stream is no longer kept.
     Gap {
-        stream: Stream,
+        stream: OutputStream,
         bytes: u64,
     },
     Bytes {
-        stream: Stream,
+        stream: OutputStream,
         offset: u64,
         bytes: &'a [u8],
     },
@@ -64,7 +64,7 @@ impl Ring {
     }
 
     /// Appends output. The next [`Ring::trim`] drops what is too much.
-    pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
         let offset = self.totals[index(stream)];
         match self.chunks.back_mut() {
             Some(last) if last.stream == stream && last.bytes.len() + bytes.len() <= CHUNK_LEN => {
@@ -123,7 +123,7 @@ impl Ring {
     }
 
     /// Number of bytes of a stream so far, and how many of them are no longer kept.
-    pub(crate) fn counts(&self, stream: Stream) -> (u64, u64) {
+    pub(crate) fn counts(&self, stream: OutputStream) -> (u64, u64) {
         (self.totals[index(stream)], self.dropped[index(stream)])
     }
 
@@ -146,7 +146,7 @@ impl Ring {
 
     /// The next piece for a reader, of at most `most` bytes.
     pub(crate) fn read(&self, cursor: &mut Cursor, most: usize) -> Option<Piece<'_>> {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let (next, dropped) = (&mut cursor.next[index(stream)], self.dropped[index(stream)]);
             if *next < dropped {
                 let bytes = dropped - *next;
@@ -178,7 +178,7 @@ impl Ring {
     }
 
     /// The end of a stream, at most `most` bytes.
-    pub(crate) fn tail(&self, stream: Stream, most: usize) -> Vec<u8> {
+    pub(crate) fn tail(&self, stream: OutputStream, most: usize) -> Vec<u8> {
         let mut pieces = Vec::new();
         let mut left = most;
         for chunk in self.chunks.iter().rev().filter(|chunk| chunk.stream == stream) {
@@ -198,10 +198,10 @@ impl Cursor {
     }
 }
 
-fn index(stream: Stream) -> usize {
+fn index(stream: OutputStream) -> usize {
     match stream {
-        Stream::Stdout => 0,
-        Stream::Stderr => 1,
+        OutputStream::Stdout => 0,
+        OutputStream::Stderr => 1,
     }
 }
 
@@ -209,7 +209,7 @@ fn index(stream: Stream) -> usize {
 mod tests {
     use super::*;
 
-    use Stream::{Stderr, Stdout};
+    use OutputStream::{Stderr, Stdout};
 
     fn all(ring: &Ring, cursor: &mut Cursor, most: usize) -> String {
         let mut text = String::new();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use saggar_guest::{Stream, ToGuest};
+use saggar_guest::ToGuest;
 
 use crate::control::{EventBody, Frame, Reply, encode_output};
 
@@ -223,11 +223,10 @@ pub(super) fn fill<'a>(
                 };
                 match exec.ring.read(&mut following.cursor, PIECE_LEN) {
                     Some(Piece::Bytes { stream, offset, bytes }) => {
-                        let stream = stream_number(stream);
                         encode_output(connection.out(), stream, offset, bytes).expect("a piece fits into a frame");
                     }
                     Some(Piece::Gap { stream, bytes }) => {
-                        connection.say(&Reply::Gap { stream: stream_number(stream), bytes });
+                        connection.say(&Reply::Gap { stream, bytes });
                     }
                     None if exec.is_running() => {
                         // It has everything so far, so it is waited for again like any other.
@@ -248,12 +247,5 @@ pub(super) fn fill<'a>(
             },
             Role::Asking | Role::Starting { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => return,
         }
-    }
-}
-
-fn stream_number(stream: Stream) -> u8 {
-    match stream {
-        Stream::Stdout => 1,
-        Stream::Stderr => 2,
     }
 }

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use saggar_domain::{Denial, DenialCode, EndReason, ExecId, SandboxId, Spec};
+use saggar_domain::{
+    Beginning, ByteSize, DeadlineAction, Denial, DenialCode, EndReason, ExecId, ExecSpec, SandboxId, Signal,
+    SignalScope, Spec,
+};
 use saggar_guest::{Decoder, End, FailStage, FromGuest, PROTOCOL, Stream, ToGuest};
 use saggar_jail::Signals;
 
@@ -15,7 +18,7 @@ use super::exec::OUTPUT_WINDOW;
 use super::moment::Moment;
 use super::{Hold, Holding};
 use crate::channel::Channel;
-use crate::control::{Client, From, Op, Received, Reply, Scope, StartExec, Terms, Then};
+use crate::control::{Client, Op, Received, Reply, StartExec, Terms};
 
 /// A loop with a fake agent at the other end of its channel, and a process in place of PID 1.
 struct Fake {
@@ -46,7 +49,7 @@ impl Fake {
             group: None,
             listener,
             signals: Signals::block(&[]).unwrap(),
-            terms: Terms { ttl_ms: None, then: Then::Kill, idle_ms: None },
+            terms: Terms { ttl_ms: None, then: DeadlineAction::Kill, idle_ms: None },
             is_pooled: false,
         });
         Self { hold, agent, decoder: Decoder::new(), _first: First(first) }
@@ -102,16 +105,12 @@ impl Fake {
     fn exec(&mut self, client: &mut Client) {
         let start = StartExec {
             exec_id: ExecId::from_random([2; 16]),
-            argv: vec!["program".to_owned()],
-            env: Default::default(),
-            cwd: None,
-            user: None,
-            stdin: true,
-            tty: None,
-            timeout_ms: None,
-            limits: None,
-            output_bytes: Some(1000),
-            tag: None,
+            spec: ExecSpec {
+                argv: vec!["program".to_owned()],
+                stdin: true,
+                output_bytes: Some(ByteSize::from_bytes(1000)),
+                ..ExecSpec::default()
+            },
             follow: true,
             is_fed_apart: false,
         };
@@ -207,7 +206,12 @@ fn a_kill_that_waits_is_answered_when_no_process_is_left() {
     let [mut follower, mut waiting, mut other] = [fake.connect(), fake.connect(), fake.connect()];
     fake.exec(&mut follower);
     fake.say(&[HELLO, STARTED]);
-    let kill = |wait| Op::Signal { exec_id: ExecId::from_random([2; 16]), signal: 9, scope: Scope::Tree, wait };
+    let kill = |wait| Op::Signal {
+        exec_id: ExecId::from_random([2; 16]),
+        signal: Signal::KILL,
+        scope: SignalScope::Tree,
+        wait,
+    };
     fake.ask(&mut waiting, kill(true));
     fake.ask(&mut other, kill(false));
     // A client that doesn't wait is answered at once; one that waits, not before nothing is left.
@@ -382,7 +386,11 @@ fn the_loop_ends_with_the_agent_and_tells_those_who_follow() {
     let mut late = fake.connect();
     fake.ask(
         &mut late,
-        Op::Attach(crate::control::Attach { exec_id: ExecId::from_random([2; 16]), from: From::Start, stdin: false }),
+        Op::Attach(crate::control::Attach {
+            exec_id: ExecId::from_random([2; 16]),
+            from: Beginning::Start,
+            stdin: false,
+        }),
     );
     fake.say(&[HELLO]);
     let held = fake.hold.run();

@@ -7,18 +7,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use saggar_domain::{Code, EndReason, ExecId, ExecStatus, SandboxId};
+use saggar_domain::{Beginning, Code, CommandLine, EndReason, ExecId, ExecSpec, ExecStatus, SandboxId};
 use saggar_engine::Report;
 use saggar_store::{ExecProgress, Life};
-use saggar_supervisor::control::From;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::super::effects::Task;
 use super::sandbox::RunSandbox;
 use super::{failed, not_begun, returned};
-use crate::execs::{Finished, Followed, NewExec};
 use crate::fault::Fault;
+use crate::following::{Finished, Followed};
 use crate::permit::Action;
 use crate::sandboxes::ExecView;
 
@@ -30,18 +29,11 @@ const OUTPUT_MAX: usize = 64 * 1024;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Arguments {
-    command: Command,
+    command: CommandLine,
     #[serde(default)]
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Command {
-    Shell(String),
-    Program(Vec<String>),
 }
 
 /// Runs the program, or follows it if it is running.
@@ -56,22 +48,23 @@ pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> 
         Ok(id) => id,
         Err(report) => return report,
     };
-    let argv = match arguments.command {
-        Command::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
-        Command::Program(argv) => argv,
+    let spec = ExecSpec {
+        argv: arguments.command.into_words(),
+        env: arguments.env,
+        cwd: arguments.cwd,
+        timeout: Some(task.timeout.into()),
+        ..ExecSpec::default()
     };
-    let timeout_ms = u64::try_from(task.timeout.as_millis()).ok();
-    let new = NewExec { argv, env: arguments.env, cwd: arguments.cwd, timeout_ms, ..NewExec::default() };
     let permit = match sandbox.permit(Action::Exec(id.clone())) {
         Ok(permit) => permit,
         Err(fault) => return not_begun(&fault),
     };
     let exec_id = exec_id(task);
-    match sandbox.sandboxes().follow_exec_as(&permit, exec_id.clone(), new).await {
+    match sandbox.sandboxes().follow_exec_as(&permit, exec_id.clone(), spec).await {
         Ok(followed) => follow(sandbox, followed, &id).await,
         // Perhaps because the id exists: then it is this program.
         Err(Fault::Refused(problem)) if problem.code == Code::InvalidValue => {
-            match sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await {
+            match sandbox.sandboxes().attach(&permit, &exec_id, Beginning::Start, false).await {
                 Ok(followed) => follow(sandbox, followed, &id).await,
                 Err(_) => returned(problem.message, true),
             }
@@ -101,7 +94,7 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
     };
     let exec_id = exec_id(task);
     let attached = match sandbox.permit(Action::Exec(id.clone())) {
-        Ok(permit) => sandbox.sandboxes().attach(&permit, &exec_id, From::Start, false).await,
+        Ok(permit) => sandbox.sandboxes().attach(&permit, &exec_id, Beginning::Start, false).await,
         Err(fault) => Err(fault),
     };
     match attached {
@@ -153,15 +146,15 @@ fn has_last_words(reason: EndReason) -> bool {
 }
 
 async fn follow(sandbox: &RunSandbox, followed: Followed, id: &SandboxId) -> Report {
-    match followed.finish(id, OUTPUT_MAX).await {
-        Ok(Finished { state, stdout, stderr }) => {
-            let status = state.status.unwrap_or(ExecStatus::Exited);
-            let dropped = state.stdout_dropped.saturating_add(state.stderr_dropped);
+    match followed.finish(OUTPUT_MAX).await {
+        Ok(Finished { exec, stdout, stderr }) => {
+            let status = exec.status.unwrap_or(ExecStatus::Exited);
+            let dropped = exec.stdout_dropped.saturating_add(exec.stderr_dropped);
             let ended = match status {
                 ExecStatus::Signaled | ExecStatus::Cancelled | ExecStatus::OutOfMemory => ending_of(sandbox, id).await,
                 ExecStatus::Exited | ExecStatus::TimedOut | ExecStatus::Refused | ExecStatus::SetupFailed => None,
             };
-            result(status, state.exit_code, state.signal, (&stdout, &stderr, dropped), ended)
+            result(status, exec.exit_code, exec.signal, (&stdout, &stderr, dropped), ended)
         }
         Err(Fault::Ended { .. }) => {
             let why = ending_of(sandbox, id).await.map_or_else(String::new, |reason| format!(" ({})", reason.as_str()));

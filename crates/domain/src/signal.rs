@@ -1,10 +1,12 @@
-//! Signals by name, as in a shell.
+//! Signals by name, as on any shell's command line, and who gets one.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Linux's numbers, the same on every supported architecture.
+use crate::mode::choice;
+
+/// Linux's numbers; the same on every architecture this runs on.
 const NAMES: &[(&str, u8)] = &[
     ("HUP", 1),
     ("INT", 2),
@@ -41,31 +43,32 @@ const NAMES: &[(&str, u8)] = &[
 /// The last real-time signal.
 const NUMBER_MAX: u8 = 64;
 
-/// A Linux signal.
+/// A signal of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
 
 impl Signal {
-    /// Requests termination.
+    /// Please stop.
     pub const TERM: Self = Self(15);
-    /// Kills.
+    /// Stop now.
     pub const KILL: Self = Self(9);
-    /// Interrupts, like Ctrl-C.
+    /// What Ctrl-C sends.
     pub const INT: Self = Self(2);
 
-    /// The signal's number.
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Parses `TERM`, `SIGTERM` or `15`.
+    pub fn from_number(number: u8) -> Option<Self> {
+        (1..=NUMBER_MAX).contains(&number).then_some(Self(number))
+    }
+
+    /// Reads `TERM`, `SIGTERM` or `15`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix("SIG").unwrap_or(text);
-        let by_name = NAMES.iter().find(|(name, _)| *name == bare).map(|(_, number)| *number);
-        let by_number = || text.parse().ok().filter(|number| (1..=NUMBER_MAX).contains(number));
+        let by_name = NAMES.iter().find(|(name, _)| *name == bare).map(|(_, number)| Self(*number));
         by_name
-            .or_else(by_number)
-            .map(Self)
+            .or_else(|| text.parse().ok().and_then(Self::from_number))
             .ok_or_else(|| format!("{text:?} is not a signal: write a name such as TERM or KILL, or a number up to 64"))
     }
 }
@@ -89,6 +92,22 @@ impl<'de> Deserialize<'de> for Signal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(de::Error::custom)
+    }
+}
+
+choice!(
+    /// Who gets a signal.
+    SignalScope {
+        /// Every process that descends from the exec, daemonised ones too.
+        Tree = "tree",
+        /// The program's own process group.
+        Group = "group",
+    }
+);
+
+impl Default for SignalScope {
+    fn default() -> Self {
+        Self::Tree
     }
 }
 
