@@ -76,7 +76,7 @@ pub fn end_words(reason: EndReason) -> &'static str {
         EndReason::SupervisorLost => "its supervisor was killed",
         EndReason::HostRebooted => "the host was rebooted",
         EndReason::StartFailed => "it could not be created",
-        EndReason::Unclaimed => "nobody claimed it",
+        EndReason::Unclaimed => "it was not claimed in time",
         EndReason::Unknown => "how it ended is unknown",
     }
 }

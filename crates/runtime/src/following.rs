@@ -1,7 +1,8 @@
-//! Following an exec: what happens to it, in order and as it happens, each event with its place in the output.
+//! Follows an exec: its events in order, as they happen, each with its position in the output.
 //!
-//! This is the one loop over what a supervisor says of an exec. Whoever shows an exec to somebody (server-sent events, a WebSocket, E2B's
-//! streams) or waits for its end turns these events into its own, and needs to know nothing of the control protocol.
+//! This is the only loop over a supervisor's messages about an exec. Code that shows an exec to a client (server-sent
+//! events, a WebSocket, E2B's streams) or waits for its end converts these events, and needs to know nothing of the
+//! control protocol.
 //!
 //! INVARIANT: after [`ExecEvent::Exited`] or [`ExecEvent::Failed`] there is nothing more.
 

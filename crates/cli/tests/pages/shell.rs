@@ -194,7 +194,7 @@ fn follow(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            // Once nobody receives, reading on keeps the writer from stalling.
+            // Once the receiver is gone, reading on keeps the writer from stalling.
             let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
         }
     });
