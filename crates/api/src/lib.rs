@@ -58,7 +58,7 @@ pub use run::{
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, OnTimeout, Ports,
-    Sandbox, SandboxLimits, SandboxList, SandboxState, States,
+    Sandbox, SandboxLimits, SandboxList, SandboxSpec, SandboxState, States,
 };
 pub use secret::Secret;
 pub use signal::Signal;

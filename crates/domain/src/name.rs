@@ -53,6 +53,13 @@ name!(
     BootId, is_uuid, "a boot id"
 );
 
+/// The template that is built in.
+impl Default for TemplateName {
+    fn default() -> Self {
+        Self("base".to_owned())
+    }
+}
+
 fn is_line(text: &str) -> bool {
     let length = text.chars().count();
     (1..=PROJECT_NAME_LEN_MAX).contains(&length) && !text.chars().any(char::is_control) && text.trim() == text

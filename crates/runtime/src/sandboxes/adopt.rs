@@ -263,14 +263,8 @@ impl Sandboxes {
             project: asked.project.clone(),
             socket: self.inner.places.socket(&asked.id),
             wake: wake_of(row, None),
-            user: user_of(row),
+            user: asked.spec.user.unwrap_or(User::User),
             public_ports: asked.public_ports.clone(),
         }
     }
-}
-
-/// Who acts in a sandbox unless somebody says otherwise.
-fn user_of(row: &Sandbox) -> User {
-    let spec: Option<serde_json::Value> = row.asked.spec.to_value().ok();
-    spec.and_then(|spec| User::parse(spec.get("user")?.as_str()?)).unwrap_or(User::User)
 }
