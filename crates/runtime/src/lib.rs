@@ -29,4 +29,4 @@ pub use permit::{Action, Kind, Permit, Subject};
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
-pub use supervisor::{ControlError, Feeding, Following, Message};
+pub use supervisor::{ControlError, Feeding, Following, Launched, Launcher, Message, Waiting};

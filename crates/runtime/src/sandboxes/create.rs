@@ -279,7 +279,7 @@ impl Sandboxes {
             terms,
             is_pooled,
         };
-        start(&self.inner.settings.program, &request).await
+        start(&*self.inner.launcher, &request).await
     }
 
     fn start_fault(&self, id: &SandboxId, error: StartError) -> Fault {
