@@ -1,8 +1,8 @@
 //! Sandboxes: what is asked for, what there is, and how it ended.
 
 use saggar_domain::{
-    ByteSize, Count, Cpus, DeadlineAction, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId,
-    SandboxId, SandboxState, TemplateName, Tier, Timeout, User,
+    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
+    ProjectId, SandboxId, SandboxState, Spec, TemplateName, Tier, Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -53,6 +53,69 @@ pub struct CreateSandbox {
     pub auto_resume: bool,
     /// Who may reach what listens in it.
     pub ports: Ports,
+}
+
+impl CreateSandbox {
+    /// The spec that it asks for.
+    pub fn into_spec(self) -> Draft {
+        Draft {
+            template: Some(self.template),
+            env: self.env.into(),
+            user: self.user,
+            network: Some(self.network.0),
+            limits: self.limits.into(),
+            ..Draft::default()
+        }
+    }
+}
+
+/// A request for a sandbox of this spec, with defaults for everything that is not in a spec. An error names what can't be asked of a
+/// server, such as a directory of the host.
+impl TryFrom<Draft> for CreateSandbox {
+    type Error = Problem;
+
+    fn try_from(draft: Draft) -> Result<Self, Problem> {
+        let Draft {
+            schema: _,
+            tier,
+            template,
+            workspace,
+            fs,
+            protect,
+            mounts,
+            env,
+            cwd,
+            user,
+            network,
+            limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
+            strict,
+        } = draft;
+        let unavailable = [
+            ("tier", tier.is_some()),
+            ("workspace", workspace.is_some()),
+            ("fs", fs.is_some()),
+            ("protect", !protect.is_empty()),
+            ("mounts", !mounts.is_empty()),
+            ("cwd", cwd.is_some()),
+            ("timeout", timeout.is_some()),
+            ("strict", strict.is_some()),
+        ];
+        if let Some((name, _)) = unavailable.into_iter().find(|(_, is_asked)| *is_asked) {
+            return Err(Problem::new(
+                saggar_domain::Code::InvalidValue,
+                format!("{name} can't be asked of a server"),
+                "leave it out",
+            ));
+        }
+        Ok(Self {
+            template: template.unwrap_or_default(),
+            env: env.into(),
+            limits: SandboxLimits { memory, cpus, pids, disk, files, output },
+            network: network.map(Network).unwrap_or_default(),
+            user,
+            ..Self::default()
+        })
+    }
 }
 
 /// `none` unless asked for.
@@ -170,25 +233,12 @@ pub struct Sandbox {
     /// What it does now.
     #[schema(value_type = schema::SandboxState)]
     pub state: SandboxState,
-    /// What its filesystem started from.
-    #[schema(value_type = schema::TemplateName)]
-    pub template: TemplateName,
+    /// What it was made to, defaults filled in.
+    #[serde(flatten)]
+    pub spec: SandboxSpec,
     /// For finding it again.
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
-    /// The isolation primitive.
-    #[schema(value_type = schema::IsolationTier)]
-    pub tier: Tier,
-    /// How it reaches the network.
-    #[schema(value_type = schema::Network)]
-    pub network: NetworkMode,
-    /// False for `host`: nothing stands between the sandbox and the network.
-    pub network_managed: bool,
-    /// Who programs run as.
-    #[schema(value_type = schema::SandboxUser)]
-    pub user: User,
-    /// What it may use at most, defaults filled in.
-    pub limits: EffectiveLimits,
     /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
     /// Its boundary; the same hash, the same boundary.
@@ -215,6 +265,43 @@ pub struct Sandbox {
     pub ports: EffectivePorts,
     /// How it ended; absent while it hasn't.
     pub ended: Option<Ended>,
+}
+
+/// The spec of a sandbox as answers show it, with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxSpec {
+    /// What its filesystem started from.
+    #[schema(value_type = schema::TemplateName)]
+    pub template: TemplateName,
+    /// The isolation primitive.
+    #[schema(value_type = schema::IsolationTier)]
+    pub tier: Tier,
+    /// How it reaches the network.
+    #[schema(value_type = schema::Network)]
+    pub network: NetworkMode,
+    /// False for `host`: nothing stands between the sandbox and the network.
+    pub network_managed: bool,
+    /// Who programs run as.
+    #[schema(value_type = schema::SandboxUser)]
+    pub user: User,
+    /// What it may use at most, defaults filled in.
+    pub limits: EffectiveLimits,
+}
+
+impl SandboxSpec {
+    /// Also of a sandbox that this version couldn't create.
+    pub fn of(draft: Draft) -> Result<Self, Problem> {
+        let template = draft.template_name();
+        let spec = Spec::fill(draft)?;
+        Ok(Self {
+            template,
+            tier: spec.tier,
+            network: spec.network,
+            network_managed: spec.network != NetworkMode::Host,
+            user: spec.user,
+            limits: EffectiveLimits::from(&spec.limits),
+        })
+    }
 }
 
 /// A sandbox just made. Only this answer has the token.

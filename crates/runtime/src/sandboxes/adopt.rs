@@ -8,7 +8,8 @@
 //! | creating, and its maker lives | | left to its maker, a worker |
 //! | creating | yes | acknowledged by now, or ended if nobody can ask for it again |
 //! | running, paused | not in time | adopted: who is slow is not dead |
-//! | alive | no | ended: by its last words, by a reboot, or lost |
+//! | creating | no | ended as `start_failed`, whatever its last words say: no client has heard of it |
+//! | running, paused | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool |
 //! | none, or ended | yes, with an owner | ended: nobody knows it |
 
@@ -243,16 +244,19 @@ impl Sandboxes {
         found.strangers += 1;
     }
 
-    /// A row without a supervisor.
+    /// Ends a row without a supervisor.
     async fn bury(&self, row: &Sandbox, found: &mut Adopted) -> Result<(), Fault> {
-        let reason = if row.asked.boot_id != self.inner.boot_id {
-            EndReason::HostRebooted
+        let id = &row.asked.id;
+        if row.asked.boot_id != self.inner.boot_id {
+            self.find_end(id, EndReason::HostRebooted).await?;
         } else if row.life == Life::Creating {
-            EndReason::StartFailed
+            // No client has heard of it. Whatever the last words of its supervisor say, it never came to be: then the same request can
+            // be made again.
+            self.lose(id, EndReason::StartFailed).await?;
+            self.inner.places.remove_final(id);
         } else {
-            EndReason::SupervisorLost
-        };
-        self.find_end(&row.asked.id, reason).await?;
+            self.find_end(id, EndReason::SupervisorLost).await?;
+        }
         found.ended += 1;
         Ok(())
     }
@@ -264,14 +268,8 @@ impl Sandboxes {
             project: asked.project.clone(),
             socket: self.inner.places.socket(&asked.id),
             wake: wake_of(row, None),
-            user: user_of(row),
+            user: asked.spec.user.unwrap_or(User::User),
             public_ports: asked.public_ports.clone(),
         }
     }
-}
-
-/// Who acts in a sandbox unless somebody says otherwise.
-fn user_of(row: &Sandbox) -> User {
-    let spec: Option<serde_json::Value> = row.asked.spec.to_value().ok();
-    spec.and_then(|spec| User::parse(spec.get("user")?.as_str()?)).unwrap_or(User::User)
 }

@@ -92,7 +92,7 @@ impl Sandboxes {
     }
 
     /// Writes down one that left no words. What it left behind goes now; a supervisor that was killed cleans up nothing.
-    async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
+    pub(super) async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
         self.write_end(id, reason, None).await;
         self.inner.places.remove_socket(id);
         self.reap().await;

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, DraftLimits, EndReason, Labels, NetworkMode, SandboxId, TemplateName};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, SandboxId};
 use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
@@ -110,15 +110,11 @@ impl RunSandbox {
     /// Waits for one that is being made: its maker may have died, and then it takes a while until that is sure.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
-            template: TemplateName::parse("base").expect("a name that is one"),
+            spec: Draft::default(),
             labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
-            env: Default::default(),
-            limits: DraftLimits::default(),
             // Its time doesn't pass while it sleeps. When it is up, it ends: put to sleep under a program, it would keep that and the run for ever.
             terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
             auto_resume: true,
-            network: NetworkMode::None,
-            user: None,
             public_ports: Default::default(),
         };
         self.wait_behind_others(lost).await?;
