@@ -18,7 +18,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One rule of each kind, for every `make test`.
 FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ test-all: test test-mutation test-vm ## test, and the full mutation check here a
 test-schema: setup-test ## send valid and invalid requests generated from the OpenAPI document (two minutes; needs PyPI the first time)
 	@cargo build --locked --package saggar
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)" $(SEED)
+
+# OLD=path names the earlier binary; UPGRADE_FROM=commit builds that one instead of the parent of HEAD.
+test-upgrade: setup-test ## replace a server of an earlier version by this one, over live sandboxes
+	@scripts/test-upgrade.sh $(OLD)
 
 # Built in its own directory, so that no weakened binary ends up among the ordinary builds. RULES=a,b runs only these.
 test-mutation: setup-test ## switch off one enforcement rule at a time: a conformance case must fail

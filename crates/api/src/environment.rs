@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Environment variables, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Environment(BTreeMap<String, String>);
+pub struct Environment(EnvDraft);
 
 impl Environment {
     /// Validates entries by the domain's rules.
@@ -17,7 +17,7 @@ impl Environment {
         for (name, value) in entries {
             draft.insert(name, value)?;
         }
-        Ok(Self(draft.into_map()))
+        Ok(Self(draft))
     }
 
     /// Whether there are none.
@@ -27,12 +27,24 @@ impl Environment {
 
     /// The variables by name.
     pub fn into_map(self) -> BTreeMap<String, String> {
-        self.0
+        self.0.into_map()
+    }
+}
+
+impl From<EnvDraft> for Environment {
+    fn from(draft: EnvDraft) -> Self {
+        Self(draft)
+    }
+}
+
+impl From<Environment> for EnvDraft {
+    fn from(environment: Environment) -> Self {
+        environment.0
     }
 }
 
 impl<'de> Deserialize<'de> for Environment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        EnvDraft::deserialize(deserializer).map(|draft| Self(draft.into_map()))
+        EnvDraft::deserialize(deserializer).map(Self)
     }
 }

@@ -61,7 +61,7 @@ pub use saggar_domain::{
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, Ports, Sandbox,
-    SandboxLimits, SandboxList, States,
+    SandboxLimits, SandboxList, SandboxSpec, States,
 };
 pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};

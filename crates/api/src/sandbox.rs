@@ -1,8 +1,8 @@
 //! Sandboxes: the request, the description, and how one ended.
 
 use saggar_domain::{
-    ByteSize, Count, Cpus, DeadlineAction, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, ProjectId,
-    SandboxId, SandboxState, TemplateName, Tier, Timeout, User,
+    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
+    ProjectId, SandboxId, SandboxState, Spec, TemplateName, Tier, Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -53,6 +53,69 @@ pub struct CreateSandbox {
     pub auto_resume: bool,
     /// Access to its ports.
     pub ports: Ports,
+}
+
+impl CreateSandbox {
+    /// The spec that it asks for.
+    pub fn into_spec(self) -> Draft {
+        Draft {
+            template: Some(self.template),
+            env: self.env.into(),
+            user: self.user,
+            network: Some(self.network.0),
+            limits: self.limits.into(),
+            ..Draft::default()
+        }
+    }
+}
+
+/// A request for a sandbox of this spec, with defaults for everything that is not in a spec. An error names what can't be asked of a
+/// server, such as a directory of the host.
+impl TryFrom<Draft> for CreateSandbox {
+    type Error = Problem;
+
+    fn try_from(draft: Draft) -> Result<Self, Problem> {
+        let Draft {
+            schema: _,
+            tier,
+            template,
+            workspace,
+            fs,
+            protect,
+            mounts,
+            env,
+            cwd,
+            user,
+            network,
+            limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
+            strict,
+        } = draft;
+        let unavailable = [
+            ("tier", tier.is_some()),
+            ("workspace", workspace.is_some()),
+            ("fs", fs.is_some()),
+            ("protect", !protect.is_empty()),
+            ("mounts", !mounts.is_empty()),
+            ("cwd", cwd.is_some()),
+            ("timeout", timeout.is_some()),
+            ("strict", strict.is_some()),
+        ];
+        if let Some((name, _)) = unavailable.into_iter().find(|(_, is_asked)| *is_asked) {
+            return Err(Problem::new(
+                saggar_domain::Code::InvalidValue,
+                format!("{name} can't be asked of a server"),
+                "leave it out",
+            ));
+        }
+        Ok(Self {
+            template: template.unwrap_or_default(),
+            env: env.into(),
+            limits: SandboxLimits { memory, cpus, pids, disk, files, output },
+            network: network.map(Network).unwrap_or_default(),
+            user,
+            ..Self::default()
+        })
+    }
 }
 
 /// `none` by default.
@@ -161,7 +224,7 @@ pub struct EffectivePorts {
 /// A sandbox, live or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
-    /// The run's id.
+    /// The exec's id.
     #[schema(value_type = schema::SandboxId)]
     pub id: SandboxId,
     /// The project it belongs to.
@@ -170,25 +233,12 @@ pub struct Sandbox {
     /// Its current state.
     #[schema(value_type = schema::SandboxState)]
     pub state: SandboxState,
-    /// The template that its filesystem started from.
-    #[schema(value_type = schema::TemplateName)]
-    pub template: TemplateName,
+    /// What it was made to, defaults filled in.
+    #[serde(flatten)]
+    pub spec: SandboxSpec,
     /// Labels for finding it again.
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
-    /// The isolation tier.
-    #[schema(value_type = schema::IsolationTier)]
-    pub tier: Tier,
-    /// Its network access.
-    #[schema(value_type = schema::Network)]
-    pub network: NetworkMode,
-    /// False for `host`: the sandbox's network is not managed.
-    pub network_managed: bool,
-    /// The user that programs run as.
-    #[schema(value_type = schema::SandboxUser)]
-    pub user: User,
-    /// Resource limits, with defaults filled in.
-    pub limits: EffectiveLimits,
     /// Default limits that this host can't enforce.
     pub unenforced: Vec<String>,
     /// Hash of its boundary: equal hashes mean equal boundaries.
@@ -217,6 +267,43 @@ pub struct Sandbox {
     pub ended: Option<Ended>,
 }
 
+/// The spec of a sandbox as answers show it, with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxSpec {
+    /// The template that its filesystem started from.
+    #[schema(value_type = schema::TemplateName)]
+    pub template: TemplateName,
+    /// The isolation tier.
+    #[schema(value_type = schema::IsolationTier)]
+    pub tier: Tier,
+    /// Its network access.
+    #[schema(value_type = schema::Network)]
+    pub network: NetworkMode,
+    /// False for `host`: the sandbox's network is not managed.
+    pub network_managed: bool,
+    /// The user that programs run as.
+    #[schema(value_type = schema::SandboxUser)]
+    pub user: User,
+    /// Resource limits, with defaults filled in.
+    pub limits: EffectiveLimits,
+}
+
+impl SandboxSpec {
+    /// Also of a sandbox that this version couldn't create.
+    pub fn of(draft: Draft) -> Result<Self, Problem> {
+        let template = draft.template_name();
+        let spec = Spec::fill(draft)?;
+        Ok(Self {
+            template,
+            tier: spec.tier,
+            network: spec.network,
+            network_managed: spec.network != NetworkMode::Host,
+            user: spec.user,
+            limits: EffectiveLimits::from(&spec.limits),
+        })
+    }
+}
+
 /// A new sandbox. Only this response has the token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedSandbox {
@@ -233,7 +320,7 @@ pub struct CreatedSandbox {
 /// How a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// When it was measured.
+    /// When it happened.
     #[schema(value_type = schema::Instant)]
     pub at: Timestamp,
     /// The reason.

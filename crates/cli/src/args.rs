@@ -6,9 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use saggar_domain::{
-    ByteSize, Count, Cpus, FsMode, GuestPath, HostPath, Mount, NetworkMode, ProtectedPath, Tier, Timeout, User,
-};
+use saggar_domain::{FsMode, GuestPath, HostPath, Mount, ProtectedPath, Tier, Timeout};
 
 use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
@@ -17,6 +15,7 @@ use crate::outcome::OUR_FAILURE;
 use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
+use crate::spec_flags::{SpecFlags, choice};
 
 /// The runtime layer for AI agents: provable isolation, enforced limits, and a record of what happened.
 #[derive(Parser, Debug)]
@@ -81,43 +80,17 @@ pub(crate) struct RunArguments {
     /// Mount a host file or directory, read-only unless :rw (repeatable)
     #[arg(short = 'v', long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
     pub(crate) mounts: Vec<Mount>,
-    /// Set an environment variable for the program (repeatable); nothing is inherited
-    #[arg(short = 'e', long, value_name = "K=V", value_parser = env_entry)]
-    pub(crate) env: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) spec_flags: SpecFlags,
     /// Working directory inside the sandbox
     #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
     pub(crate) cwd: Option<GuestPath>,
-    /// User the program runs as: user (uid 1000, no capabilities) or root (of the sandbox only)
-    #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
-    pub(crate) user: Option<User>,
-    /// Network: none, or host (unmanaged: shares the host's network, including loopback)
-    #[arg(long, value_name = "MODE", value_parser = network_mode)]
-    pub(crate) net: Option<NetworkMode>,
     /// Isolation tier
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
     /// Wall-clock time limit [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Timeout>,
-    /// Memory limit of the whole process tree, private storage included [default: 2G]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) memory: Option<ByteSize>,
-    /// CPU limit, in CPUs [default: 2]
-    #[arg(long, value_name = "N", value_parser = Cpus::parse, allow_hyphen_values = true)]
-    pub(crate) cpus: Option<Cpus>,
-    /// Maximum number of processes and threads [default: 512]
-    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
-    pub(crate) pids: Option<Count>,
-    /// Storage limit of the sandbox (/tmp, home, scratch layer); a workspace-write workspace is not covered [default:
-    /// 1G]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) disk: Option<ByteSize>,
-    /// Maximum number of open files per process [default: 4096]
-    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
-    pub(crate) files: Option<Count>,
-    /// Bytes kept of stdout and of stderr [default: 8M with --json; unlimited when passed through]
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) output: Option<ByteSize>,
     /// Refuse to start if a default limit can't be enforced on this host
     #[arg(long)]
     pub(crate) strict: bool,
@@ -309,38 +282,12 @@ fn wants_json() -> bool {
     ours.iter().any(|argument| argument == "run") && ours.iter().any(|argument| argument == "--json")
 }
 
-fn choice<T>(
-    text: &str,
-    parse: impl Fn(&str) -> Option<T>,
-    names: impl Iterator<Item = &'static str>,
-) -> Result<T, String> {
-    parse(text).ok_or_else(|| format!("choose one of: {}", names.collect::<Vec<_>>().join(", ")))
-}
-
 fn fs_mode(text: &str) -> Result<FsMode, String> {
     choice(text, FsMode::parse, FsMode::ALL.iter().map(|choice| choice.as_str()))
 }
 
-pub(crate) fn network_mode(text: &str) -> Result<NetworkMode, String> {
-    // `proxied` parses, so that it is refused as not yet available instead of as unknown; the help doesn't offer it.
-    let offered = NetworkMode::ALL.iter().filter(|mode| **mode != NetworkMode::Proxied);
-    choice(text, NetworkMode::parse, offered.map(|mode| mode.as_str()))
-}
-
-pub(crate) fn user(text: &str) -> Result<User, String> {
-    choice(text, User::parse, User::ALL.iter().map(|choice| choice.as_str()))
-}
-
 fn tier(text: &str) -> Result<Tier, String> {
     choice(text, Tier::parse, Tier::ALL.iter().map(|choice| choice.as_str()))
-}
-
-pub(crate) fn env_entry(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
-    if name.is_empty() {
-        return Err(format!("{text:?} has no name before the ="));
-    }
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]
@@ -374,7 +321,7 @@ mod tests {
 
     #[test]
     fn help_offers_no_network_mode_that_is_not_built() {
-        let refusal = network_mode("bridge").unwrap_err();
+        let refusal = crate::spec_flags::network_mode("bridge").unwrap_err();
         assert_eq!(refusal, "choose one of: none, host");
         for command in described().get_subcommands_mut() {
             let help = command.render_long_help().to_string();

@@ -16,6 +16,7 @@ mod run;
 mod serve;
 mod settings;
 mod spec_file;
+mod spec_flags;
 mod streams;
 mod terminal;
 

@@ -143,7 +143,7 @@ impl Shape {
             None => Self {
                 tier: arguments.tier.unwrap_or(Tier::Namespace),
                 fs: arguments.fs.unwrap_or(FsMode::ReadOnly),
-                network: arguments.net.unwrap_or(NetworkMode::None),
+                network: arguments.spec_flags.network.unwrap_or(NetworkMode::None),
                 policy_hash: None,
             },
         }

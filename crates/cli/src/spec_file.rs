@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use saggar_domain::{Access, Code, Draft, DraftLimits, EnvDraft, FsMode, Problem, Spec};
+use saggar_domain::{Access, Code, Draft, DraftLimits, FsMode, Problem, Spec};
 use saggar_sandbox::{HostTree, held_for};
 
 use crate::args::RunArguments;
@@ -44,32 +44,17 @@ fn protect(path: &Path, draft: &mut Draft) -> Result<(), Problem> {
 }
 
 fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {
-    let mut env = EnvDraft::default();
-    for (name, value) in &arguments.env {
-        env.insert(name.clone(), value.clone())?;
-    }
+    let flags = arguments.spec_flags.draft()?;
     Ok(Draft {
-        schema: None,
         tier: arguments.tier,
-        template: None,
         workspace: arguments.workspace.clone(),
         fs: arguments.fs,
         protect: arguments.protect.clone(),
         mounts: arguments.mounts.clone(),
-        env,
         cwd: arguments.cwd.clone(),
-        user: arguments.user,
-        network: arguments.net,
-        limits: DraftLimits {
-            timeout: arguments.timeout,
-            memory: arguments.memory,
-            cpus: arguments.cpus,
-            pids: arguments.pids,
-            disk: arguments.disk,
-            files: arguments.files,
-            output: arguments.output,
-        },
+        limits: DraftLimits { timeout: arguments.timeout, ..flags.limits },
         strict: arguments.strict.then_some(true),
+        ..flags
     })
 }
 

@@ -38,18 +38,14 @@ impl SandboxState {
 
 choice!(
     /// What happens to a sandbox at its deadline.
+    #[derive(Default)]
     DeadlineAction {
+        #[default]
         Kill = "kill",
         /// It is frozen until a user resumes or ends it.
         Pause = "pause",
     }
 );
-
-impl Default for DeadlineAction {
-    fn default() -> Self {
-        Self::Kill
-    }
-}
 
 choice!(
     RunState {

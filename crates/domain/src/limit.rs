@@ -3,11 +3,11 @@
 //! The difference matters: a requested limit that can't be enforced is refused, while a default that can't be enforced
 //! is reported.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::draft::DraftLimits;
 use crate::problem::{Code, Problem};
 use crate::quantity::{ByteSize, Count, Cpus, Timeout};
+use crate::table::{one_of, only_from_a_table};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit<T> {
@@ -39,6 +39,48 @@ pub struct Limits {
     pub files: Limit<Count>,
     /// Bytes captured of each of stdout and stderr.
     pub output: Limit<ByteSize>,
+}
+
+/// Limits with holes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct DraftLimits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Timeout>,
+    /// Memory of the tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// Processes and threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ByteSize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<ByteSize>,
+}
+
+only_from_a_table!(DraftLimits);
+
+impl DraftLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn merge(self, other: Self) -> Result<Self, Problem> {
+        Ok(Self {
+            timeout: one_of("timeout", self.timeout, other.timeout)?,
+            memory: one_of("memory", self.memory, other.memory)?,
+            cpus: one_of("cpus", self.cpus, other.cpus)?,
+            pids: one_of("pids", self.pids, other.pids)?,
+            disk: one_of("disk", self.disk, other.disk)?,
+            files: one_of("files", self.files, other.files)?,
+            output: one_of("output", self.output, other.output)?,
+        })
+    }
 }
 
 /// The name of a limit, as in flags, results and events.

@@ -53,7 +53,7 @@ name!(
     BootId, is_uuid, "a boot id"
 );
 
-/// The built-in one.
+/// The template that is built in.
 impl Default for TemplateName {
     fn default() -> Self {
         Self("base".to_owned())

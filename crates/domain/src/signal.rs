@@ -97,19 +97,15 @@ impl<'de> Deserialize<'de> for Signal {
 
 choice!(
     /// Who gets a signal.
+    #[derive(Default)]
     SignalScope {
         /// Every process that descends from the exec, daemonised ones too.
+        #[default]
         Tree = "tree",
         /// The program's own process group.
         Group = "group",
     }
 );
-
-impl Default for SignalScope {
-    fn default() -> Self {
-        Self::Tree
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,132 +1,185 @@
-//! The effective spec of a sandbox: defaults filled in, contradictions refused. The sandbox enforces exactly this.
+//! The spec of a sandbox: [`Draft`] is what was asked for, [`Spec`] is what is enforced.
+//!
+//! Only the draft is stored and sent: spec files, the command line and API requests produce one, the store keeps it, and the
+//! control protocol carries it to the supervisor. Its format is `saggar.spec/v1` everywhere: a table that contains only what
+//! was asked for. Unknown fields are errors, so that no part of a request is silently ignored. A spec is a draft with the
+//! defaults filled in; it is never stored or sent.
+//!
+//! A new field that is added to both types, to [`Draft::merge`] and to [`Spec::fill`] reaches the supervisor without any
+//! other change.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::canonical::PolicyHash;
-use crate::draft::{Draft, only_from_a_table};
-use crate::limit::Limits;
-use crate::mode::{Access, FsMode, NetworkMode, Template, Tier, User};
+use crate::environment::EnvDraft;
+use crate::limit::{DraftLimits, Limits};
+use crate::mode::{FsMode, NetworkMode, Template, Tier, User};
+use crate::mount::{Mount, check_mounts};
+use crate::name::TemplateName;
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
+use crate::table::{joined, one_of, only_from_a_table};
+use crate::workspace::{check_fs, protected};
 
-/// Protected in every writable workspace, because write access to any of these lets a program choose what the host's
-/// git runs. `commondir` and `config.worktree` are two more places that git reads configuration from.
-pub const DEFAULT_PROTECTED: &[&str] =
-    &[".git/hooks/", ".git/config", ".git/config.worktree", ".git/commondir", ".saggar/"];
-
+/// The schema a spec may name.
+const SPEC_SCHEMA: &str = "saggar.spec/v1";
 /// Mount point of the workspace inside the sandbox.
 const WORKSPACE: &str = "/workspace";
-/// Maximum number of mounts, and of protected paths.
-const ENTRIES_MAX: usize = 64;
-/// Guest directories that belong to the template or the kernel: nothing can be mounted in them.
-const RESERVED: &[&str] = &[
-    "/proc",
-    "/sys",
-    "/dev",
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/etc",
-    "/.empty",
-    "/.null",
-    "/.scratch",
-    "/var/run",
-    "/var/tmp",
-    "/workspace",
-];
-/// Guest directories in which mounts are allowed, but not on top of them.
-const HELD: &[&str] = &["/", "/tmp", "/home", "/home/user", "/root", "/run", "/var"];
 
+/// A spec in which everything is optional.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct Draft {
+    /// Which format it is in; absent means the only one there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<TemplateName>,
+    /// The directory mounted at /workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<HostPath>,
+    /// Write access to the workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs: Option<FsMode>,
+    /// Read-only paths in the workspace, in addition to the built-in ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub protect: Vec<ProtectedPath>,
+    /// Further files and directories of the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// Added to the environment of every program. May contain secrets.
+    #[serde(skip_serializing_if = "EnvDraft::is_empty")]
+    pub env: EnvDraft,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<GuestPath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkMode>,
+    #[serde(skip_serializing_if = "DraftLimits::is_empty")]
+    pub limits: DraftLimits,
+    /// Whether an unenforceable default limit is an error too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+}
+
+only_from_a_table!(Draft);
+
+/// The effective spec: defaults filled in, contradictions refused. Its JSON is the input of the policy hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Spec {
     pub tier: Tier,
     pub template: Template,
-    /// The host directory at /workspace; without one, /workspace is private and empty.
+    /// Without one, /workspace is private and empty.
     pub workspace: Option<HostPath>,
-    /// What a program may write in the workspace.
     pub fs: FsMode,
-    /// Read-only paths in the workspace.
+    /// Read-only paths in the workspace, including the built-in ones.
     pub protect: Vec<ProtectedPath>,
-    /// Further files and directories of the host.
     pub mounts: Vec<Mount>,
-    /// Added to the program's environment. The policy contains only the names: a value may be sensitive, and if it has
-    /// few bits, it could be guessed from its hash.
+    /// The policy contains only the names: a value may be sensitive, and if it has few bits, it could be guessed from
+    /// its hash.
     #[serde(serialize_with = "names_only")]
     pub env: BTreeMap<String, String>,
     pub cwd: GuestPath,
     pub user: User,
     pub network: NetworkMode,
     pub limits: Limits,
-    /// Whether an unenforceable default limit is an error too.
     pub strict: bool,
 }
 
-/// A file or directory of the host, mounted at a path inside.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, remote = "Self")]
-pub struct Mount {
-    pub host: HostPath,
-    pub guest: GuestPath,
-    #[serde(default = "read_only")]
-    pub access: Access,
-}
-
-only_from_a_table!(Mount);
-
-impl Serialize for Mount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
+impl Draft {
+    /// Merges two drafts. Fails if they give different values for a field.
+    pub fn merge(self, other: Self) -> Result<Self, Problem> {
+        Ok(Self {
+            schema: one_of("schema", self.schema, other.schema)?,
+            tier: one_of("tier", self.tier, other.tier)?,
+            template: one_of("template", self.template, other.template)?,
+            workspace: one_of("workspace", self.workspace, other.workspace)?,
+            fs: one_of("fs", self.fs, other.fs)?,
+            protect: joined(self.protect, other.protect),
+            mounts: joined(self.mounts, other.mounts),
+            env: self.env.merge(other.env)?,
+            cwd: one_of("cwd", self.cwd, other.cwd)?,
+            user: one_of("user", self.user, other.user)?,
+            network: one_of("network", self.network, other.network)?,
+            limits: self.limits.merge(other.limits)?,
+            strict: one_of("strict", self.strict, other.strict)?,
+        })
     }
-}
 
-impl Mount {
-    /// Parses `HOST:GUEST` or `HOST:GUEST:rw`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let complaint = || format!("{text:?} is not a mount: write HOST:GUEST or HOST:GUEST:rw");
-        let (rest, access) = match text.rsplit_once(':') {
-            Some((rest, "rw")) => (rest, Access::ReadWrite),
-            Some((rest, "ro")) => (rest, Access::ReadOnly),
-            _ => (text, Access::ReadOnly),
-        };
-        let (host, guest) = rest.rsplit_once(':').ok_or_else(complaint)?;
-        Ok(Self { host: HostPath::parse(host)?, guest: GuestPath::parse(guest)?, access })
+    /// The name of a field that is set and refers to files of the host. Clients of a server may set none of these.
+    pub fn host_field(&self) -> Option<&'static str> {
+        // Exhaustive, so that adding a field forces a decision here.
+        let Self {
+            schema: _,
+            tier: _,
+            template: _,
+            workspace,
+            fs: _,
+            protect,
+            mounts,
+            env: _,
+            cwd: _,
+            user: _,
+            network: _,
+            limits: _,
+            strict: _,
+        } = self;
+        let asked =
+            [("workspace", workspace.is_some()), ("protect", !protect.is_empty()), ("mounts", !mounts.is_empty())];
+        asked.into_iter().find_map(|(name, is_asked)| is_asked.then_some(name))
+    }
+
+    /// The name of the template, with the default filled in.
+    pub fn template_name(&self) -> TemplateName {
+        self.template.clone().unwrap_or_default()
+    }
+
+    fn check_schema(&self) -> Result<(), Problem> {
+        match self.schema.as_deref() {
+            None | Some(SPEC_SCHEMA) => Ok(()),
+            Some(other) => Err(Problem::new(
+                Code::InvalidSpec,
+                format!("the spec is of schema {other:?}"),
+                format!("this version reads {SPEC_SCHEMA:?}; leave `schema` out to mean that"),
+            )),
+        }
     }
 }
 
 impl Spec {
-    /// Fills in a draft's missing values. Fails if this version doesn't support a value, or if values contradict each
-    /// other.
+    /// Fills in the defaults. Fails if values contradict each other, or if this version doesn't support one.
     pub fn resolve(draft: Draft) -> Result<Self, Problem> {
         draft.check_schema()?;
-        let tier = draft.tier.unwrap_or(Tier::Namespace);
-        let network = draft.network.unwrap_or(NetworkMode::None);
-        check_built(tier, network)?;
+        check_built(draft.tier, draft.network)?;
+        Self::fill(draft)
+    }
+
+    /// Fills in the defaults, also for sandboxes that this version couldn't create: a sandbox that another version created
+    /// can be shown.
+    pub fn fill(draft: Draft) -> Result<Self, Problem> {
+        draft.check_schema()?;
         let fs = check_fs(&draft)?;
-        let mounts = draft.mounts;
-        check_mounts(&mounts)?;
+        check_mounts(&draft.mounts)?;
         let user = draft.user.unwrap_or(User::User);
         let default_cwd = if draft.workspace.is_some() { WORKSPACE } else { user.home() };
-        let cwd = match draft.cwd {
-            Some(cwd) => cwd,
-            None => GuestPath::parse(default_cwd).expect("the built-in directories are well-formed"),
-        };
         Ok(Self {
-            tier,
-            template: draft.template.unwrap_or(Template::Host),
+            tier: draft.tier.unwrap_or(Tier::Namespace),
+            template: template(draft.template_name())?,
             protect: protected(fs, draft.workspace.is_some(), draft.protect)?,
             workspace: draft.workspace,
             fs,
-            mounts,
+            mounts: draft.mounts,
             env: draft.env.into_map(),
-            cwd,
+            cwd: draft
+                .cwd
+                .unwrap_or_else(|| GuestPath::parse(default_cwd).expect("the built-in directories are well-formed")),
             user,
-            network,
+            network: draft.network.unwrap_or(NetworkMode::None),
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
         })
@@ -137,10 +190,21 @@ impl Spec {
     }
 }
 
-fn check_built(tier: Tier, network: NetworkMode) -> Result<(), Problem> {
+fn template(name: TemplateName) -> Result<Template, Problem> {
+    match name.as_str() {
+        "base" | "host" => Ok(Template::Host),
+        other => Err(Problem::new(
+            Code::UnsupportedCapability,
+            format!("there is no template {other:?}"),
+            "use `base`: templates of your own are not built yet",
+        )),
+    }
+}
+
+fn check_built(tier: Option<Tier>, network: Option<NetworkMode>) -> Result<(), Problem> {
     match tier {
-        Tier::Namespace => {}
-        Tier::Wasm | Tier::Oci | Tier::Vm => {
+        None | Some(Tier::Namespace) => {}
+        Some(tier @ (Tier::Wasm | Tier::Oci | Tier::Vm)) => {
             return Err(Problem::new(
                 Code::UnsupportedCapability,
                 format!("tier {tier} is not built yet"),
@@ -149,77 +213,13 @@ fn check_built(tier: Tier, network: NetworkMode) -> Result<(), Problem> {
         }
     }
     match network {
-        NetworkMode::None | NetworkMode::Host => Ok(()),
-        NetworkMode::Proxied => Err(Problem::new(
+        None | Some(NetworkMode::None | NetworkMode::Host) => Ok(()),
+        Some(NetworkMode::Proxied) => Err(Problem::new(
             Code::UnsupportedCapability,
             "network mode proxied is not built yet, and no other mode stands in for it",
             "use `none`; `host` shares the host's network unmanaged and must be asked for by name",
         )),
     }
-}
-
-fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
-    let default = if draft.workspace.is_some() { FsMode::WorkspaceWrite } else { FsMode::Scratch };
-    let fs = draft.fs.unwrap_or(default);
-    if draft.workspace.is_none() && (fs == FsMode::WorkspaceWrite || !draft.protect.is_empty()) {
-        let what = if fs == FsMode::WorkspaceWrite { "filesystem mode workspace-write" } else { "a protected path" };
-        return Err(Problem::new(
-            Code::Contradiction,
-            format!("{what} needs a workspace, and none is given"),
-            "name the directory with --workspace DIR",
-        ));
-    }
-    Ok(fs)
-}
-
-fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
-    let refuse = |mount: &Mount, why: &str, help: &str| {
-        Err(Problem::new(Code::InvalidMount, format!("mount target {} {why}", mount.guest), help))
-    };
-    if mounts.len() > ENTRIES_MAX {
-        return Err(Problem::new(
-            Code::InvalidMount,
-            format!("more than {ENTRIES_MAX} mounts"),
-            "mount a directory that holds them",
-        ));
-    }
-    for (index, mount) in mounts.iter().enumerate() {
-        if RESERVED.iter().any(|reserved| mount.guest.is_within(reserved)) || HELD.contains(&mount.guest.as_str()) {
-            return refuse(mount, "belongs to the sandbox itself", "choose another path, such as /data or /mnt/NAME");
-        }
-        for other in &mounts[..index] {
-            if mount.guest.is_within(other.guest.as_str()) || other.guest.is_within(mount.guest.as_str()) {
-                return refuse(mount, &format!("overlaps {}", other.guest), "give each mount a separate path");
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A writable workspace also protects the built-in paths. A scratch workspace is a copy: protected paths are not
-/// applied from it, and the built-in ones are checked when changes are applied.
-fn protected(fs: FsMode, has_workspace: bool, asked: Vec<ProtectedPath>) -> Result<Vec<ProtectedPath>, Problem> {
-    let built_in: &[&str] = match fs {
-        FsMode::WorkspaceWrite if has_workspace => DEFAULT_PROTECTED,
-        FsMode::Scratch if has_workspace => &[],
-        FsMode::WorkspaceWrite | FsMode::Scratch | FsMode::ReadOnly => return Ok(Vec::new()),
-    };
-    let built_in = built_in.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
-    let mut all: Vec<ProtectedPath> = built_in.chain(asked).collect();
-    all.sort();
-    all.dedup();
-    if all.len() > ENTRIES_MAX {
-        return Err(Problem::new(
-            Code::InvalidProtect,
-            format!("more than {ENTRIES_MAX} protected paths"),
-            "protect the directory that holds them",
-        ));
-    }
-    Ok(all)
-}
-
-fn read_only() -> Access {
-    Access::ReadOnly
 }
 
 fn names_only<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -229,9 +229,14 @@ fn names_only<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::DEFAULT_PROTECTED;
+
+    fn draft(json: &str) -> Draft {
+        serde_json::from_str(json).unwrap()
+    }
 
     fn resolve(json: &str) -> Result<Spec, Problem> {
-        Spec::resolve(serde_json::from_str(json).unwrap())
+        Spec::resolve(draft(json))
     }
 
     #[test]
@@ -241,6 +246,7 @@ mod tests {
             (r#"{"protect": ["ci.yml"]}"#, Code::Contradiction),
             (r#"{"network": "proxied"}"#, Code::UnsupportedCapability),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
+            (r#"{"template": "mine"}"#, Code::UnsupportedCapability),
             (r#"{"schema": "saggar.spec/v9"}"#, Code::InvalidSpec),
             (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue),
             (r#"{"limits": {"pids": 1}}"#, Code::InvalidValue),
@@ -271,20 +277,107 @@ mod tests {
     }
 
     #[test]
-    fn mounts_read_from_the_command_line() {
-        let mount = Mount::parse("/srv/a:b:/data:rw").unwrap();
-        assert_eq!((mount.host.as_str(), mount.guest.as_str(), mount.access), ("/srv/a:b", "/data", Access::ReadWrite));
-        assert_eq!(Mount::parse("/srv:/data").unwrap().access, Access::ReadOnly);
-        for wrong in ["", "/srv", "/srv:data", ":/data", "/srv:/data:wr", "/srv:/data/../etc"] {
-            assert!(Mount::parse(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn the_built_in_protected_paths_hold_only_where_a_workspace_is_writable() {
         assert_eq!(resolve(r#"{"workspace": "/w"}"#).unwrap().protect.len(), DEFAULT_PROTECTED.len());
         assert!(resolve(r#"{"workspace": "/w", "fs": "scratch"}"#).unwrap().protect.is_empty());
         let asked = resolve(r#"{"workspace": "/w", "fs": "scratch", "protect": ["ci.yml"]}"#).unwrap().protect;
         assert_eq!(asked, [ProtectedPath::parse("ci.yml").unwrap()], "what was asked for holds for what is applied");
+    }
+
+    /// From `spec_json` columns and `Start` messages of servers from before this type was shared, with the policy hash of each.
+    const FROM_BEFORE: [(&str, &str); 4] = [
+        (r#"{"network":"none"}"#, "9040d8c323aeb83c7b74c63f50e7ca0a10c38ae7e77b0f035338df88cfd7cd0f"),
+        (r#"{"env":{},"network":"none"}"#, "9040d8c323aeb83c7b74c63f50e7ca0a10c38ae7e77b0f035338df88cfd7cd0f"),
+        (
+            r#"{"env":{"A":"1","B":"two words"},"limits":{"cpus":"0.5","disk":"100M","files":"256","memory":"512M","output":"64K","pids":"64"},"network":"none","user":"root"}"#,
+            "bd55fc3d86ef0f656f861514ea3833f1ec36ec72053e6ed941abad49da3c14cc",
+        ),
+        (
+            r#"{"limits":{"memory":"1G"},"network":"none"}"#,
+            "8620f192206e9966e54db6142a09eaefc4a7af180c986c0b3f797eb8623c414f",
+        ),
+    ];
+
+    #[test]
+    fn a_draft_from_before_means_what_it_meant_and_is_written_as_it_was() {
+        for (json, hash) in FROM_BEFORE {
+            assert_eq!(resolve(json).unwrap().policy_hash().as_str(), format!("sha256:{hash}"), "{json}");
+            let written: serde_json::Value = serde_json::to_value(draft(json)).unwrap();
+            let mut before: serde_json::Value = serde_json::from_str(json).unwrap();
+            if before["env"] == serde_json::json!({}) {
+                before.as_object_mut().unwrap().remove("env");
+            }
+            assert_eq!(written, before);
+        }
+    }
+
+    #[test]
+    fn a_draft_is_the_same_after_a_way_over_the_wire() {
+        let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
+            "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
+            "network": "host", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
+            "files": 99, "output": "1M"}}"#;
+        for json in ["{}", whole] {
+            let written = serde_json::to_string(&draft(json)).unwrap();
+            assert_eq!(draft(&written), draft(json), "{written}");
+        }
+        assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
+        // No field is missing from the example above.
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 13);
+    }
+
+    #[test]
+    fn what_this_version_cannot_make_can_still_be_shown() {
+        assert_eq!(
+            Spec::fill(draft(r#"{"tier": "vm", "network": "proxied"}"#)).map(|spec| (spec.tier, spec.network)),
+            Ok((Tier::Vm, NetworkMode::Proxied))
+        );
+    }
+
+    #[test]
+    fn fields_that_name_files_of_the_host_are_known() {
+        for (json, named) in [
+            ("{}", None),
+            (
+                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "strict": true, "limits": {"pids": 9}}"#,
+                None,
+            ),
+            (r#"{"workspace": "/w"}"#, Some("workspace")),
+            (r#"{"protect": ["a"]}"#, Some("protect")),
+            (r#"{"mounts": [{"host": "/a", "guest": "/b"}]}"#, Some("mounts")),
+        ] {
+            assert_eq!(draft(json).host_field(), named, "{json}");
+        }
+    }
+
+    #[test]
+    fn unknown_and_doubled_fields_are_errors() {
+        for wrong in [
+            r#"{"netwrok": "none"}"#,
+            r#"{"limits": {"ram": "1G"}}"#,
+            r#"{"fs": "scratch", "fs": "read-only"}"#,
+            r#"{"env": {"A": "1", "A": "2"}}"#,
+            r#"{"env": {"A=B": "1"}}"#,
+            r#"{"env": {"A": "\u0000"}}"#,
+            r#"{"workspace": "a\u0000b"}"#,
+            r#"{"limits": {"memory": "-1"}}"#,
+            r#"{"mounts": [{"host": "/a", "guest": "/b", "acces": "rw"}]}"#,
+            r#"[]"#,
+            r#"["saggar.spec/v1", "namespace"]"#,
+            r#"{"limits": ["1h"]}"#,
+            r#"{"mounts": [["/a", "/b", "rw"]]}"#,
+        ] {
+            assert!(serde_json::from_str::<Draft>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_same_value_twice_is_fine_and_another_is_ambiguous() {
+        let one = draft(r#"{"limits": {"memory": "512M"}, "env": {"A": "1"}}"#);
+        let same = draft(r#"{"limits": {"memory": "524288K"}, "env": {"A": "1"}}"#);
+        assert_eq!(one.clone().merge(same), Ok(one.clone()));
+        for other in [r#"{"limits": {"memory": "1G"}}"#, r#"{"env": {"A": "2"}}"#] {
+            assert_eq!(one.clone().merge(draft(other)).unwrap_err().code, Code::AmbiguousMerge, "{other}");
+        }
     }
 }

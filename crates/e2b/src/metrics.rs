@@ -29,7 +29,7 @@ pub(super) async fn now(server: &Shared, permit: &Permit) -> Result<Used, CallFa
 pub(super) async fn all(server: &Shared, permit: &Permit) -> Result<Vec<Used>, Refusal> {
     let sandbox = wire::sandbox(server.sandboxes.get(permit).await?, Vec::new())?;
     let report = server.sandboxes.usage(permit).await?;
-    let limits = &sandbox.limits;
+    let limits = &sandbox.spec.limits;
     let totals = Used {
         at_ms: 0,
         cpu_count: cpu_count(limits.cpus),

@@ -7,8 +7,7 @@ use std::time::Duration;
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    Draft, DraftLimits, EndReason, ExecId, ExecState, Labels, OutputStream, PublicPorts, SandboxId, Spec, Tier,
-    Timeout, User,
+    EndReason, EnvDraft, ExecId, ExecState, Labels, OutputStream, PublicPorts, SandboxId, Timeout, User,
 };
 use saggar_runtime::{ExecEvent, ExecView, Finished, NewSandbox, NewTerms, StoredExec};
 use saggar_store::{self as store, ExecProgress, Life};
@@ -20,8 +19,6 @@ use crate::refusal::Refusal;
 /// A sandbox in the API's format. `unenforced` are the default limits that this host can't enforce.
 pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sandbox, Refusal> {
     let store::Sandbox { asked, life, supervisor_pid: _ } = row;
-    let draft: Draft = asked.spec.to_value().map_err(|_| Refusal::internal())?;
-    let spec = Spec::resolve(draft).map_err(|_| Refusal::internal())?;
     let (started_at, ended) = match &life {
         Life::Creating => (None, None),
         Life::Running { started_at, .. } | Life::Paused { started_at, .. } => (Some(*started_at), None),
@@ -32,13 +29,8 @@ pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sand
         id: asked.id,
         project_id: asked.project,
         state: life.state(),
-        template: asked.template,
+        spec: api::SandboxSpec::of(asked.spec).map_err(|_| Refusal::internal())?,
         labels: shown_labels(&asked.labels),
-        tier: Tier::Namespace,
-        network: asked.network,
-        network_managed: spec.network != saggar_domain::NetworkMode::Host,
-        user: spec.user,
-        limits: api::EffectiveLimits::from(&spec.limits),
         unenforced,
         policy_hash: asked.policy_hash,
         created_at: time(asked.created_at),
@@ -92,7 +84,7 @@ pub fn time(at: saggar_domain::Timestamp) -> Timestamp {
 /// Labels in their stored form.
 pub fn labels<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Labels, Refusal> {
     let entries: BTreeMap<String, String> = entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Labels::parse(entries).map_err(|problem| Refusal(Box::new(problem.into())))
+    Labels::parse(entries).map_err(refused)
 }
 
 pub fn shown_labels(labels: &Labels) -> api::Labels {
@@ -119,20 +111,29 @@ pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
 /// A sandbox to create.
 pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
     Ok(NewSandbox {
-        template: create.template,
         labels: labels(create.labels.iter())?,
-        env: create.env.into_map(),
-        limits: DraftLimits::from(create.limits),
+        public_ports: public_ports(&create.ports)?,
         terms: NewTerms {
             ttl: create.ttl.map_or(Ok(default_ttl), |ttl| lifetime("ttl", ttl))?,
             then: create.on_timeout,
             idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
         },
         auto_resume: create.auto_resume,
-        network: create.network.0,
-        user: create.user,
-        public_ports: public_ports(&create.ports)?,
+        spec: create.into_spec(),
     })
+}
+
+/// Environment entries of whatever client, by the domain's rules.
+pub fn env(entries: BTreeMap<String, String>) -> Result<EnvDraft, Refusal> {
+    let mut env = EnvDraft::default();
+    for (name, value) in entries {
+        env.insert(name, value).map_err(refused)?;
+    }
+    Ok(env)
+}
+
+fn refused(problem: saggar_domain::Problem) -> Refusal {
+    Refusal(Box::new(problem.into()))
 }
 
 fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
@@ -303,4 +304,39 @@ pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
         expires_at: key.expires_at.map(time),
         revoked_at: key.revoked_at.map(time),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use saggar_domain::{BootId, Draft, NetworkMode, ProjectId, Tier};
+
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_shown_with_the_tier_and_network_of_its_own_spec() {
+        let at = saggar_domain::Timestamp::from_millis(1);
+        for (tier, network) in [(Tier::Namespace, NetworkMode::Host), (Tier::Vm, NetworkMode::Proxied)] {
+            let asked = store::NewSandbox {
+                id: SandboxId::from_random([1; 16]),
+                project: ProjectId::from_random([2; 16]),
+                created_at: at,
+                lifetime: store::Lifetime {
+                    deadline: None,
+                    on_deadline: saggar_domain::DeadlineAction::Kill,
+                    idle_timeout: None,
+                },
+                auto_resume: false,
+                boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").unwrap(),
+                policy_hash: None,
+                access_token_hash: None,
+                public_ports: PublicPorts::default(),
+                labels: Labels::default(),
+                spec: Draft { tier: Some(tier), network: Some(network), ..Draft::default() },
+            };
+            let row = store::Sandbox { asked, life: Life::Creating, supervisor_pid: None };
+            let Ok(shown) = sandbox(row, Vec::new()) else { panic!("it can be shown") };
+            assert_eq!((shown.spec.tier, shown.spec.network), (tier, network));
+            assert_eq!(shown.spec.network_managed, network != NetworkMode::Host);
+        }
+    }
 }

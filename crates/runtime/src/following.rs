@@ -12,12 +12,12 @@ use saggar_supervisor::control::{ExecDescription, Reply};
 use crate::fault::Fault;
 use crate::supervisor::{ControlError, Feeding, Incoming, Message};
 
-/// Something that happened to an exec.
+/// An event of an exec's stream.
 #[derive(Debug)]
 pub enum ExecEvent {
     /// It printed something.
     Output { stream: OutputStream, bytes: Vec<u8> },
-    /// Output that is no longer kept was passed over.
+    /// Output that is no longer kept was skipped.
     Gap { stream: OutputStream, bytes: u64 },
     /// Its program ended; the last event.
     Exited(Box<ExecDescription>),

@@ -31,4 +31,4 @@ pub use permit::{Action, Kind, Permit, Subject};
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
-pub use supervisor::{ControlError, Feeding};
+pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};

@@ -45,7 +45,7 @@ pub use upkeep::Upkeep;
 use crate::fault::Fault;
 use crate::settings::Settings;
 use crate::signing::SigningKey;
-use crate::supervisor::Places;
+use crate::supervisor::{Launcher, Places, Program};
 use admission::Slots;
 use live::Register;
 use making::Makers;
@@ -67,6 +67,7 @@ pub struct Sandboxes {
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
+    launcher: Box<dyn Launcher>,
     store: Store,
     data: DataDirectory,
     places: Places,
@@ -85,10 +86,17 @@ struct Inner {
 impl Sandboxes {
     /// Opens the data directory without changing it: [`Sandboxes::adopt`] comes next.
     pub fn open(settings: Settings, store: Store) -> Result<Self, Fault> {
+        let program = Program(settings.program.clone());
+        Self::open_with(settings, store, Box::new(program))
+    }
+
+    /// The same with other supervisors than processes of the settings' program.
+    pub fn open_with(settings: Settings, store: Store, launcher: Box<dyn Launcher>) -> Result<Self, Fault> {
         let data = DataDirectory::open(Some(&settings.data_directory)).map_err(Fault::Refused)?;
         let places = Places::open(&settings.data_directory)
             .map_err(|error| Fault::internal("opening the data directory", error))?;
         let inner = Inner {
+            launcher,
             store,
             data,
             places,

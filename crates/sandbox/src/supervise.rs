@@ -16,7 +16,7 @@ mod start;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use saggar_domain::{Code, DeadlineAction, Draft, Problem, SandboxId, Spec};
+use saggar_domain::{Code, DeadlineAction, Problem, SandboxId, Spec};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::control::{Reply, Start};
@@ -48,7 +48,7 @@ pub fn supervise() -> ExitCode {
     start::detach(IGNORED);
     let outcome = Signals::block(ENDING)
         .map_err(|error| failed("blocking signals", error).error)
-        .and_then(|signals| Supervised::make(start, signals));
+        .and_then(|signals| Supervised::make(start?, signals));
     match outcome {
         Ok(supervised) => {
             // If the starter died before it heard of this sandbox, another process may already have recorded that there is none. So
@@ -80,10 +80,7 @@ struct Supervised {
 impl Supervised {
     fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
         let sandbox = start.sandbox_id;
-        let draft: Draft = serde_json::from_value(start.spec).map_err(|error| {
-            Problem::new(Code::InvalidSpec, format!("the spec can't be read: {error}"), "give a spec of saggar.spec/v1")
-        })?;
-        let spec = Spec::resolve(draft)?;
+        let spec = Spec::resolve(start.spec)?;
         let data = DataDirectory::open(Some(&start.data_directory))?;
         let host = Host::detect_with_freezer();
         if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {

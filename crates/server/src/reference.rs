@@ -127,15 +127,26 @@ fn schemas(out: &mut String, document: &Value) -> std::fmt::Result {
                 writeln!(out, "- `{name}`: {what}")?;
             }
         }
-        if let Some(fields) = schema["properties"].as_object() {
+        let fields = fields_of(document, schema);
+        if !fields.is_empty() {
             writeln!(out, "| field | type | |\n|---|---|---|")?;
             for (field, about) in fields {
-                let what = about["description"].as_str().unwrap_or_default();
+                let what = about["description"].as_str().unwrap_or_default().replace('\n', " ");
                 writeln!(out, "| `{field}` | {} | {what} |", kind_of(about))?;
             }
         }
     }
     Ok(())
+}
+
+/// The fields of an object, including those of the objects that are flattened into it.
+fn fields_of<'a>(document: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'a Value)> {
+    let mut fields: Vec<_> = schema["properties"].as_object().into_iter().flatten().collect();
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        let named = part["$ref"].as_str().and_then(|target| target.rsplit('/').next());
+        fields.extend(fields_of(document, named.map_or(part, |name| &document["components"]["schemas"][name])));
+    }
+    fields
 }
 
 /// A field's type in a word or two.

@@ -9,10 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use saggar_domain::{
-    BootId, DeadlineAction, Labels, NetworkMode, ProjectId, PublicPorts, SandboxId, TemplateName, Timestamp,
-};
-use saggar_store::{Durability, JsonText, KeyCheck, KeySecret, Lifetime, NewSandbox, Settings, Store};
+use saggar_domain::{BootId, DeadlineAction, Draft, GuestPath, Labels, ProjectId, PublicPorts, SandboxId, Timestamp};
+use saggar_store::{Durability, KeyCheck, KeySecret, Lifetime, NewSandbox, Settings, Store};
 
 const SPAN: Duration = Duration::from_secs(3);
 const WRITERS: [usize; 3] = [1, 50, 200];
@@ -87,13 +85,11 @@ fn sandbox(project: ProjectId, now: Timestamp) -> Option<NewSandbox> {
         created_at: now,
         lifetime: Lifetime { deadline: Some(now), on_deadline: DeadlineAction::Kill, idle_timeout: None },
         auto_resume: false,
-        template: TemplateName::parse("base")?,
-        network: NetworkMode::None,
         boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e")?,
         policy_hash: None,
         access_token_hash: None,
         public_ports: PublicPorts::default(),
         labels: Labels::default(),
-        spec: JsonText::parse(&format!("{{\"note\":\"{}\"}}", "x".repeat(500)))?,
+        spec: Draft { cwd: GuestPath::parse(&format!("/{}", "x".repeat(500))).ok(), ..Draft::default() },
     })
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rusqlite::Row;
 use saggar_domain::{
-    BootId, DeadlineAction, EndReason, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts, SandboxId,
-    SandboxState, TemplateName, Timestamp,
+    BootId, DeadlineAction, Draft, EndReason, EnvDraft, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts,
+    SandboxId, SandboxState, TemplateName, Timestamp,
 };
 
 use crate::column;
@@ -36,8 +36,6 @@ pub struct NewSandbox {
     pub lifetime: Lifetime,
     /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
-    pub template: TemplateName,
-    pub network: NetworkMode,
     /// The host's boot id.
     pub boot_id: BootId,
     pub policy_hash: Option<PolicyHash>,
@@ -45,7 +43,8 @@ pub struct NewSandbox {
     /// Ports that need no token.
     pub public_ports: PublicPorts,
     pub labels: Labels,
-    pub spec: JsonText,
+    /// The environment is not stored: it may contain secrets.
+    pub spec: Draft,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,16 +130,29 @@ fn read(row: &Row<'_>) -> Result<Sandbox, Error> {
             idle_timeout: column::span_optional(row, "idle_timeout_ms")?,
         },
         auto_resume: column::plain(row, "auto_resume")?,
-        template: column::parsed(row, "template", TemplateName::parse)?,
-        network: column::parsed(row, "network", NetworkMode::parse)?,
         boot_id: column::parsed(row, "boot_id", BootId::parse)?,
         policy_hash: column::parsed_optional(row, "policy_hash", PolicyHash::parse)?,
         access_token_hash: access_token_hash.map(TokenHash::from_bytes),
         public_ports: column::json(row, "public_ports_json")?,
         labels: column::json(row, "labels_json")?,
-        spec: column::parsed(row, "spec_json", JsonText::from_column)?,
+        spec: read_spec(row)?,
     };
     Ok(Sandbox { asked, life: read_life(row)?, supervisor_pid: column::plain(row, "supervisor_pid")? })
+}
+
+/// What has a column of its own is read from there.
+fn read_spec(row: &Row<'_>) -> Result<Draft, Error> {
+    let spec: Draft = column::json(row, "spec_json")?;
+    Ok(Draft {
+        template: Some(column::parsed(row, "template", TemplateName::parse)?),
+        network: Some(column::parsed(row, "network", NetworkMode::parse)?),
+        ..spec
+    })
+}
+
+/// The spec as its column holds it. Without the template, as it always was: an earlier version finds that in its own column alone.
+fn written_spec(spec: &Draft) -> Draft {
+    Draft { env: EnvDraft::default(), template: None, ..spec.clone() }
 }
 
 fn read_life(row: &Row<'_>) -> Result<Life, Error> {

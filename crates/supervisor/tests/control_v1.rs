@@ -8,7 +8,7 @@
 use saggar_domain::{
     Beginning, Code, DeadlineAction, EndReason, ExecStatus, Offsets, OutputStream, SandboxState, Signal, SignalScope,
 };
-use saggar_supervisor::control::{CONTROL, EventBody, Op, Reply, Request, Target};
+use saggar_supervisor::control::{CONTROL, EventBody, Op, Reply, Request, Start, Target};
 use serde_json::Value;
 
 const GOLDEN: &str = include_str!("golden/control-v1.jsonl");
@@ -144,4 +144,30 @@ fn what_is_newer_than_its_reader_is_no_error() {
     assert_eq!(event, EventBody::Unknown);
     let reply = r#"{"error":{"code":"from_the_future","message":"m","help":"h","more":true}}"#;
     assert!(matches!(serde_json::from_str(reply).unwrap(), Reply::Error(problem) if problem.code == Code::Internal));
+}
+
+/// What servers of version 1 told supervisors to hold. A server whose binary was replaced while it ran starts supervisors of the new
+/// version, so these must go on being read.
+const STARTS: &str = include_str!("golden/start-v1.jsonl");
+
+#[test]
+fn what_version_1_told_a_supervisor_to_hold_is_understood_and_said_again() {
+    for line in STARTS.lines() {
+        let start: Start = serde_json::from_str(line).unwrap();
+        assert_eq!((start.v, start.data_directory.as_os_str()), (1, "/srv/data".as_ref()));
+        let mut before: Value = serde_json::from_str(line).unwrap();
+        // An empty environment is no longer said.
+        let spec = before["spec"].as_object_mut().unwrap();
+        if spec.get("env") == Some(&serde_json::json!({})) {
+            spec.remove("env");
+        }
+        assert_eq!(serde_json::to_value(&start).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_supervisor_refuses_a_spec_that_it_does_not_understand_whole() {
+    let line = STARTS.lines().next().unwrap().replace(r#""network":"none""#, r#""rules":["none"]"#);
+    let error = serde_json::from_str::<Start>(&line).unwrap_err().to_string();
+    assert!(error.contains("unknown field `rules`"), "{error}");
 }

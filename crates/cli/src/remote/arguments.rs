@@ -6,12 +6,10 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
-use saggar_domain::{
-    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, NetworkMode, ProjectName, SandboxId, Timeout, User,
-};
+use saggar_domain::{ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User};
 
 use super::place::Place;
-use crate::args::{env_entry, network_mode, user};
+use crate::spec_flags::{SpecFlags, env_entry, user};
 
 /// Exit statuses of commands that run no program.
 pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\
@@ -172,9 +170,6 @@ pub(crate) struct CreateArguments {
     /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
-    /// Environment variable for every program (repeatable)
-    #[arg(short, long, value_name = "K=V", value_parser = env_entry)]
-    pub(crate) env: Vec<(String, String)>,
     /// Lifetime [default: the server's, 5m unless configured]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
     pub(crate) ttl: Option<Timeout>,
@@ -187,33 +182,11 @@ pub(crate) struct CreateArguments {
     /// Resume it when a request arrives while it is paused
     #[arg(long)]
     pub(crate) auto_resume: bool,
-    /// Network: none, or host (unmanaged: shares the server host's network, including loopback) [default: none]
-    #[arg(long, visible_alias = "net", value_name = "MODE", value_parser = network_mode)]
-    pub(crate) network: Option<NetworkMode>,
-    /// User that programs run as: user or root (of the sandbox only) [default: user]
-    #[arg(short, long, value_name = "USER", value_parser = user)]
-    pub(crate) user: Option<User>,
     /// Port that is reachable without a key or token by any client of the server (repeatable)
     #[arg(long = "public-port", value_name = "PORT")]
     pub(crate) public_ports: Vec<u16>,
-    /// Memory limit of the whole process tree, private storage included
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
-    pub(crate) memory: Option<ByteSize>,
-    /// CPU limit, in CPUs
-    #[arg(long, value_name = "N", value_parser = Cpus::parse)]
-    pub(crate) cpus: Option<Cpus>,
-    /// Maximum number of processes and threads
-    #[arg(long, value_name = "N", value_parser = Count::parse)]
-    pub(crate) pids: Option<Count>,
-    /// Storage limit of the sandbox
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
-    pub(crate) disk: Option<ByteSize>,
-    /// Maximum number of open files per process
-    #[arg(long, value_name = "N", value_parser = Count::parse)]
-    pub(crate) files: Option<Count>,
-    /// Bytes of output kept per program
-    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
-    pub(crate) output: Option<ByteSize>,
+    #[command(flatten)]
+    pub(crate) spec_flags: SpecFlags,
     /// Idempotency key: repeating the request with the same key creates no second sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

@@ -3,11 +3,8 @@
 use std::io::IsTerminal;
 
 use saggar_api::client::{Client, Error, SandboxHandle};
-use saggar_api::{
-    CreateSandbox, Environment, Labels, ListSandboxes, Network, Ports, ResumeSandbox, Sandbox, SandboxLimits,
-    SandboxState, States,
-};
-use saggar_domain::{NetworkMode, SandboxId, Timeout};
+use saggar_api::{CreateSandbox, Labels, ListSandboxes, Ports, ResumeSandbox, Sandbox, SandboxState, States};
+use saggar_domain::{SandboxId, Timeout};
 
 use super::arguments::{CreateArguments, ListArguments};
 use super::dispatch::{CommandResult, note, print, print_json};
@@ -47,22 +44,12 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> 
     Ok(CreateSandbox {
         template: arguments.template.unwrap_or_default(),
         labels: collected(arguments.labels)?,
-        env: Environment::of(arguments.env)?,
-        limits: SandboxLimits {
-            memory: arguments.memory,
-            cpus: arguments.cpus,
-            pids: arguments.pids,
-            disk: arguments.disk,
-            files: arguments.files,
-            output: arguments.output,
-        },
         ttl: arguments.ttl,
         on_timeout: arguments.on_timeout.unwrap_or_default(),
         idle_timeout: arguments.idle_timeout,
-        network: Network(arguments.network.unwrap_or(NetworkMode::None)),
-        user: arguments.user,
         auto_resume: arguments.auto_resume,
         ports: Ports { public: arguments.public_ports },
+        ..arguments.spec_flags.draft()?.try_into()?
     })
 }
 
@@ -131,8 +118,8 @@ fn row(sandbox: &Sandbox, now: saggar_api::Timestamp) -> Vec<String> {
     vec![
         sandbox.id.to_string(),
         sandbox.state.as_str().to_owned(),
-        line(sandbox.template.as_str()),
-        sandbox.network.as_str().to_owned(),
+        line(sandbox.spec.template.as_str()),
+        sandbox.spec.network.as_str().to_owned(),
         span(sandbox.created_at, now),
         match (&sandbox.ended, sandbox.deadline) {
             (None, Some(deadline)) => span(now, deadline),
@@ -154,23 +141,23 @@ pub(crate) async fn show(client: &Client, id: SandboxId, is_json: bool) -> Comma
 
 fn facts(sandbox: &Sandbox) -> String {
     let now = now();
-    let limits = &sandbox.limits;
+    let limits = &sandbox.spec.limits;
     let time = |instant: saggar_api::Timestamp| format!("{instant} ({} ago)", span(instant, now));
     let mut facts = vec![
         ("id", sandbox.id.to_string()),
         ("state", sandbox.state.as_str().to_owned()),
-        ("template", line(sandbox.template.as_str())),
+        ("template", line(sandbox.spec.template.as_str())),
         ("labels", labels(&sandbox.labels)),
-        ("tier", sandbox.tier.to_string()),
+        ("tier", sandbox.spec.tier.to_string()),
         (
             "network",
-            if sandbox.network_managed {
-                sandbox.network.to_string()
+            if sandbox.spec.network_managed {
+                sandbox.spec.network.to_string()
             } else {
-                format!("{} (unmanaged)", sandbox.network)
+                format!("{} (unmanaged)", sandbox.spec.network)
             },
         ),
-        ("user", sandbox.user.to_string()),
+        ("user", sandbox.spec.user.to_string()),
         (
             "limits",
             format!(

@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use saggar_domain::{DeadlineAction, ExecId, ExecSpec, OutputStream, SandboxId};
 use saggar_supervisor::control::{
-    CONTROL, Client, Description, ExecDescription, Final, Op, Received, Reply, Start, StartExec, Terms, encode_json,
+    CONTROL, Client, Description, ExecDescription, Final, Op, Received, Reply, StartExec, Terms, encode_json,
 };
 use serde_json::Value;
 
@@ -62,8 +62,10 @@ pub fn ask_in(data: &Path, spec: Value, terms: Terms, is_pooled: bool) -> (Child
     drop(command);
     let mut starter = Client::over(OwnedFd::from(ours));
     starter.set_patience(PATIENCE).expect("ours");
-    let data_directory = data.to_owned();
-    let start = Start { v: CONTROL, data_directory, sandbox_id: sandbox.clone(), spec, terms, is_pooled };
+    // As JSON, so that a spec can be invalid.
+    let start = serde_json::json!({
+        "v": CONTROL, "data_directory": data, "sandbox_id": sandbox, "spec": spec, "terms": terms, "is_pooled": is_pooled,
+    });
     let mut bytes = Vec::new();
     encode_json(&mut bytes, &start).expect("short enough");
     starter.send(&bytes).expect("it reads");

@@ -27,6 +27,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A running server in its own directory.
 pub struct Server {
     root: PathBuf,
+    /// The binary of the next start.
+    pub program: PathBuf,
     /// A process in the server's mount namespace, if it isn't ours.
     within: Option<u32>,
     child: Option<Child>,
@@ -60,18 +62,24 @@ impl Server {
         Self::start_in(new_directory(), flags)
     }
 
+    /// From another binary than the one under test.
+    pub fn start_from(program: PathBuf, flags: &[&str]) -> Self {
+        Self::start_at(program, new_directory(), None, flags)
+    }
+
     /// In an existing directory, which is removed at the end.
     pub fn start_in(root: PathBuf, flags: &[&str]) -> Self {
-        Self::start_at(root, None, flags)
+        Self::start_at(env!("CARGO_BIN_EXE_saggar").into(), root, None, flags)
     }
 
     /// The same in the mount namespace of a process.
     pub fn start_within(process: u32, root: PathBuf, flags: &[&str]) -> Self {
-        Self::start_at(root, Some(process), flags)
+        Self::start_at(env!("CARGO_BIN_EXE_saggar").into(), root, Some(process), flags)
     }
 
-    fn start_at(root: PathBuf, within: Option<u32>, flags: &[&str]) -> Self {
+    fn start_at(program: PathBuf, root: PathBuf, within: Option<u32>, flags: &[&str]) -> Self {
         let mut server = Self {
+            program,
             root,
             within,
             child: None,
@@ -89,7 +97,7 @@ impl Server {
 
     pub fn command(&self) -> Command {
         let mut command = match self.within {
-            None => command(&[]),
+            None => without_settings(Command::new(&self.program)),
             Some(process) => within(process, env!("CARGO_BIN_EXE_saggar")),
         };
         command.args(["serve", "--port", "0", "--default-ttl", "60s"]);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::harness::{PATIENCE, Place};
@@ -189,9 +189,12 @@ impl Shell {
     }
 }
 
+/// How many lines a program may be ahead of its reader before it has to wait.
+const LINES_AHEAD: usize = 10_000;
+
 /// The lines of a stream, read beside us until its end.
 fn follow(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(LINES_AHEAD);
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
             // Once the receiver is gone, reading on keeps the writer from stalling.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::Code;
-use saggar_domain::{DeadlineAction, DraftLimits, PublicPorts, TemplateName};
+use saggar_domain::{DeadlineAction, Draft, PublicPorts, TemplateName};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Create};
 use saggar_http::extract::JsonText;
@@ -99,18 +99,19 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     let metadata = asked.metadata.unwrap_or_default();
     let is_public = asked.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
     Ok(NewSandbox {
-        template: TemplateName::parse(TEMPLATE).ok_or_else(Refusal::internal)?,
+        spec: Draft {
+            template: TemplateName::parse(TEMPLATE),
+            env: wire::env(asked.env_vars.unwrap_or_default())?,
+            network: Some(network::mode(server.network, asked.allow_internet_access, asked.network.as_deref())?),
+            ..Draft::default()
+        },
         labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,
-        env: asked.env_vars.unwrap_or_default(),
-        limits: DraftLimits::default(),
         terms: NewTerms {
             ttl: asked.timeout.map_or(server.settings.default_ttl, Duration::from_secs),
             then,
             idle_timeout: None,
         },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
-        network: network::mode(server.network, asked.allow_internet_access, asked.network.as_deref())?,
-        user: None,
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
     })
 }

@@ -24,8 +24,8 @@ const CLIENT_ID: &str = "saggar";
 pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
     let mut shown = json!({
         "sandboxID": id::short(&sandbox.id),
-        "templateID": sandbox.template.as_str(),
-        "alias": sandbox.template.as_str(),
+        "templateID": sandbox.spec.template.as_str(),
+        "alias": sandbox.spec.template.as_str(),
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": server.sandboxes.inside_token(&sandbox.id),
@@ -70,15 +70,15 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
         sandbox.labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
     json!({
         "sandboxID": id::short(&sandbox.id),
-        "templateID": sandbox.template.as_str(),
-        "alias": sandbox.template.as_str(),
+        "templateID": sandbox.spec.template.as_str(),
+        "alias": sandbox.spec.template.as_str(),
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "startedAt": started_at,
         "endAt": sandbox.deadline.unwrap_or(started_at),
-        "cpuCount": metrics::cpu_count(sandbox.limits.cpus),
-        "memoryMB": sandbox.limits.memory.bytes() >> 20,
-        "diskSizeMB": sandbox.limits.disk.bytes() >> 20,
+        "cpuCount": metrics::cpu_count(sandbox.spec.limits.cpus),
+        "memoryMB": sandbox.spec.limits.memory.bytes() >> 20,
+        "diskSizeMB": sandbox.spec.limits.disk.bytes() >> 20,
         "state": state(sandbox.state),
         "metadata": metadata,
     })
@@ -102,7 +102,7 @@ pub(super) async fn get(
         shown.extend(more);
     }
     shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout.as_str() });
-    shown["allowInternetAccess"] = json!(sandbox.network == NetworkMode::Host);
+    shown["allowInternetAccess"] = json!(sandbox.spec.network == NetworkMode::Host);
     shown["network"] = json!({ "allowPublicTraffic": sandbox.ports.every });
     Ok(axum::Json(shown))
 }

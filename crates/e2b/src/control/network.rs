@@ -85,7 +85,7 @@ pub(super) async fn update(
     State(server): State<Shared>,
     Json(network): Json<Network>,
 ) -> Result<StatusCode, Refusal> {
-    let now = server.sandboxes.current(&allowed.permit).await?.asked.network;
+    let now = server.sandboxes.current(&allowed.permit).await?.asked.spec.network.unwrap_or(NetworkMode::None);
     if mode(server.network, None, Some(&network))? == now {
         return Ok(StatusCode::NO_CONTENT);
     }

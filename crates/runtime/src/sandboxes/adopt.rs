@@ -8,7 +8,8 @@
 //! | creating, and its creator is alive | | left to its creator, a worker |
 //! | creating | yes | acknowledged, or ended if no client can request it again |
 //! | running, paused | not in time | adopted: a slow supervisor is not dead |
-//! | alive | no | ended: by its last words, by a reboot, or lost |
+//! | creating | no | ended as `start_failed`, whatever its last words say: no client has heard of it |
+//! | running, paused | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool |
 //! | none, or ended | yes, with an owner | ended: it is unknown |
 
@@ -177,8 +178,7 @@ impl Sandboxes {
         let change = match description.state {
             SandboxState::Running => Change::Resumed { at: now() },
             SandboxState::Paused => Change::Paused { at: now() },
-            // A sandbox that is being created doesn't respond yet, and an ended one no longer does: neither can
-            // occur.
+            // One that is made answers to nobody yet, and one that has ended no more: neither can be.
             SandboxState::Ending | SandboxState::Creating | SandboxState::Ended => {
                 self.abandon(&live).await;
                 found.ended += 1;
@@ -244,16 +244,19 @@ impl Sandboxes {
         found.strangers += 1;
     }
 
-    /// Ends the row of a sandbox without a supervisor.
+    /// Ends a row without a supervisor.
     async fn bury(&self, row: &Sandbox, found: &mut Adopted) -> Result<(), Fault> {
-        let reason = if row.asked.boot_id != self.inner.boot_id {
-            EndReason::HostRebooted
+        let id = &row.asked.id;
+        if row.asked.boot_id != self.inner.boot_id {
+            self.find_end(id, EndReason::HostRebooted).await?;
         } else if row.life == Life::Creating {
-            EndReason::StartFailed
+            // No client has heard of it. Whatever the last words of its supervisor say, it never came to be: then the same request can
+            // be made again.
+            self.lose(id, EndReason::StartFailed).await?;
+            self.inner.places.remove_final(id);
         } else {
-            EndReason::SupervisorLost
-        };
-        self.find_end(&row.asked.id, reason).await?;
+            self.find_end(id, EndReason::SupervisorLost).await?;
+        }
         found.ended += 1;
         Ok(())
     }
@@ -265,14 +268,8 @@ impl Sandboxes {
             project: asked.project.clone(),
             socket: self.inner.places.socket(&asked.id),
             wake: wake_of(row, None),
-            user: user_of(row),
+            user: asked.spec.user.unwrap_or(User::User),
             public_ports: asked.public_ports.clone(),
         }
     }
-}
-
-/// A sandbox's default user.
-fn user_of(row: &Sandbox) -> User {
-    let spec: Option<serde_json::Value> = row.asked.spec.to_value().ok();
-    spec.and_then(|spec| User::parse(spec.get("user")?.as_str()?)).unwrap_or(User::User)
 }

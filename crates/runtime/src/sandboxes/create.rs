@@ -3,17 +3,15 @@
 //! The order makes a crash of this process harmless: a slot, a row, a supervisor, the row again. A sandbox that was
 //! not acknowledged is ended by the next server, unless its client gave an idempotency key to request it again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, Draft, DraftLimits, EndReason, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
-    Spec, TemplateName, Timestamp, User,
+    Code, Draft, EndReason, EnvDraft, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
+    Spec, Timestamp, User,
 };
-use saggar_store::{Change, Changed, Idempotency, Insertion, JsonText, Life, NewSandbox as NewRow, Sandbox, TokenHash};
+use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
-use serde_json::{Map, Value, json};
 
 use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
@@ -30,18 +28,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct NewSandbox {
-    pub template: TemplateName,
+    /// What it is to be. Nothing of the host: that is refused.
+    pub spec: Draft,
     pub labels: Labels,
-    /// Environment of every exec; an exec's own takes precedence. Given to the supervisor and not stored, because it
-    /// may contain secrets.
-    pub env: BTreeMap<String, String>,
-    pub limits: DraftLimits,
     pub terms: NewTerms,
     /// Whether traffic resumes it while it is paused.
     pub auto_resume: bool,
-    pub network: NetworkMode,
-    /// The default user of programs.
-    pub user: Option<User>,
     /// Ports that need no token.
     pub public_ports: PublicPorts,
 }
@@ -102,7 +94,7 @@ impl Sandboxes {
         pass("create/row");
         let terms = plan.terms;
         let facts = self.facts(&id, &project, &new, terms);
-        let started = self.start_supervisor(&id, plan.spec, terms, false).await;
+        let started = self.start_supervisor(&id, new.spec, terms, false).await;
         let description = match started {
             Ok(description) => description,
             Err(error) => {
@@ -142,7 +134,7 @@ impl Sandboxes {
         let id = ready.id.clone();
         pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
-        let claim = Op::Claim { terms: plan.terms, env: new.env.clone() };
+        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map() };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
             // It died while it waited: the client gets a newly created one.
@@ -268,7 +260,7 @@ impl Sandboxes {
     pub(super) async fn start_supervisor(
         &self,
         id: &SandboxId,
-        spec: Value,
+        spec: Draft,
         terms: Terms,
         is_pooled: bool,
     ) -> Result<Description, StartError> {
@@ -281,7 +273,7 @@ impl Sandboxes {
             terms,
             is_pooled,
         };
-        start(&self.inner.settings.program, &request).await
+        start(&*self.inner.launcher, &request).await
     }
 
     fn start_fault(&self, id: &SandboxId, error: StartError) -> Fault {
@@ -303,14 +295,13 @@ impl Sandboxes {
             created_at,
             lifetime: new.terms.lifetime(created_at),
             auto_resume: new.auto_resume,
-            template: new.template.clone(),
-            network: new.network,
             boot_id: self.inner.boot_id.clone(),
             policy_hash: Some(plan.policy_hash.clone()),
             access_token_hash: Some(TokenHash::of(self.access_token(id).as_bytes())),
             public_ports: new.public_ports.clone(),
             labels: new.labels.clone(),
-            spec: plan.stored_spec.clone(),
+            // As it is stored: without the environment.
+            spec: Draft { env: EnvDraft::default(), ..new.spec.clone() },
         }
     }
 
@@ -320,23 +311,19 @@ impl Sandboxes {
             project: project.clone(),
             socket: self.inner.places.socket(id),
             wake: new.auto_resume.then_some(terms),
-            user: new.user.unwrap_or(User::User),
+            user: new.spec.user.unwrap_or(User::User),
             public_ports: new.public_ports.clone(),
         }
     }
 
     /// The default spec, to which the pool's sandboxes are created.
-    pub(super) fn ordinary_spec() -> Value {
-        json!({ "network": NetworkMode::None.as_str() })
+    pub(super) fn ordinary_spec() -> Draft {
+        Draft::default()
     }
 }
 
 /// A validated request.
 struct Plan {
-    /// For the supervisor.
-    spec: Value,
-    /// The same without the environment's values.
-    stored_spec: JsonText,
     policy_hash: PolicyHash,
     terms: Terms,
     /// Whether a sandbox from the pool fits.
@@ -347,63 +334,29 @@ impl Plan {
     /// Everything that can be refused before anything exists is refused here.
     fn make(sandboxes: &Sandboxes, new: &NewSandbox) -> Result<Self, Fault> {
         let settings = sandboxes.settings();
-        if !matches!(new.template.as_str(), "base" | "host") {
+        if let Some(name) = new.spec.host_field() {
             return Err(refuse(
-                Code::UnsupportedCapability,
-                format!("unknown template {:?}", new.template.as_str()),
-                "use `base`: custom templates are not supported yet",
+                Code::InvalidValue,
+                format!("{name} refers to files of the host, which sandboxes of a server can't use"),
+                "leave it out, and copy the files into the sandbox",
             ));
         }
-        if new.network == NetworkMode::Host && !settings.allow_host_network {
+        if new.spec.network == Some(NetworkMode::Host) && !settings.allow_host_network {
             return Err(refuse(
                 Code::UnsupportedCapability,
                 "network mode host is not allowed by this server's operator".to_owned(),
                 "use `none`; the operator can allow it with `allow_host_network = true`",
             ));
         }
-        let mut spec = spec_of(new);
-        let stored_spec = JsonText::of(&spec)
-            .ok_or_else(|| refuse(Code::InvalidValue, "the spec is too long".to_owned(), "shorten the spec"))?;
-        let env: Map<String, Value> = new.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        let without_wishes = spec == Sandboxes::ordinary_spec();
-        spec["env"] = Value::Object(env);
-        let draft: Draft = serde_json::from_value(spec.clone())
-            .map_err(|error| refuse(Code::InvalidValue, error.to_string(), "correct the value"))?;
-        let resolved = Spec::resolve(draft).map_err(Fault::Refused)?;
+        let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
+        let ordinary = Spec::resolve(Sandboxes::ordinary_spec()).map_err(Fault::Refused)?;
         Ok(Self {
-            stored_spec,
-            policy_hash: resolved.policy_hash(),
+            policy_hash: spec.policy_hash(),
             terms: new.terms.check(sandboxes.ttl_max())?,
-            is_ordinary: without_wishes,
-            spec,
+            // The environment is given to one that is ready as to any other.
+            is_ordinary: Spec { env: ordinary.env.clone(), ..spec } == ordinary,
         })
     }
-}
-
-/// The spec as JSON, without the environment.
-fn spec_of(new: &NewSandbox) -> Value {
-    let mut spec = Sandboxes::ordinary_spec();
-    spec["network"] = json!(new.network.as_str());
-    if let Some(user) = new.user.filter(|user| *user != User::User) {
-        spec["user"] = json!(user.as_str());
-    }
-    let DraftLimits { timeout: _, memory, cpus, pids, disk, files, output } = &new.limits;
-    let mut limits = Map::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            limits.insert(name.to_owned(), value);
-        }
-    };
-    put("memory", memory.map(|value| json!(value)));
-    put("cpus", cpus.map(|value| json!(value)));
-    put("pids", pids.map(|value| json!(value)));
-    put("disk", disk.map(|value| json!(value)));
-    put("files", files.map(|value| json!(value)));
-    put("output", output.map(|value| json!(value)));
-    if !limits.is_empty() {
-        spec["limits"] = Value::Object(limits);
-    }
-    spec
 }
 
 fn refuse(code: Code, message: String, help: &str) -> Fault {

@@ -95,7 +95,7 @@ impl Sandboxes {
 
     /// Records the end of a sandbox without last words. Its leftovers are removed now, because a killed supervisor
     /// cleans up nothing.
-    async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
+    pub(super) async fn lose(&self, id: &SandboxId, reason: EndReason) -> Result<(), Fault> {
         self.write_end(id, reason, None).await;
         self.inner.places.remove_socket(id);
         self.reap().await;

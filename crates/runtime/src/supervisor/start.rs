@@ -5,20 +5,16 @@
 //! die.
 
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use saggar_domain::Problem;
 use saggar_supervisor::control::{Description, Reply, Start};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
 
 use super::connection::{Connection, ControlError, Message};
+use super::launch::{Launched, Launcher};
 use crate::fail_point::pass;
 
-/// The helper mode of the binary.
-const MODE: &str = "__supervise";
 /// Time limit of creating a sandbox.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -36,25 +32,17 @@ pub(crate) enum StartError {
 }
 
 /// Starts a supervisor and waits for its sandbox. If it isn't ready in time, it is killed together with its sandbox.
-pub(crate) async fn start(program: &Path, request: &Start) -> Result<Description, StartError> {
+pub(crate) async fn start(launcher: &dyn Launcher, request: &Start) -> Result<Description, StartError> {
     let (ours, theirs) = StdStream::pair().map_err(StartError::Spawn)?;
     ours.set_nonblocking(true).map_err(StartError::Spawn)?;
-    let child = Command::new(program)
-        .arg(MODE)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(StartError::Spawn)?;
+    let supervisor = launcher.launch(theirs.into()).map_err(StartError::Spawn)?;
     pass("create/spawned");
     let stream = UnixStream::from_std(ours).map_err(StartError::Spawn)?;
     let outcome = tokio::time::timeout(START_TIMEOUT, get_ready(Connection::over(stream), request)).await;
     let outcome = outcome.unwrap_or(Err(StartError::Lost(ControlError::Timeout)));
     match &outcome {
-        Ok(_) => reap_later(child),
-        Err(_) => end(child).await,
+        Ok(_) => reap_later(supervisor),
+        Err(_) => end(supervisor).await,
     }
     outcome
 }
@@ -71,17 +59,13 @@ async fn get_ready(mut connection: Connection, request: &Start) -> Result<Descri
 }
 
 /// It lives on without us; if it ends first, its exit status is collected.
-fn reap_later(mut child: Child) {
-    tokio::spawn(async move {
-        // Its last words say how it ended; this only cleans up the process table.
-        let _ = child.wait().await;
-    });
+fn reap_later(mut supervisor: Box<dyn Launched>) {
+    tokio::spawn(async move { supervisor.ended().await });
 }
 
-async fn end(mut child: Child) {
+async fn end(mut supervisor: Box<dyn Launched>) {
     // After a refusal it cleans up and ends; a silent one is killed.
-    if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
-        // It may already be dead.
-        let _ = child.kill().await;
+    if tokio::time::timeout(Duration::from_secs(5), supervisor.ended()).await.is_err() {
+        supervisor.kill().await;
     }
 }

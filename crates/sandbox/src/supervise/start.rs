@@ -4,19 +4,21 @@ use std::io;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::stdio::stdin;
+use saggar_domain::{Code, Problem};
 use saggar_supervisor::control::{Decoder, Frame, Reply, Start, encode_json};
 
 /// The process that started us, at the other end of our standard input.
 pub(super) struct Starter(());
 
 impl Starter {
-    /// Waits for the start request. End of file means that the starter is gone.
-    pub(super) fn receive() -> io::Result<(Self, Start)> {
+    /// Waits for the start request. End of file means that the starter is gone. A request that can't be read, for example because its
+    /// spec has a field that this version doesn't know, is a problem to report to the starter.
+    pub(super) fn receive() -> io::Result<(Self, Result<Start, Problem>)> {
         let mut decoder = Decoder::new();
         let mut piece = [0u8; 4096];
         loop {
             match decoder.next_frame().map_err(io::Error::other)? {
-                Some(Frame::Json(json)) => return Ok((Self(()), serde_json::from_slice(&json)?)),
+                Some(Frame::Json(json)) => return Ok((Self(()), serde_json::from_slice(&json).map_err(unreadable))),
                 Some(Frame::Output { .. } | Frame::Stdin(_)) => return Err(io::ErrorKind::InvalidData.into()),
                 None => {}
             }
@@ -37,6 +39,10 @@ impl Starter {
         }
         Ok(())
     }
+}
+
+fn unreadable(error: serde_json::Error) -> Problem {
+    Problem::new(Code::InvalidSpec, format!("the spec can't be read: {error}"), "give a spec of saggar.spec/v1")
 }
 
 impl Drop for Starter {

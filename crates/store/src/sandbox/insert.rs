@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use saggar_domain::{ProjectId, SandboxId, Timestamp};
+use saggar_domain::{NetworkMode, ProjectId, SandboxId, Timestamp};
 
-use super::NewSandbox;
 use super::change::{Change, apply};
+use super::{NewSandbox, written_spec};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
@@ -152,6 +152,7 @@ pub(super) fn find_earlier(
 }
 
 fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
+    let template = new.spec.template_name();
     let params = rusqlite::params![
         new.id.as_str(),
         new.project.as_str(),
@@ -160,14 +161,14 @@ fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
         new.lifetime.on_deadline.as_str(),
         new.lifetime.idle_timeout.map(column::span),
         new.auto_resume,
-        new.template.as_str(),
-        new.network.as_str(),
+        template.as_str(),
+        new.spec.network.unwrap_or(NetworkMode::None).as_str(),
         new.boot_id.as_str(),
         new.policy_hash.as_ref().map(|hash| hash.as_str()),
         new.access_token_hash.as_ref().map(|hash| hash.as_bytes()),
         column::to_json(&new.public_ports),
         column::to_json(&new.labels),
-        new.spec.as_str(),
+        column::to_json(&written_spec(&new.spec)),
     ];
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a sandbox of that id"),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use saggar_domain::{
-    BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Labels, NetworkMode, PolicyHash, ProjectId, ProjectName,
-    RunId, RunState, SandboxId, TemplateName, Timestamp, Uptime, User,
+    BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Labels, PolicyHash, ProjectId, ProjectName, RunId, RunState,
+    SandboxId, Timestamp, Uptime, User,
 };
 use saggar_store::{
     Append, Claimed, Ending, ExecEnd, Holder, Insertion, JsonText, Lease, Lifetime, NewRun, NewSandbox, Project,
@@ -77,14 +77,12 @@ pub fn sandbox_with(id: SandboxId, project: ProjectId, created_at: Timestamp) ->
             idle_timeout: Some(Duration::from_secs(60)),
         },
         auto_resume: true,
-        template: TemplateName::parse("base").unwrap(),
-        network: NetworkMode::None,
         boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").unwrap(),
         policy_hash: PolicyHash::parse(&format!("sha256:{}", "ab".repeat(32))),
         access_token_hash: Some(TokenHash::of(b"token")),
         public_ports: [80, 65535].map(|port| port.try_into().unwrap()).into_iter().collect(),
         labels: labels(&[("team", "Zoë's \"own\"")]),
-        spec: JsonText::parse(r#"{"schema":"saggar.spec/v1"}"#).unwrap(),
+        spec: serde_json::from_str(r#"{"schema":"saggar.spec/v1","template":"base","network":"none"}"#).unwrap(),
     }
 }
 

@@ -12,11 +12,11 @@ use rusqlite::Connection;
 use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
     Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion,
-    JsonText, Lease, Life, NewLetter, NewRun, PageLimit, RequestHash, Sandbox, Scope, StartedExec, Store, Summary,
-    Tail, Taking,
+    JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, Sandbox, Scope, StartedExec, Store,
+    Summary, Tail, Taking,
 };
 
-use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, sandbox_with};
+use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbox, sandbox_with, store_with_project};
 
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
@@ -109,6 +109,58 @@ async fn the_runs_that_version_3_wrote_read_back_whole_and_are_free() {
     assert_eq!(store.letters(parent_run()).await.unwrap().len(), 1);
     assert_eq!(store.blob(BlobHash::of(b"a blob")).await, Ok(Some(b"a blob".to_vec())));
     assert_eq!(claim(&store, "w2", NOW).await, 2, "any worker may claim it");
+}
+
+/// What servers wrote into the columns `template`, `network` and `spec_json` before the spec had a type.
+const SPECS: [[&str; 3]; 3] = [
+    ["base", "none", r#"{"network":"none"}"#],
+    [
+        "host",
+        "none",
+        r#"{"limits":{"cpus":"0.5","disk":"100M","files":"256","memory":"512M","output":"64K","pids":"64"},"network":"none","user":"root"}"#,
+    ],
+    ["base", "host", r#"{"limits":{"memory":"1G"},"network":"host"}"#],
+];
+
+#[tokio::test]
+async fn a_spec_reads_back_as_it_was_written_before_it_had_a_type_and_is_written_the_same() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let column = |id: &SandboxId, name: &str| -> String {
+        let connection = Connection::open(scratch.join("saggar.db")).unwrap();
+        let sql = format!("SELECT {name} FROM sandbox WHERE id = ?1");
+        connection.query_row(&sql, [id.as_str()], |row| row.get(0)).unwrap()
+    };
+    for [template, network, json] in SPECS {
+        let [old, new] = [sandbox(&project), sandbox(&project)];
+        insert(&store, &old).await;
+        let connection = Connection::open(scratch.join("saggar.db")).unwrap();
+        let sql = "UPDATE sandbox SET template = ?2, network = ?3, spec_json = ?4 WHERE id = ?1";
+        connection.execute(sql, [old.id.as_str(), template, network, json]).unwrap();
+        let read = store.sandbox_of_any(old.id.clone()).await.unwrap().unwrap().asked.spec;
+        assert_eq!((read.template_name().as_str(), read.network.unwrap().as_str()), (template, network));
+
+        insert(&store, &NewSandbox { spec: read.clone(), ..new.clone() }).await;
+        assert_eq!(store.sandbox_of_any(new.id.clone()).await.unwrap().unwrap().asked.spec, read);
+        let written: serde_json::Value = serde_json::from_str(&column(&new.id, "spec_json")).unwrap();
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(json).unwrap());
+        assert_eq!([column(&new.id, "template"), column(&new.id, "network")], [template, network]);
+    }
+}
+
+#[tokio::test]
+async fn the_environment_of_a_spec_is_not_stored() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let mut new = sandbox(&project);
+    new.spec.env.insert("TOKEN".into(), "s3cr3t".into()).unwrap();
+    insert(&store, &new).await;
+    assert!(store.sandbox_of_any(new.id.clone()).await.unwrap().unwrap().asked.spec.env.is_empty());
+    drop(store);
+    for file in std::fs::read_dir(scratch.join("")).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(6).any(|window| window == b"s3cr3t"));
+    }
 }
 
 #[test]

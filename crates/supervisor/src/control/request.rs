@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use saggar_domain::{Beginning, DeadlineAction, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User};
+use saggar_domain::{
+    Beginning, DeadlineAction, Draft, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User,
+};
 use serde::{Deserialize, Serialize};
 
 /// The first message to a supervisor, on its standard input: the sandbox to hold.
@@ -14,8 +16,7 @@ pub struct Start {
     /// The directory of records, control sockets and final reports.
     pub data_directory: PathBuf,
     pub sandbox_id: SandboxId,
-    /// Its spec, as a draft in JSON (`saggar.spec/v1`).
-    pub spec: serde_json::Value,
+    pub spec: Draft,
     pub terms: Terms,
     /// Whether it is created ahead for the pool: it then has no owner until it is claimed, and of its terms only the
     /// time to live applies until then.

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, DraftLimits, EndReason, Labels, NetworkMode, SandboxId, TemplateName};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, SandboxId};
 use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
@@ -111,16 +111,12 @@ impl RunSandbox {
     /// Waits for a sandbox that is being created: its creator may have died, which takes a while to detect.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
-            template: TemplateName::parse("base").expect("a name that is one"),
+            spec: Draft::default(),
             labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
-            env: Default::default(),
-            limits: DraftLimits::default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
             terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
             auto_resume: true,
-            network: NetworkMode::None,
-            user: None,
             public_ports: Default::default(),
         };
         self.wait_behind_others(lost).await?;
