@@ -178,7 +178,8 @@ impl Sandboxes {
         let change = match description.state {
             SandboxState::Running => Change::Resumed { at: now() },
             SandboxState::Paused => Change::Paused { at: now() },
-            // One that is made answers to nobody yet, and one that has ended no more: neither can be.
+            // A sandbox that is being created doesn't respond yet, and an ended one no longer does: neither can
+            // occur.
             SandboxState::Ending | SandboxState::Creating | SandboxState::Ended => {
                 self.abandon(&live).await;
                 found.ended += 1;

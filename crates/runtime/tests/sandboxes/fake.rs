@@ -70,13 +70,13 @@ pub struct Host {
 #[derive(Debug, Default)]
 struct Inner {
     next: Mutex<VecDeque<Behaviour>>,
-    /// What to stop at, and whether somebody is stopped there.
+    /// The point to stop at, and whether a supervisor is stopped there.
     stop: Mutex<Option<Step>>,
     stopped: watch::Sender<bool>,
     launched: Mutex<Vec<AbortHandle>>,
     processes: Mutex<JoinSet<()>>,
     held: watch::Sender<BTreeMap<SandboxId, Arc<Held>>>,
-    /// How many have said that they are ready to somebody who was there.
+    /// How many reported that they are ready to a process that still existed.
     ready: watch::Sender<usize>,
 }
 
@@ -199,7 +199,7 @@ impl Host {
         forgotten.and_then(|held| held.process.lock().expect("ours").take())
     }
 
-    /// A sandbox ends by itself, in order. Whoever started it learns of it by what is left.
+    /// A sandbox ends by itself, cleanly. The process that started it learns of it from what is left.
     pub fn end(&self, id: &SandboxId, reason: EndReason) {
         let held = self.sandbox(id);
         held.leave(reason);
@@ -261,7 +261,7 @@ impl Host {
         }
         self.inner.ready.send_modify(|count| *count += 1);
         drop(stdin);
-        // Its end is what whoever started it waits for.
+        // The process that started it waits for its end.
         let _ = process.await;
     }
 

@@ -32,7 +32,7 @@ impl Wire {
         }
     }
 
-    /// Whether there is still somebody to read it.
+    /// Whether there is still a reader.
     pub(super) async fn write(&mut self, reply: &Reply) -> bool {
         let mut wire = Vec::new();
         encode_json(&mut wire, reply).expect("short enough");
