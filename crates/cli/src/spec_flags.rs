@@ -13,7 +13,7 @@ pub(crate) struct SpecFlags {
     #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
     pub(crate) user: Option<User>,
     /// Network: none, or host (unmanaged: shares the host's network, including loopback) [default: none]
-    #[arg(long, visible_alias = "net", value_name = "MODE", value_parser = network_mode)]
+    #[arg(long = "net", visible_alias = "network", value_name = "MODE", value_parser = network_mode)]
     pub(crate) network: Option<NetworkMode>,
     /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]

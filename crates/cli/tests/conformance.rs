@@ -119,7 +119,7 @@ fn an_unknown_case_and_an_unbuilt_tier_are_clear_errors() {
         (&["--tier", "vm"], "tier vm can't be probed here"),
         (&["--case", "F19", "--report", "/nonexistent/report.md"], "can't be written"),
         (&["--via", "env true", "--as-root"], "no place for the attempt"),
-        (&["--via", "env {}", "--case", "NS12b"], "by root"),
+        (&["--via", "env {}", "--case", "NS12b"], "run as root"),
     ] {
         if arguments.contains(&"env {}") && !is_root() {
             eprintln!("not run here: root alone is asked whether it means it");

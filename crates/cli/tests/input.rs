@@ -210,7 +210,7 @@ fn a_mount_has_to_have_a_source_and_a_place_of_its_own() {
         ("/usr:/.null", "\"/.null\""),
         ("/usr:/.empty", "\"/.empty\""),
         ("/usr:/.scratch/x", "\"/.scratch/x\""),
-        (&format!("{root}:/data"), "holds"),
+        (&format!("{root}:/data"), "overlaps"),
     ] {
         check_refused(&place, &["--mount", mount], TRUE, (126, "invalid_mount"), named);
     }

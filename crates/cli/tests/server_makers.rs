@@ -91,7 +91,7 @@ fn a_server_that_starts_leaves_alone_what_a_worker_is_making() {
     eventually("it is at it", || {
         let rows = server.get("/api/v1/sandboxes?state=creating").expect(200);
         left = rows["items"][0]["id"].as_str().unwrap_or_default().to_owned();
-        is_stopped(&slow.0)
+        !left.is_empty() && is_stopped(&slow.0)
     });
     server.kill();
     server.begin();

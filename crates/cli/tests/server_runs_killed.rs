@@ -73,7 +73,7 @@ fn a_step_whose_supervisor_is_killed_parks_and_is_not_done_again() {
     let unknown = events(&server, &run, "step_unknown");
     assert_eq!(unknown[0]["step"], 2, "{unknown:?}");
     let reason = unknown[0]["reason"].as_str().expect("it has one");
-    assert!(reason.contains(&sandbox) && reason.contains("no word"), "{reason}");
+    assert!(reason.contains(&sandbox) && reason.contains("no record"), "{reason}");
     assert_eq!(results(&server, &run), Vec::<String>::new(), "nothing went on");
     // A human decides to retry, and then the agent learns that its sandbox is gone.
     decide(&server, &run, 2, &json!({ "decision": "retry" }));

@@ -93,7 +93,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_opened() {
         (&["--address", "0.0.0.0"][..], "without encryption"),
         (&["--address", "0.0.0.0", "--tls", "true", "--auth", "off"], "any client on the network could run programs"),
         (&["--pool-min", "9"], "pool_min"),
-        (&["--tls-key", "/nowhere"], "go together"),
+        (&["--tls-key", "/nowhere"], "must be set together"),
         (&["--default-ttl", "soon"], "default_ttl"),
     ] {
         let all: Vec<&str> = ["serve", "--data-dir", data].iter().chain(arguments).copied().collect();
@@ -348,7 +348,7 @@ fn a_data_directory_is_checked_beside_its_server_and_lost_writes_stop_the_next_s
     assert!(code == 125 && stderr.contains("acknowledged writes are lost"), "{stderr}");
     assert!(stderr.contains("saggar check --accept-loss"), "{stderr}");
     let (code, stdout, stderr) = check(&["--accept-loss"]);
-    assert!(code == 0 && stdout.contains("given up"), "{stdout} {stderr}");
+    assert!(code == 0 && stdout.contains("accepted the loss"), "{stdout} {stderr}");
     server.begin();
     let blocked = state(&server);
     assert_eq!((&blocked["state"], &blocked["blocked"]["kind"]), (&json!("parked"), &json!("restored")), "{blocked}");

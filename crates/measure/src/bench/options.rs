@@ -193,7 +193,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for (given, complaint) in [
             (&["--rounds"][..], "takes a value"),
-            (&["--runs", "many"], "is none"),
+            (&["--runs", "many"], "takes a number"),
             (&["--runs", "0"], "no median"),
             (&["--only", "client"], "none of them"),
             (&["--fast"], "no option \"--fast\""),

@@ -41,7 +41,10 @@ fn the_reference_names_every_tool_and_the_arguments_that_it_reads() {
     let documented: BTreeMap<String, BTreeSet<String>> = sections()
         .into_iter()
         .map(|(tool, section)| {
-            let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+            // Arguments are in the first table; others explain values.
+            let table =
+                section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+            let rows = table.filter_map(|line| line.strip_prefix("| `"));
             (tool.to_owned(), rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect())
         })
         .collect();
