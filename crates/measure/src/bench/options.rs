@@ -194,8 +194,8 @@ mod tests {
         for (given, complaint) in [
             (&["--rounds"][..], "takes a value"),
             (&["--runs", "many"], "takes a number"),
-            (&["--runs", "0"], "no median"),
-            (&["--only", "client"], "none of them"),
+            (&["--runs", "0"], "at least one value"),
+            (&["--only", "client"], "takes run, server"),
             (&["--fast"], "no option \"--fast\""),
         ] {
             let error = format!("{:#}", Options::parse(given).unwrap_err());
