@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use harness::cgroups_of;
 use http::{Server, eventually, send};
+use saggar_supervisor::control::{Client, Op, Reply};
 use serde_json::{Value, json};
 
 const SANDBOXES: &str = "/api/v1/sandboxes";
@@ -47,7 +48,9 @@ impl Survivor {
     /// Sends a request to a server that is killed while handling it, and starts the next.
     fn cut_off(&mut self, point: &str, method: &str, path: &str, headers: &[&str], body: &Value) {
         // A successor adopts the pool before it answers requests.
-        eventually("some are ready", || self.files("control").len() == self.others(SANDBOXES).len() + 1 + self.ready);
+        eventually("some are ready", || {
+            self.files("control").len() == self.others(SANDBOXES).len() + 1 + self.ready && self.all_answer()
+        });
         self.server.kill();
         self.server.fails_at = format!("kill {point}");
         self.server.begin();
@@ -71,6 +74,14 @@ impl Survivor {
         let page = self.server.get(list).expect(200);
         let items = page["items"].as_array().expect("a list");
         items.iter().filter(|item| !self.kept.ends_with(item["id"].as_str().unwrap_or("?"))).cloned().collect()
+    }
+
+    /// Whether every supervisor answers. One that does has told its server that it is ready; a socket alone is there earlier.
+    fn all_answer(&self) -> bool {
+        let sockets = self.files("control").into_iter().map(|name| self.server.data().join("control").join(name));
+        sockets.map(|socket| Client::connect(&socket)).all(|connected| {
+            connected.is_ok_and(|mut client| matches!(client.request(Op::Describe), Ok(Reply::Described(_))))
+        })
     }
 
     /// Names in a directory of the data directory.
