@@ -273,7 +273,7 @@ check "the client followed the run to its end" wait "$following"
 output=$(cut -c1-120 "$data/followed")
 sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
 check "another worker took over" test "$(grep -c ' claimed' <<<"$output")" -eq 2
-check "it asked whether the test had run, instead of running it again" said 'step_probed 7'
+check "it asked whether the test had run, instead of running it again" said 'step 7 +probed'
 try 0 saggar runs show "$run"
 check "it is finished" said '^  state +finished'
 check "the test was run once" said 'its test was run once'
@@ -289,8 +289,8 @@ tell "The run is forked after its fourth step with a message, and the fork conti
 try 0 saggar runs fork "$run" --at 4 --with 'Take care of the year 2000.'
 fork=$output
 ended_run saggar runs follow "$fork"
-check "it has its parent's history" said 'step_settled 3'
-check "the test was run for it too" said 'step_settled 7 .*"exit_code":0'
+check "it has its parent's history" said 'step 3 +settled'
+check "the test was run for it too" said 'step 7 +settled .*"exit_code":0'
 output=$(timeout "$patience" saggar runs follow "$fork" --json)
 check "it received the message" said 'Take care of the year 2000\.'
 try 0 saggar runs show "$fork"
