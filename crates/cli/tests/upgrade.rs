@@ -172,7 +172,7 @@ fn a_new_server_takes_over_from_an_old_one_that_was_killed() {
     server.kill();
     server.program = new_program();
     server.begin();
-    // What was made ahead is given to the next who asks for nothing special, and can be used.
+    // A pool sandbox of the old server serves the next plain request.
     let given = server.sandbox_with(&json!({ "env": { "C": "3" } }));
     assert_eq!([given.rsplit('/').next().unwrap()], *held.pooled);
     assert_eq!(server.sh(&given, "echo $C")["stdout"], "3\n");

@@ -196,7 +196,7 @@ async fn a_blob_goes_after_its_last_user_and_not_while_a_letter_names_it() {
     store.sweep(NOW.after(LONG * 2), forever()).await.unwrap();
     store.sweep(NOW.after(LONG * 3), forever()).await.unwrap();
     assert_eq!(left().await, [false, false, true, false]);
-    // Nobody has read the letter. What it names goes with the run that it was for.
+    // The letter was never read. The blob that it names is removed with its run.
     finish(&store, &open, &[], Vec::new(), NOW).await;
     store.remove_run(project.clone(), open, NOW).await.unwrap();
     store.sweep(NOW.after(LONG * 3), forever()).await.unwrap();
