@@ -10,7 +10,7 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -52,7 +52,12 @@ pub fn when_gone(root: &Path) {
     // It outlives us, so it is not waited for.
     let watcher = WATCHER.get_or_init(|| Mutex::new(shell(0).stdin.take().expect("a pipe")));
     let mut watcher = watcher.lock().unwrap_or_else(PoisonError::into_inner);
-    writeln!(watcher, "{}", root.display()).expect("it reads");
+    writeln!(watcher, "{}", plain(root).display()).expect("it reads");
+}
+
+/// Without a slash at the end, because the kernel shows paths without one and the sweep compares text.
+fn plain(root: &Path) -> PathBuf {
+    root.components().collect()
 }
 
 /// Sweeps it now. Never panics, because it runs during another panic.
@@ -60,7 +65,7 @@ pub fn now(root: &Path) {
     let mut shell = shell(std::process::id());
     if let Some(mut stdin) = shell.stdin.take() {
         // A shell that is gone has done what it could.
-        let _ = writeln!(stdin, "{}", root.display());
+        let _ = writeln!(stdin, "{}", plain(root).display());
     }
     // As above.
     let _ = shell.wait();

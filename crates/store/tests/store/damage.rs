@@ -308,7 +308,7 @@ async fn a_check_sees_each_run_at_one_moment_beside_a_server_that_writes() {
     run(&store, &project, "first", None).await;
     let mut seen = Vec::new();
     check(scratch.path(), |_, _, blobs| {
-        // The row and its entries come from one read transaction, so a write in between changes neither.
+        // The check reads a run and its blobs in one transaction, so it does not see this deletion.
         edit(&scratch, "DELETE FROM blob");
         seen.push(blobs.has(hash));
         None
