@@ -7,6 +7,7 @@
 //! | running, paused | yes | adopted |
 //! | creating, and its creator is alive | | left to its creator, a worker |
 //! | creating | yes | acknowledged, or ended if no client can request it again |
+//! | creating | yes, it is ending | ended as `start_failed`: its creator died before it was ready |
 //! | running, paused | not in time | adopted: a slow supervisor is not dead |
 //! | creating | no | ended as `start_failed`, whatever its last words say: no client has heard of it |
 //! | running, paused | no | ended: by its last words, by a reboot, or lost |
@@ -81,7 +82,12 @@ impl Sandboxes {
             self.bury(&row, &mut found).await?;
         }
         for id in self.inner.places.finals().map_err(list)? {
-            self.find_end(&id, EndReason::SupervisorLost).await?;
+            match self.store().sandbox_of_any(id.clone()).await?.filter(|row| row.life == Life::Creating) {
+                // Its creator reads them.
+                Some(row) if self.is_being_made(&row) => {}
+                Some(row) => self.bury(&row, &mut found).await?,
+                None => self.find_end(&id, EndReason::SupervisorLost).await?,
+            }
         }
         self.inner.makers.sweep().map_err(list)?;
         self.reap().await;
@@ -164,6 +170,13 @@ impl Sandboxes {
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
         self.inner.register.add(Arc::clone(&live));
         match row.life {
+            // Before anything else is recorded: the first recorded end stays.
+            Life::Creating if description.state == SandboxState::Ending => {
+                self.write_end(&id, EndReason::StartFailed, None).await;
+                self.abandon(&live).await;
+                found.ended += 1;
+                return Ok(());
+            }
             Life::Creating if self.store().has_idempotency_key(id.clone()).await? => {
                 let change = Change::Started { at: now(), supervisor_pid: description.pid };
                 self.store().change_sandbox(id.clone(), change).await?;

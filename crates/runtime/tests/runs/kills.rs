@@ -18,13 +18,17 @@ const WORKERS: usize = 2;
 /// Calls of one run.
 const CALLS: usize = 40;
 
-/// Decides about unknown outcomes after a look at the ledger, as a human would. A call in transit has arrived by
-/// then: its sender is dead.
+/// Decides about unknown outcomes after a look at the ledger, as a human would: once a call in transit has arrived. Its
+/// sender is dead.
 async fn decide(place: &Place, ledger: &Ledger, id: &saggar_domain::RunId) {
     let events = place.events(id).await;
     let run = Run::from_events(&events);
     let Some(open) = run.open_step().filter(|open| matches!(open.phase, Attempt::Unknown { .. })) else { return };
     let key = EffectKey::of(id, 0, open.step);
+    if !ledger.has_read_all() {
+        // Decided in the next round.
+        return;
+    }
     let decision = match ledger.has(key.as_str()) {
         true => Decision::Done(Body::text(result(key.as_str()))),
         false => Decision::Retry,

@@ -8,10 +8,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
+
 /// A service on a port of this machine.
 pub struct Ledger {
     /// The URL that responds.
     pub url: String,
+    listener: TcpListener,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
@@ -20,6 +24,13 @@ struct State {
     /// Number of requests per key.
     asked: BTreeMap<String, u64>,
     is_holding: bool,
+    connections: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Whether a request is being read and is not in `asked` yet.
+    is_read: bool,
 }
 
 impl Ledger {
@@ -27,14 +38,33 @@ impl Ledger {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/do", listener.local_addr().unwrap());
         let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
-        let shared = Arc::clone(&state);
+        let (shared, incoming) = (Arc::clone(&state), listener.try_clone().unwrap());
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for number in 0.. {
+                wait_readable(&incoming, None);
+                // Accepted and noted in one step: at no moment is a connection in neither place.
+                let mut state = shared.0.lock().unwrap();
+                let Ok((stream, _)) = incoming.accept() else { continue };
+                let known = Connection { stream: stream.try_clone().unwrap(), is_read: false };
+                state.connections.insert(number, known);
+                drop(state);
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || answer_all(stream, &shared));
+                thread::spawn(move || {
+                    answer_all(stream, number, &shared);
+                    shared.0.lock().unwrap().connections.remove(&number);
+                });
             }
         });
-        Self { url, state }
+        Self { url, listener, state }
+    }
+
+    /// Whether everything that was sent to it so far is counted. What a dead worker has sent may still lie in a queue.
+    pub fn has_read_all(&self) -> bool {
+        let state = self.state.0.lock().unwrap();
+        let is_behind = |connection: &Connection| {
+            connection.is_read || ioctl_fionread(&connection.stream).is_ok_and(|bytes| bytes > 0)
+        };
+        !wait_readable(&self.listener, Some(Timespec::default())) && !state.connections.values().any(is_behind)
     }
 
     /// Another URL of it.
@@ -63,15 +93,23 @@ pub fn result(key: &str) -> String {
     format!("done {key}")
 }
 
-fn answer_all(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
+fn wait_readable(listener: &TcpListener, patience: Option<Timespec>) -> bool {
+    poll(&mut [PollFd::new(listener, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+fn answer_all(stream: TcpStream, number: u64, shared: &(Mutex<State>, Condvar)) {
     stream.set_nodelay(true).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
-    // A worker that was killed may end its connection anywhere.
-    while let Some((path, key)) = read_request(&mut reader) {
-        let (lock, changed) = shared;
+    let (lock, changed) = shared;
+    // Noted before the first byte is taken from the socket.
+    while reader.get_ref().peek(&mut [0]).is_ok_and(|bytes| bytes > 0) {
+        lock.lock().unwrap().connections.get_mut(&number).unwrap().is_read = true;
+        // A worker that was killed may end its connection anywhere.
+        let Some((path, key)) = read_request(&mut reader) else { return };
         let mut state = lock.lock().unwrap();
         *state.asked.entry(key.clone()).or_default() += 1;
+        state.connections.get_mut(&number).unwrap().is_read = false;
         drop(changed.wait_while(state, |state| state.is_holding).unwrap());
         match path.as_str() {
             // Until the client disconnects.

@@ -3,12 +3,17 @@
 use saggar_domain::{EndReason, SandboxState};
 use saggar_runtime::{Action, Adopted};
 
-use crate::fake::{Host, Step};
+use crate::fake::{Behaviour, Host, Step};
 use crate::server::{Place, Server, plain, reason};
 
 /// A server that makes a sandbox, and goes no further when the supervisor is at this step.
 fn stop_making(step: Step, key: Option<&str>) -> (Place, Host, Server) {
+    stop_making_one(Behaviour::Good, step, key)
+}
+
+fn stop_making_one(behaviour: Behaviour, step: Step, key: Option<&str>) -> (Place, Host, Server) {
     let (place, host) = (Place::new(), Host::apart());
+    host.next(&[behaviour]);
     let server = Server::start(&place, &host);
     host.stop_at(step);
     server.run(async {
@@ -41,6 +46,30 @@ fn a_supervisor_whose_server_dies_before_it_is_ready_leaves_nothing() {
             check_nothing_left(&place, &host, &server, key);
         }
     }
+}
+
+#[test]
+fn a_supervisor_that_is_asked_while_it_ends_unheard_was_never_made() {
+    for key in [Some("the-key"), None] {
+        let (place, host, server) = stop_making_one(Behaviour::EndsSlowly, Step::Listening, key);
+        server.kill();
+        host.go_on();
+        host.wait_ending();
+        let server = Server::start(&place, &host);
+        assert_eq!(server.rows().iter().map(reason).collect::<Vec<_>>(), [Some(EndReason::StartFailed)]);
+        check_nothing_left(&place, &host, &server, key);
+    }
+}
+
+#[test]
+fn the_last_words_of_one_that_a_live_process_makes_are_left_to_that_process() {
+    let (place, host, _maker) = stop_making(Step::Listening, Some("the-key"));
+    host.go_on();
+    host.wait_ready(1);
+    host.end(&host.held()[0], EndReason::OutOfMemory);
+    let other = Server::start_beside(&place, &host);
+    assert_eq!((other.found, other.rows()[0].life.state()), (Adopted::default(), SandboxState::Creating));
+    assert_eq!(place.entries("ended"), 1);
 }
 
 #[test]

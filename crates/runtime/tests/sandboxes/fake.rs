@@ -41,6 +41,8 @@ pub enum Behaviour {
     Hangs,
     /// Says that it is ready, and dies.
     DiesReady,
+    /// Takes so long to end after its starter died that it is asked meanwhile.
+    EndsSlowly,
 }
 
 /// A moment in a supervisor's life that a test can stop it at.
@@ -132,6 +134,15 @@ impl Host {
         self.runtime
             .block_on(async { ready.wait_for(|ready| *ready == count).await.map(drop) })
             .expect("the host lives");
+    }
+
+    /// Waits until every sandbox is ending. Blocks, too.
+    pub fn wait_ending(&self) {
+        let mut held = self.inner.held.subscribe();
+        let is_ending = |all: &BTreeMap<SandboxId, Arc<Held>>| {
+            !all.is_empty() && all.values().all(|one| one.state() == SandboxState::Ending)
+        };
+        self.runtime.block_on(async { held.wait_for(is_ending).await.map(drop) }).expect("the host lives");
     }
 
     /// Waits until no process is left. Blocks, too.
@@ -239,7 +250,11 @@ impl Host {
                 return std::future::pending().await;
             }
             Behaviour::Hangs => return std::future::pending().await,
-            Behaviour::Good | Behaviour::CannotBeStarted | Behaviour::DiesUntold | Behaviour::DiesReady => {}
+            Behaviour::Good
+            | Behaviour::CannotBeStarted
+            | Behaviour::DiesUntold
+            | Behaviour::DiesReady
+            | Behaviour::EndsSlowly => {}
         }
         let held = Arc::new(Held::new(start));
         let listener = UnixListener::bind(held.path("control", "sock")).expect("a short path");
@@ -256,6 +271,13 @@ impl Host {
         if !stdin.write(&ready).await {
             // Its starter has died, and may have been settled as one that had made nothing: it ends, in order.
             let held = self.sandbox(&id);
+            if behaviour == Behaviour::EndsSlowly {
+                held.change(SandboxState::Ending, EventBody::Ending { reason: EndReason::Killed });
+                self.inner.held.send_modify(|_| {});
+                // Until it is told to end: then its words are written.
+                let _ = process.await;
+                return;
+            }
             held.leave(EndReason::Killed);
             return self.kill(&id);
         }

@@ -62,14 +62,19 @@ impl Server {
     }
 
     pub fn start_with(place: &Place, host: &Host, change: impl FnOnce(&mut Settings)) -> Self {
-        Self::start_on(runtime(), place, host, change)
+        Self::start_on(runtime(), Store::open(place.path()).unwrap(), place, host, change)
+    }
+
+    /// A worker's, beside the server's that holds the store.
+    pub fn start_beside(place: &Place, host: &Host) -> Self {
+        Self::start_on(runtime(), Store::join(place.path()).unwrap(), place, host, |_| {})
     }
 
     /// One that shares its runtime with its host, and whose time is paused: whenever both wait, it goes on.
     pub fn start_paused(place: &Place, change: impl FnOnce(&mut Settings)) -> (Self, Host) {
         let runtime = runtime();
         let host = Host::on(runtime.handle().clone());
-        let server = Self::start_on(runtime, place, &host, change);
+        let server = Self::start_on(runtime, Store::open(place.path()).unwrap(), place, &host, change);
         server.run(async { tokio::time::pause() });
         (server, host)
     }
@@ -78,10 +83,16 @@ impl Server {
     pub fn start_impatient(place: &Place, host: &Host) -> Self {
         let runtime = runtime();
         runtime.block_on(async { tokio::time::pause() });
-        Self::start_on(runtime, place, host, |_| {})
+        Self::start_on(runtime, Store::open(place.path()).unwrap(), place, host, |_| {})
     }
 
-    fn start_on(runtime: Runtime, place: &Place, host: &Host, change: impl FnOnce(&mut Settings)) -> Self {
+    fn start_on(
+        runtime: Runtime,
+        store: Store,
+        place: &Place,
+        host: &Host,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings {
             data_directory: place.path().to_owned(),
             program: "/nonexistent".into(),
@@ -96,7 +107,6 @@ impl Server {
         };
         change(&mut settings);
         let (sandboxes, project, found) = runtime.block_on(async {
-            let store = Store::open(place.path()).unwrap();
             let now = Timestamp::from(std::time::SystemTime::now());
             let project = store.default_project(ProjectId::from_random([1; 16]), now).await.unwrap().id;
             let sandboxes = Sandboxes::open_with(settings, store, Box::new(host.clone())).unwrap();
