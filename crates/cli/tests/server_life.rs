@@ -215,11 +215,13 @@ fn a_client_that_leaves_while_a_sandbox_is_made_leaves_none_half_made() {
         http::send(&mut connection, "POST", "/api/v1/sandboxes", &[&server.authorization()], b"");
         drop(connection);
     }
+    // A request may arrive after the others are served, so each one is waited for.
     eventually("none is being made", || {
         server.get("/api/v1/sandboxes?state=creating").expect(200)["items"] == json!([])
     });
     for item in server.get("/api/v1/sandboxes").expect(200)["items"].as_array().unwrap() {
         let sandbox = format!("/api/v1/sandboxes/{}", item["id"].as_str().unwrap());
+        eventually("it is made", || server.get(&sandbox).expect(200)["state"] != "creating");
         assert_eq!(server.sh(&sandbox, "echo whole")["stdout"], "whole\n");
     }
 }
