@@ -10,6 +10,9 @@ export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
+# The small program that `make build` packs the full one behind.
+FRONT := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/front/saggar-front
+FRONT_BYTES_MAX := 2097151
 # The build that the tests run: the same code with debug assertions.
 SAGGAR_DEBUG := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/debug/saggar
 MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
@@ -36,7 +39,10 @@ setup-compare: ## the same for the comparison
 	@scripts/setup.sh compare
 
 build: setup ## build the static release binary and print its path
-	@cargo build --locked --release --package saggar
+	@cargo build --locked --profile front --package saggar-front
+	@[[ $$(stat -c %s "$(FRONT)") -le $(FRONT_BYTES_MAX) ]] || { echo "error: the front is larger than $(FRONT_BYTES_MAX) bytes" >&2; echo "  help: see profile.front in Cargo.toml; \`nm --size-sort\` on a build with strip = false shows what is large" >&2; exit 1; }
+	@cargo build --locked --release --package saggar --bin saggar-full
+	@cargo --locked xtask pack "$(FRONT)" "$(SAGGAR)-full" "$(SAGGAR)"
 	@echo "$(SAGGAR)"
 
 demo: build ## build, then demonstrate the sandbox, the server and a durable run, step by step

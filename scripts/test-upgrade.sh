@@ -20,7 +20,12 @@ if [[ -z "$old" ]]; then
         trap 'git worktree remove --force "$tree/source" 2>/dev/null || true; rm -rf "$tree"' EXIT
         git worktree add --quiet --detach "$tree/source" "$commit"
         (cd "$tree/source" && CARGO_TARGET_DIR="$tree/target" cargo build --locked --package saggar)
-        cp "$tree"/target/*/debug/saggar "$old"
+        built=("$tree"/target/*/debug/saggar)
+        if [[ -e "${built[0]}-full" ]]; then
+            cargo --locked xtask pack "${built[0]}" "${built[0]}-full" "$old"
+        else
+            cp "${built[0]}" "$old"
+        fi
     fi
 fi
 if [[ ! -x "$old" ]]; then

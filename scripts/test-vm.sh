@@ -68,6 +68,7 @@ make_disks() {
     cp /bin/busybox "$top/usr/bin/busybox"
     cp "$SAGGAR" "$top/usr/bin/saggar"
     cp "$MUTATED" "$top/mutation/saggar"
+    cp "$MUTATED-full" "$top/mutation/saggar-full"
     cp "$CHECK" "$top/mutation/check"
     cp "$1/module/procfiles.ko" "$top/"
     # Debug information isn't needed at run time.

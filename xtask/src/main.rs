@@ -3,13 +3,15 @@
 
 use std::process::ExitCode;
 
+mod pack;
 mod tidy;
 
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
 chores:
-  tidy    check the house rules that neither rustc nor clippy can
+  tidy                     check the house rules that neither rustc nor clippy can
+  pack FRONT FULL OUTPUT   put the full program behind the front: the one file that ships
 ";
 
 fn main() -> ExitCode {
@@ -17,6 +19,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
         ["tidy"] => tidy::run(),
+        ["pack", front, full, output] => pack::run(front, full, output),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use saggar_domain::{FsMode, GuestPath, HostPath, Mount, ProtectedPath, Tier, Timeout};
+use saggar_domain::Tier;
+use saggar_front::{DoctorArguments, RunArguments, tier};
 
 use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
@@ -15,7 +16,6 @@ use crate::outcome::OUR_FAILURE;
 use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
-use crate::spec_flags::{SpecFlags, choice};
 
 /// The runtime layer for AI agents: provable isolation, enforced limits, and a record of what happened.
 #[derive(Parser, Debug)]
@@ -59,75 +59,6 @@ pub(crate) enum Command {
     Completions(Later<CompletionArguments>),
     /// Write manual pages to a directory
     Man(Later<ManArguments>),
-}
-
-/// `saggar run`. Limits accept values that begin with a hyphen, so that `--memory -1` is reported as an invalid size,
-/// not as an unknown flag.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "A pipe or a file on stdin is passed to the program. On a terminal the program gets its own terminal; sequences that touch the clipboard or the title, or request reports, are filtered out. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 saggar failed; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
-)]
-pub(crate) struct RunArguments {
-    /// Directory mounted at /workspace, the working directory
-    #[arg(short = 'w', long, value_name = "DIR", value_parser = HostPath::parse)]
-    pub(crate) workspace: Option<HostPath>,
-    /// Write access to the workspace: read-only, workspace-write, or scratch (copy-on-write)
-    #[arg(long, value_name = "MODE", value_parser = fs_mode)]
-    pub(crate) fs: Option<FsMode>,
-    /// Keep this workspace path unchanged, whether it exists or not (repeatable; a trailing / marks a directory)
-    #[arg(long, value_name = "PATH", value_parser = ProtectedPath::parse)]
-    pub(crate) protect: Vec<ProtectedPath>,
-    /// Mount a host file or directory, read-only unless :rw (repeatable)
-    #[arg(short = 'v', long = "mount", value_name = "HOST:GUEST[:rw]", value_parser = Mount::parse)]
-    pub(crate) mounts: Vec<Mount>,
-    #[command(flatten)]
-    pub(crate) spec_flags: SpecFlags,
-    /// Working directory inside the sandbox
-    #[arg(long, value_name = "DIR", value_parser = GuestPath::parse)]
-    pub(crate) cwd: Option<GuestPath>,
-    /// Isolation tier
-    #[arg(long, value_name = "TIER", value_parser = tier)]
-    pub(crate) tier: Option<Tier>,
-    /// Wall-clock time limit [default: 1h]
-    #[arg(long, value_name = "TIME", value_parser = Timeout::parse, allow_hyphen_values = true)]
-    pub(crate) timeout: Option<Timeout>,
-    /// Refuse to start if a default limit can't be enforced on this host
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Read the spec from a TOML or JSON file; flags may add to it but not contradict it
-    #[arg(long, value_name = "FILE")]
-    pub(crate) spec: Option<PathBuf>,
-    /// Where stdin comes from: none, a file, or - for our stdin without a terminal [default: our stdin; on a
-    /// terminal, a terminal of the program's own]
-    #[arg(long, value_name = "none|FILE|-")]
-    pub(crate) stdin: Option<OsString>,
-    /// Give the program its own terminal and pass all escape sequences through, including clipboard, title and
-    /// reports
-    #[arg(short, long, conflicts_with = "json")]
-    pub(crate) tty: bool,
-    /// Print one JSON object at the end instead of passing streams through
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write events as they happen, one JSON object per line; - is stdout and requires --json
-    #[arg(long, value_name = "FILE|-")]
-    pub(crate) events: Option<OsString>,
-    /// Data directory: where records of live sandboxes are kept
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
-    /// The program and its arguments; write -- before a program whose name begins with a hyphen
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
-    pub(crate) program: Vec<OsString>,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 if the default tier is ready, 1 if not.")]
-pub(crate) struct DoctorArguments {
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Data directory: where records of live sandboxes are kept
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -249,7 +180,7 @@ pub(crate) fn parse() -> Result<Command, ExitCode> {
                 _ => error.to_string(),
             };
             if error.use_stderr() && wants_json() {
-                return Err(crate::run::misused(&complaint));
+                return Err(saggar_front::misused(&complaint));
             }
             if error.kind() == ErrorKind::InvalidUtf8 {
                 eprintln!("{complaint}\n\nFor more information, try '--help'.");
@@ -280,14 +211,6 @@ fn not_text() -> String {
 fn wants_json() -> bool {
     let ours: Vec<OsString> = std::env::args_os().take_while(|argument| argument != "--").collect();
     ours.iter().any(|argument| argument == "run") && ours.iter().any(|argument| argument == "--json")
-}
-
-fn fs_mode(text: &str) -> Result<FsMode, String> {
-    choice(text, FsMode::parse, FsMode::ALL.iter().map(|choice| choice.as_str()))
-}
-
-fn tier(text: &str) -> Result<Tier, String> {
-    choice(text, Tier::parse, Tier::ALL.iter().map(|choice| choice.as_str()))
 }
 
 #[cfg(test)]
@@ -321,7 +244,7 @@ mod tests {
 
     #[test]
     fn help_offers_no_network_mode_that_is_not_built() {
-        let refusal = crate::spec_flags::network_mode("bridge").unwrap_err();
+        let refusal = saggar_front::network_mode("bridge").unwrap_err();
         assert_eq!(refusal, "choose one of: none, host");
         for command in described().get_subcommands_mut() {
             let help = command.render_long_help().to_string();

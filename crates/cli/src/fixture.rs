@@ -24,7 +24,7 @@ pub(crate) fn main(arguments: &TestArguments) -> ExitCode {
     let mut worst = 0;
     for path in &arguments.fixtures {
         let shown = path.display();
-        match saggar_server::read_given_text(path, FIXTURE_LEN_MAX) {
+        match saggar_given::read_given_text(path, FIXTURE_LEN_MAX) {
             Err(error) => {
                 eprintln!("error: the fixture {shown} {error}\n  help: {}", error.help());
                 worst = OUR_FAILURE;

@@ -67,7 +67,8 @@ fn run<F: Future<Output = Result<(), ServeError>>>(
         )
     };
     raise_descriptors();
-    let program = std::env::current_exe().map_err(system)?;
+    // Not by its name: an upgrade may have put another version there, which this server must not start supervisors from.
+    let program = PathBuf::from("/proc/self/exe");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("saggar")

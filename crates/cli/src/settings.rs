@@ -72,7 +72,7 @@ impl SettingFlags {
         let file = match self.file.clone().or(variable) {
             None => None,
             Some(path) => {
-                let text = saggar_server::read_given_text(&path, CONFIG_LEN_MAX).map_err(|error| ConfigError {
+                let text = saggar_given::read_given_text(&path, CONFIG_LEN_MAX).map_err(|error| ConfigError {
                     what: format!("the config file {} {error}", path.display()),
                     help: format!("{}; or leave --config and {FILE_VARIABLE} out", error.help()),
                 })?;

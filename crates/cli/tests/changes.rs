@@ -248,7 +248,7 @@ fn an_ordinary_user_has_scratch_on_a_directory_of_another_group() {
     place.write("workspace/another", "before");
     // An ordinary user may not be able to reach the build directory.
     let saggar = place.path("saggar");
-    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).expect("there is room");
+    harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &saggar);
     std::fs::create_dir(place.path("data")).expect("ours");
     for (path, group) in
         [("data", NOBODY), ("workspace", ANOTHER), ("workspace/file", NOBODY), ("workspace/another", ANOTHER)]

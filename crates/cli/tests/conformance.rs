@@ -74,7 +74,7 @@ fn no_case_fails_for_an_ordinary_user() {
     }
     let place = Place::new();
     let program = place.path("saggar");
-    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &program).expect("ours");
+    harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &program);
     for name in ["", "data", "home", "tmp"] {
         let directory = place.path(name);
         std::fs::create_dir_all(&directory).expect("ours");

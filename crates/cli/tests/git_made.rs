@@ -111,7 +111,7 @@ fn an_ordinary_user_makes_repositories_too() {
     const NOBODY: u32 = 65534;
     let place = Place::new();
     let saggar = place.path("saggar");
-    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).expect("there is room");
+    harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &saggar);
     std::fs::create_dir(place.path("data")).expect("ours");
     if is_root() {
         // Another user's directory, as a container may leave it: not an error.

@@ -365,7 +365,7 @@ impl<'a> Ordinary<'a> {
         }
         // Other users may not be able to read the build directory.
         let binary = place.path("saggar");
-        std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &binary).expect("the binary was built");
+        harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &binary);
         Some(Self { place, binary })
     }
 

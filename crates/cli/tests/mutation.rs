@@ -173,7 +173,7 @@ impl Prober {
         std::fs::create_dir_all(&temporary).expect("ours");
         std::fs::create_dir_all(&data).expect("ours");
         let built = std::env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_saggar").into());
-        std::fs::copy(built, &program).expect("ours");
+        harness::copy_program(&built, &program);
         if let Some(user) = user {
             for path in [&place.path(""), &data, &temporary] {
                 lchown(path, Some(user), Some(user)).expect("we are root");

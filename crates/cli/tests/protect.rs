@@ -561,7 +561,7 @@ fn what_of_a_repository_can_not_be_looked_at_refuses_the_workspace() {
     std::fs::create_dir(place.path("data")).unwrap();
     // Nothing is closed to root, so another user asks; the build directory may be closed to that user.
     let saggar = place.path("saggar");
-    std::fs::copy(env!("CARGO_BIN_EXE_saggar"), &saggar).unwrap();
+    harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &saggar);
     if is_root() {
         give(&place.path("data"), (ID, ID));
         give(&place.workspace(), (ID, ID));

@@ -8,7 +8,6 @@
 pub mod access;
 pub mod download;
 mod gate;
-mod given_file;
 mod keeping;
 pub mod listen;
 pub mod live;
@@ -19,6 +18,5 @@ pub mod sse;
 pub mod wire;
 
 pub use gate::{Gate, GateSettings, Shared};
-pub use given_file::{GivenFileError, read_given_file, read_given_text};
 pub use refusal::Refusal;
 pub use request::{attend, context, extract, host};

@@ -107,10 +107,19 @@ fn measure(options: &Options, saggar: &Path) -> Result<Report> {
 
 /// Builds the release binary and returns its path.
 pub fn build(root: &Path) -> Result<PathBuf> {
-    let arguments = ["build", "--quiet", "--locked", "--release", "--package", "saggar"];
+    let programs = target_directory(root).join("x86_64-unknown-linux-musl");
+    let (front, built) = (programs.join("front/saggar-front"), programs.join("release/saggar"));
+    cargo(root, &["build", "--quiet", "--locked", "--profile", "front", "--package", "saggar-front"])?;
+    cargo(root, &["build", "--quiet", "--locked", "--release", "--package", "saggar", "--bin", "saggar-full"])?;
+    let [from, to] = [&front, &built].map(|path| path.display().to_string());
+    cargo(root, &["--locked", "xtask", "pack", &from, &format!("{to}-full"), &to])?;
+    Ok(built)
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
     let status = Command::new("cargo").current_dir(root).args(arguments).status().context("running cargo")?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(target_directory(root).join("x86_64-unknown-linux-musl/release/saggar"))
+    Ok(())
 }
 
 /// The cargo target directory.

@@ -30,6 +30,16 @@ const PAGE: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Allocator;
 
+impl Allocator {
+    /// Unmaps what is kept for reuse. For a process that has done its work and now waits: a supervisor would keep the buffers that it
+    /// read files of the host into for as long as its sandbox lives.
+    pub fn unmap_kept() {
+        if let Ok(mut kept) = KEPT.try_lock() {
+            kept.unmap_all();
+        }
+    }
+}
+
 /// Whether a block is a mapping. This depends only on the layout, so the answer is the same when the block is freed.
 fn is_mapped(size: usize, align: usize) -> bool {
     size >= LARGE && align <= PAGE
@@ -80,6 +90,17 @@ impl Kept {
         *first = block;
         self.bytes += length;
         true
+    }
+
+    fn unmap_all(&mut self) {
+        for number in 0..LENGTHS {
+            let length = LARGE << number;
+            while let Some(block) = self.take(length) {
+                // SAFETY: it is a whole mapping of `map` of this length, and nothing refers to it. If this fails it stays mapped, which
+                // is harmless.
+                let _ = unsafe { munmap(block.cast(), length) };
+            }
+        }
     }
 }
 
@@ -233,13 +254,31 @@ mod tests {
             Allocator.dealloc(block, layout);
             address
         };
+        assert!(!is_there(address, SIZE), "{address:x}");
+    }
+
+    /// Whether a mapping of at least this size is at an address.
+    fn is_there(address: usize, size: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let holds = |line: &str| {
             let (from, to) = line.split_once(' ')?.0.split_once('-')?;
             let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).ok());
             let (from, to) = (from?, to?);
-            Some((from..to).contains(&address) && to - from >= SIZE)
+            Some((from..to).contains(&address) && to - from >= size)
         };
-        assert!(!maps.lines().any(|line| holds(line) == Some(true)), "{address:x} in\n{maps}");
+        maps.lines().any(|line| holds(line) == Some(true))
+    }
+
+    #[test]
+    fn what_is_kept_can_be_unmapped() {
+        let mut kept = Kept { first: [null_mut(); LENGTHS], bytes: 0 };
+        let blocks = [LARGE, LARGE, 4 * LARGE, KEPT_LEN_MAX].map(|length| (map(length), length));
+        for (block, length) in blocks {
+            assert!(kept.put(block, length));
+        }
+        kept.unmap_all();
+        assert_eq!((kept.first, kept.bytes), ([null_mut(); LENGTHS], 0));
+        let (longest, length) = blocks[3];
+        assert!(!is_there(longest.addr(), length), "{longest:?}");
     }
 }

@@ -22,6 +22,7 @@ use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::control::{Reply, Start};
 use saggar_supervisor::{Channel, Hold, Holding};
 
+use crate::allocator::Allocator;
 use crate::data::DataDirectory;
 use crate::holdback::hold_back;
 use crate::ids::policy_hash;
@@ -58,6 +59,7 @@ pub fn supervise() -> ExitCode {
                 debug_assert!(asked.is_ok(), "{asked:?}");
             }
             drop(starter);
+            Allocator::unmap_kept();
             supervised.hold()
         }
         Err(problem) => {

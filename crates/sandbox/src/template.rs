@@ -99,24 +99,24 @@ fn system(ops: &mut Vec<Op>) {
 }
 
 fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
-    let mut file = |name: &str, bytes: &[u8]| ops.push(Op::File { path: format!("etc/{name}"), bytes: bytes.to_vec() });
-    file("passwd", PASSWD);
-    file("group", GROUP);
-    file("nsswitch.conf", NSSWITCH);
+    let mut file = |name: &str, bytes: Vec<u8>| ops.push(Op::File { path: format!("etc/{name}"), bytes });
+    file("passwd", PASSWD.to_vec());
+    file("group", GROUP.to_vec());
+    file("nsswitch.conf", NSSWITCH.to_vec());
     match network {
         NetworkMode::Host => {
             for name in ["hosts", "resolv.conf"] {
-                file(name, &small_file(&format!("/etc/{name}")).unwrap_or_default());
+                file(name, small_file(&format!("/etc/{name}")).unwrap_or_default());
             }
         }
         NetworkMode::None | NetworkMode::Proxied => {
-            file("hosts", HOSTS);
-            file("resolv.conf", b"");
+            file("hosts", HOSTS.to_vec());
+            file("resolv.conf", Vec::new());
         }
     }
     for name in ETC_FILES {
         if let Some(bytes) = small_file(&format!("/etc/{name}")) {
-            file(name, &bytes);
+            file(name, bytes);
         }
     }
     for name in ["localtime", "os-release"] {

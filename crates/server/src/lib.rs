@@ -22,7 +22,6 @@ pub use openapi::{document as openapi, text as openapi_text};
 pub use reference::markdown as api_reference;
 pub use saggar_http::listen::contain_panics;
 pub use saggar_http::listen::tls::{TlsError, files_beside_the_store};
-pub use saggar_http::{GivenFileError, read_given_file, read_given_text};
 pub use saggar_runtime::runs::check_data_directory;
 pub use saggar_store::{BackupError, Checked, accept_loss, backup, restore};
 pub use serve::{ServeError, serve};

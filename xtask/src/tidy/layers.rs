@@ -31,6 +31,10 @@ const LAYERS: &[Layer] = &[
     layer("domain", &[], Forbidden),
     // For build scripts: builds the programs that other crates embed.
     layer("embed", &[], Forbidden),
+    // Files that a person names, for the front and the server.
+    layer("given", &[], Forbidden),
+    // Continues as another program, as exec does in the kernel. That takes `unsafe`, and the binary's own crate has none.
+    layer("payload", &[], Allowed),
     layer("jail", &[], Allowed),
     layer("guest", &[], Allowed),
     // The program that attacks a sandbox from inside, for the conformance cases.
@@ -49,17 +53,24 @@ const LAYERS: &[Layer] = &[
         &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox"],
         Forbidden,
     ),
+    // What starts once per sandbox. It links nothing of the server, whatever that grows to.
+    layer("front", &["domain", "given", "payload", "supervisor", "sandbox"], Forbidden),
     // Turns rows and what supervisors report into the API's types, once for both APIs.
-    layer("http", &["domain", "api", "store", "supervisor", "runtime"], Forbidden),
+    layer("http", &["domain", "api", "given", "store", "supervisor", "runtime"], Forbidden),
     // Without the store: sandboxes come to it as the kit shows them.
     layer("e2b", &["domain", "api", "supervisor", "runtime", "http"], Forbidden),
     // Opens, backs up and restores the store, and shows journals.
     layer("server", &["domain", "api", "engine", "store", "supervisor", "runtime", "http", "e2b"], Forbidden),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
-    layer("cli", &["domain", "api", "supervisor", "sandbox", "conformance", "server"], Forbidden),
+    layer(
+        "cli",
+        &["domain", "api", "given", "payload", "supervisor", "sandbox", "front", "conformance", "server"],
+        Forbidden,
+    ),
     // Measures the binary from outside, so it links nothing of ours.
     layer("measure", &[], Forbidden),
-    layer("xtask", &[], Forbidden),
+    // Packs the binary.
+    layer("xtask", &["payload"], Forbidden),
 ];
 
 /// An external crate, and those of ours that must not use it.
@@ -77,7 +88,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         external: "tokio",
-        banned_in: &["jail", "guest", "supervisor"],
+        banned_in: &["jail", "guest", "supervisor", "front"],
         reason: "it forks, or is one process per sandbox: no threads to fork under, no executor to carry; use poll and pidfds",
     },
 ];

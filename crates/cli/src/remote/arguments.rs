@@ -9,7 +9,7 @@ use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxS
 use saggar_domain::{ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User};
 
 use super::place::Place;
-use crate::spec_flags::{SpecFlags, env_entry, user};
+use saggar_front::{SpecFlags, env_entry, user};
 
 /// Exit statuses of commands that run no program.
 pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\

@@ -36,7 +36,7 @@ impl CommandFailure {
     }
 
     /// A file named on the command line can't be used.
-    pub(crate) fn given(path: &std::path::Path, error: &saggar_server::GivenFileError) -> Self {
+    pub(crate) fn given(path: &std::path::Path, error: &saggar_given::GivenFileError) -> Self {
         Self::ours("file", format!("{path:?} {error}"), error.help())
     }
 

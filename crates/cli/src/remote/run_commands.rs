@@ -12,7 +12,7 @@ use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::lifecycle::collected;
 use super::run_arguments::{ForkAt, RunsCommand};
-use super::shown::{line, now, span};
+use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
 /// Exit status for a run that did not complete successfully.
@@ -241,6 +241,9 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
         span(run.created_at, now()),
         run.entries
     );
+    if run.labels.iter().next().is_some() {
+        text += &format!("  labels   {}\n", labels(&run.labels));
+    }
     text += &awaited(run);
     if let Some(what) = &run.waiting_for {
         text += &format!("  waiting  for a {}: it continues when capacity is free\n", line(what));
@@ -310,7 +313,7 @@ fn read_script(beside: &Path, agent: &mut Value) -> Result<(), CommandFailure> {
 
 fn read_value(path: &Path) -> Result<Value, CommandFailure> {
     let text =
-        saggar_server::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
+        saggar_given::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
     let wrong = |what: String| {
         CommandFailure::ours(
             "invalid_agent",

@@ -71,5 +71,5 @@ fn read(path: &Path) -> Result<File, CommandFailure> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, CommandFailure> {
-    saggar_server::read_given_file(path, FILE_BYTES_MAX).map_err(|error| CommandFailure::given(path, &error))
+    saggar_given::read_given_file(path, FILE_BYTES_MAX).map_err(|error| CommandFailure::given(path, &error))
 }

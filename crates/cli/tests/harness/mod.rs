@@ -29,6 +29,16 @@ pub struct Place {
     root: PathBuf,
 }
 
+/// Copies a built `saggar` to where every user may execute it, with the full program that builds for tests have beside it.
+pub fn copy_program(built: impl AsRef<Path>, to: &Path) {
+    let built = built.as_ref();
+    std::fs::copy(built, to).expect("there is room");
+    let (full, beside) = (built.with_file_name("saggar-full"), to.with_file_name("saggar-full"));
+    if full.exists() && std::fs::hard_link(&full, &beside).is_err() {
+        std::fs::copy(&full, &beside).expect("there is room");
+    }
+}
+
 /// The result of a finished `saggar`.
 #[derive(Debug)]
 pub struct Done {

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use tokio_rustls::TlsAcceptor;
 
-use crate::given_file::{GivenFileError, read_given_file};
+use saggar_given::{GivenFileError, read_given_file};
 
 /// File name of the self-signed certificate in the data directory.
 const CERTIFICATE: &str = "tls-certificate.pem";

@@ -20,6 +20,8 @@ pub const PROGRAM: &str = "/bin/true";
 pub enum Contender {
     /// Without a sandbox: the lower bound.
     Bare,
+    /// Ours, printing only its version: the cost of starting the binary.
+    Version,
     /// Ours, with everything enabled.
     Saggar,
     /// The lightest peer.
@@ -30,12 +32,13 @@ pub enum Contender {
 
 impl Contender {
     /// In the order of the tables.
-    pub const ALL: [Self; 4] = [Self::Bare, Self::Saggar, Self::Bubblewrap, Self::Runc];
+    pub const ALL: [Self; 5] = [Self::Bare, Self::Version, Self::Saggar, Self::Bubblewrap, Self::Runc];
 
     /// The column's heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
+            Self::Version => "saggar --version",
             Self::Saggar => "saggar",
             Self::Bubblewrap => "bubblewrap",
             Self::Runc => "runc",
@@ -46,6 +49,7 @@ impl Contender {
     pub fn command_line(self) -> &'static str {
         match self {
             Self::Bare => "/bin/true",
+            Self::Version => "saggar --version",
             Self::Saggar => "saggar run -- /bin/true",
             Self::Bubblewrap => "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true",
             Self::Runc => "runc run --bundle BUNDLE ID",
@@ -116,7 +120,7 @@ impl Field {
                     field.launchers.push(launcher);
                     field.versions.extend(version);
                 }
-                Err(error) if matches!(contender, Contender::Bare | Contender::Saggar) => {
+                Err(error) if matches!(contender, Contender::Bare | Contender::Version | Contender::Saggar) => {
                     bail!("{} does not run: {error:#}", contender.command_line());
                 }
                 Err(error) => {
@@ -139,6 +143,7 @@ fn launcher(
     let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
     let (argv, version) = match contender {
         Contender::Bare => (words(&[PROGRAM]), None),
+        Contender::Version => ([vec![saggar.into()], words(&["--version"])].concat(), None),
         Contender::Saggar => ([vec![saggar.into()], words(&["run", "--", PROGRAM])].concat(), None),
         Contender::Bubblewrap => {
             let program = find("bwrap", "bubblewrap")?;

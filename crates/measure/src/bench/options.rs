@@ -17,7 +17,7 @@ usage: cargo measure bench [options]
   --idle N          idle sandboxes to start at once (50; 0 skips the measurement of memory)
   --idle-rounds N   times to do that (3)
   --many N          sandboxes alive at once on a server (1000; 0 skips it)
-  --many-rounds N   times to do that (5)
+  --many-rounds N   times to do that (7)
   --creates N       creates timed with few and with many alive (200)
   --transfer MIB    size of the uploaded and downloaded file (1024; 0 skips it)
   --at-once N       concurrent durable runs, compared with the peers (50)
@@ -99,7 +99,7 @@ impl Default for Options {
             idle_sandboxes: 50,
             idle_rounds: 3,
             many: 1000,
-            many_rounds: 5,
+            many_rounds: 7,
             creates: 200,
             transfer_mib: 1024,
             at_once: 50,

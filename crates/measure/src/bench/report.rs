@@ -63,7 +63,8 @@ impl Report {
         // Writing to a String can't fail.
         let _ = writeln!(text, "{}.\n", runs.join(", "));
         let names = Contender::ALL.map(Contender::name);
-        let mut table = Table::new([&["round"], &names[..], &["saggar/bubblewrap", "runc/saggar"]].concat());
+        let mut table =
+            Table::new([&["round"], &names[..], &["saggar/bubblewrap", "runc/saggar", "--version/bare"]].concat());
         for (number, round) in self.rounds.iter().enumerate() {
             let times = Contender::ALL.map(|contender| round.of(contender).map_or(NOTHING.into(), summary_text));
             let ratios =
@@ -97,8 +98,11 @@ pub fn circumstances(machine: &Machine, [before, after]: [Load; 2]) -> String {
 }
 
 /// The ratios that have a column, in this order.
-const RATIOS: [(Contender, Contender); 2] =
-    [(Contender::Saggar, Contender::Bubblewrap), (Contender::Runc, Contender::Saggar)];
+const RATIOS: [(Contender, Contender); 3] = [
+    (Contender::Saggar, Contender::Bubblewrap),
+    (Contender::Runc, Contender::Saggar),
+    (Contender::Version, Contender::Bare),
+];
 
 /// The median with p10 and p90.
 pub fn summary_text(Summary { p10, median, p90 }: Summary) -> String {
@@ -132,18 +136,19 @@ mod tests {
 
 | target                             | promised | measured | min..max over rounds |                             verdict |
 | ---------------------------------- | -------: | -------: | -------------------: | ----------------------------------: |
-| saggar's time over bubblewrap's    |     ≤ 1× |    0.75× |           0.50..1.25 |             met, not in every round |
-| runc's time over saggar's          |     ≥ 6× |        — |                    — | NOT MEASURED: runc is not installed |
+| saggar's time over bubblewrap's    |  ≤ 0.85× |    0.75× |           0.50..1.25 |             met, not in every round |
+| runc's time over saggar's          |   ≥ 6.5× |        — |                    — | NOT MEASURED: runc is not installed |
+| saggar --version over /bin/true    |     ≤ 1× |    0.75× |           0.75..0.75 |                                 met |
 | an idle sandbox, above its program |  ≤ 2 MiB | 1.00 MiB |           1.00..1.00 |                                 met |
 
-Time from spawn to exit, in ms: median (p10..p90). Runs in a round: bare 100, saggar 100, bubblewrap 100.
+Time from spawn to exit, in ms: median (p10..p90). Runs in a round: bare 100, saggar --version 100, saggar 100, bubblewrap 100.
 
-| round  |              bare |            saggar |        bubblewrap | runc | saggar/bubblewrap | runc/saggar |
-| ------ | ----------------: | ----------------: | ----------------: | ---: | ----------------: | ----------: |
-| 1      | 1.00 (0.50..1.50) | 2.00 (1.50..2.50) | 4.00 (3.50..4.50) |    — |             0.50× |           — |
-| 2      | 1.00 (0.50..1.50) | 5.00 (4.50..5.50) | 4.00 (3.50..4.50) |    — |             1.25× |           — |
-| 3      | 1.00 (0.50..1.50) | 3.00 (2.50..3.50) | 4.00 (3.50..4.50) |    — |             0.75× |           — |
-| median |              1.00 |              3.00 |              4.00 |    — |             0.75× |           — |
+| round  |              bare |  saggar --version |            saggar |        bubblewrap | runc | saggar/bubblewrap | runc/saggar | --version/bare |
+| ------ | ----------------: | ----------------: | ----------------: | ----------------: | ---: | ----------------: | ----------: | -------------: |
+| 1      | 1.00 (0.50..1.50) | 0.75 (0.25..1.25) | 2.00 (1.50..2.50) | 4.00 (3.50..4.50) |    — |             0.50× |           — |          0.75× |
+| 2      | 1.00 (0.50..1.50) | 0.75 (0.25..1.25) | 5.00 (4.50..5.50) | 4.00 (3.50..4.50) |    — |             1.25× |           — |          0.75× |
+| 3      | 1.00 (0.50..1.50) | 0.75 (0.25..1.25) | 3.00 (2.50..3.50) | 4.00 (3.50..4.50) |    — |             0.75× |           — |          0.75× |
+| median |              1.00 |              0.75 |              3.00 |              4.00 |    — |             0.75× |           — |          0.75× |
 
 Fall of MemAvailable for each of 50 idle programs, in KiB; the kernel's caches were left alone before each reading.
 
@@ -173,11 +178,16 @@ Fall of MemAvailable for each of 50 idle programs, in KiB; the kernel's caches w
     #[test]
     fn a_report_tells_everything_and_what_is_missing() {
         let absences = vec![Absence { contender: Contender::Runc, reason: "runc is not installed".into() }];
-        let present = [Contender::Bare, Contender::Saggar, Contender::Bubblewrap];
+        let present = [Contender::Bare, Contender::Version, Contender::Saggar, Contender::Bubblewrap];
         let launchers = present.map(|contender| Launcher::new(contender, 100, Vec::new())).into();
         let field = Field { launchers, absences, versions: vec!["bubblewrap 0.8.0".into()] };
         let rounds = [(2.0, 4.0), (5.0, 4.0), (3.0, 4.0)].map(|(saggar, peer)| {
-            round(&[(Contender::Bare, 1.0), (Contender::Saggar, saggar), (Contender::Bubblewrap, peer)])
+            round(&[
+                (Contender::Bare, 1.0),
+                (Contender::Version, 0.75),
+                (Contender::Saggar, saggar),
+                (Contender::Bubblewrap, peer),
+            ])
         });
         let idle_rounds = vec![IdleRound { sandboxed_kib: 1124.0, bare_kib: 100.0 }];
         let idle = Idle { sandboxes: 50, caches_were_dropped: false, rounds: idle_rounds };

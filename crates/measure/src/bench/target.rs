@@ -8,9 +8,11 @@ use super::statistics::Spread;
 use super::table::Table;
 
 /// Maximum ratio of our time to bubblewrap's.
-const OVER_BUBBLEWRAP_MAX: f64 = 1.0;
+const OVER_BUBBLEWRAP_MAX: f64 = 0.85;
 /// Minimum ratio of runc's time to ours.
-const RUNC_OVER_MIN: f64 = 6.0;
+const RUNC_OVER_MIN: f64 = 6.5;
+/// How many times `/bin/true`'s time the binary may take to print its version.
+const VERSION_OVER_BARE_MAX: f64 = 1.0;
 /// Maximum cost of an idle sandbox, in MiB.
 const IDLE_MIB_MAX: f64 = 2.0;
 
@@ -58,6 +60,12 @@ impl Target {
                 bound: Bound::AtLeast(RUNC_OVER_MIN),
                 unit: "×",
                 measured: ratios(Contender::Runc, Contender::Saggar, Contender::Runc),
+            },
+            Self {
+                name: "saggar --version over /bin/true",
+                bound: Bound::AtMost(VERSION_OVER_BARE_MAX),
+                unit: "×",
+                measured: ratios(Contender::Version, Contender::Bare, Contender::Version),
             },
             Self {
                 name: "an idle sandbox, above its program",
@@ -152,7 +160,7 @@ mod tests {
         for (costs, expected) in [([500.0, 90.0, 510.0], Verdict::NotMeasured), ([500.0, 490.0, 510.0], Verdict::Met)] {
             let idle = Idle { sandboxes: 50, caches_were_dropped: false, rounds: costs.map(round).to_vec() };
             let targets = Target::all(&[], Some(&idle), |_| String::new());
-            assert_eq!(targets[2].verdict(), expected, "{:?}", targets[2]);
+            assert_eq!(targets[3].verdict(), expected, "{:?}", targets[3]);
         }
     }
 
@@ -160,7 +168,12 @@ mod tests {
     fn what_was_not_measured_says_why() {
         let targets = Target::all(&[], None, |contender| format!("{} is not installed", contender.name()));
         let texts: Vec<String> = targets.iter().map(Target::verdict_text).collect();
-        let expected = ["bubblewrap is not installed", "runc is not installed", "left out by --idle 0"];
+        let expected = [
+            "bubblewrap is not installed",
+            "runc is not installed",
+            "saggar --version is not installed",
+            "left out by --idle 0",
+        ];
         assert_eq!(texts, expected.map(|reason| format!("NOT MEASURED: {reason}")));
         assert!(targets.iter().all(|target| target.verdict() == Verdict::NotMeasured));
     }

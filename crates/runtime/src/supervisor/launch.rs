@@ -11,6 +11,8 @@ use tokio::process::{Child, Command};
 
 /// The helper mode of the binary.
 const MODE: &str = "__supervise";
+/// What lists of processes show.
+const NAME: &str = "saggar";
 
 /// Starts supervisors.
 pub trait Launcher: std::fmt::Debug + Send + Sync {
@@ -37,6 +39,7 @@ pub(crate) struct Program(pub(crate) PathBuf);
 impl Launcher for Program {
     fn launch(&self, stdin: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let child = Command::new(&self.0)
+            .arg0(NAME)
             .arg(MODE)
             .env_clear()
             .current_dir("/")

@@ -56,6 +56,9 @@ impl Drop for Starter {
 
 /// Drops the session, directory, descriptors and signal settings of the parent process.
 pub(super) fn detach(ignored: &[i32]) {
+    // It is started as /proc/self/exe, and lists of processes would show "exe".
+    let named = rustix::thread::set_name(c"saggar");
+    debug_assert!(named.is_ok(), "{named:?}");
     // Fails if it already leads a group, which is just as good.
     let _ = rustix::process::setsid();
     // A failure doesn't matter: all paths here are absolute or relative to descriptors.

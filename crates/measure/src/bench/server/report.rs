@@ -13,13 +13,13 @@ use crate::machine::{Load, Machine};
 /// Maximum ratio of a life cycle to `saggar run`.
 const COLD_OVER_RUN_MAX: f64 = 2.0;
 /// Maximum ratio of a life cycle from the pool to bubblewrap's one-shot.
-const WARM_OVER_BUBBLEWRAP_MAX: f64 = 1.0;
+const WARM_OVER_BUBBLEWRAP_MAX: f64 = 0.7;
 /// Maximum ratio of a command to `posix_spawn`.
-const EXEC_OVER_SPAWN_MAX: f64 = 3.0;
+const EXEC_OVER_SPAWN_MAX: f64 = 1.7;
 /// Maximum cost of one sandbox among a thousand, in MiB.
-const EACH_MIB_MAX: f64 = 2.0;
+const EACH_MIB_MAX: f64 = 0.8;
 /// Maximum ratio of a create with a thousand alive to one with few.
-const SLOWDOWN_MAX: f64 = 3.0;
+const SLOWDOWN_MAX: f64 = 1.5;
 /// Minimum speed of a transfer relative to `cp`.
 const SPEED_MIN: f64 = 0.3;
 
@@ -189,7 +189,7 @@ mod tests {
             (Way::Warm, 5.0),
             (Way::Exec, 3.5),
         ];
-        let round = ManyRound { few: [1.0, 2.0], many: [1.0, 6.0], fall: 1024.0, parts: [0.0; 4] };
+        let round = ManyRound { few: [1.0, 4.0], many: [1.0, 6.0], fall: 768.0, parts: [0.0; 4] };
         let many = Many { count: 1000, creates: 200, rounds: vec![round] };
         let transfer =
             Transfer { mib: 1024, rounds: vec![TransferRound { up: [300.0, 1000.0], down: [290.0, 1000.0] }] };
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_missing_says_why() {
         let absence = Absence { contender: Contender::Bubblewrap, reason: "not installed".to_owned() };
-        let times = [(Way::Spawn, 1.0), (Way::Run, 4.0), (Way::Cold, 8.0), (Way::Warm, 5.0), (Way::Exec, 3.0)];
+        let times = [(Way::Spawn, 1.0), (Way::Run, 4.0), (Way::Cold, 8.0), (Way::Warm, 5.0), (Way::Exec, 1.5)];
         let judged = targets(&life(&times), None, &Err("no tmpfs".to_owned()), &[absence]);
         let expected = ["met", "NOT MEASURED: not installed", "met", "NOT MEASURED: left out by --many 0"];
         assert_eq!(verdicts(&judged)[..4], expected);

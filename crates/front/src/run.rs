@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use saggar_domain::{
-    Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, Problem, Spec, Tier,
+    Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, PolicyHash, Problem,
+    Spec, Tier,
 };
 use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, policy_hash, reap};
 
@@ -21,7 +22,7 @@ use crate::{spec_file, streams};
 /// enforced.
 const SIGNALS: &[i32] = &[1, 2, 3, 15, 21, 22, 28];
 
-pub(crate) fn main(arguments: RunArguments) -> ExitCode {
+pub fn main(arguments: RunArguments) -> ExitCode {
     let start = Instant::now();
     let ids = match Ids::generate() {
         Ok(ids) => ids,
@@ -52,7 +53,7 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
 }
 
 /// Reports an invalid command line as JSON.
-pub(crate) fn misused(complaint: &str) -> ExitCode {
+pub fn misused(complaint: &str) -> ExitCode {
     let first = complaint.split("\n\n").next().unwrap_or(complaint).trim_start_matches("error: ").trim_end();
     let problem = Problem::new(Code::InvalidValue, first.replace('\n', " "), "see `saggar run --help`");
     let shape = Shape { tier: Tier::Namespace, fs: FsMode::ReadOnly, network: NetworkMode::None, policy_hash: None };
@@ -66,7 +67,11 @@ pub(crate) fn misused(complaint: &str) -> ExitCode {
 
 fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&Signals, String>) -> ExecResult {
     let spec = spec_file::resolve(&arguments);
-    let shape = Shape::of(spec.as_ref().ok(), &arguments);
+    let wants_record = arguments.json || arguments.events.is_some();
+    // Only a result as JSON and events have it. To hash takes longer than one would think: the first hash asks the processor what it
+    // can do, and in a virtual machine the hypervisor answers that.
+    let policy = spec.as_ref().ok().filter(|_| wants_record).map(policy_hash);
+    let shape = Shape::of(spec.as_ref().ok(), policy.clone(), &arguments);
     // Check before opening, because opening creates the file.
     let is_out_of_reach = spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach(arguments.events.as_deref(), spec));
     let log =
@@ -79,7 +84,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         if arguments.program.first().is_none_or(|name| name.is_empty()) {
             return Err(Problem::new(Code::InvalidValue, "the program's name is empty", "name a program after --"));
         }
-        log.set_policy(policy_hash(&spec));
+        log.set_policy(policy);
         let signals = signals.map_err(|error| {
             Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
         })?;
@@ -98,7 +103,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 streams,
                 terminal: terminal.map(|_| terminal::size()),
                 terminal_name: terminal.map(|_| terminal::name()),
-                wants_usage: arguments.json || arguments.events.is_some(),
+                wants_usage: wants_record,
                 keeps_changes: true,
                 signals,
             };
@@ -131,15 +136,13 @@ struct Shape {
     tier: Tier,
     fs: FsMode,
     network: NetworkMode,
-    policy_hash: Option<saggar_domain::PolicyHash>,
+    policy_hash: Option<PolicyHash>,
 }
 
 impl Shape {
-    fn of(spec: Option<&Spec>, arguments: &RunArguments) -> Self {
+    fn of(spec: Option<&Spec>, policy_hash: Option<PolicyHash>, arguments: &RunArguments) -> Self {
         match spec {
-            Some(spec) => {
-                Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash: Some(policy_hash(spec)) }
-            }
+            Some(spec) => Self { tier: spec.tier, fs: spec.fs, network: spec.network, policy_hash },
             None => Self {
                 tier: arguments.tier.unwrap_or(Tier::Namespace),
                 fs: arguments.fs.unwrap_or(FsMode::ReadOnly),

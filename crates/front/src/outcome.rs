@@ -9,15 +9,15 @@ use saggar_domain::{Code, Denial, DenialCode, ExecResult, ExecStatus, Problem};
 use crate::streams::{copy, write_all};
 
 /// Exit status of saggar's own failures: invalid arguments, or a sandbox that could not be created.
-pub(crate) const OUR_FAILURE: u8 = 125;
+pub const OUR_FAILURE: u8 = 125;
 /// How long to wait for a stalled reader of the notes, such as a stopped terminal.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-pub(crate) const TIMED_OUT: u8 = 124;
-pub(crate) const REFUSED: u8 = 126;
-pub(crate) const NO_SUCH_PROGRAM: u8 = 127;
-pub(crate) const CANCELLED: u8 = 130;
-pub(crate) const OUT_OF_MEMORY: u8 = 137;
-pub(crate) const SIGNAL_BASE: u8 = 128;
+pub const TIMED_OUT: u8 = 124;
+pub const REFUSED: u8 = 126;
+pub const NO_SUCH_PROGRAM: u8 = 127;
+pub const CANCELLED: u8 = 130;
+pub const OUT_OF_MEMORY: u8 = 137;
+pub const SIGNAL_BASE: u8 = 128;
 
 pub(crate) fn exit_status(result: &ExecResult) -> u8 {
     let is_lost = result.error.as_ref().is_some_and(|error| error.code == Code::ChangesLost);
@@ -61,8 +61,9 @@ pub(crate) fn print_notes(result: &ExecResult, is_news: impl FnOnce(&str) -> boo
         notes.push_str(&format!("saggar: {} ({})\n", denial.message, denial.rule));
     }
     if let Some(count) = result.changes_kept.filter(|count| *count > 0) {
+        let (noun, them) = if count == 1 { ("change", "it") } else { ("changes", "them") };
         notes.push_str(&format!(
-            "saggar: {count} changes kept; see them with: saggar changes list {}\n",
+            "saggar: {count} {noun} kept; see {them} with: saggar changes list {}\n",
             result.sandbox_id
         ));
     }
@@ -86,13 +87,13 @@ pub(crate) fn print_notes(result: &ExecResult, is_news: impl FnOnce(&str) -> boo
     }
 }
 
-pub(crate) fn problem_text(problem: &Problem) -> String {
+pub fn problem_text(problem: &Problem) -> String {
     let help = if problem.help.is_empty() { String::new() } else { format!("  help: {}\n", problem.help) };
     visible(&format!("error: {} ({})\n{help}", problem.message, problem.code.as_str()))
 }
 
 /// Messages quote untrusted text. Characters that would act on a terminal or disguise text are escaped.
-pub(crate) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let is_hazard = |character: char| {
         (character.is_control() && character != '\n')
             || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')

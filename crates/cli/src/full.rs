@@ -1,41 +1,32 @@
-//! The `saggar` binary.
+//! The full program: every command. It is carried by the front (`crates/front/src/main.rs`), which continues as this one for whatever it doesn't do itself.
+//! Started by its own name, for a debugger or a profiler, it does everything alone.
 #![forbid(unsafe_code)]
 
 mod args;
 mod changes;
 mod check;
-mod doctor;
-mod events;
 mod fixture;
-mod joint;
 mod manual;
-mod outcome;
 mod probe;
 mod remote;
-mod run;
 mod serve;
 mod settings;
-mod spec_file;
-mod spec_flags;
-mod streams;
-mod terminal;
 
 use std::process::ExitCode;
+
+use saggar_front::{joint, outcome, streams, terminal};
 
 #[global_allocator]
 static ALLOCATOR: saggar_sandbox::Allocator = saggar_sandbox::Allocator;
 
 fn main() -> ExitCode {
-    end_with_a_panic();
+    saggar_front::end_with_a_panic();
     // Helper modes run before anything else is set up.
-    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::KVM_TRIAL) {
-        saggar_sandbox::measure_kvm();
-        return ExitCode::SUCCESS;
+    let mode = std::env::args_os().nth(1).unwrap_or_default();
+    if let Some(code) = saggar_front::helper_mode(&mode) {
+        return code;
     }
-    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_sandbox::SUPERVISE) {
-        return saggar_sandbox::supervise();
-    }
-    if std::env::args_os().nth(1).is_some_and(|mode| mode == saggar_conformance::WORKER_MODE) {
+    if mode == saggar_conformance::WORKER_MODE {
         return match saggar_conformance::serve() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -45,8 +36,8 @@ fn main() -> ExitCode {
         };
     }
     match args::parse() {
-        Ok(args::Command::Run(arguments)) => run::main(*arguments),
-        Ok(args::Command::Doctor(arguments)) => doctor::main(&arguments.0),
+        Ok(args::Command::Run(arguments)) => saggar_front::run(*arguments),
+        Ok(args::Command::Doctor(arguments)) => saggar_front::doctor(&arguments.0),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments.0),
         Ok(args::Command::Changes(arguments)) => changes::main(*arguments.0),
         Ok(args::Command::Serve(arguments)) => serve::main(&arguments.0),
@@ -63,14 +54,4 @@ fn main() -> ExitCode {
         Ok(args::Command::Man(arguments)) => manual::pages(&arguments.0),
         Err(code) => code,
     }
-}
-
-/// A panic ends the process where it happens. Nothing is unwound, no lock is released, and no cleanup runs on state
-/// that may be inconsistent. The reaper finds leftovers by their records. Only the server recovers from some panics.
-fn end_with_a_panic() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        tell(info);
-        std::process::abort();
-    }));
 }

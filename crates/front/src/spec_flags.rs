@@ -5,40 +5,40 @@ use saggar_domain::{ByteSize, Count, Cpus, Draft, DraftLimits, EnvDraft, Network
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct SpecFlags {
+pub struct SpecFlags {
     /// Set an environment variable for every program (repeatable); nothing is inherited
     #[arg(short = 'e', long, value_name = "K=V", value_parser = env_entry)]
-    pub(crate) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// User that programs run as: user (uid 1000, no capabilities) or root (of the sandbox only) [default: user]
     #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
-    pub(crate) user: Option<User>,
+    pub user: Option<User>,
     /// Network: none, or host (unmanaged: shares the host's network, including loopback) [default: none]
     #[arg(long = "net", visible_alias = "network", value_name = "MODE", value_parser = network_mode)]
-    pub(crate) network: Option<NetworkMode>,
+    pub network: Option<NetworkMode>,
     /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) memory: Option<ByteSize>,
+    pub memory: Option<ByteSize>,
     /// CPU limit, in CPUs [default: 2]
     #[arg(long, value_name = "N", value_parser = Cpus::parse, allow_hyphen_values = true)]
-    pub(crate) cpus: Option<Cpus>,
+    pub cpus: Option<Cpus>,
     /// Maximum number of processes and threads [default: 512]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
-    pub(crate) pids: Option<Count>,
+    pub pids: Option<Count>,
     /// Storage limit of the sandbox (/tmp, home, scratch layer); a workspace-write workspace is not covered [default:
     /// 1G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) disk: Option<ByteSize>,
+    pub disk: Option<ByteSize>,
     /// Maximum number of open files per process [default: 4096]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
-    pub(crate) files: Option<Count>,
+    pub files: Option<Count>,
     /// Bytes kept of stdout and of stderr [default: 8M; unlimited when `run` passes them through]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
-    pub(crate) output: Option<ByteSize>,
+    pub output: Option<ByteSize>,
 }
 
 impl SpecFlags {
     /// The spec that they ask for.
-    pub(crate) fn draft(&self) -> Result<Draft, Problem> {
+    pub fn draft(&self) -> Result<Draft, Problem> {
         let mut env = EnvDraft::default();
         for (name, value) in &self.env {
             env.insert(name.clone(), value.clone())?;
@@ -69,17 +69,17 @@ pub(crate) fn choice<T>(
     parse(text).ok_or_else(|| format!("choose one of: {}", names.collect::<Vec<_>>().join(", ")))
 }
 
-pub(crate) fn network_mode(text: &str) -> Result<NetworkMode, String> {
+pub fn network_mode(text: &str) -> Result<NetworkMode, String> {
     // `proxied` parses, so that it is refused as not yet available instead of as unknown; the help doesn't offer it.
     let offered = NetworkMode::ALL.iter().filter(|mode| **mode != NetworkMode::Proxied);
     choice(text, NetworkMode::parse, offered.map(|mode| mode.as_str()))
 }
 
-pub(crate) fn user(text: &str) -> Result<User, String> {
+pub fn user(text: &str) -> Result<User, String> {
     choice(text, User::parse, User::ALL.iter().map(|choice| choice.as_str()))
 }
 
-pub(crate) fn env_entry(text: &str) -> Result<(String, String), String> {
+pub fn env_entry(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
     if name.is_empty() {
         return Err(format!("{text:?} has no name before the ="));

@@ -39,7 +39,7 @@ pub(crate) fn open(is_json: bool, joint: &Joint, spec: &Spec) -> Result<Streams,
 }
 
 /// The filter for output to our terminal; `None` if everything passes.
-pub(crate) fn filter(terminal: Option<Terminal>) -> Option<EscapeFilter> {
+pub fn filter(terminal: Option<Terminal>) -> Option<EscapeFilter> {
     match terminal {
         None => Some(EscapeFilter::default()),
         Some(Terminal::Screen) => Some(EscapeFilter::for_screen()),
@@ -99,7 +99,7 @@ fn file(target: &OsStr, spec: &Spec) -> Result<OwnedFd, Problem> {
 /// Our own descriptor for one of the three streams. A terminal is reopened, so that it can be non-blocking for us
 /// alone: it polls writable as soon as it has room for one byte, and a longer blocking write would delay deadlines
 /// and signals.
-pub(crate) fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
+pub fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
     if rustix::termios::isatty(fd) {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -117,7 +117,7 @@ pub(crate) fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Problem> {
 }
 
 /// Writes everything. Each wait for the reader lasts at most `patience`; without one, it waits forever.
-pub(crate) fn write_all(out: BorrowedFd<'_>, bytes: &[u8], patience: Option<Timespec>) -> std::io::Result<()> {
+pub fn write_all(out: BorrowedFd<'_>, bytes: &[u8], patience: Option<Timespec>) -> std::io::Result<()> {
     // A pipe that polls writable accepts this much without blocking.
     const PIECE: usize = 4096;
     let mut rest = bytes;

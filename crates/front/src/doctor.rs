@@ -12,7 +12,7 @@ use crate::outcome::{OUR_FAILURE, problem_text};
 const NOT_READY: u8 = 1;
 
 /// Examines the host, prints the report, and returns whether the default tier is ready.
-pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
+pub fn main(arguments: &DoctorArguments) -> ExitCode {
     let data = match DataDirectory::open(arguments.data_dir.as_deref()) {
         Ok(data) => data,
         Err(problem) => {

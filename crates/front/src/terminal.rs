@@ -29,7 +29,7 @@ const RESET_SCREEN: &[u8] = b"\x1b[?1047l\x1b[!p\x1b[?1000;1002;1003;1004;1006;1
 const RESET_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// While this value lives, a program has the terminal.
-pub(crate) struct HandedOver {
+pub struct HandedOver {
     /// The source of its input, in raw mode, with the mode to restore.
     keyboard: Option<(OwnedFd, Termios)>,
     screen: Option<OwnedFd>,
@@ -38,14 +38,14 @@ pub(crate) struct HandedOver {
 
 impl HandedOver {
     /// Hands over stdin and stdout, if they are terminals.
-    pub(crate) fn begin(kind: Terminal) -> Self {
+    pub fn begin(kind: Terminal) -> Self {
         let stdout = std::io::stdout();
         let screen = if stdout.is_terminal() { streams::copy(stdout.as_fd()).ok() } else { None };
         Self { keyboard: raw_stdin(), screen, kind }
     }
 
     /// No program used the terminal, so there is nothing to reset.
-    pub(crate) fn was_not_used(&mut self) {
+    pub fn was_not_used(&mut self) {
         self.screen = None;
     }
 }
@@ -83,7 +83,7 @@ impl Drop for HandedOver {
 }
 
 /// The size of our terminal, or a common default.
-pub(crate) fn size() -> TerminalSize {
+pub fn size() -> TerminalSize {
     match tcgetwinsize(std::io::stdin()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => TerminalSize { rows: size.ws_row, cols: size.ws_col },
         _ => DEFAULT_SIZE,
@@ -91,7 +91,7 @@ pub(crate) fn size() -> TerminalSize {
 }
 
 /// The value of `TERM`, if it is a plain name.
-pub(crate) fn name() -> String {
+pub fn name() -> String {
     let is_plain = |name: &String| {
         !name.is_empty()
             && name.len() <= NAME_LEN_MAX

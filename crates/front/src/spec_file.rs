@@ -62,7 +62,7 @@ fn read(path: &Path) -> Result<Draft, Problem> {
     let name = path.display().to_string();
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
     let text =
-        saggar_server::read_given_text(path, SPEC_LEN_MAX).map_err(|error| fail(error.to_string(), error.help()))?;
+        saggar_given::read_given_text(path, SPEC_LEN_MAX).map_err(|error| fail(error.to_string(), error.help()))?;
     const HELP: &str = "see docs/spec.md for the fields; unknown ones are errors";
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(&text)

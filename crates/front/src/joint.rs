@@ -20,24 +20,24 @@ use rustix::termios::tcgetpgrp;
 
 /// The requested connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish<'a> {
+pub struct Wish<'a> {
     /// `--stdin`.
-    pub(crate) stdin: Option<&'a OsStr>,
+    pub stdin: Option<&'a OsStr>,
     /// `--tty`.
-    pub(crate) tty: bool,
+    pub tty: bool,
     /// Whether stdout carries a report instead of the program's output.
-    pub(crate) is_json: bool,
+    pub is_json: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Joint {
-    pub(crate) stdin: Stdin,
+pub struct Joint {
+    pub stdin: Stdin,
     /// Set if the program gets its own terminal.
-    pub(crate) terminal: Option<Terminal>,
+    pub terminal: Option<Terminal>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stdin {
+pub enum Stdin {
     Empty,
     Ours,
     File(OsString),
@@ -45,7 +45,7 @@ pub(crate) enum Stdin {
 
 /// What a program may do to our terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Terminal {
+pub enum Terminal {
     /// Use the screen. This is the default on a terminal.
     Screen,
     /// Anything. Only with `--tty`.
@@ -54,7 +54,7 @@ pub(crate) enum Terminal {
 
 impl Joint {
     /// Decides from the streams of this process.
-    pub(crate) fn of(wish: Wish<'_>) -> Self {
+    pub fn of(wish: Wish<'_>) -> Self {
         let stdin = std::io::stdin();
         let has_terminal = stdin.is_terminal();
         // A terminal that doesn't control our session has no job control.

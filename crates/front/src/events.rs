@@ -8,8 +8,7 @@ use std::time::{Instant, SystemTime};
 use rustix::event::Timespec;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use saggar_api::Timestamp;
-use saggar_domain::{Access, Code, EVENT_SCHEMA, Event, EventBody, FsMode, PolicyHash, Problem, Spec};
+use saggar_domain::{Access, Code, EVENT_SCHEMA, Event, EventBody, FsMode, PolicyHash, Problem, Spec, Timestamp};
 use saggar_sandbox::{HostTree, Ids};
 
 use crate::streams::{copy, write_all};
@@ -64,8 +63,8 @@ impl EventLog {
     }
 
     /// Later events carry this policy hash.
-    pub(crate) fn set_policy(&mut self, hash: PolicyHash) {
-        self.policy_hash = Some(hash);
+    pub(crate) fn set_policy(&mut self, hash: Option<PolicyHash>) {
+        self.policy_hash = hash;
     }
 
     pub(crate) fn write(&mut self, body: EventBody) {
