@@ -11,13 +11,14 @@ use saggar_front::{DoctorArguments, RunArguments, tier};
 
 use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
+use crate::hints::improve;
 use crate::manual::{CompletionArguments, ManArguments};
 use crate::outcome::OUR_FAILURE;
 use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 
-/// The runtime layer for AI agents: provable isolation, enforced limits, and a record of what happened.
+/// The runtime layer for AI agents: sandboxes with tested isolation, enforced limits, and durable runs.
 #[derive(Parser, Debug)]
 #[command(name = "saggar", version, max_term_width = 110)]
 struct CommandLine {
@@ -82,6 +83,9 @@ pub(crate) enum ChangesCommand {
     List {
         /// The sandbox's id
         sandbox: Option<String>,
+        /// Also git's new objects one by one, which are otherwise counted
+        #[arg(long)]
+        all: bool,
     },
     /// Show changes as a text diff
     Diff {
@@ -89,6 +93,9 @@ pub(crate) enum ChangesCommand {
         sandbox: String,
         /// Only these paths and everything under them
         paths: Vec<OsString>,
+        /// Also git's new objects, which are otherwise counted
+        #[arg(long)]
+        all: bool,
     },
     /// Apply changes to the workspace; paths that also changed on the host are refused
     Apply {
@@ -174,7 +181,10 @@ pub(crate) fn described() -> clap::Command {
 pub(crate) fn parse() -> Result<Command, ExitCode> {
     match CommandLine::try_parse() {
         Ok(line) => Ok(line.command),
-        Err(error) => {
+        Err(mut error) => {
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            improve(&mut error, &words);
             let complaint = match error.kind() {
                 ErrorKind::InvalidUtf8 => not_text(),
                 _ => error.to_string(),
@@ -220,6 +230,28 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn likely_mistakes_are_answered_with_what_was_meant() {
+        for (line, expected) in [
+            ("exec true", "did you mean `saggar run` or `saggar sandbox exec`?"),
+            ("rnu true", "did you mean `saggar run` or `saggar runs`?"),
+            ("run -m 64M true", "did you mean --memory?"),
+            ("serve -p 7512", "did you mean --port?"),
+            ("sandbox create --timeout 5m", "did you mean --ttl?"),
+            ("sandbox kill", "name a sandbox, or use --all"),
+            ("sandbox exec python3 -c print", "\"python3\" is not a sandbox's id, sbx_…"),
+            ("key list --data-dir d", "leave out --data-dir"),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let mut error = CommandLine::try_parse_from(["saggar"].into_iter().chain(line.split(' '))).unwrap_err();
+            improve(&mut error, &words);
+            let told = error.to_string();
+            let tips: Vec<&str> = told.lines().filter(|line| line.contains("tip: ")).collect();
+            assert!(matches!(tips[..], [tip] if tip.contains(expected)), "{line}: {told}");
+            assert!(!told.contains("--on-timeout"), "{told}");
+        }
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use saggar_domain::{Code, Problem};
+use saggar_domain::{Code, Problem, SandboxId};
 use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, Wanted, is_plain, reap};
 use serde_json::json;
 use similar::TextDiff;
 
 use crate::args::{ChangesArguments, ChangesCommand};
-use crate::outcome::{OUR_FAILURE, problem_text};
+use crate::outcome::{OUR_FAILURE, problem_text, visible};
 
 /// Time limit for computing a minimal diff; after it, diffs are coarse.
 const DIFF_PATIENCE: Duration = Duration::from_secs(5);
@@ -44,23 +44,72 @@ pub(crate) fn main(arguments: ChangesArguments) -> ExitCode {
 
 fn execute(data: &DataDirectory, command: ChangesCommand, is_json: bool) -> Result<(String, ExitCode), Problem> {
     match command {
-        ChangesCommand::List { sandbox: None } => {
+        ChangesCommand::List { sandbox: None, all: _ } => {
             let kept = Changes::kept(data)?;
             let text = if is_json {
                 format!("{}\n", json!({"schema": "saggar.changes/v1", "sandboxes": kept, "error": null}))
             } else {
-                kept.iter().map(|id| format!("{id}\n")).collect()
+                kept.iter().map(|id| kept_line(data, id)).collect()
             };
             Ok((text, ExitCode::SUCCESS))
         }
-        ChangesCommand::List { sandbox: Some(sandbox) } => list(&Changes::open(data, &sandbox)?, is_json),
-        ChangesCommand::Diff { sandbox, paths } => diff(&Changes::open(data, &sandbox)?, &Picked::new(paths)),
+        ChangesCommand::List { sandbox: Some(sandbox), all } => {
+            list(&Changes::open(data, &sandbox)?, Objects::new(all), is_json)
+        }
+        ChangesCommand::Diff { sandbox, paths, all } => {
+            // A path that is named is meant.
+            let objects = Objects::new(all || !paths.is_empty());
+            diff(&Changes::open(data, &sandbox)?, &Picked::new(paths), objects)
+        }
         ChangesCommand::Apply { sandbox, paths } => {
             apply(data, Changes::open(data, &sandbox)?, &Picked::new(paths), is_json)
         }
         ChangesCommand::Drop { sandbox } => {
             let dropped = Changes::open(data, &sandbox)?.drop_all(data);
             dropped.map_err(|error| unfinished("dropping", &error)).map(|()| (String::new(), ExitCode::SUCCESS))
+        }
+    }
+}
+
+/// A sandbox with kept changes: how many, and of which workspace.
+fn kept_line(data: &DataDirectory, id: &SandboxId) -> String {
+    match Changes::open(data, id.as_str()) {
+        Ok(changes) => {
+            let count = changes.entries().len();
+            let what = if count == 1 { "change" } else { "changes" };
+            format!("{id}  {count} {what} of {}\n", visible(changes.workspace_path()).replace('\n', "\\n"))
+        }
+        // `changes list SANDBOX` says why.
+        Err(_) => format!("{id}  unreadable\n"),
+    }
+}
+
+/// What is shown of the objects that a commit adds to git's store. They are many, not text, and git does nothing with
+/// them by themselves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Objects {
+    Shown,
+    Counted,
+}
+
+impl Objects {
+    /// Where git keeps them.
+    const PLACE: &[u8] = b".git/objects";
+
+    fn new(is_all: bool) -> Self {
+        if is_all { Self::Shown } else { Self::Counted }
+    }
+
+    fn hides(self, entry: &Entry) -> bool {
+        self == Self::Counted && entry.change == Change::Added && !entry.held && entry.path.is_within(Self::PLACE)
+    }
+
+    /// The line that stands for the hidden ones.
+    fn counted(self, changes: &Changes) -> String {
+        match changes.entries().iter().filter(|entry| self.hides(entry)).count() {
+            0 => String::new(),
+            1 => "added     .git/objects/ (1 path; --all shows it)\n".to_owned(),
+            count => format!("added     .git/objects/ ({count} paths; --all shows them)\n"),
         }
     }
 }
@@ -104,14 +153,17 @@ impl Picked {
             None => Ok(()),
             Some(path) => Err(Problem::new(
                 Code::InvalidValue,
-                format!("{:?} is not among the changes", String::from_utf8_lossy(path)),
-                "list them with `saggar changes list SANDBOX`; paths are relative to the workspace",
+                format!(
+                    "{:?} is not among the changes: it was applied already, or never changed",
+                    String::from_utf8_lossy(path)
+                ),
+                format!("list them with `saggar changes list {}`; paths are relative to the workspace", changes.id()),
             )),
         }
     }
 }
 
-fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem> {
+fn list(changes: &Changes, objects: Objects, is_json: bool) -> Result<(String, ExitCode), Problem> {
     // If the workspace is gone, there is nothing to compare with or apply to.
     let hidden = changes.workspace().map(|workspace| changes.hidden(&workspace)).unwrap_or_default();
     if is_json {
@@ -124,7 +176,9 @@ fn list(changes: &Changes, is_json: bool) -> Result<(String, ExitCode), Problem>
         });
         return Ok((format!("{text}\n"), ExitCode::SUCCESS));
     }
-    let mut text: String = changes.entries().iter().map(line).collect();
+    let shown = changes.entries().iter().filter(|entry| !objects.hides(entry));
+    let mut text = objects.counted(changes);
+    text.extend(shown.map(line));
     for skipped in changes.skipped() {
         text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why));
     }
@@ -152,12 +206,12 @@ fn line(entry: &Entry) -> String {
     format!("{change:<9} {}{tail}{warning}\n", entry.path)
 }
 
-fn diff(changes: &Changes, picked: &Picked) -> Result<(String, ExitCode), Problem> {
+fn diff(changes: &Changes, picked: &Picked, objects: Objects) -> Result<(String, ExitCode), Problem> {
     picked.check(changes)?;
     let workspace = changes.workspace()?;
-    let mut text = String::new();
+    let mut text = objects.counted(changes);
     let deadline = Instant::now() + DIFF_PATIENCE;
-    for entry in changes.entries().iter().filter(|entry| picked.has(entry)) {
+    for entry in changes.entries().iter().filter(|entry| picked.has(entry) && !objects.hides(entry)) {
         if entry.kind != Kind::File || entry.change == Change::Mode {
             text.push_str(&line(entry));
             continue;

@@ -8,7 +8,7 @@ use saggar_server::{Checked, Config};
 use serde::Serialize;
 
 use crate::outcome::{OUR_FAILURE, problem_text};
-use crate::settings::{DataFlags, refused};
+use crate::settings::{DataFlags, naming, refused};
 
 /// Schema name in the `--json` output.
 const SCHEMA: &str = "saggar.check/v1";
@@ -58,7 +58,7 @@ pub(crate) fn main(arguments: &CheckArguments) -> ExitCode {
             show(&checked, arguments.json);
             ExitCode::from(u8::from(!checked.findings.is_empty()))
         }
-        Err(error) => failed(error.to_string(), error.help()),
+        Err(error) => failed(&config, &error.to_string(), error.help()),
     }
 }
 
@@ -90,11 +90,12 @@ fn accept_loss(config: &Config) -> ExitCode {
             println!("no writes were lost; nothing was changed");
             ExitCode::SUCCESS
         }
-        Err(error) => failed(error.to_string(), error.help()),
+        Err(error) => failed(config, &error.to_string(), error.help()),
     }
 }
 
-fn failed(what: String, help: String) -> ExitCode {
+fn failed(config: &Config, what: &str, help: String) -> ExitCode {
+    let what = naming(config.data_directory(), what);
     eprint!("{}", problem_text(&Problem::new(Code::DataDirectory, what, help)));
     ExitCode::from(OUR_FAILURE)
 }

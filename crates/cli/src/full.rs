@@ -6,6 +6,7 @@ mod args;
 mod changes;
 mod check;
 mod fixture;
+mod hints;
 mod manual;
 mod probe;
 mod remote;

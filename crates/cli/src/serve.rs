@@ -8,7 +8,7 @@ use saggar_domain::{Code, Problem};
 use saggar_server::{BackupError, Config, ServeError};
 
 use crate::outcome::{OUR_FAILURE, problem_text};
-use crate::settings::{DataFlags, SettingFlags, refused};
+use crate::settings::{DataFlags, SettingFlags, naming, refused};
 
 /// Stack size of worker threads, in bytes. Handlers nest little, and large values are on the heap.
 const STACK_BYTES: usize = 1 << 20;
@@ -75,10 +75,11 @@ fn run<F: Future<Output = Result<(), ServeError>>>(
         .thread_stack_size(STACK_BYTES)
         .build()
         .map_err(system)?;
+    let directory = config.data_directory().to_owned();
     let outcome = runtime.block_on(main(config, program));
     // All sandboxes and acknowledged writes are safe by now, so remaining tasks are not awaited.
     runtime.shutdown_background();
-    outcome.map_err(|error| Problem::new(Code::SetupFailed, error.to_string(), error.help()))
+    outcome.map_err(|error| Problem::new(Code::SetupFailed, naming(&directory, &error.to_string()), error.help()))
 }
 
 /// Raises the limit of open files to the maximum: each sandbox and each connection uses some.
@@ -117,7 +118,10 @@ fn copy(arguments: &CopyArguments, work: impl Fn(&Config, &std::path::Path) -> R
     };
     match work(&config, &arguments.file) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&Problem::new(Code::DataDirectory, error.to_string(), error.help())),
+        Err(error) => {
+            let message = naming(config.data_directory(), &error.to_string());
+            failed(&Problem::new(Code::DataDirectory, message, error.help()))
+        }
     }
 }
 

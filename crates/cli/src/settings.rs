@@ -3,7 +3,7 @@
 //! Flags are generated from the server's table of settings, so that a setting has the same name and description
 //! everywhere.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -21,6 +21,9 @@ const CONFIG_LEN_MAX: u64 = 1 << 20;
 /// Settings that are paths. Relative ones are resolved against the current directory.
 const PATHS: &[&str] = &["data_dir", "tls_certificate", "tls_key"];
 
+/// Settings that are on or off. Their flags mean `true` without a value.
+const SWITCHES: &[&str] = &["allow_host_network", "tls"];
+
 /// Settings given as flags.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingFlags {
@@ -36,7 +39,11 @@ impl Args for SettingFlags {
         for (name, what) in saggar_server::names() {
             let flag = name.replace('_', "-");
             let what = sentence(what);
-            command = command.arg(Arg::new(name).long(flag).value_name("VALUE").help(what).allow_hyphen_values(true));
+            let argument = Arg::new(name).long(flag).value_name("VALUE").help(what);
+            command = command.arg(match SWITCHES.contains(&name) {
+                true => argument.value_name("true|false").num_args(0..=1).default_missing_value("true"),
+                false => argument.allow_hyphen_values(true),
+            });
         }
         command
     }
@@ -120,6 +127,11 @@ impl DataFlags {
     }
 }
 
+/// A message about the data directory, with its name: the operator may use several.
+pub(crate) fn naming(directory: &Path, message: &str) -> String {
+    message.replacen("the data directory", &format!("the data directory {}", directory.display()), 1)
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArguments {
     #[command(subcommand)]
@@ -164,4 +176,33 @@ pub(crate) fn refused(error: &ConfigError) -> ExitCode {
     let problem = Problem::new(saggar_domain::Code::InvalidValue, error.what.clone(), error.help.clone());
     eprint!("{}", problem_text(&problem));
     ExitCode::from(OUR_FAILURE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_that_is_on_or_off_is_a_switch() {
+        let shown = Config::default_in("/data".into()).shown();
+        let is_switch = |one: &&Shown| one.value == "true" || one.value == "false";
+        let mut switches: Vec<&str> = shown.iter().filter(is_switch).map(|one| one.name).collect();
+        switches.sort_unstable();
+        assert_eq!(switches, SWITCHES);
+    }
+
+    #[test]
+    fn a_switch_needs_no_value() {
+        for (arguments, expected) in [
+            (&["serve", "--tls", "--port", "7"][..], &[("port", "7"), ("tls", "true")][..]),
+            (&["serve", "--tls", "false", "--port", "7"], &[("port", "7"), ("tls", "false")]),
+            (&["serve", "--port", "7", "--tls"], &[("port", "7"), ("tls", "true")]),
+        ] {
+            let matches = SettingFlags::augment_args(Command::new("serve")).try_get_matches_from(arguments).unwrap();
+            let mut values = SettingFlags::from_arg_matches(&matches).unwrap().values;
+            values.sort();
+            let expected: Vec<_> = expected.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            assert_eq!(values, expected);
+        }
+    }
 }

@@ -45,7 +45,9 @@ fn every_kind_of_change_is_listed_and_nothing_else() {
                     modified  link -> gone\nadded     new/\nadded     new/file\nmodified  text\n\
                     skipped   pipe: a special file (Fifo) never leaves a sandbox\n";
     assert_eq!(changes(&place, &["list", &id]).stdout, expected);
-    assert_eq!(changes(&place, &["list"]).stdout, format!("{id}\n"));
+    let kept = changes(&place, &["list"]).stdout;
+    assert!(kept.starts_with(&format!("{id}  ")), "{kept}");
+    assert!(kept.ends_with(&format!(" changes of {}\n", show(&place.workspace()))), "{kept}");
     let diff = changes(&place, &["diff", &id, "text", "gone"]).stdout;
     assert_eq!(
         diff,
@@ -198,6 +200,7 @@ fn some_paths_can_be_applied_and_an_unknown_one_is_named() {
     assert_eq!(changes(&place, &["list", &id]).stdout, "added     keptish\nmodified  text\n");
     let lost = changes(&place, &["apply", &id, "nowhere"]);
     assert!(lost.code == 125 && lost.stderr.contains("\"nowhere\" is not among the changes"), "{lost:?}");
+    assert!(lost.stderr.contains(&format!("saggar changes list {id}")), "{lost:?}");
     for wrong in ["sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "../../etc", ""] {
         let missing = changes(&place, &["list", wrong]);
         assert!(missing.code == 125 && missing.stderr.contains("no changes of sandbox"), "{missing:?}");
@@ -269,4 +272,37 @@ fn an_ordinary_user_has_scratch_on_a_directory_of_another_group() {
     let said = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert_eq!((done.status.code(), &*said.0), (Some(0), "after\nbeforerefused\n"), "{}", said.1);
     assert_eq!(std::fs::read_to_string(place.path("workspace/file")).expect("still there"), "before");
+}
+
+#[test]
+fn a_commit_made_inside_is_listed_without_its_objects_and_can_be_applied() {
+    let place = Place::new();
+    place.write("workspace/text", "before\n");
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.args(["-c", "safe.directory=*", "-c", "user.name=me", "-c", "user.email=me@example.com"]);
+        let output = command.args(arguments).current_dir(place.workspace()).output().expect("git is there");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    git(&["init", "--quiet", "--initial-branch", "main"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "first"]);
+    let commit =
+        "echo after > text; git -c user.name=it -c user.email=it@example.com commit --quiet --all --message inside";
+    let id = scratch(&place, commit);
+    let (listed, all) = (changes(&place, &["list", &id]).stdout, changes(&place, &["list", &id, "--all"]).stdout);
+    assert!(listed.contains("added     .git/objects/ (") && listed.contains("modified  text\n"), "{listed}");
+    assert_eq!(listed.lines().filter(|line| line.contains(".git/objects/")).count(), 1, "{listed}");
+    // A blob, a tree and a commit.
+    assert!(all.lines().filter(|line| line.contains(".git/objects/")).count() >= 3, "{all}");
+    let differences = changes(&place, &["diff", &id]).stdout;
+    assert!(
+        differences.contains("+after") && !differences.contains("(not text)\nadded     .git/objects"),
+        "{differences}"
+    );
+    let applied = changes(&place, &["apply", &id]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_eq!(git(&["log", "--format=%s"]), "inside\nfirst\n");
+    assert_eq!(git(&["status", "--short"]), "");
 }

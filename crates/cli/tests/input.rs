@@ -350,6 +350,7 @@ fn contradictions_are_refused_and_nothing_stands_in_for_what_is_not_built() {
     let place = place();
     for (flags, code, named) in [
         (&["--fs", "workspace-write"][..], "contradiction", "workspace-write"),
+        (&["--fs", "scratch"], "contradiction", "scratch"),
         (&["--protect", "secret"], "contradiction", "protected path"),
         (&["--env", "A=1", "--env", "A=2"], "ambiguous_merge", "\"A\""),
         (&["--net", "proxied"], "unsupported_capability", "proxied"),
@@ -379,6 +380,7 @@ fn a_spec_file_is_read_to_the_letter_or_not_at_all() {
         ("i.json", r#"{"limits": {"memory": "-1"}}"#, "invalid_spec", "-1"),
         ("j.json", r#"{"limits": {"pids": 1}}"#, "invalid_value", "pids"),
         ("k.json", r#"{"fs": "workspace-write"}"#, "contradiction", "workspace"),
+        ("k.toml", "fs = \"scratch\"", "contradiction", "workspace"),
         ("l.json", r#"{"schema": "saggar.spec/v9"}"#, "invalid_spec", "saggar.spec/v9"),
         ("m.json", r#"{"mounts": [{"host": "/usr", "guest": "/data", "acces": "rw"}]}"#, "invalid_spec", "acces"),
         ("n.json", "{} {}", "invalid_spec", "n.json"),

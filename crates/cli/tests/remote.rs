@@ -58,6 +58,16 @@ fn a_refusal_is_told_with_its_code_and_help() {
     assert_eq!((done.code, done.stdout.as_str()), (1, ""));
     let server = Scripted::new(|_, stream| stream.write_all(&problem(401, "unauthorized", "no")).unwrap());
     assert!(run(&server, &["key", "list"]).stderr.contains("SAGGAR_API_KEY"));
+    for (key, expected) in [
+        ("", format!("error: {} requires an API key, and SAGGAR_API_KEY is not set (unauthorized)\n", server.url)),
+        ("secret", "error: the API key is not of the form sgr_… (unauthorized)\n".to_owned()),
+        ("sgr_aaaabbbb", format!("error: {} doesn't accept the key sgr_aaaa…: it is ", server.url)),
+    ] {
+        let place = Place::new();
+        let done = finish(command(&place, &server, &["key", "list"]).env("SAGGAR_API_KEY", key).spawn().unwrap());
+        assert!(done.code == 1 && done.stderr.starts_with(&expected), "{done:?}");
+        assert!(!done.stderr.contains("bbbb") && !done.stderr.contains("secret"), "{done:?}");
+    }
     for wrong in [["show", "sbx_x"], ["kill", "/etc"], ["logs", ""]] {
         let done = run(&server, &["sandbox", wrong[0], wrong[1]]);
         assert_eq!(done.code, 125, "{wrong:?}");

@@ -103,6 +103,18 @@ fn the_same_request_is_one_run_and_anothers_is_not_there() {
 }
 
 #[test]
+fn a_script_that_calls_a_tool_of_which_the_agent_has_none_is_refused_at_the_start() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let mut lacking = agent(json!([{ "calls": [{ "tool": "ask_human", "arguments": { "question": "?" } }] }]));
+    lacking["agent"]["tools"].as_object_mut().expect("tools").remove("ask_human");
+    let refused = server.post("/api/v1/runs", &lacking).problem(400, "invalid_value");
+    assert_eq!(refused["help"], "add `ask_human = {}` to [tools]", "{refused}");
+    let unknown = agent(json!([{ "calls": [{ "tool": "telephone" }] }]));
+    let refused = server.post("/api/v1/runs", &unknown).problem(400, "invalid_value");
+    assert!(refused["detail"].as_str().unwrap_or_default().contains("\"telephone\""), "{refused}");
+}
+
+#[test]
 fn an_answer_that_is_repeated_does_not_answer_the_next_question() {
     let server = Server::start_with(&["--pool-max", "0"]);
     let ask = |question: &str| json!({ "tool": "ask_human", "arguments": { "question": question } });
@@ -167,10 +179,10 @@ fn the_command_line_shows_a_question_and_takes_its_answer() {
     // An answer that names no question might be for the next one.
     let (is_done, refused) = saggar(&server, &["answer", &run, "blue"]);
     assert!(!is_done && refused.contains("Which colour?") && refused.contains("--question 2"), "{refused}");
-    let (is_done, said) = saggar(&server, &["answer", &run, "--question", "2", "blue"]);
-    assert!(is_done, "{said}");
+    let (is_done, said) = saggar(&server, &["answer", &run, "--question", "2", "navy", "blue"]);
+    assert!(is_done && said == "answered question 2\n", "{said}");
     let rest: Vec<String> = printed.map(|line| line.expect("text")).collect();
-    assert!(rest.iter().any(|line| line.contains("step 2  settled  blue")), "{rest:#?}");
+    assert!(rest.iter().any(|line| line.contains("step 2  settled  navy blue")), "{rest:#?}");
     assert!(follow.wait().expect("it ends").success());
     // Its output names positions to fork at.
     let entry = rest.iter().find(|line| line.contains("step 2  settled")).expect("it is there");
@@ -182,6 +194,20 @@ fn the_command_line_shows_a_question_and_takes_its_answer() {
     }
     let (is_done, said) = saggar(&server, &["answer", &run, "blue"]);
     assert!(!is_done && said.contains("has finished"), "{said}");
+}
+
+#[test]
+fn the_command_line_tells_why_a_run_failed_and_what_it_has_cut() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let run = start(&server, json!([{ "calls": [shell("printf '%0200d' 7")] }]));
+    until_state(&server, &run, "finished");
+    let (is_done, followed) = saggar(&server, &["follow", &run]);
+    assert!(!is_done && followed.contains("run_finished  failed: the script has only 1 turn\n"), "{followed}");
+    assert!(followed.contains("…\n") && followed.contains(&format!("saggar runs follow {run} --json")), "{followed}");
+    let (_, shown) = saggar(&server, &["show", &run]);
+    assert!(shown.contains("outcome  failed: the script has only 1 turn\n"), "{shown}");
+    let (_, told) = saggar(&server, &["show", "run_aaaaaaaaaaaaaaaaaaaaaaaaaa"]);
+    assert!(told.contains("saggar runs list"), "{told}");
 }
 
 #[test]

@@ -113,7 +113,24 @@ fn a_data_directory_has_one_server() {
     let data = server.data();
     let (code, _, stderr) = run(&["serve", "--port", "0", "--data-dir", data.to_str().unwrap()], &[]);
     assert_eq!(code, 125);
-    assert!(stderr.contains("in use by process"), "{stderr}");
+    assert!(stderr.contains(&format!("the data directory {} is in use by process", data.display())), "{stderr}");
+}
+
+#[test]
+fn a_data_directory_without_a_store_is_told_of_as_that_and_not_as_a_loss() {
+    let empty = new_directory();
+    let missing = empty.join("missing");
+    for directory in [&empty, &missing] {
+        for command in [&["check"][..], &["check", "--accept-loss"], &["worker"], &["backup", "copy.db"]] {
+            let all = [command, &["--data-dir", directory.to_str().unwrap()]].concat();
+            let (code, stdout, stderr) = run(&all, &[]);
+            assert_eq!((code, stdout.as_str()), (125, ""), "{all:?}: {stderr}");
+            let expected = format!("error: the data directory {} has no store", directory.display());
+            assert!(stderr.starts_with(&expected) && stderr.contains("help:"), "{all:?}: {stderr}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "something was created");
+    std::fs::remove_dir_all(empty).unwrap();
 }
 
 #[test]
@@ -292,7 +309,12 @@ fn what_kubernetes_sets_does_not_keep_it_from_starting() {
 
 #[test]
 fn tls_is_spoken_with_a_certificate_made_here() {
-    let mut server = Server::start_with(&["--tls", "true"]);
+    let mut server = Server::start_with(&["--tls"]);
+    // The line to paste verifies the certificate.
+    let curl = server.printed.lines().find(|line| line.contains("curl")).expect("a line to paste").trim();
+    let curl = curl.replace("-X POST", "").replace("/api/v1/sandboxes", "/health");
+    let pasted = std::process::Command::new("sh").args(["-c", &curl]).output().expect("sh");
+    assert!(curl.contains("--cacert") && pasted.stdout.starts_with(b"{\"status\":\"ok\""), "{curl}: {pasted:?}");
     let fingerprint =
         server.printed.lines().find_map(|line| line.strip_prefix("certificate SHA-256 ")).unwrap().to_owned();
     let script = "import hashlib, socket, ssl, sys\n\

@@ -162,11 +162,14 @@ fn pick<T: Copy + Ord + std::fmt::Display>(
 ) -> Result<Limit<T>, Problem> {
     let value = asked.unwrap_or(default);
     if value < least || value > most {
-        return Err(Problem::new(
-            Code::InvalidValue,
-            format!("limit {} of {value} is out of range", name.as_str()),
-            format!("choose a value from {least} to {most}"),
-        ));
+        let (mut shown, mut help) = (value.to_string(), format!("choose a value from {least} to {most}"));
+        // A size without a unit is a number of bytes, which is rarely meant.
+        if matches!(name, LimitName::Memory | LimitName::Disk) && shown.bytes().all(|byte| byte.is_ascii_digit()) {
+            help = format!("{help}; did you mean {shown}M?");
+            shown.push_str(" bytes");
+        }
+        let message = format!("limit {} of {shown} is out of range", name.as_str());
+        return Err(Problem::new(Code::InvalidValue, message, help));
     }
     Ok(Limit { value, is_asked: asked.is_some() })
 }

@@ -21,7 +21,7 @@ use crate::name::TemplateName;
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
 use crate::table::{joined, one_of, only_from_a_table};
-use crate::workspace::{check_fs, protected};
+use crate::workspace::{check_fs, check_scratch, protected};
 
 /// The schema a spec may name.
 const SPEC_SCHEMA: &str = "saggar.spec/v1";
@@ -156,6 +156,7 @@ impl Spec {
     pub fn resolve(draft: Draft) -> Result<Self, Problem> {
         draft.check_schema()?;
         check_built(draft.tier, draft.network)?;
+        check_scratch(&draft)?;
         Self::fill(draft)
     }
 
@@ -243,6 +244,7 @@ mod tests {
     fn contradictions_and_what_is_not_built_are_refused_by_code() {
         for (json, code) in [
             (r#"{"fs": "workspace-write"}"#, Code::Contradiction),
+            (r#"{"fs": "scratch"}"#, Code::Contradiction),
             (r#"{"protect": ["ci.yml"]}"#, Code::Contradiction),
             (r#"{"network": "proxied"}"#, Code::UnsupportedCapability),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
@@ -258,6 +260,14 @@ mod tests {
         ] {
             assert_eq!(resolve(json).unwrap_err().code, code, "{json}");
         }
+    }
+
+    #[test]
+    fn a_size_without_a_unit_is_told_as_bytes() {
+        let refused = resolve(r#"{"limits": {"memory": "64"}}"#).unwrap_err();
+        assert_eq!(refused.message, "limit memory of 64 bytes is out of range");
+        assert!(refused.help.ends_with("did you mean 64M?"), "{}", refused.help);
+        assert!(!resolve(r#"{"limits": {"memory": "1K"}}"#).unwrap_err().help.contains("did you mean"));
     }
 
     #[test]
@@ -332,6 +342,8 @@ mod tests {
             Spec::fill(draft(r#"{"tier": "vm", "network": "proxied"}"#)).map(|spec| (spec.tier, spec.network)),
             Ok((Tier::Vm, NetworkMode::Proxied))
         );
+        // Earlier versions accepted it without a workspace.
+        assert_eq!(Spec::fill(draft(r#"{"fs": "scratch"}"#)).map(|spec| spec.fs), Ok(FsMode::Scratch));
     }
 
     #[test]

@@ -12,18 +12,34 @@ pub const DEFAULT_PROTECTED: &[&str] =
 
 /// Maximum number of protected paths.
 const ENTRIES_MAX: usize = 64;
+
 pub(crate) fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
     let default = if draft.workspace.is_some() { FsMode::WorkspaceWrite } else { FsMode::Scratch };
     let fs = draft.fs.unwrap_or(default);
-    if draft.workspace.is_none() && (fs == FsMode::WorkspaceWrite || !draft.protect.is_empty()) {
-        let what = if fs == FsMode::WorkspaceWrite { "filesystem mode workspace-write" } else { "a protected path" };
-        return Err(Problem::new(
-            Code::Contradiction,
-            format!("{what} needs a workspace, and none is given"),
-            "name the directory with --workspace DIR",
-        ));
+    if draft.workspace.is_none() && fs == FsMode::WorkspaceWrite {
+        return Err(needs_workspace(&format!("filesystem mode {fs}")));
+    }
+    if draft.workspace.is_none() && !draft.protect.is_empty() {
+        return Err(needs_workspace("a protected path"));
     }
     Ok(fs)
+}
+
+/// Refuses the scratch mode if there is nothing to make a scratch copy of: no changes would be kept. Stored drafts may
+/// contain it, so this is checked for new sandboxes only. `read-only` alone stands: it makes /workspace unwritable.
+pub(crate) fn check_scratch(draft: &Draft) -> Result<(), Problem> {
+    match (draft.fs, &draft.workspace) {
+        (Some(fs @ FsMode::Scratch), None) => Err(needs_workspace(&format!("filesystem mode {fs}"))),
+        (None | Some(FsMode::Scratch | FsMode::WorkspaceWrite | FsMode::ReadOnly), _) => Ok(()),
+    }
+}
+
+fn needs_workspace(what: &str) -> Problem {
+    Problem::new(
+        Code::Contradiction,
+        format!("{what} needs a workspace, and none is given"),
+        "name the directory with --workspace DIR; --workspace . is the current one",
+    )
 }
 
 /// A writable workspace also protects the built-in paths. A scratch workspace is a copy: protected paths are not

@@ -31,7 +31,8 @@ pub(crate) fn parse() -> Option<Command> {
 /// not as an unknown flag.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A pipe or a file on stdin is passed to the program. On a terminal the program gets its own terminal; sequences that touch the clipboard or the title, or request reports, are filtered out. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 saggar failed; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
+    override_usage = "saggar run [OPTIONS] [--] PROGRAM [ARGUMENT]...",
+    after_help = "Options come before PROGRAM: everything after it is passed to the program. The program sees none of your files unless you add --workspace or --mount. Sizes are 64M or 2G, times 90s, 5m or 1h; a bare number is bytes or seconds.\n\nA pipe or a file on stdin is passed to the program. On a terminal the program gets its own terminal; sequences that touch the clipboard or the title, or request reports, are filtered out. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 saggar failed; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
 )]
 pub struct RunArguments {
     /// Directory mounted at /workspace, the working directory
@@ -80,7 +81,7 @@ pub struct RunArguments {
     /// Data directory: where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// The program and its arguments; write -- before a program whose name begins with a hyphen
+    /// The program and its arguments, after all options; write -- before a program whose name begins with a hyphen
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_http::access::spelling;
-use saggar_http::listen::tls::{self, Certificate, TlsError};
+use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
@@ -54,7 +54,7 @@ impl ServeError {
             Self::Runtime(Fault::Refused(problem)) => problem.help.clone(),
             Self::Runtime(_) => "see the lines above, and check the data directory".to_owned(),
             Self::Listen { .. } => "choose another port with --port, or stop the program that uses it".to_owned(),
-            Self::Tls(_) => "check tls_certificate and tls_key".to_owned(),
+            Self::Tls(_) => "check --tls-certificate and --tls-key".to_owned(),
             Self::System(_) => "check the resource limits of this process".to_owned(),
         }
     }
@@ -65,7 +65,10 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.listen.socket_address();
     let store = Store::open(config.data_directory())?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
-    let tls = certificate(&config).map(|certificate| tls::acceptor(&certificate)).transpose()?;
+    let tls = certificate(&config).map(|certificate| Tls::open(&certificate)).transpose()?;
+    if let Some(objection) = tls.as_ref().and_then(Tls::objection) {
+        tracing::warn!("many clients, saggar's included, will refuse tls_certificate: {objection}");
+    }
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
     let adopted = sandboxes.adopt().await?;
@@ -95,7 +98,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     if address.ip().is_unspecified() {
         tracing::info!(%address, "listening on all addresses of this host");
     }
-    announce(&url, &config, secret.as_ref(), tls.as_ref().map(|(_, fingerprint)| fingerprint.as_str()))?;
+    announce(&url, &config, secret.as_ref(), tls.as_ref())?;
     let grace = config.limits.shutdown_grace;
     let bounds = Bounds { all: config.limits.connections_max, per_address: config.limits.connections_per_address };
     let gate = Arc::new(Gate::new(sandboxes.clone(), gate_settings(&config), everybody, stopping.clone()));
@@ -108,7 +111,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     }));
     let (ended, working) = (stopping.clone(), worker);
     let working = tokio::spawn(async move { working.run(ended).await });
-    let serving = listen(listener, compose::router(server), tls.map(|(acceptor, _)| acceptor), bounds, stopping, grace);
+    let serving = listen(listener, compose::router(server), tls.map(|tls| tls.acceptor), bounds, stopping, grace);
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -185,6 +188,12 @@ fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
+/// The host of a URL that [`reachable`] made.
+fn host_of(url: &str) -> &str {
+    let place = url.split_once("://").map_or(url, |(_, place)| place);
+    place.rsplit_once(':').map_or(place, |(host, _)| host)
+}
+
 /// The first example of E2B's documentation, for a shell.
 const E2B_EXAMPLE: &str = r#"python3 <<'END'
 from e2b import Sandbox
@@ -195,9 +204,17 @@ END
 "#;
 
 /// Prints where the server is, and how to use it. Programs wait for the line that begins with `listening`.
-fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint: Option<&str>) -> std::io::Result<()> {
+fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, tls: Option<&Tls>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let curl = format!("  curl -s {}-X POST {url}/api/v1/sandboxes", if fingerprint.is_some() { "-k " } else { "" });
+    // The file of a certificate that clients can't verify unless they are given it.
+    let trusted = tls.filter(|tls| tls.is_trustable_as(host_of(url))).map(|tls| tls.path.display());
+    let trust = match (tls, &trusted) {
+        (None, _) => String::new(),
+        (Some(_), Some(path)) => format!("--cacert {path} "),
+        // It is for other names than the address here, or its issuer is trusted anyway.
+        (Some(_), None) => "-k ".to_owned(),
+    };
+    let curl = format!("  curl -s {trust}-X POST {url}/api/v1/sandboxes");
     match (secret, config.listen.auth) {
         (Some(secret), _) => {
             let key = secret.expose();
@@ -212,16 +229,16 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, fingerprint:
         (None, Auth::Off) => "e2b_00".to_owned(),
         (None, Auth::Keys) => "YOUR_KEY".to_owned(),
     };
+    let note = if key == "YOUR_KEY" { "; YOUR_KEY is any key of this server" } else { "" };
     // Without indentation, so that it can be pasted.
-    writeln!(out, "With E2B's clients, unchanged (pip install e2b):\n")?;
+    writeln!(out, "With E2B's clients, unchanged (pip install e2b{note}):\n")?;
     writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
-    if let Some(certificate) = certificate(config).as_ref().and_then(tls::self_made_certificate) {
-        let path = certificate.display();
+    if let Some(path) = &trusted {
         writeln!(out, "export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
     }
     writeln!(out, "{E2B_EXAMPLE}")?;
-    if let Some(fingerprint) = fingerprint {
-        writeln!(out, "certificate SHA-256 {fingerprint}")?;
+    if let Some(tls) = tls {
+        writeln!(out, "certificate SHA-256 {}", tls.fingerprint)?;
     }
     writeln!(out, "listening on {url}")?;
     out.flush()
@@ -240,6 +257,7 @@ mod tests {
             ("192.0.2.1:443", "192.0.2.1:443"),
         ] {
             assert_eq!(reachable(address.parse().unwrap()), expected);
+            assert_eq!(Some(host_of(&format!("https://{expected}"))), expected.rsplit_once(':').map(|(host, _)| host));
         }
     }
 }

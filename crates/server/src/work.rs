@@ -6,7 +6,7 @@ use std::time::Duration;
 use saggar_domain::{Code, Problem};
 use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
 use saggar_runtime::{Fault, Sandboxes};
-use saggar_store::{MetaKey, Store};
+use saggar_store::{MetaKey, OpenError, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -18,13 +18,15 @@ const SETTINGS_EVERY: Duration = Duration::from_secs(1);
 
 /// Executes runs beside a server until SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError> {
-    let store = Store::join(config.data_directory())?;
-    let shared = shared(&store).await?.ok_or_else(|| {
-        refused(
-            "no server has written its settings into this data directory yet",
-            "start `saggar serve` with this data directory first: a worker uses the server's settings",
-        )
+    const SERVE_FIRST: &str =
+        "start `saggar serve` with this data directory first: a worker uses the server's store and settings";
+    let store = Store::join(config.data_directory()).map_err(|error| match error {
+        OpenError::NoStore => refused(&error.to_string(), SERVE_FIRST),
+        other => other.into(),
     })?;
+    let shared = shared(&store)
+        .await?
+        .ok_or_else(|| refused("no server has written its settings into this data directory yet", SERVE_FIRST))?;
     config.adopt(&shared).map_err(|error| refused(&error.what, &error.help))?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -143,11 +145,16 @@ mod tests {
     async fn a_worker_without_a_server_to_go_by_is_refused() {
         let directory = std::env::temp_dir().join(format!("saggar-work-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
+        let check = async |directory: PathBuf, expected: &str| {
+            let error = work(Config::default_in(directory), "/nonexistent".into()).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+            assert!(error.help().contains("saggar serve"), "{}", error.help());
+        };
+        check(directory.join("missing"), "has no store").await;
+        check(directory.clone(), "has no store").await;
+        assert!(!directory.join("missing").exists());
         drop(Store::open(&directory).unwrap());
-        let outcome = work(Config::default_in(directory.clone()), "/nonexistent".into()).await;
+        check(directory.clone(), "no server has written its settings").await;
         std::fs::remove_dir_all(&directory).unwrap();
-        let error = outcome.unwrap_err();
-        assert!(error.to_string().contains("no server has written its settings"), "{error}");
-        assert!(error.help().contains("saggar serve"), "{}", error.help());
     }
 }

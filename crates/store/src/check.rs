@@ -62,10 +62,7 @@ pub fn check(
 ) -> Result<Checked, OpenError> {
     let mut checked = Checked::default();
     let path = open::database_in(data_directory);
-    if std::fs::metadata(&path).map_or(0, |found| found.len()) == 0 {
-        let what = if path.exists() { "is empty" } else { "is missing" };
-        return Err(OpenError::Gone { what });
-    }
+    open::expect_store(data_directory)?;
     check_files(data_directory, &mut checked);
     if let Err(error @ OpenError::LogDamaged { .. }) = open::check_log(data_directory) {
         checked.find(format!("{}-wal", open::DATABASE), error.to_string());
@@ -178,11 +175,12 @@ fn check_blobs(connection: &Connection, checked: &mut Checked) -> Result<(), Err
 /// open run is blocked at the next start, because it may have done more than the store knows. Returns `false` if
 /// nothing was lost.
 pub fn accept_loss(data_directory: &Path) -> Result<bool, BackupError> {
-    let _lock = open::lock(data_directory)?;
     let database = open::database_in(data_directory);
+    // Before the lock, which would create the directory.
     if !database.exists() {
         return Err(BackupError::NoStore);
     }
+    let _lock = open::lock(data_directory)?;
     // A live worker would write to a log that is being removed.
     if is_any_worker_alive(data_directory)? {
         return Err(OpenError::Locked { pid: None }.into());

@@ -57,6 +57,9 @@ pub enum OpenError {
     /// Writes committed since the last checkpoint are missing.
     #[error("acknowledged writes are lost: the log of the store in the data directory {what}")]
     LogDamaged { what: String },
+    /// No server has used the directory yet, or it doesn't exist.
+    #[error("the data directory has no store")]
+    NoStore,
     /// The data directory had a store before.
     #[error("the data directory had a store before, but its database {what}")]
     Gone {
@@ -85,7 +88,7 @@ impl OpenError {
     pub fn help(&self) -> String {
         match self {
             Self::Locked { .. } => {
-                "stop that process, or use its API: a running server provides every operation there".into()
+                "stop that process, or use its API: leave out --data-dir, and set SAGGAR_URL and SAGGAR_API_KEY".into()
             }
             Self::Damaged { .. } => {
                 format!("nothing was changed: move {DATABASE} away and restore the last backup with: saggar restore")
@@ -96,6 +99,7 @@ impl OpenError {
             Self::Gone { .. } => format!(
                 "nothing was changed: put {DATABASE} back, or remove an empty one and restore the last backup with: saggar restore; to start from scratch, name an empty data directory"
             ),
+            Self::NoStore => "name the data directory of a server that has been started before".into(),
             Self::Newer { .. } => "use the version of saggar that wrote it, or a later one".into(),
             Self::Older { .. } => "start the server of this version first: it migrates the store".into(),
             Self::OldWorker { .. } => {
@@ -187,6 +191,7 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
 /// holder's task.
 pub(crate) fn join(directory: &Path) -> Result<Opened, OpenError> {
     let path = database_in(directory);
+    expect_store(directory)?;
     check_log(directory)?;
     let writer = connect_to_write(&path).map_err(OpenError::from_storage)?;
     let found = migrate::check_version(&writer)?;
@@ -229,6 +234,14 @@ fn connect_to_write(path: &Path) -> Result<Connection, Error> {
     connection.busy_handler(Some(wait_for_turn))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
+}
+
+/// For a process that never creates a store. Changes nothing.
+pub(crate) fn expect_store(directory: &Path) -> Result<(), OpenError> {
+    let marker = Marker::read(directory).map_err(OpenError::at_file)?;
+    check_there(directory, marker.as_ref())?;
+    let is_there = std::fs::metadata(database_in(directory)).is_ok_and(|found| found.len() > 0);
+    if is_there { Ok(()) } else { Err(OpenError::NoStore) }
 }
 
 /// A database that has disappeared or is empty is not recreated: it would look like a store in which nothing has ever

@@ -49,6 +49,21 @@ pub fn describe_ending(
     }
 }
 
+/// The likely reason why there is no such program. It doesn't repeat the name, which may be long.
+fn program_help(program: &str) -> &'static str {
+    match program {
+        _ if program.contains(' ') => {
+            "its name contains a space: give the words as separate arguments (echo hello, not 'echo hello'), or let a shell read the line: sh -c 'LINE'"
+        }
+        _ if program.contains('/') => {
+            "give a path that exists inside: of the host's files, a sandbox sees only /usr, /bin and /lib*, and what is mounted (`saggar run --workspace DIR` mounts one at /workspace). If the file exists inside, the interpreter in its first line (#!) doesn't"
+        }
+        _ => {
+            "give a name on its PATH, or a path inside such as ./NAME: of the host's files, a sandbox sees only /usr, /bin and /lib*, and what is mounted (`saggar run --workspace DIR` mounts one at /workspace)"
+        }
+    }
+}
+
 fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecStatus, Problem) {
     let reason = std::io::Error::from_raw_os_error(errno);
     match (stage, errno) {
@@ -57,7 +72,7 @@ fn not_started(stage: FailStage, errno: i32, program: &str, cwd: &str) -> (ExecS
             Problem::new(
                 Code::ProgramNotFound,
                 format!("no program {program:?} in the sandbox"),
-                "give a path that exists inside, or a name on its PATH; the template `host` has only /usr, /bin and /lib* of the host. If the file exists, the interpreter in its first line (#!) doesn't",
+                program_help(program),
             ),
         ),
         (FailStage::Program, _) => (
@@ -108,6 +123,21 @@ mod tests {
             let problem = problem.unwrap();
             assert_eq!((status, problem.code), (ExecStatus::Refused, Code::UnsupportedCapability), "{stage:?}");
             assert!(problem.message.contains("that user") && problem.help.contains("as root"), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_with_the_likely_reason() {
+        for (program, expected) in [
+            ("echo hello", "contains a space"),
+            ("/home/me/x.sh", "mounts one at /workspace"),
+            ("./x.sh", "the interpreter in its first line"),
+            ("a.txt", "a path inside such as ./NAME"),
+        ] {
+            let ending = Ending::NotStarted { stage: FailStage::Program, errno: NOT_FOUND };
+            let (_, _, _, problem) = describe_ending(ending, false, program, "/");
+            let problem = problem.unwrap();
+            assert!(problem.help.contains(expected), "{problem:?}");
         }
     }
 }

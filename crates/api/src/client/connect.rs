@@ -57,6 +57,9 @@ fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
             let certificate = certificate.map_err(|error| Error::Certificates(error.to_string()))?;
             roots.add(certificate).map_err(|error| Error::Certificates(error.to_string()))?;
         }
+        if roots.is_empty() && !options.certificates.is_empty() {
+            return Err(Error::Certificates("no certificate in it".to_owned()));
+        }
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(Error::Certificates("none on this host, and none given".to_owned()));
@@ -71,34 +74,34 @@ fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {
 
 /// Classifies a failed request by whether it was sent.
 pub(crate) fn failure(error: hyper_util::client::legacy::Error, url: &str) -> Error {
-    let is_connect = error.is_connect();
-    if is_connect && is_plain_http(&error) {
-        return Error::PlainHttp { url: url.to_owned() };
+    let (is_connect, url) = (error.is_connect(), url.to_owned());
+    match tls_error(&error).filter(|_| is_connect) {
+        // The handshake was answered with something other than TLS, or by one of our servers without TLS, which sends an
+        // alert.
+        Some(
+            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)
+            | rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion),
+        ) => Error::PlainHttp { url },
+        Some(rustls::Error::InvalidCertificate(fault)) => Error::Untrusted { url, fault: fault.into() },
+        Some(_) | None if is_connect => Error::Connect { url, source: root_cause(error) },
+        Some(_) | None => Error::Broken { doing: "asking", source: root_cause(error) },
     }
-    let source = root_cause(error);
-    if is_connect { Error::Connect { url: url.to_owned(), source } } else { Error::Broken { doing: "asking", source } }
 }
 
-/// Whether a TLS handshake was answered with something other than TLS, or by one of our servers without TLS, which
-/// sends an alert.
-fn is_plain_http(error: &(dyn std::error::Error + 'static)) -> bool {
+/// The error of a TLS handshake, if there is one below.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     let mut below = Some(error);
     while let Some(cause) = below {
         // An `io::Error` hides the error it wraps: its source is what is below that.
         let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let wrapped = wrapped.map(|inner| inner as &(dyn std::error::Error + 'static));
-        for seen in [Some(cause), wrapped].into_iter().flatten() {
-            if let Some(
-                rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)
-                | rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion),
-            ) = seen.downcast_ref::<rustls::Error>()
-            {
-                return true;
-            }
+        let found = [Some(cause), wrapped].into_iter().flatten().find_map(|seen| seen.downcast_ref::<rustls::Error>());
+        if found.is_some() {
+            return found;
         }
         below = wrapped.filter(|inner| inner.is::<io::Error>()).or_else(|| cause.source());
     }
-    false
+    None
 }
 
 /// Whether the connection was refused.

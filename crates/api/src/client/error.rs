@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::certificate::CertificateFault;
 use crate::problem::Problem;
 
 /// Why a call failed.
@@ -26,6 +27,14 @@ pub enum Error {
     PlainHttp {
         /// The URL.
         url: String,
+    },
+    /// The server's certificate is refused: nothing was done.
+    #[error("the certificate of {url} {fault}")]
+    Untrusted {
+        /// The URL.
+        url: String,
+        /// The reason.
+        fault: CertificateFault,
     },
     /// The trusted certificates can't be read.
     #[error("the certificates can't be used: {0}")]
@@ -54,6 +63,7 @@ impl Error {
             Self::Address(_)
             | Self::Connect { .. }
             | Self::PlainHttp { .. }
+            | Self::Untrusted { .. }
             | Self::Certificates(_)
             | Self::Broken { .. }
             | Self::Timeout(_)
@@ -67,7 +77,11 @@ impl Error {
             Self::Connect { .. } | Self::Broken { .. } | Self::Timeout(_) => true,
             // A restarting server answers with this status before it accepts requests.
             Self::Problem(problem) => problem.status == 503,
-            Self::Address(_) | Self::PlainHttp { .. } | Self::Certificates(_) | Self::Answer(_) => false,
+            Self::Address(_)
+            | Self::PlainHttp { .. }
+            | Self::Untrusted { .. }
+            | Self::Certificates(_)
+            | Self::Answer(_) => false,
         }
     }
 

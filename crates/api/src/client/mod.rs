@@ -7,6 +7,7 @@
 mod answer;
 mod attach;
 mod body;
+mod certificate;
 mod connect;
 mod error;
 mod events;
@@ -23,6 +24,7 @@ mod send;
 
 pub use attach::{AttachMessage, AttachReader, AttachWriter, Attached};
 pub use body::Download;
+pub use certificate::CertificateFault;
 pub use error::Error;
 pub use events::{FileWatch, SandboxEvents};
 pub use execs::ExecHandle;

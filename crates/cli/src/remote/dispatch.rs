@@ -54,7 +54,10 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
 pub(crate) type CommandResult = Result<u8, CommandFailure>;
 
 fn start(server: &ServerArguments, command: impl AsyncFnOnce(Client) -> CommandResult) -> ExitCode {
-    finish(server.json, async || command(settings::client(server)?).await)
+    finish(server.json, async || {
+        let (client, access) = settings::client(server)?;
+        command(client).await.map_err(|failure| failure.with_access(&access))
+    })
 }
 
 fn finish(is_json: bool, command: impl AsyncFnOnce() -> CommandResult) -> ExitCode {

@@ -4,9 +4,10 @@ use std::error::Error as _;
 use std::io;
 
 use saggar_api::client::Error;
-use saggar_api::{Code, Problem};
+use saggar_api::{Code, Problem, Secret};
 use serde_json::json;
 
+use super::settings::Access;
 use crate::outcome::{OUR_FAILURE, visible};
 
 /// The server refused.
@@ -14,6 +15,11 @@ const REFUSED_BY_SERVER: u8 = 1;
 
 /// The server's wording for a later retry.
 const RETRY: &str = "try again after Retry-After";
+
+/// How a key begins: ours, and the same in the form for E2B's clients.
+const FORMS: [&str; 2] = ["sgr_", "e2b_"];
+/// Characters of a key that are shown, as `saggar key list` does.
+const KEY_SHOWN: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
@@ -45,6 +51,34 @@ impl CommandFailure {
         Self { status, ..self }
     }
 
+    /// Names the file that an invalid value came from.
+    pub(crate) fn in_file(self, path: &std::path::Path) -> Self {
+        match self.code.as_str() {
+            "invalid_value" => Self { message: format!("{}: {}", path.display(), self.message), ..self },
+            _ => self,
+        }
+    }
+
+    /// Says what is wrong with the key, if the server refused it. The server doesn't tell, because that would help to
+    /// guess one.
+    pub(crate) fn with_access(self, access: &Access) -> Self {
+        if self.code != Code::Unauthorized.as_str() {
+            return self;
+        }
+        let url = &access.url;
+        let message = match access.key.as_ref().map(Secret::reveal) {
+            None => format!("{url} requires an API key, and SAGGAR_API_KEY is not set"),
+            Some(key) if !FORMS.iter().any(|form| key.starts_with(form)) => {
+                "the API key is not of the form sgr_…".to_owned()
+            }
+            Some(key) => {
+                let begins: String = key.chars().take(KEY_SHOWN).collect();
+                format!("{url} doesn't accept the key {begins}…: it is unknown, revoked or expired")
+            }
+        };
+        Self { message, ..self }
+    }
+
     pub(crate) fn status(&self) -> u8 {
         self.status
     }
@@ -66,6 +100,7 @@ impl CommandFailure {
                 "put a key into SAGGAR_API_KEY; `saggar serve` prints one at its first start, and `saggar key create` makes more"
                     .to_owned()
             }
+            Code::NotFound => listing(problem),
             _ => problem.help.clone(),
         };
         let help = match problem.retry_after_seconds {
@@ -76,6 +111,18 @@ impl CommandFailure {
             None => help,
         };
         Self { code: problem.code_name().to_owned(), message: problem.detail.clone(), help, status: REFUSED_BY_SERVER }
+    }
+}
+
+/// The server's help for an unknown id, with our command that lists the known ones.
+fn listing(problem: &Problem) -> String {
+    const LIST: &str = "list the existing ones";
+    let commands = [("no run ", "runs"), ("no sandbox ", "sandbox"), ("no key ", "key")];
+    match commands.into_iter().find(|(begins, _)| problem.detail.starts_with(begins)) {
+        Some((_, command)) => {
+            problem.help.replace(LIST, &format!("list the existing ones with: saggar {command} list"))
+        }
+        None => problem.help.clone(),
     }
 }
 
@@ -93,19 +140,15 @@ impl From<Error> for CommandFailure {
             Error::Address(_) => {
                 Self::ours("invalid_address", message, "write it as http://HOST:PORT, in --url or SAGGAR_URL")
             }
-            Error::Connect { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
-                Self::ours("no_trust", message, "name the server's certificate, or its issuer, with --ca or SAGGAR_CA")
-            }
+            Error::Untrusted { fault, .. } => Self::ours("no_trust", message, fault.help()),
             Error::Connect { .. } => Self::ours(
                 "no_connection",
                 message,
                 "start a server with `saggar serve`, or name another one with --url or SAGGAR_URL",
             ),
-            Error::PlainHttp { .. } => Self::ours(
-                "plain_http",
-                message,
-                "use http:// in --url or SAGGAR_URL, or start the server with tls = true",
-            ),
+            Error::PlainHttp { .. } => {
+                Self::ours("plain_http", message, "use http:// in --url or SAGGAR_URL, or start the server with --tls")
+            }
             Error::Certificates(_) => Self::ours("certificates", message, "name a PEM file with --ca"),
             Error::Broken { .. } => Self::ours(
                 "connection_lost",
@@ -134,5 +177,21 @@ impl From<saggar_domain::Problem> for CommandFailure {
 impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
         Self::ours("stream", format!("writing output failed: {error}"), "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_id_is_told_with_the_command_that_lists_the_known_ones() {
+        for (detail, command) in
+            [("no run \"run_x\" exists", "saggar runs list"), ("no sandbox \"sbx_x\" exists", "saggar sandbox list")]
+        {
+            let problem = Problem::new(Code::NotFound, detail, "check the id, or list the existing ones");
+            let text = CommandFailure::of_problem(&problem).text();
+            assert!(text.contains(command), "{text}");
+        }
     }
 }

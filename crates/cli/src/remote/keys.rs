@@ -13,6 +13,7 @@ use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::shown::{line, now, span};
 use super::table::{aligned, terminal_width};
+use crate::settings::naming;
 
 pub(crate) async fn main(client: &Client, command: KeyCommand, is_json: bool) -> CommandResult {
     match command {
@@ -52,7 +53,10 @@ pub(crate) async fn create_offline(
     is_json: bool,
 ) -> CommandResult {
     let made = saggar_server::create_key(data, project, name, expires.map(Timeout::duration)).await;
-    let made = made.map_err(|error| CommandFailure::ours("data_directory", error.to_string(), error.help()))?;
+    let failed = |error: saggar_server::ServeError| {
+        CommandFailure::ours("data_directory", naming(data, &error.to_string()), error.help())
+    };
+    let made = made.map_err(failed)?;
     show_made(&made, is_json)?;
     Ok(0)
 }

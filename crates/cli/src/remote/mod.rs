@@ -3,11 +3,13 @@
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
 
+mod agent_file;
 mod arguments;
 mod copy;
 mod dispatch;
 mod exec;
 mod failure;
+mod journal_line;
 mod keys;
 mod lifecycle;
 mod logs;

@@ -70,6 +70,9 @@ pub(crate) enum RunsCommand {
         run: RunId,
     },
     /// Print a run's past and new journal entries until it is over
+    #[command(
+        after_help = "claimed: a worker has taken the run. intended: the step is recorded and starts. settled: the result of the step is recorded; a command may still have failed, see its exit_code. A line that ends with … is cut; --json prints everything."
+    )]
     Follow {
         /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
@@ -86,9 +89,9 @@ pub(crate) enum RunsCommand {
         /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// Text of the answer
-        #[arg(value_name = "TEXT")]
-        text: String,
+        /// Text of the answer; several words are joined by spaces
+        #[arg(value_name = "TEXT", required = true)]
+        text: Vec<String>,
         /// Number of the question, so that a repeated answer never answers the next question
         #[arg(long, value_name = "ID")]
         question: Option<u64>,

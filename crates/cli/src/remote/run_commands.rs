@@ -1,6 +1,5 @@
 //! `saggar runs …`.
 
-use std::path::Path;
 use std::time::SystemTime;
 
 use saggar_api::client::{Client, RunHandle};
@@ -8,8 +7,10 @@ use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, St
 use saggar_domain::Timeout;
 use serde_json::Value;
 
+use super::agent_file::read_agent;
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
+use super::journal_line::{EntryLine, entry_line, outcome};
 use super::lifecycle::collected;
 use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{labels, line, now, span};
@@ -17,10 +18,6 @@ use super::table::{aligned, terminal_width};
 
 /// Exit status for a run that did not complete successfully.
 const NOT_COMPLETED: u8 = 1;
-/// Maximum length of an entry's summary on one line, in characters.
-const SUMMARY_MAX: usize = 100;
-/// Maximum size of an agent file and of a script file, in bytes.
-const AGENT_LEN_MAX: u64 = 16 << 20;
 /// Number of children shown with a run; `list --child-of` lists all.
 const CHILDREN_SHOWN: u32 = 20;
 
@@ -28,10 +25,11 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
     match command {
         RunsCommand::Start { agent, labels, idempotency_key, follow } => {
             let start = StartRun { agent: read_agent(&agent)?, labels: collected(labels)? };
-            let run = match idempotency_key {
-                Some(key) => client.start_run_once(&start, &key).await?,
-                None => client.start_run(&start).await?,
+            let started = match idempotency_key {
+                Some(key) => client.start_run_once(&start, &key).await,
+                None => client.start_run(&start).await,
             };
+            let run = started.map_err(|error| CommandFailure::from(error).in_file(&agent))?;
             show_id(&run, is_json)?;
             if follow { follow_run(&client.run(run.id), 0, is_json).await } else { Ok(0) }
         }
@@ -71,7 +69,13 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
         }
         // Without a question number the server refuses the answer and says which question is open.
         RunsCommand::Answer { run, text, question } => {
-            client.run(run).signal(&SignalRun { id: None, name: "answer".to_owned(), body: text, question }).await?;
+            let (id, body) = (run.clone(), text.join(" "));
+            client.run(run).signal(&SignalRun { id: None, name: "answer".to_owned(), body, question }).await?;
+            match question {
+                Some(question) if is_json => print_json(&serde_json::json!({ "id": id, "question": question }))?,
+                Some(question) => print(format!("answered question {question}\n").as_bytes())?,
+                None => {}
+            }
             Ok(0)
         }
         RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(CommandFailure::from),
@@ -132,6 +136,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
 }
 
 async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult {
+    let mut has_cut = false;
     let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
     if !is_json {
         let now = run.get().await?;
@@ -145,7 +150,9 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
             print_json(&entry)?;
             continue;
         }
-        print(format!("{}\n", entry_line(&entry)).as_bytes())?;
+        let EntryLine { text, is_cut } = entry_line(&entry);
+        has_cut |= is_cut;
+        print(format!("{text}\n").as_bytes())?;
         let may_wait = entry["event"] == "step_unknown" || entry["effect"]["do"] == "ask_human";
         if may_wait {
             let now = run.get().await?;
@@ -158,6 +165,9 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
         }
     }
     let ended = run.get().await?;
+    if has_cut {
+        note(&format!("lines that end with … are cut; all of them: saggar runs follow {} --json", ended.id));
+    }
     let is_completed = ended.outcome.as_ref().is_some_and(|outcome| outcome["outcome"] == "completed");
     Ok(if is_completed { 0 } else { NOT_COMPLETED })
 }
@@ -177,51 +187,6 @@ fn awaited(run: &Run) -> String {
         text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);
     }
     text
-}
-
-/// One entry on one line: the event, its step, and the beginning of its text.
-fn entry_line(entry: &Value) -> String {
-    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-    // Numbered in the form that `fork --at` and `follow --after` accept.
-    let event = text("event");
-    let what = match entry["step"].as_u64() {
-        Some(step) => format!("step {step}  {}", event.strip_prefix("step_").unwrap_or(&event)),
-        None => event,
-    };
-    let said = match text("event").as_str() {
-        "step_intended" => {
-            let effect = &entry["effect"];
-            let call = &effect["call"];
-            match call["tool"].as_str() {
-                Some(tool) => format!("{tool} {}", body(&call["arguments"])),
-                None => effect["do"].as_str().unwrap_or_default().to_owned(),
-            }
-        }
-        "step_settled" => {
-            let result = &entry["result"];
-            let ended = &result["ended"]["outcome"];
-            let (returned, replied) = (&result["returned"]["content"], &result["replied"]["text"]);
-            match ended["outcome"].as_str() {
-                Some(outcome) => format!("{outcome} {}", body(&ended["answer"])),
-                None if returned.is_null() => body(replied),
-                None => body(returned),
-            }
-        }
-        "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
-        "step_unknown" | "step_delayed" => text("reason"),
-        "run_finished" => entry["outcome"]["outcome"].as_str().unwrap_or_default().to_owned(),
-        _ => String::new(),
-    };
-    let said: String = line(&said).chars().take(SUMMARY_MAX).collect();
-    format!("{:>7}  {what}  {said}", format!("e{}", entry["seq"])).trim_end().to_owned()
-}
-
-fn body(body: &Value) -> String {
-    match (body["text"].as_str(), body["blob"]["length"].as_u64()) {
-        (Some(text), _) => text.to_owned(),
-        (None, Some(length)) => format!("({length} bytes)"),
-        (None, None) => String::new(),
-    }
 }
 
 fn show_id(run: &Run, is_json: bool) -> Result<(), CommandFailure> {
@@ -264,8 +229,12 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
         text += &format!("  blocked  {}: {}\n", line(&blocked.kind), line(&blocked.reason));
         text += &format!("           resume it: saggar runs resume {0}; cancel it: saggar runs cancel {0}\n", run.id);
     }
-    if let Some(outcome) = &run.outcome {
-        text += &format!("  outcome  {}\n", line(&outcome.to_string()));
+    if let Some(ended) = &run.outcome {
+        text += &format!("  outcome  {}\n", line(&outcome(ended)));
+        // The only outcome that has a text of its own.
+        if let Some(answer) = ended["answer"]["text"].as_str().filter(|answer| !answer.is_empty()) {
+            text += &format!("  answer   {}\n", line(answer));
+        }
     }
     print(text.as_bytes())?;
     Ok(0)
@@ -282,47 +251,4 @@ fn row(run: &Run) -> Vec<String> {
         line(&run.agent),
         run.child_of.as_ref().map(|child_of| child_of.run_id.to_string()).unwrap_or_default(),
     ]
-}
-
-/// Reads an agent file. Scripts given as paths are read relative to it.
-fn read_agent(path: &Path) -> Result<saggar_api::Agent, CommandFailure> {
-    let wrong =
-        |what: String| CommandFailure::ours("invalid_agent", what, "see docs/agent.md for the fields of an agent");
-    let mut agent = read_value(path)?;
-    let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
-    for model in others.chain([&agent]).map(|agent| &agent["model"]) {
-        let wrong = model["provider"].as_str().and_then(saggar_api::AgentModel::wrong_provider);
-        if let Some((message, help)) = wrong {
-            return Err(CommandFailure::ours("invalid_agent", format!("{}: {message}", path.display()), help));
-        }
-    }
-    read_script(path, &mut agent)?;
-    for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
-        read_script(path, other)?;
-    }
-    serde_json::from_value(agent).map_err(|error| wrong(format!("{} is not a valid agent: {error}", path.display())))
-}
-
-fn read_script(beside: &Path, agent: &mut Value) -> Result<(), CommandFailure> {
-    if let Some(script) = agent["model"]["script"].as_str() {
-        let path = beside.parent().unwrap_or(Path::new(".")).join(script);
-        agent["model"]["script"] = read_value(&path)?;
-    }
-    Ok(())
-}
-
-fn read_value(path: &Path) -> Result<Value, CommandFailure> {
-    let text =
-        saggar_given::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
-    let wrong = |what: String| {
-        CommandFailure::ours(
-            "invalid_agent",
-            format!("{} can't be read: {what}", path.display()),
-            "write it in TOML or JSON",
-        )
-    };
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        return toml::from_str(&text).map_err(|error| wrong(error.to_string()));
-    }
-    serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
 }

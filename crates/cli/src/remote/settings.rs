@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use saggar_api::Secret;
-use saggar_api::client::{Client, ClientOptions};
+use saggar_api::client::{Client, ClientOptions, Error};
 use serde::Deserialize;
 
 use super::arguments::ServerArguments;
@@ -23,7 +23,14 @@ struct File {
     ca: Option<PathBuf>,
 }
 
-pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, CommandFailure> {
+/// The server and the key that a command uses, to explain why they don't fit.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) url: String,
+    pub(crate) key: Option<Secret>,
+}
+
+pub(crate) fn client(arguments: &ServerArguments) -> Result<(Client, Access), CommandFailure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = match location() {
         Some(path) => read(&path)?,
@@ -32,12 +39,21 @@ pub(crate) fn client(arguments: &ServerArguments) -> Result<Client, CommandFailu
     let url = arguments.url.clone().or_else(|| variable("SAGGAR_URL")).or(file.url);
     let key = arguments.api_key.clone().or_else(|| variable("SAGGAR_API_KEY")).map(Secret::new).or(file.api_key);
     let certificates = arguments.ca.clone().or_else(|| variable("SAGGAR_CA").map(PathBuf::from)).or(file.ca);
-    let mut options = ClientOptions::new(url.unwrap_or_else(|| ClientOptions::DEFAULT_URL.to_owned()));
+    let url = url.unwrap_or_else(|| ClientOptions::DEFAULT_URL.to_owned());
+    let access = Access { url: url.clone(), key: key.clone() };
+    let mut options = ClientOptions::new(url);
     options.key = key;
-    if let Some(path) = certificates {
-        options.certificates = bytes(&path)?;
-    }
-    Ok(Client::new(options)?)
+    let Some(path) = certificates else { return Ok((Client::new(options)?, access)) };
+    options.certificates = bytes(&path)?;
+    let client = Client::new(options).map_err(|error| match error {
+        Error::Certificates(what) => CommandFailure::ours(
+            "certificates",
+            format!("{path:?} can't be used: {what}"),
+            "name a PEM file with the server's certificate, or with its issuer's",
+        ),
+        other => other.into(),
+    })?;
+    Ok((client, access))
 }
 
 /// Path of the settings file; `None` without a home directory.

@@ -38,7 +38,7 @@ pub(crate) async fn answer_plain_http(mut stream: TcpStream) {
 
 /// Ends the handshake of a TLS client with an alert, and logs the cause.
 pub(crate) fn refuse_tls(stream: TcpStream, peer: IpAddr) {
-    tracing::info!(%peer, "refused a TLS client: this port uses plain HTTP; use http://, or set tls = true");
+    tracing::info!(%peer, "refused a TLS client: this port uses plain HTTP; use http://, or start the server with --tls");
     let mut sent = [0; 8192];
     // A leftover is removed at the next start.
     let _ = stream.try_read(&mut sent);

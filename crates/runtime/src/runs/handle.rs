@@ -211,9 +211,21 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     if agent.model.provider != "scripted" {
         return Err(refuse(format!("unknown model provider {:?}: use \"scripted\"", agent.model.provider)));
     }
-    check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
-    match agent.tools.keys().find(|tool| !TOOLS.contains(&tool.as_str())) {
-        Some(tool) => Err(refuse(format!("unknown tool {tool:?}: use one of {}", TOOLS.join(", ")))),
+    let called = check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
+    let is_known = |tool: &str| TOOLS.contains(&tool);
+    if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
+        return Err(refuse(format!("unknown tool {tool:?}: use one of {}", TOOLS.join(", "))));
+    }
+    // A model that asks for a tool it doesn't have is told so and can go on. A script can't.
+    match called.iter().find(|tool| !agent.tools.contains_key(*tool)) {
+        Some(tool) if is_known(tool) => Err(Fault::Refused(Problem::new(
+            Code::InvalidValue,
+            format!("the script calls {tool:?}, which is not among the tools of agent {name:?}"),
+            format!("add `{tool} = {{}}` to [tools]"),
+        ))),
+        Some(tool) => {
+            Err(refuse(format!("the script calls the unknown tool {tool:?}: use one of {}", TOOLS.join(", "))))
+        }
         None => Ok(()),
     }
 }

@@ -178,6 +178,10 @@ impl Drop for Pending {
 }
 
 impl Changes {
+    pub fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
     pub fn kept(data: &DataDirectory) -> Result<Vec<SandboxId>, Problem> {
         let top = data.changes().map_err(|error| unreadable(&error.to_string()))?;
         let entries = Dir::read_from(&top).map_err(|errno| unreadable(&errno.to_string()))?;
@@ -216,6 +220,11 @@ impl Changes {
     }
 
     /// The workspace that was changed.
+    /// The workspace as it was named. It may be gone by now.
+    pub fn workspace_path(&self) -> &str {
+        &self.manifest.workspace
+    }
+
     pub fn workspace(&self) -> Result<HostTree, Problem> {
         let path = HostPath::parse(&self.manifest.workspace).map_err(|error| unreadable(&error))?;
         let tree = HostTree::open(&path, Code::InvalidWorkspace, "workspace")?;

@@ -88,23 +88,23 @@ impl Table for ListenSettings {
                 format!(
                     "auth is off and address {address} is not a loopback address: any client on the network could run programs"
                 ),
-                "set auth = \"keys\", or listen on 127.0.0.1",
+                "leave out `--auth off`, or listen on 127.0.0.1",
             ));
         }
         if is_public && !self.tls && self.plaintext == Plaintext::Loopback {
             return Err(ConfigError::new(
                 format!("address {address} is not a loopback address, so keys would be sent without encryption"),
-                "set tls = true, or plaintext = \"anywhere\" if a proxy in front of the server provides TLS",
+                "add --tls (tls = true in a file), or `--plaintext anywhere` if a proxy in front of the server provides TLS",
             ));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(ConfigError::new(
                 "tls_certificate and tls_key must be set together, and one is missing",
-                "set both, or neither for a self-signed certificate",
+                "give both --tls-certificate and --tls-key, or neither for a self-signed certificate",
             ));
         }
         if self.tls_key.is_some() && !self.tls {
-            return Err(ConfigError::new("a certificate is set but tls is off", "set tls = true"));
+            return Err(ConfigError::new("a certificate is set but tls is off", "add --tls (tls = true in a file)"));
         }
         self.tls_key.as_deref().map_or(Ok(()), check_key_file)
     }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunState};
-use saggar_store::{BlockKind, Error, JsonText, NewLetter, OpenError, Store, accept_loss, check};
+use saggar_store::{BackupError, BlockKind, Error, JsonText, NewLetter, OpenError, Store, accept_loss, check};
 
 use crate::fixture::{NOW, Scratch, append, part, run, store_with_project, take_all};
 
@@ -89,6 +89,25 @@ async fn a_store_that_is_gone_is_not_made_anew() {
     let old = Scratch::new();
     std::fs::write(old.join("signing.key"), [7; 32]).unwrap();
     gone(&old, "is missing");
+}
+
+#[test]
+fn a_directory_that_never_had_a_store_is_not_taken_for_a_loss() {
+    let scratch = Scratch::new();
+    let missing = scratch.join("missing");
+    for directory in [scratch.path(), &missing] {
+        let checked = check(directory, |_, _, _| None).map(drop);
+        let joined = Store::join(directory).map(drop);
+        for outcome in [checked, joined] {
+            assert!(matches!(outcome, Err(OpenError::NoStore)), "{outcome:?}");
+        }
+        assert!(matches!(accept_loss(directory), Err(BackupError::NoStore)));
+    }
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "something was created");
+    // One that had a store says so.
+    std::fs::write(scratch.join("signing.key"), [7; 32]).unwrap();
+    let checked = check(scratch.path(), |_, _, _| None);
+    assert!(matches!(checked, Err(OpenError::Gone { what: "is missing" })), "{checked:?}");
 }
 
 const LEAVE: &str = "SAGGAR_STORE_LEAVE";

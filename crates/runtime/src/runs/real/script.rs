@@ -4,6 +4,8 @@
 //! {"turns": [{"text": "I look.", "calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}
 //! ```
 
+use std::collections::BTreeSet;
+
 use saggar_engine::{Body, ModelReply, Report, ToolCall, Usage};
 use serde::Deserialize;
 
@@ -38,7 +40,7 @@ struct Call {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the script is invalid: {0}")]
+#[error("the script is not of the form {{\"turns\": [...]}}: {0}")]
 pub struct ScriptError(serde_json::Error);
 
 impl Script {
@@ -50,7 +52,11 @@ impl Script {
     pub(super) fn reply(&self, replies: u64) -> Report {
         let turn = usize::try_from(replies).ok().and_then(|index| self.turns.get(index));
         let Some(turn) = turn else {
-            return failed("script_ended", format!("the script has only {} turns", self.turns.len()), false);
+            let message = match self.turns.len() {
+                1 => "the script has only 1 turn".to_owned(),
+                turns => format!("the script has only {turns} turns"),
+            };
+            return failed("script_ended", message, false);
         };
         let call = |(index, call): (usize, &Call)| ToolCall {
             id: format!("call_{replies}_{index}"),
@@ -64,7 +70,30 @@ impl Script {
     }
 }
 
-/// Validates a script before a run is started with it.
-pub(in crate::runs) fn check(text: &str) -> Result<(), ScriptError> {
-    Script::parse(text).map(drop)
+/// Validates a script before a run is started with it. Returns the tools that it calls.
+pub(in crate::runs) fn check(text: &str) -> Result<BTreeSet<String>, ScriptError> {
+    let calls = Script::parse(text)?.turns.into_iter().flat_map(|turn| turn.calls);
+    Ok(calls.map(|call| call.tool).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_is_over_says_how_long_it_was() {
+        for (turns, expected) in [(r#"[{}]"#, "only 1 turn"), (r#"[{}, {}]"#, "only 2 turns")] {
+            let script = Script::parse(&format!(r#"{{"turns": {turns}}}"#)).unwrap();
+            let Report::Failed { failure, .. } = script.reply(2) else { panic!("it goes on") };
+            assert!(failure.message.ends_with(expected), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn anything_but_turns_is_refused_with_the_form_that_is_expected() {
+        for wrong in [r#"[{"text": "a"}]"#, "[]", "{}", r#"{"turns": {}}"#, r#"{"turns": [{"txt": "a"}]}"#] {
+            let error = Script::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(r#"{"turns": [...]}"#), "{wrong}: {error}");
+        }
+    }
 }
