@@ -9,6 +9,7 @@ use crate::denial::Denial;
 use crate::exec::{ExecStatus, NetworkReport, Usage};
 use crate::id::{ExecId, SandboxId};
 use crate::mode::{FsMode, Tier, User};
+use crate::net::NetDecision;
 use crate::problem::Problem;
 
 pub const EVENT_SCHEMA: &str = "saggar.event/v1";
@@ -49,6 +50,8 @@ pub enum EventBody {
         /// The program's name as requested.
         program: String,
     },
+    /// The egress process decided about a connection or a request.
+    Decision(NetDecision),
     /// Something was refused.
     Denial(Denial),
     /// A limit was hit.

@@ -8,6 +8,7 @@ use crate::canonical::PolicyHash;
 use crate::denial::Denial;
 use crate::id::{ExecId, SandboxId};
 use crate::mode::{FsMode, NetworkMode, Tier, choice};
+use crate::net::HostTraffic;
 use crate::problem::Problem;
 
 pub const EXEC_SCHEMA: &str = "saggar.exec/v1";
@@ -40,6 +41,9 @@ pub struct ExecResult {
     pub denials: Vec<Denial>,
     /// Number of changes of a scratch workspace kept under the sandbox's id; `null` without such a workspace.
     pub changes_kept: Option<u64>,
+    /// What it exchanged through a proxied network, by host and port.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<HostTraffic>,
     /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
 }

@@ -18,6 +18,7 @@ mod limit;
 mod mode;
 mod mount;
 mod name;
+pub mod net;
 mod path;
 mod problem;
 mod public_ports;

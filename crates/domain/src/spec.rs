@@ -18,6 +18,7 @@ use crate::limit::{DraftLimits, Limits};
 use crate::mode::{FsMode, NetworkMode, Template, Tier, User};
 use crate::mount::{Mount, check_mounts};
 use crate::name::TemplateName;
+use crate::net::{EgressDraft, Rules, as_policy};
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
 use crate::table::{joined, one_of, only_from_a_table};
@@ -60,6 +61,9 @@ pub struct Draft {
     pub user: Option<User>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkMode>,
+    /// Rules for network mode `proxied`.
+    #[serde(skip_serializing_if = "EgressDraft::is_empty")]
+    pub egress: EgressDraft,
     #[serde(skip_serializing_if = "DraftLimits::is_empty")]
     pub limits: DraftLimits,
     /// Whether an unenforceable default limit is an error too.
@@ -87,6 +91,9 @@ pub struct Spec {
     pub cwd: GuestPath,
     pub user: User,
     pub network: NetworkMode,
+    /// As it was asked for; the policy contains the rules of the sets. Empty unless the network mode is `proxied`.
+    #[serde(skip_serializing_if = "EgressDraft::is_empty", serialize_with = "as_policy")]
+    pub egress: EgressDraft,
     pub limits: Limits,
     pub strict: bool,
 }
@@ -106,6 +113,7 @@ impl Draft {
             cwd: one_of("cwd", self.cwd, other.cwd)?,
             user: one_of("user", self.user, other.user)?,
             network: one_of("network", self.network, other.network)?,
+            egress: self.egress.merge(other.egress),
             limits: self.limits.merge(other.limits)?,
             strict: one_of("strict", self.strict, other.strict)?,
         })
@@ -126,6 +134,7 @@ impl Draft {
             cwd: _,
             user: _,
             network: _,
+            egress: _,
             limits: _,
             strict: _,
         } = self;
@@ -156,6 +165,7 @@ impl Spec {
     pub fn resolve(draft: Draft) -> Result<Self, Problem> {
         draft.check_schema()?;
         check_built(draft.tier, draft.network)?;
+        Rules::new(draft.egress.clone())?;
         check_scratch(&draft)?;
         Self::fill(draft)
     }
@@ -166,6 +176,7 @@ impl Spec {
         draft.check_schema()?;
         let fs = check_fs(&draft)?;
         check_mounts(&draft.mounts)?;
+        draft.egress.check_mode(draft.network)?;
         let user = draft.user.unwrap_or(User::User);
         let default_cwd = if draft.workspace.is_some() { WORKSPACE } else { user.home() };
         Ok(Self {
@@ -181,6 +192,7 @@ impl Spec {
                 .unwrap_or_else(|| GuestPath::parse(default_cwd).expect("the built-in directories are well-formed")),
             user,
             network: draft.network.unwrap_or(NetworkMode::None),
+            egress: draft.egress,
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
         })
@@ -214,12 +226,7 @@ fn check_built(tier: Option<Tier>, network: Option<NetworkMode>) -> Result<(), P
         }
     }
     match network {
-        None | Some(NetworkMode::None | NetworkMode::Host) => Ok(()),
-        Some(NetworkMode::Proxied) => Err(Problem::new(
-            Code::UnsupportedCapability,
-            "network mode proxied is not built yet, and no other mode stands in for it",
-            "use `none`; `host` shares the host's network unmanaged and must be asked for by name",
-        )),
+        None | Some(NetworkMode::None | NetworkMode::Host | NetworkMode::Proxied) => Ok(()),
     }
 }
 
@@ -246,7 +253,10 @@ mod tests {
             (r#"{"fs": "workspace-write"}"#, Code::Contradiction),
             (r#"{"fs": "scratch"}"#, Code::Contradiction),
             (r#"{"protect": ["ci.yml"]}"#, Code::Contradiction),
-            (r#"{"network": "proxied"}"#, Code::UnsupportedCapability),
+            (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction),
+            (r#"{"egress": {"deny": ["a.example"]}, "network": "none"}"#, Code::Contradiction),
+            (r#"{"egress": {"allow": ["*"]}, "network": "host"}"#, Code::Contradiction),
+            (r#"{"egress": {"allow": ["@nothing"]}, "network": "host"}"#, Code::InvalidValue),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
             (r#"{"template": "mine"}"#, Code::UnsupportedCapability),
             (r#"{"schema": "saggar.spec/v9"}"#, Code::InvalidSpec),
@@ -284,6 +294,41 @@ mod tests {
         ] {
             assert_ne!(hash("{}"), hash(other), "{other}");
         }
+    }
+
+    #[test]
+    fn the_policy_hash_covers_the_network_rules() {
+        let hash = |egress: &str| {
+            let json = format!(r#"{{"network": "proxied", "egress": {egress}}}"#);
+            Spec::fill(draft(&json)).unwrap().policy_hash()
+        };
+        let pypi = r#"{"allow": ["GET,HEAD files.pythonhosted.org", "GET,HEAD pypi.org"]}"#;
+        // The rules of a set count, not its name; order and repetition mean nothing.
+        assert_eq!(hash(r#"{"allow": ["@pypi"]}"#), hash(pypi));
+        assert_eq!(hash(r#"{"allow": ["HEAD,GET PyPI.org.", "@pypi"]}"#), hash(pypi));
+        assert_eq!(hash("{}"), hash(r#"{"allow": [], "deny": []}"#));
+        assert_eq!(hash(r#"{"deny": ["@pypi"]}"#), hash(r#"{"deny": ["pypi.org", "files.pythonhosted.org"]}"#));
+        for other in [r#"{"allow": ["@npm"]}"#, r#"{"allow": ["pypi.org"]}"#, r#"{"deny": ["@pypi"]}"#, "{}"] {
+            assert_ne!(hash(pypi), hash(other), "{other}");
+        }
+        // A set of another version can be shown.
+        assert_ne!(hash(r#"{"allow": ["@nothing"]}"#), hash(r#"{"allow": ["@nothing-else"]}"#));
+    }
+
+    #[test]
+    fn rules_need_the_mode_that_applies_them() {
+        let problem = resolve(r#"{"egress": {"allow": ["a.example"]}}"#).unwrap_err();
+        assert_eq!(problem.message, "there are network rules, and the network mode is none");
+        assert!(problem.help.contains("add `--net proxied`"), "{}", problem.help);
+    }
+
+    #[test]
+    fn network_rules_of_file_and_flags_are_joined() {
+        let merged = draft(r#"{"egress": {"allow": ["a.example", "b.example"]}}"#)
+            .merge(draft(r#"{"egress": {"allow": ["B.example", "c.example"], "deny": ["x.example"]}}"#))
+            .unwrap();
+        let joined = r#"{"egress":{"allow":["a.example","b.example","c.example"],"deny":["x.example"]}}"#;
+        assert_eq!(serde_json::to_string(&merged).unwrap(), joined);
     }
 
     #[test]
@@ -325,7 +370,7 @@ mod tests {
     fn a_draft_is_the_same_after_a_way_over_the_wire() {
         let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
             "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
-            "network": "host", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
+            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
             "files": 99, "output": "1M"}}"#;
         for json in ["{}", whole] {
             let written = serde_json::to_string(&draft(json)).unwrap();
@@ -333,7 +378,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
         // No field is missing from the example above.
-        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 13);
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 14);
     }
 
     #[test]
@@ -351,7 +396,7 @@ mod tests {
         for (json, named) in [
             ("{}", None),
             (
-                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "strict": true, "limits": {"pids": 9}}"#,
+                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "egress": {"allow": ["*"]}, "strict": true, "limits": {"pids": 9}}"#,
                 None,
             ),
             (r#"{"workspace": "/w"}"#, Some("workspace")),
@@ -378,6 +423,10 @@ mod tests {
             r#"["saggar.spec/v1", "namespace"]"#,
             r#"{"limits": ["1h"]}"#,
             r#"{"mounts": [["/a", "/b", "rw"]]}"#,
+            r#"{"egress": {"alow": []}}"#,
+            r#"{"egress": ["*"]}"#,
+            r#"{"egress": {"allow": "*"}}"#,
+            r#"{"egress": {"allow": ["127.1"]}}"#,
         ] {
             assert!(serde_json::from_str::<Draft>(wrong).is_err(), "{wrong}");
         }

@@ -1,0 +1,76 @@
+//! The record of one decision about network access.
+//!
+//! The query of a request is never recorded: it may hold credentials. Time and ids are added by the process that records it.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mode::choice;
+
+/// Maximum length of a recorded path, in bytes.
+const PATH_SHOWN_MAX: usize = 512;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetDecision {
+    /// In canonical form; if it could not be parsed, escaped and bounded.
+    pub host: String,
+    /// The address that was dialled, or that led to a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    pub port: u16,
+    pub protocol: Protocol,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// As [`shown_path`] writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    pub verdict: Verdict,
+    /// The allow rule that matched, or the rule of the refusal.
+    pub rule: String,
+    /// Why it was denied, or why an allowed one failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Bytes from the sandbox.
+    pub bytes_up: u64,
+    /// Bytes to the sandbox.
+    pub bytes_down: u64,
+    pub duration_ms: u64,
+}
+
+choice!(
+    /// How the sandbox asked.
+    Protocol {
+        Dns = "dns",
+        Connect = "connect",
+        Socks = "socks",
+        Http = "http",
+        Https = "https",
+        /// A TLS connection that is not inspected.
+        Tls = "tls",
+        /// A connection in which no TLS or HTTP is expected.
+        Tcp = "tcp",
+    }
+);
+
+choice!(Verdict {
+    Allowed = "allowed",
+    Denied = "denied",
+});
+
+/// A request's path as it may be recorded and printed: without the query, escaped, and bounded.
+pub fn shown_path(raw: &str) -> String {
+    let path = raw.split(['?', '#']).next().unwrap_or_default();
+    let mut shown = String::new();
+    for character in path.chars() {
+        if shown.len() >= PATH_SHOWN_MAX {
+            shown.push('…');
+            break;
+        }
+        match character {
+            '!'..='~' => shown.push(character),
+            other => shown.extend(other.escape_unicode()),
+        }
+    }
+    shown
+}
