@@ -14,11 +14,11 @@ use rustix::thread::{sched_setaffinity, set_no_new_privs, set_thread_groups, set
 
 use crate::cgroup::View;
 use crate::identity::Identity;
-use crate::network::Network;
+use crate::network::{Gates, Network};
 use crate::plan::Plan;
 use crate::root::Root;
 use crate::rule::Rule;
-use crate::spawn::{LAYER, READY, SetupFailure, Step};
+use crate::spawn::{GATES, LAYER, READY, SetupFailure, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: becomes the agent, or reports a failure and exits.
@@ -48,11 +48,7 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure
     wait_for_maps(report).map_err(at(Step::Maps))?;
     take_identity(plan.identity).map_err(at(Step::Identity))?;
     sys::die_with_parent().map_err(at(Step::Identity))?;
-    let network = if plan.is_network_private && Rule::NetworkNamespace.is_on() {
-        Some(Network::start().map_err(at(Step::Network))?)
-    } else {
-        None
-    };
+    let network = Network::start(plan.network).map_err(at(Step::Network))?;
     if Rule::UtsNamespace.is_on() {
         rustix::system::sethostname(plan.hostname.as_bytes()).map_err(at(Step::Hostname))?;
     }
@@ -62,11 +58,14 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure
     // Our files and directories get the permissions in the plan, without the operator's umask.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Some(layer) = enter_root(plan)? {
-        hand_over(report.as_fd(), layer.as_fd(), LAYER).map_err(at(Step::Supplies))?;
+        hand_over(report.as_fd(), &[layer.as_fd()], &[LAYER]).map_err(at(Step::Supplies))?;
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    if let Some(network) = network {
-        network.join().map_err(at(Step::Network))?;
+    if let Some(network) = network
+        && let Some(gates) = network.join().map_err(|failure| at(failure.step)(failure.errno))?
+    {
+        let [tcp, dns_udp, dns_tcp] = gates.counts();
+        hand_over(report.as_fd(), &gates.descriptors(), &[GATES, tcp, dns_udp, dns_tcp]).map_err(at(Step::Gates))?;
     }
     let delivery = supply::receive(report).map_err(at(Step::Supplies))?;
     for tasks in &delivery.supplies.tasks {
@@ -120,7 +119,7 @@ fn close_and_execute(plan: &Plan, filter: &seccomp::Filter, report: BorrowedFd<'
         // closed and the agent exits.
         sys::die_with_parent().map_err(at(Step::Capabilities))?;
         let listener = early.map_or_else(install, Ok)?;
-        hand_over(report, listener.as_fd(), READY).map_err(at(Step::Seccomp))
+        hand_over(report, &[listener.as_fd()], &[READY]).map_err(at(Step::Seccomp))
     };
     match closed() {
         Ok(()) => at(Step::Execute)(sys::execute(seal::IMAGE, "saggar-guest")),
@@ -150,15 +149,14 @@ fn take_identity(identity: Identity) -> Result<(), Errno> {
     }
 }
 
-/// Sends a descriptor to the parent. Only two are ever sent: the layer of a scratch workspace and the filter's
-/// listener, both over a socket that closes when the agent starts.
-fn hand_over(report: BorrowedFd<'_>, descriptor: BorrowedFd<'_>, what: u8) -> Result<(), Errno> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends descriptors to the parent: the layer of a scratch workspace, the gates of a proxied network, and the filter's
+/// listener, over a socket that closes when the agent starts.
+fn hand_over(report: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>], what: &[u8]) -> Result<(), Errno> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Gates::COUNT_MAX))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    if !control.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)) {
+    if !control.push(rustix::net::SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    rustix::net::sendmsg(report, &[std::io::IoSlice::new(&[what])], &mut control, rustix::net::SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(report, &[std::io::IoSlice::new(what)], &mut control, rustix::net::SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -7,6 +7,7 @@
 mod caps;
 pub mod cgroup;
 mod child;
+mod confine;
 mod fence;
 mod identity;
 mod memfd;
@@ -25,10 +26,15 @@ mod userns;
 mod waiting;
 
 pub use caps::ROOT_CAPABILITIES;
+pub use confine::{ConfineError, ServiceIds, confine};
 pub use fence::abi as landlock_abi;
 pub use identity::Identity;
 pub use memfd::SealedProgram;
-pub use plan::{Attributes, Cover, Fate, Fence, Op, Plan, Source, Supplies};
+pub use network::{
+    Datagram, GATE_PORT, Gates, PROXY_PORT, Probes, TrialFailure, original_destination, receive_datagram,
+    send_datagram, try_proxied,
+};
+pub use plan::{Attributes, Cover, Fate, Fence, NetworkPlan, Op, Plan, Source, Supplies};
 pub use reap::{Reaped, reap};
 pub use rule::Rule;
 pub use signal::Signals;

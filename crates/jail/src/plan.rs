@@ -13,8 +13,7 @@ use crate::memfd::SealedProgram;
 /// Input of [`crate::spawn`].
 pub struct Plan {
     pub identity: Identity,
-    /// Whether the sandbox has its own network namespace; otherwise it shares the host's.
-    pub is_network_private: bool,
+    pub network: NetworkPlan,
     /// Host name inside.
     pub hostname: String,
     /// Size of private storage in bytes.
@@ -36,6 +35,17 @@ pub struct Plan {
     pub cgroup: Option<OwnedFd>,
     /// The agent's end of the control channel.
     pub channel: OwnedFd,
+}
+
+/// The network of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkPlan {
+    /// The host's own.
+    Host,
+    /// A namespace of its own, with nothing but a loopback.
+    None,
+    /// The same, in which everything leads to [`crate::Gates`].
+    Proxied,
 }
 
 /// What a sandbox needs once its root is ready: the parent prepares it while the child builds the root.

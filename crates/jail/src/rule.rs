@@ -48,6 +48,10 @@ rules! {
     NetworkNamespace = "namespace/network",
     /// Bounds of the network namespace on memory that is charged to no cgroup.
     NetworkBounds = "network/bounds",
+    /// Connections and DNS of a proxied sandbox go to its gates.
+    NetworkRedirect = "network/redirect",
+    /// Everything else that a proxied sandbox sends is dropped.
+    NetworkDrop = "network/drop",
     /// An IPC namespace.
     IpcNamespace = "namespace/ipc",
     /// A UTS namespace, with its own host name.

@@ -11,7 +11,8 @@ use rustix::net::{
 use rustix::process::Pid;
 
 use crate::identity::Identity;
-use crate::plan::{Plan, Supplies};
+use crate::network::Gates;
+use crate::plan::{NetworkPlan, Plan, Supplies};
 use crate::rule::Rule;
 use crate::seccomp::{Filter, Listener};
 use crate::sys::{Cloned, clone3};
@@ -28,6 +29,8 @@ pub struct Jailed {
     pub listener: Listener,
     /// Holds the changes of a scratch workspace; outlives the sandbox for as long as this is open.
     pub layer: Option<OwnedFd>,
+    /// The sockets through which a proxied sandbox reaches the network; no process inside has them.
+    pub gates: Option<Gates>,
 }
 
 /// Why the sandbox could not be started. Nothing of it is left: the child is reaped.
@@ -68,7 +71,7 @@ macro_rules! steps {
         pub enum Step { $($(#[$doc])* $name = $number),+ }
 
         impl Step {
-            fn from_number(number: u8) -> Option<Self> {
+            pub(crate) fn from_number(number: u8) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)+ _ => None }
             }
         }
@@ -89,6 +92,9 @@ steps! {
     Cgroup = 3 "joining the cgroups",
     Hostname = 4 "setting the host name",
     Network = 5 "creating the network namespace",
+    Routes = 17 "routing every address to the loopback",
+    Redirect = 18 "installing the network rules (nftables with tproxy)",
+    Gates = 19 "opening the network gates",
     Keyring = 6 "creating a session keyring",
     Storage = 7 "creating the private storage",
     /// One of the plan's operations.
@@ -157,7 +163,7 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
     match attend(plan, pid, &ours, supply) {
-        Ok((listener, layer)) => Ok(Jailed { pid, pidfd, listener, layer }),
+        Ok(Received { listener, layer, gates }) => Ok(Jailed { pid, pidfd, listener, layer, gates }),
         Err(error) => {
             // It is already dead in most cases; then the first call fails and the second reaps it.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
@@ -188,12 +194,19 @@ fn as_owner(base: u32, clone: impl Fn() -> Result<Cloned, Errno>) -> Result<Clon
     }
 }
 
+/// What the child sends before it becomes the agent.
+struct Received {
+    listener: Listener,
+    layer: Option<OwnedFd>,
+    gates: Option<Gates>,
+}
+
 fn attend(
     plan: &Plan,
     pid: Pid,
     ours: &OwnedFd,
     supply: impl FnOnce() -> std::io::Result<Supplies>,
-) -> Result<(Listener, Option<OwnedFd>), SpawnError> {
+) -> Result<Received, SpawnError> {
     let number = pid.as_raw_nonzero().get();
     if let Identity::Single { .. } = plan.identity {
         // Without this an ordinary user may not map a gid.
@@ -209,17 +222,25 @@ fn attend(
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
     drop(supplies);
-    let mut layer = None;
+    let (mut layer, mut gates) = (None, None);
     let listener = loop {
-        match receive(ours)? {
-            (message, Some(descriptor)) if message == [LAYER] => layer = Some(descriptor),
-            (message, Some(descriptor)) if message == [READY] => break Listener::from_fd(descriptor),
-            (message, _) => return Err(said(&message)),
+        let (message, mut descriptors) = receive(ours)?;
+        match (message.as_slice(), descriptors.len()) {
+            ([LAYER], 1) => layer = descriptors.pop(),
+            ([GATES, counts @ ..], 1..) => {
+                let counts = <[u8; 3]>::try_from(counts).map_err(|_| SpawnError::Died)?;
+                gates = Some(Gates::from_parts(counts, descriptors).ok_or(SpawnError::Died)?);
+            }
+            ([READY], 1) => break Listener::from_fd(descriptors.remove(0)),
+            (message, _) => return Err(said(message)),
         }
     };
+    if plan.network == NetworkPlan::Proxied && Rule::NetworkNamespace.is_on() && gates.is_none() {
+        return Err(SpawnError::Died);
+    }
     // The filter is installed. Only the agent's execution is left, and silence means that it succeeded.
     match receive(ours)? {
-        (message, _) if message.is_empty() => Ok((listener, layer)),
+        (message, _) if message.is_empty() => Ok(Received { listener, layer, gates }),
         (message, _) => Err(said(&message)),
     }
 }
@@ -231,20 +252,22 @@ fn said(message: &[u8]) -> SpawnError {
 
 /// The layer of a scratch workspace is attached.
 pub(crate) const LAYER: u8 = 2;
+/// The gates of a proxied sandbox are attached; their numbers by kind follow.
+pub(crate) const GATES: u8 = 4;
 /// The filter's listener is attached, and the agent is executed next.
 pub(crate) const READY: u8 = 3;
 
 /// Maximum time of set-up, on the slowest host.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
+fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), SpawnError> {
     let mut polls = [PollFd::new(ours, PollFlags::IN)];
     // Interrupted or ready: the read shows which.
     if let Ok(0) = poll(&mut polls, Some(&PATIENCE)) {
         return Err(SpawnError::Hung);
     }
     let mut bytes = [0u8; 16];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Gates::COUNT_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match recvmsg(ours.as_fd(), &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
@@ -255,11 +278,13 @@ fn receive(ours: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), SpawnError> {
             other => break other.map_err(SpawnError::Channel)?,
         }
     };
-    let listener = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok((bytes[..received.bytes].to_vec(), listener))
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(attached) = message {
+            descriptors.extend(attached);
+        }
+    }
+    Ok((bytes[..received.bytes].to_vec(), descriptors))
 }
 
 impl From<SetupFailure> for SpawnError {

@@ -190,6 +190,28 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     }
 }
 
+/// Sets a socket option that is a number. Raw, because errno is shared with the caller in the helper that uses this.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn set_option(socket: &OwnedFd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
+    let outcome: libc::c_long;
+    // SAFETY: setsockopt reads four bytes of a live local, and changes no memory of ours. The kernel overwrites rcx and r11.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_setsockopt => outcome,
+            in("rdi") socket.as_raw_fd(),
+            in("rsi") level,
+            in("rdx") name,
+            in("r10") &raw const value,
+            in("r8") size_of::<i32>(),
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if outcome < 0 { Err(Errno::from_raw_os_error(-outcome as i32)) } else { Ok(()) }
+}
+
 /// Replaces this process with the program in `fd`, with one argument and no environment. Returns only on failure.
 pub(crate) fn execute(fd: RawFd, name: &str) -> Errno {
     let Ok(name) = CString::new(name) else { return Errno::INVAL };
