@@ -1,0 +1,34 @@
+//! The egress process: the only way out of a proxied sandbox. It decides by rules, and reports each decision.
+//!
+//! A [`session::Session`] serves one sandbox. Connections come in through the gate (redirected, to any address) or the proxy port
+//! (CONNECT, SOCKS5, plain HTTP). Both lead to the same destination type and the same decisions, in `passage`.
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod bytes;
+mod ca;
+pub mod control;
+mod http;
+mod link;
+mod listen;
+mod passage;
+pub mod process;
+mod proxy;
+mod record;
+mod tasks;
+mod tunnel;
+
+pub mod decisions;
+pub mod dial;
+pub mod dns;
+pub mod gate;
+pub mod hello;
+pub mod limits;
+pub mod names;
+pub mod refuse;
+pub mod replay;
+pub mod resolve;
+pub mod session;
+pub mod socks;
+pub mod tls;

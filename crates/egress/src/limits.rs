@@ -1,0 +1,80 @@
+//! Limits of one session. Each of them bounds something that the sandbox, or a server that it talks to, could make grow.
+
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections that a session may hold at once, from both entrances; and as many to servers.
+    pub connections: usize,
+    /// Connections to one host at once. Requests beyond are answered with 429.
+    pub connections_per_host: usize,
+    /// Bytes of a session in both directions, over its whole life.
+    pub bytes: Option<u64>,
+    /// The same for one host.
+    pub bytes_per_host: Option<u64>,
+    /// The head of a request or of an answer: its first line and its headers, in bytes. At least 8 KiB.
+    pub head_bytes: usize,
+    /// Until the whole head of a request is there. A kept connection without a request ends after it, too.
+    pub head_time: Duration,
+    /// Until the client's TLS handshake is complete.
+    pub handshake_time: Duration,
+    /// Until the server is connected, its TLS handshake included.
+    pub connect_time: Duration,
+    /// Without a byte in either direction, while a request or a tunnel is open.
+    pub idle_time: Duration,
+    /// Decisions that wait for the supervisor. Those beyond are counted and dropped.
+    pub decisions: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            connections_per_host: 512,
+            bytes: None,
+            bytes_per_host: None,
+            head_bytes: 64 * 1024,
+            head_time: Duration::from_secs(75),
+            handshake_time: Duration::from_secs(15),
+            connect_time: Duration::from_secs(30),
+            // A model may think for ten minutes before it sends the first byte.
+            idle_time: Duration::from_secs(15 * 60),
+            decisions: 1024,
+        }
+    }
+}
+
+/// Requests of one HTTP/2 connection at once.
+pub(crate) const STREAMS_MAX: u32 = 100;
+/// HTTP/1.1 connections to servers that one HTTP/2 connection of a client may use at once: one for each stream, so that no long
+/// answer holds up another.
+pub(crate) const UPSTREAMS_PER_CONNECTION: usize = STREAMS_MAX as usize;
+/// The buffer of one direction of a tunnel. Larger ones measured no faster.
+pub(crate) const COPY_BUFFER: usize = 8 * 1024;
+
+/// How much of HTTP/2 may be buffered in one direction, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub stream: u32,
+    pub connection: u32,
+}
+
+/// Towards the sandbox there is no distance to bridge.
+const NEAR: Windows = Windows { stream: 256 * 1024, connection: 1024 * 1024 };
+/// A tenth of a second of distance at 10 MB/s.
+const FAR: Windows = Windows { stream: 1024 * 1024, connection: 2 * 1024 * 1024 };
+const CROWDED: Windows = Windows { stream: 64 * 1024, connection: 128 * 1024 };
+/// Connections of a session from which on memory comes before speed.
+const CROWD: usize = 64;
+
+impl Windows {
+    /// Towards servers, if the session has so many connections.
+    pub fn far(connections: usize) -> Self {
+        if connections < CROWD { FAR } else { CROWDED }
+    }
+
+    /// Towards the sandbox.
+    pub fn near(connections: usize) -> Self {
+        if connections < CROWD { NEAR } else { CROWDED }
+    }
+}

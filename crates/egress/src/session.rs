@@ -1,0 +1,153 @@
+//! A session: the network of one sandbox, from the moment its rules are known until it ends.
+//!
+//! Dropping a session ends everything that belongs to it: listeners, connections, its certificate authority.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use saggar_domain::net::{NetDecision, Rules};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::budget::Budgets;
+use crate::ca::{Ca, CaError};
+use crate::decisions::{Decisions, Outbox, queue};
+use crate::dial::Dial;
+use crate::dns::{self, Desk};
+use crate::gate::{self, OriginalDestination};
+use crate::limits::Limits;
+use crate::names::Names;
+use crate::proxy;
+use crate::tls::{Roots, client_configs};
+
+pub struct Session {
+    shared: Arc<Shared>,
+    desk: Arc<Desk<Shared>>,
+    /// One task per listener; each owns the tasks of its connections.
+    listeners: JoinSet<()>,
+}
+
+/// What a session begins with.
+pub struct Setup {
+    pub rules: Rules,
+    pub limits: Limits,
+    /// Trusted for the servers outside. Shared by all sessions.
+    pub roots: Roots,
+    pub dial: Arc<dyn Dial>,
+    /// The names that have fake addresses.
+    pub names: Arc<Names>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("making the sandbox's certificate authority")]
+    Ca(#[from] CaError),
+    #[error("preparing TLS towards servers")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What all connections of a session share.
+pub(crate) struct Shared {
+    rules: watch::Sender<Arc<Rules>>,
+    pub limits: Limits,
+    pub budgets: Budgets,
+    pub ca: Ca,
+    pub upstream_tls: UpstreamTls,
+    pub dial: Arc<dyn Dial>,
+    pub names: Arc<Names>,
+    pub decisions: Outbox,
+    pub connections: Arc<Semaphore>,
+}
+
+/// Offers a server what the client speaks, so that most exchanges need no translation.
+pub(crate) struct UpstreamTls {
+    pub http1: Arc<ClientConfig>,
+    pub http1_and_2: Arc<ClientConfig>,
+}
+
+impl Session {
+    pub fn open(setup: Setup) -> Result<(Self, Decisions), OpenError> {
+        let provider: Arc<CryptoProvider> = Arc::clone(setup.roots.provider());
+        let (outbox, decisions) = queue(setup.limits.decisions);
+        let shared = Shared {
+            rules: watch::Sender::new(Arc::new(setup.rules)),
+            budgets: Budgets::new(&setup.limits),
+            ca: Ca::new(provider)?,
+            upstream_tls: client_configs(&setup.roots)?,
+            dial: setup.dial,
+            names: setup.names,
+            decisions: outbox,
+            connections: Arc::new(Semaphore::new(setup.limits.connections)),
+            limits: setup.limits,
+        };
+        let shared = Arc::new(shared);
+        let desk = Arc::new(Desk::new(Arc::clone(&shared.names), Arc::clone(&shared)));
+        Ok((Self { shared, desk, listeners: JoinSet::new() }, decisions))
+    }
+
+    /// The certificate that programs in the sandbox have to trust.
+    pub fn ca_pem(&self) -> &str {
+        self.shared.ca.pem()
+    }
+
+    pub fn rules(&self) -> Arc<Rules> {
+        self.shared.rules()
+    }
+
+    /// From now on decides by `rules`. Connections that they forbid are cut.
+    pub fn replace_rules(&self, rules: Rules) {
+        self.shared.rules.send_replace(Arc::new(rules));
+    }
+
+    /// Serves a listener that gets connections to any address.
+    pub fn serve_gate(&mut self, listener: TcpListener, original: impl OriginalDestination) {
+        self.listeners.spawn(gate::serve(Arc::clone(&self.shared), listener, original));
+    }
+
+    /// Serves the listener that proxy variables name.
+    pub fn serve_proxy(&mut self, listener: TcpListener) {
+        self.listeners.spawn(proxy::serve(Arc::clone(&self.shared), listener));
+    }
+
+    /// Answers DNS. If the socket fails for good, the sandbox has no DNS any more.
+    pub fn serve_dns_udp(&mut self, socket: UdpSocket) {
+        let desk = Arc::clone(&self.desk);
+        self.listeners.spawn(async move {
+            dns::serve_udp(socket, desk).await;
+        });
+    }
+
+    pub fn serve_dns_tcp(&mut self, listener: TcpListener) {
+        let desk = Arc::clone(&self.desk);
+        self.listeners.spawn(async move {
+            dns::serve_tcp(listener, desk).await;
+        });
+    }
+}
+
+impl dns::Session for Shared {
+    fn rules(&self) -> Arc<Rules> {
+        Self::rules(self)
+    }
+
+    fn record(&self, decision: NetDecision) {
+        self.decisions.send(decision);
+    }
+}
+
+impl Shared {
+    pub fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.borrow())
+    }
+
+    pub fn rules_changes(&self) -> watch::Receiver<Arc<Rules>> {
+        self.rules.subscribe()
+    }
+
+    /// Connections of the sandbox.
+    pub fn open_connections(&self) -> usize {
+        self.limits.connections.saturating_sub(self.connections.available_permits())
+    }
+}
