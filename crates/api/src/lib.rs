@@ -60,8 +60,8 @@ pub use saggar_domain::{
     Signal, SignalScope, TemplateName, TerminalSize,
 };
 pub use sandbox::{
-    CreateSandbox, CreatedSandbox, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network, Ports, Sandbox,
-    SandboxLimits, SandboxList, SandboxSpec, States,
+    CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network,
+    Ports, Sandbox, SandboxLimits, SandboxList, SandboxSpec, States,
 };
 pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};

@@ -1,5 +1,6 @@
 //! Sandboxes: the request, the description, and how one ended.
 
+use saggar_domain::net::{EgressDraft, Rule};
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
     ProjectId, SandboxId, SandboxState, Spec, TemplateName, Tier, Timeout, User,
@@ -45,6 +46,10 @@ pub struct CreateSandbox {
     /// Its network access; `none` by default.
     #[schema(value_type = schema::Network, default = "none")]
     pub network: Network,
+    /// Rules for network mode `proxied`.
+    #[serde(skip_serializing_if = "EgressDraft::is_empty")]
+    #[schema(value_type = schema::EgressShape)]
+    pub egress: EgressDraft,
     /// The user that programs run as, unless an exec sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
@@ -63,6 +68,7 @@ impl CreateSandbox {
             env: self.env.into(),
             user: self.user,
             network: Some(self.network.0),
+            egress: self.egress,
             limits: self.limits.into(),
             ..Draft::default()
         }
@@ -87,6 +93,7 @@ impl TryFrom<Draft> for CreateSandbox {
             cwd,
             user,
             network,
+            egress,
             limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
             strict,
         } = draft;
@@ -112,6 +119,7 @@ impl TryFrom<Draft> for CreateSandbox {
             env: env.into(),
             limits: SandboxLimits { memory, cpus, pids, disk, files, output },
             network: network.map(Network).unwrap_or_default(),
+            egress,
             user,
             ..Self::default()
         })
@@ -202,6 +210,26 @@ impl From<&Limits> for EffectiveLimits {
     }
 }
 
+/// Network rules of a sandbox. Text, because a newer server may have rules that a client can't parse.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EffectiveEgress {
+    /// Destinations that are allowed.
+    #[serde(default)]
+    #[schema(value_type = Vec<schema::NetworkRule>)]
+    pub allow: Vec<String>,
+    /// Destinations that are denied, whatever is allowed.
+    #[serde(default)]
+    #[schema(value_type = Vec<schema::NetworkRule>)]
+    pub deny: Vec<String>,
+}
+
+impl EffectiveEgress {
+    fn of(draft: &EgressDraft) -> Option<Self> {
+        let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
+        (!draft.is_empty()).then(|| Self { allow: texts(&draft.allow), deny: texts(&draft.deny) })
+    }
+}
+
 /// Access to the ports of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
@@ -281,6 +309,10 @@ pub struct SandboxSpec {
     pub network: NetworkMode,
     /// False for `host`: the sandbox's network is not managed.
     pub network_managed: bool,
+    /// Rules for network mode `proxied`, as they were asked for; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub egress: Option<EffectiveEgress>,
     /// The user that programs run as.
     #[schema(value_type = schema::SandboxUser)]
     pub user: User,
@@ -298,6 +330,7 @@ impl SandboxSpec {
             tier: spec.tier,
             network: spec.network,
             network_managed: spec.network != NetworkMode::Host,
+            egress: EffectiveEgress::of(&spec.egress),
             user: spec.user,
             limits: EffectiveLimits::from(&spec.limits),
         })

@@ -62,6 +62,8 @@ stand_ins! {
     CommandWords => command();
     /// A network mode.
     Network => choice("How a sandbox reaches the network", saggar_domain::NetworkMode::ALL.iter().map(|one| one.as_str()));
+    /// A network rule.
+    NetworkRule => rule();
     /// A user inside.
     SandboxUser => choice("The user inside the sandbox", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
@@ -88,6 +90,20 @@ stand_ins! {
     TextMap => text_map();
     /// Raw bytes in a body.
     Octets => ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).build();
+}
+
+/// Network rules. A deny rule wins over every allow rule; what no rule allows is denied.
+// Deserialize only for the attribute, which the document shows too.
+#[derive(Default, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = Egress)]
+pub struct EgressShape {
+    /// Destinations that are allowed.
+    #[schema(value_type = Vec<NetworkRule>, max_items = 512)]
+    allow: Vec<String>,
+    /// Destinations that are denied, whatever is allowed.
+    #[schema(value_type = Vec<NetworkRule>, max_items = 512)]
+    deny: Vec<String>,
 }
 
 /// A denial in the domain's format.
@@ -123,6 +139,18 @@ fn text(what: &str, pattern: &str, example: &str) -> Object {
         .description(Some(what))
         .pattern(Some(pattern))
         .examples([example])
+        .build()
+}
+
+fn rule() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(
+            "A network rule: [METHOD[,METHOD] ]HOST[:PORT][/PATH], or @SET; docs/network.md has the grammar",
+        ))
+        .min_length(Some(1))
+        .max_length(Some(1024))
+        .examples(["api.example.com", "GET *.example.com/v1/**", "10.0.0.0/8:5432", "@pypi"])
         .build()
 }
 

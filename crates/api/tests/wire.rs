@@ -271,11 +271,30 @@ fn a_sandbox_reads_and_writes_the_same_and_its_token_is_told_once() {
 }
 
 #[test]
+fn network_rules_are_asked_for_and_shown_as_text() {
+    let body =
+        br#"{"network": "proxied", "egress": {"allow": ["@pypi", "get-it.Example.com"], "deny": ["10.0.0.0/8"]}}"#;
+    let create: CreateSandbox = read::json(body).unwrap();
+    let rules = json!({"allow": ["@pypi", "get-it.example.com"], "deny": ["10.0.0.0/8"]});
+    assert_eq!(serde_json::to_value(&create).unwrap()["egress"], rules);
+    let draft = create.clone().into_spec();
+    assert_eq!(serde_json::to_value(&draft).unwrap()["egress"], rules);
+    assert_eq!(CreateSandbox::try_from(draft.clone()), Ok(create));
+    let shown = saggar_api::SandboxSpec::of(draft).unwrap();
+    assert_eq!(serde_json::to_value(&shown).unwrap()["egress"], rules);
+    let detail = complaint::<CreateSandbox>(r#"{"egress": {"allow": ["127.1"]}}"#);
+    assert!(detail.contains("four decimal numbers"), "{detail}");
+    assert!(complaint::<CreateSandbox>(r#"{"egress": {"alow": []}}"#).contains("alow"));
+    assert!(complaint::<CreateSandbox>(r#"{"egress": ["*"]}"#).contains("table"));
+}
+
+#[test]
 fn a_newer_server_may_say_more() {
     let mut newer = sandbox();
     newer["colour"] = "blue".into();
     newer["limits"]["gpus"] = "1".into();
     newer["ports"]["private"] = json!([1]);
+    newer["egress"] = json!({"allow": ["a form of rule that is not known"], "ask": []});
     newer["ended"] = json!({"at": "2026-11-15T12:00:00.000Z", "reason": "sublimated", "detail": "", "x": 1});
     let read: saggar_api::Sandbox = serde_json::from_value(newer).unwrap();
     assert_eq!(read.ended.unwrap().reason, saggar_domain::EndReason::Unknown);

@@ -8,6 +8,7 @@ mod check;
 mod fixture;
 mod hints;
 mod manual;
+mod net;
 mod probe;
 mod remote;
 mod serve;
@@ -27,6 +28,13 @@ fn main() -> ExitCode {
     if let Some(code) = saggar_front::helper_mode(&mode) {
         return code;
     }
+    if mode == saggar_sandbox::EGRESS {
+        return match std::env::args().nth(2).map(|id| id.parse()).transpose() {
+            Ok(user) => saggar_egress::process::main(user),
+            // Never as root instead of that user.
+            Err(_) => ExitCode::from(outcome::OUR_FAILURE),
+        };
+    }
     if mode == saggar_conformance::WORKER_MODE {
         return match saggar_conformance::serve() {
             Ok(()) => ExitCode::SUCCESS,
@@ -40,6 +48,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Run(arguments)) => saggar_front::run(*arguments),
         Ok(args::Command::Doctor(arguments)) => saggar_front::doctor(&arguments.0),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments.0),
+        Ok(args::Command::Net(arguments)) => net::main(&arguments.0),
         Ok(args::Command::Changes(arguments)) => changes::main(*arguments.0),
         Ok(args::Command::Serve(arguments)) => serve::main(&arguments.0),
         Ok(args::Command::Config(arguments)) => settings::main(*arguments.0),

@@ -43,6 +43,7 @@ pages! {
     the_reference_of_the_api_shows_what_happens: "docs/api.md",
     the_page_for_users_of_e2b_shows_what_happens: "docs/coming-from-e2b.md",
     getting_started_shows_what_happens: "docs/getting-started.md",
+    the_page_on_network_rules_shows_what_happens: "docs/network.md",
     the_reference_of_run_shows_what_happens: "docs/run.md",
     the_page_on_runs_shows_what_happens: "docs/runs.md",
     the_page_on_sandboxes_shows_what_happens: "docs/sandboxes.md",

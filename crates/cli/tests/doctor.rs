@@ -37,7 +37,7 @@ fn what_the_host_gives_is_told_by_kind() {
         ("filesystem", "workspace-write", "supported"),
         ("filesystem", "scratch", "supported"),
         ("network", "none", "supported"),
-        ("network", "proxied", "unsupported"),
+        ("network", "proxied", "supported"),
         ("network", "host", "supported"),
         ("limits", "timeout", "supported"),
         ("limits", "pids", "supported"),
@@ -162,7 +162,9 @@ fn what_a_killed_predecessor_left_is_shown_once() {
 fn people_get_a_table() {
     let done = finish(Place::new().command(["doctor"]).spawn().expect("built"));
     assert_eq!(done.code, 0, "{done:?}");
-    for expected in ["the default tier (namespace) is ready", "limits\n", "workspace-write", "remedy: use none"] {
+    for expected in
+        ["the default tier (namespace) is ready", "limits\n", "workspace-write", "remedy: use the namespace tier"]
+    {
         assert!(done.stdout.contains(expected), "{expected}: {done:?}");
     }
 }

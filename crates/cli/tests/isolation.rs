@@ -355,12 +355,12 @@ fn the_hosts_network_is_the_hosts_and_the_result_says_so() {
 }
 
 #[test]
-fn a_network_mode_that_is_not_built_is_refused_and_nothing_starts() {
+fn a_tier_that_is_not_built_is_refused_and_nothing_starts() {
     let place = Place::new();
     let workspace = show(&place.workspace());
     let events = place.path("events");
     let done = place.run(
-        &["--json", "--net", "proxied", "--workspace", &workspace, "--events", &show(&events)],
+        &["--json", "--tier", "vm", "--workspace", &workspace, "--events", &show(&events)],
         &["/bin/sh", "-c", "touch started"],
     );
     let result = done.json();
@@ -374,9 +374,9 @@ fn a_network_mode_that_is_not_built_is_refused_and_nothing_starts() {
     assert_eq!(place.records(), Vec::<String>::new());
     let events = std::fs::read_to_string(events).unwrap_or_default();
     assert!(!events.contains("\"start\""), "{events}");
-    let done = place.run(&["--net", "proxied"], &["/bin/echo", "started"]);
+    let done = place.run(&["--tier", "vm"], &["/bin/echo", "started"]);
     assert_eq!((done.code, done.stdout.as_str()), (126, ""));
-    assert!(done.stderr.contains("proxied") && done.stderr.contains("help:"), "{done:?}");
+    assert!(done.stderr.contains("tier vm") && done.stderr.contains("help:"), "{done:?}");
 }
 
 #[test]

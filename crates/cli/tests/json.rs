@@ -175,7 +175,7 @@ fn every_way_to_end_has_the_same_shape() {
         (&refused["denials"][0]["rule"], &refused["error"]["code"]),
         (&json!("spec/invalid_workspace"), &json!("invalid_workspace"))
     );
-    let unread = check(&["--net", "proxied"], &["/bin/true"], "refused", 126, &["denial", "finish"]);
+    let unread = check(&["--tier", "vm", "--net", "proxied"], &["/bin/true"], "refused", 126, &["denial", "finish"]);
     assert_eq!(
         (&unread["policy_hash"], &unread["network"]),
         (&Value::Null, &json!("proxied")),

@@ -36,6 +36,12 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ("--tty", &["with_a_terminal_of_its_own_a_program_has_one_of_our_size_and_kind"]),
     ("--net none", &["without_a_network_there_is_a_loopback_and_no_other_way", "N01"]),
     (
+        "--net proxied",
+        &["an_allowed_host_answers_and_another_is_refused_with_rule_and_remedy", "without_rules_everything_is_refused"],
+    ),
+    ("--allow", &["methods_and_paths_are_decided_per_request_inside_tls"]),
+    ("--deny", &["results_and_events_say_what_was_decided"]),
+    (
         "--net host",
         &["the_hosts_network_is_the_hosts_and_the_result_says_so", "an_unmanaged_network_is_said_to_be_one"],
     ),

@@ -13,6 +13,7 @@ use harness::{Place, finish};
 const PARTS: &[(&str, &str, &str)] = &[
     ("docs/spec.md", "## Fields", r#"{"?": 1}"#),
     ("docs/spec.md", "### `limits`", r#"{"limits": {"?": 1}}"#),
+    ("docs/spec.md", "### `egress`", r#"{"egress": {"?": 1}}"#),
     ("docs/spec.md", "### `mounts`", r#"{"mounts": [{"?": 1}]}"#),
     ("docs/agent.md", "## Fields", r#"{"?": 1}"#),
     ("docs/agent.md", "### `model`", r#"{"name": "a", "task": "b", "model": {"?": 1}}"#),
@@ -47,7 +48,8 @@ fn known(page: &str, file: &str) -> BTreeSet<String> {
     let words =
         if page == "docs/spec.md" { vec!["run", "--spec", &file, "true"] } else { vec!["runs", "start", &file] };
     let said = finish(place.command(words).spawn().expect("the binary was built")).stderr;
-    let (_, names) = said.split_once("expected one of ").unwrap_or_else(|| panic!("{page}: {said}"));
+    // Two names are joined by "or", without "one of".
+    let (_, names) = said.split_once(", expected ").unwrap_or_else(|| panic!("{page}: {said}"));
     names.lines().next().expect("a line").split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

@@ -137,6 +137,7 @@ fn name(event: &EventBody) -> &'static str {
         EventBody::Setup { .. } => "setup",
         EventBody::Network(_) => "network",
         EventBody::Start { .. } => "start",
+        EventBody::Decision(_) => "decision",
         EventBody::Denial(_) => "denial",
         EventBody::Limit(_) => "limit",
         EventBody::Finish { .. } => "finish",

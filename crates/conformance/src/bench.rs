@@ -182,9 +182,11 @@ impl Ran {
     pub(crate) fn denied_by(&self) -> Vec<&str> {
         let of_events = self.events.iter().filter_map(|event| match event {
             EventBody::Denial(denial) | EventBody::Limit(denial) => Some(denial.rule.as_str()),
-            EventBody::Setup { .. } | EventBody::Network(_) | EventBody::Start { .. } | EventBody::Finish { .. } => {
-                None
-            }
+            EventBody::Setup { .. }
+            | EventBody::Network(_)
+            | EventBody::Start { .. }
+            | EventBody::Decision(_)
+            | EventBody::Finish { .. } => None,
         });
         of_events.collect()
     }

@@ -75,7 +75,7 @@ pub(crate) enum HostCheck {
     /// A working directory behind a descriptor is refused.
     OddWorkingDirectories,
     /// An unavailable network mode is refused.
-    ProxiedRefused,
+    ProxiedOrNothing,
     /// Output is captured up to its limit.
     OutputBounded,
     /// Every kind of hang ends in time.
@@ -149,7 +149,7 @@ impl HostCheck {
             Self::PlantedLinks => starts::planted_links(scene),
             Self::NoPredictableNames => starts::no_predictable_names(scene),
             Self::OddWorkingDirectories => starts::odd_working_directories(scene),
-            Self::ProxiedRefused => starts::proxied_refused(scene),
+            Self::ProxiedOrNothing => starts::proxied_or_nothing(scene),
             Self::UnsupportedRefused => starts::unsupported_refused(scene),
             Self::NothingDowngraded => starts::nothing_downgraded(scene),
             Self::MountTableClean => ends::mount_table_clean(scene),

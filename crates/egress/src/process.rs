@@ -61,9 +61,10 @@ fn serve(user: Option<u32>) -> Result<(), Problem> {
     })
 }
 
-/// A session may have a thousand connections, each with two sockets. If the limit can't be raised, it has fewer.
+/// A session may have a thousand connections, each with two sockets. If the limit can't be raised, there can be fewer.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
+    // As said above.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

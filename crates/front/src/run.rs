@@ -170,6 +170,7 @@ impl Shape {
             policy_hash: self.policy_hash,
             denials: report.denials,
             changes_kept: report.changes_kept,
+            traffic: report.traffic,
             error: report.error,
         }
     }

@@ -1,6 +1,7 @@
 //! The flags that describe a sandbox, the same for one of this host (`run`) and one of a server (`sandbox create`).
 
 use clap::Args;
+use saggar_domain::net::{EgressDraft, Rule};
 use saggar_domain::{ByteSize, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, User};
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
@@ -12,9 +13,12 @@ pub struct SpecFlags {
     /// User that programs run as: user (uid 1000, no capabilities) or root (of the sandbox only) [default: user]
     #[arg(short = 'u', long, value_name = "USER", value_parser = user)]
     pub user: Option<User>,
-    /// Network: none, or host (unmanaged: shares the host's network, including loopback) [default: none]
+    /// Network: none, proxied (by the rules of --allow and --deny), or host (unmanaged: shares the host's network,
+    /// including loopback) [default: none]
     #[arg(long = "net", visible_alias = "network", value_name = "MODE", value_parser = network_mode)]
     pub network: Option<NetworkMode>,
+    #[command(flatten)]
+    pub rules: RuleFlags,
     /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub memory: Option<ByteSize>,
@@ -36,6 +40,24 @@ pub struct SpecFlags {
     pub output: Option<ByteSize>,
 }
 
+/// Network rules, for a sandbox or for an explanation.
+#[derive(Args, Clone, Debug)]
+pub struct RuleFlags {
+    /// Network rule: a destination that is allowed, such as api.example.com, 'GET *.example.com' or @pypi
+    /// (repeatable); `saggar net` explains rules
+    #[arg(long, value_name = "RULE")]
+    pub allow: Vec<Rule>,
+    /// Network rule: a destination that is denied, whatever is allowed (repeatable)
+    #[arg(long, value_name = "RULE")]
+    pub deny: Vec<Rule>,
+}
+
+impl RuleFlags {
+    pub fn draft(&self) -> EgressDraft {
+        EgressDraft::default().merge(EgressDraft { allow: self.allow.clone(), deny: self.deny.clone() })
+    }
+}
+
 impl SpecFlags {
     /// The spec that they ask for.
     pub fn draft(&self) -> Result<Draft, Problem> {
@@ -47,6 +69,7 @@ impl SpecFlags {
             env,
             user: self.user,
             network: self.network,
+            egress: self.rules.draft(),
             limits: DraftLimits {
                 memory: self.memory,
                 cpus: self.cpus,
@@ -70,9 +93,7 @@ pub(crate) fn choice<T>(
 }
 
 pub fn network_mode(text: &str) -> Result<NetworkMode, String> {
-    // `proxied` parses, so that it is refused as not yet available instead of as unknown; the help doesn't offer it.
-    let offered = NetworkMode::ALL.iter().filter(|mode| **mode != NetworkMode::Proxied);
-    choice(text, NetworkMode::parse, offered.map(|mode| mode.as_str()))
+    choice(text, NetworkMode::parse, NetworkMode::ALL.iter().map(|mode| mode.as_str()))
 }
 
 pub fn user(text: &str) -> Result<User, String> {

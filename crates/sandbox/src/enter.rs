@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use saggar_domain::{NetworkMode, Spec};
 use saggar_jail::cgroup::{Group, Wanted};
-use saggar_jail::{Identity, Jailed, Op, Plan, SealedProgram, SpawnError, Step, Supplies, spawn};
+use saggar_jail::{Identity, Jailed, NetworkPlan, Op, Plan, SealedProgram, SpawnError, Step, Supplies, spawn};
 
 use crate::enforce::Enforcement;
 use crate::guest_image::GUEST_IMAGE;
@@ -71,7 +71,7 @@ fn plan(
     let disk = spec.limits.disk.value.bytes();
     Plan {
         identity,
-        is_network_private: spec.network != NetworkMode::Host,
+        network: network(spec.network),
         hostname: "sandbox".to_owned(),
         storage_bytes: disk,
         storage_inodes: (disk / BYTES_PER_INODE).max(1024),
@@ -82,6 +82,14 @@ fn plan(
         processors: layout.processors.take(),
         cgroup,
         channel,
+    }
+}
+
+fn network(mode: NetworkMode) -> NetworkPlan {
+    match mode {
+        NetworkMode::None => NetworkPlan::None,
+        NetworkMode::Proxied => NetworkPlan::Proxied,
+        NetworkMode::Host => NetworkPlan::Host,
     }
 }
 

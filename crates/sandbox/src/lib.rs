@@ -9,6 +9,7 @@ mod borrowed;
 mod changes;
 mod data;
 mod doctor;
+mod egress;
 mod enforce;
 mod enter;
 mod git;
@@ -36,6 +37,7 @@ pub use changes::{
 };
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
+pub use egress::EGRESS;
 pub use host_tree::HostTree;
 pub use ids::{Ids, policy_hash};
 pub use reaper::{Leftover, reap};

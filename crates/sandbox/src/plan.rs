@@ -5,13 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
-use saggar_domain::{Access, Code, FsMode, Mount, Problem, Spec, Template, User};
+use saggar_domain::{Access, Code, FsMode, Mount, NetworkMode, Problem, Spec, Template, User};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
     mapping_namespace, set_mount_attributes,
 };
 
+use crate::egress::Trust;
 use crate::host_tree::HostTree;
 use crate::{processors, template};
 
@@ -67,6 +68,7 @@ pub(crate) fn lay_out(
     brought: &Brought,
     views: Vec<View>,
     processors: Option<CpuSet>,
+    trust: Option<&Trust>,
 ) -> Result<Layout, Problem> {
     let has_root = match (spec.user, life, identity) {
         (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
@@ -87,7 +89,8 @@ pub(crate) fn lay_out(
     };
     layout.places_for_views();
     layout.show_processors();
-    layout.of_the_host(identity);
+    layout.of_the_host(identity, spec.network);
+    layout.ops.extend(trust.iter().flat_map(|trust| trust.ops()));
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
     for (mount, tree) in &brought.mounts {
@@ -108,7 +111,7 @@ impl Layout {
 
     /// Parts of the host's /etc. A user who may write /etc gets a copy-on-write view of them instead of a read-only
     /// mount: copying hundreds of files for each sandbox would take longer than everything else.
-    fn of_the_host(&mut self, identity: Identity) {
+    fn of_the_host(&mut self, identity: Identity, network: NetworkMode) {
         let mapping = match identity {
             Identity::Range { base } if self.has_root => {
                 let roots = IdPair { on_disk: 0, seen: base };
@@ -116,7 +119,7 @@ impl Layout {
             }
             Identity::Range { .. } | Identity::Single { .. } => None,
         };
-        for name in template::etc_directories() {
+        for name in template::etc_directories(network) {
             let (path, target) = (format!("/etc/{name}"), format!("etc/{name}"));
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
             if !self.has_root {

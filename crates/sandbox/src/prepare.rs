@@ -15,6 +15,7 @@ use saggar_jail::cgroup::{Group, Host, View};
 use crate::borrowed::borrowed_root;
 use crate::changes::Name;
 use crate::data::DataDirectory;
+use crate::egress::Egress;
 use crate::enforce::Enforcement;
 use crate::holdback::Before;
 use crate::host_tree::HostTree;
@@ -65,6 +66,7 @@ pub(crate) fn prepare(
     host: Host,
     spec: &Spec,
     life: Life,
+    egress: Option<&mut Egress>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
     if let Some(problem) = borrowed_root() {
@@ -90,7 +92,9 @@ pub(crate) fn prepare(
         Identity::Single { .. } => Vec::new(),
     };
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
-    match lay_out(spec, life, identity, &brought, views, processors) {
+    // As late as possible: the egress process gets ready meanwhile.
+    let trust = egress.map(Egress::trust).transpose();
+    match trust.and_then(|trust| lay_out(spec, life, identity, &brought, views, processors, trust.as_ref())) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,

@@ -1,10 +1,11 @@
 //! Turns the observations of an exec into its report.
 
+use saggar_domain::net::HostTraffic;
 use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
 };
 use saggar_jail::cgroup::Counters;
-use saggar_supervisor::{ExecOutcome, Refused, describe_ending};
+use saggar_supervisor::{ExecOutcome, describe_ending};
 
 /// Maximum number of denials kept for one exec; each kind is kept once.
 const DENIALS_MAX: usize = 100;
@@ -25,6 +26,8 @@ pub struct Report {
     pub denials: Vec<Denial>,
     /// Number of kept changes of a scratch workspace; `None` if none could be kept.
     pub changes_kept: Option<u64>,
+    /// What it exchanged through a proxied network, by host.
+    pub traffic: Vec<HostTraffic>,
     /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
 }
@@ -49,21 +52,21 @@ impl Report {
             unenforced: Vec::new(),
             denials,
             changes_kept: None,
+            traffic: Vec::new(),
             error: Some(error),
         }
     }
 }
 
-/// Refused system calls. Each kind is kept once, so that a loop can't use up memory.
-#[derive(Default)]
+/// What was refused. Each kind is kept once, so that a loop can't use up memory.
+#[derive(Debug, Default)]
 pub(crate) struct Denials {
     pub(crate) kept: Vec<Denial>,
     told: u32,
 }
 
 impl Denials {
-    pub(crate) fn add(&mut self, refused: Refused, observe: &mut dyn FnMut(EventBody)) {
-        let denial = refused.to_denial();
+    pub(crate) fn add(&mut self, denial: Denial, observe: &mut dyn FnMut(EventBody)) {
         let is_new = self.kept.len() < DENIALS_MAX && !self.kept.contains(&denial);
         if is_new {
             // The first of each kind is always kept.
@@ -78,7 +81,7 @@ impl Denials {
                 code: DenialCode::DenialsDropped,
                 rule: "events/denials".to_owned(),
                 message: format!(
-                    "more than {DENIAL_EVENTS_MAX} syscalls were refused; further ones are refused without being reported"
+                    "more than {DENIAL_EVENTS_MAX} actions were refused; further ones are refused without being reported"
                 ),
             })),
             std::cmp::Ordering::Greater => {}
@@ -156,5 +159,16 @@ pub(crate) fn conclude(
         stdout: streams.stdout.into_kept(),
         stderr: streams.stderr.into_kept(),
     };
-    Report { status, exit_code, signal, output, usage, unenforced: Vec::new(), denials, changes_kept: None, error }
+    Report {
+        status,
+        exit_code,
+        signal,
+        output,
+        usage,
+        unenforced: Vec::new(),
+        denials,
+        changes_kept: None,
+        traffic: Vec::new(),
+        error,
+    }
 }

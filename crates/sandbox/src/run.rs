@@ -10,14 +10,15 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use saggar_domain::{Code, Denial, DenialCode, EventBody, NetworkMode, Problem, Spec, TerminalSize};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode, Problem, Spec, TerminalSize};
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
-use saggar_jail::{Rule, Signals};
+use saggar_jail::{Jailed, Rule, Signals};
 use saggar_supervisor::{Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
+use crate::egress::{Egress, Traffic};
 use crate::git::{self, remove_new_links};
 use crate::holdback::hold_back;
 use crate::ids::Ids;
@@ -29,6 +30,8 @@ use crate::report::{Asked, Denials, Report, conclude};
 const ONLY_EXEC: u32 = 1;
 /// How much later a deadline is if it is switched off: late enough to be noticed, but it still ends.
 const OFF_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end of a sandbox in which nothing has run may take.
+const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
 /// How long collecting the changes of a sandbox may take. Their size is bounded by the sandbox's storage limit, so this
 /// is for disks that hang.
 const COLLECT_PATIENCE: Duration = Duration::from_secs(600);
@@ -56,27 +59,46 @@ pub struct Job<'a> {
 
 /// Runs a job. `observe` gets every event as it happens, except the last one, `finish`.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
-    match prepare(data, &ids.sandbox, Host::detect(), &job.spec, Life::OneProgram, observe) {
-        Ok(prepared) => prepared.run(data, ids, job, observe),
+    let begun = match job.spec.network {
+        NetworkMode::Proxied => Egress::start(&ids.sandbox, &job.spec.egress).map(Some).map_err(not_made),
+        NetworkMode::None | NetworkMode::Host => Ok(None),
+    };
+    let prepared = begun.and_then(|mut egress| {
+        let (life, spec) = (Life::OneProgram, &job.spec);
+        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, egress.as_mut(), observe)?, egress))
+    });
+    match prepared {
+        Ok((prepared, egress)) => prepared.run(data, ids, job, egress, observe),
         Err(stopped) => Report::not_started(stopped.status, stopped.error),
     }
 }
 
 impl Prepared {
-    fn run(mut self, data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
+    fn run(
+        mut self,
+        data: &DataDirectory,
+        ids: &Ids,
+        job: Job<'_>,
+        mut egress: Option<Egress>,
+        observe: &mut dyn FnMut(EventBody),
+    ) -> Report {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
         let (keeps_changes, wants_usage, signals) = (job.keeps_changes, job.wants_usage, job.signals);
-        let started = self.start_and_attend(job, &mut group, observe);
+        let started = self.start_and_attend(job, egress.as_mut(), &mut group, observe);
         let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
         // If the tree is not killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
         let mut is_dead = true;
         let mut is_postponed = false;
         let mut report = match started {
-            Ok(Seen { outcome, denials, asked, layer }) => {
+            Ok(Seen { outcome, mut denials, mut traffic, asked, layer }) => {
                 is_dead = outcome.reaped.is_some();
-                let mut report = conclude(outcome, denials, &asked, counters, observe);
+                if let Some(egress) = egress {
+                    egress.finish(&mut |message| traffic.hear(message, &mut denials, observe));
+                }
+                let mut report = conclude(outcome, denials.kept, &asked, counters, observe);
+                report.traffic = traffic.by_host();
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
                     self.keep_changes(data, ids, &layer, signals, &mut report);
                 }
@@ -152,6 +174,7 @@ impl Prepared {
     fn start_and_attend(
         &mut self,
         job: Job<'_>,
+        mut egress: Option<&mut Egress>,
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
@@ -175,34 +198,70 @@ impl Prepared {
             joins: 0,
             is_one_shot: Rule::TreeKill.is_on(),
         };
-        channel.send(&ToGuest::Exec(program.into_request(&spec))).map_err(|error| {
-            refused(Problem::new(
-                Code::InvalidValue,
-                format!("the program, its arguments or its environment can't be sent: {error}"),
-                "shorten them, or put them into a file",
-            ))
-        })?;
+        let request = ToGuest::Exec(program.into_request(&spec));
+        // Sent ahead, it is there when the agent begins to read. In a proxied sandbox nothing runs before the network has passed its
+        // test.
+        if egress.is_none() {
+            send(&mut channel, &request)?;
+        }
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
+        if let Some(egress) = &mut egress {
+            let served = match jailed.gates.take() {
+                Some(gates) => egress.serve(gates, &spec.egress).map_err(not_made),
+                None => Err(failed("opening the network", "the sandbox has no gates")),
+            };
+            if let Err(stopped) = served.and_then(|()| send(&mut channel, &request)) {
+                return Err(withdraw(&jailed, stopped));
+            }
+        }
         let unreached = match spec.network {
             NetworkMode::None => Unreached::watch(jailed.pid),
             NetworkMode::Proxied | NetworkMode::Host => None,
         };
         let memory_bytes = spec.limits.memory.value.bytes();
-        let attendance = Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams };
-        let mut denials = Denials::default();
+        let session = egress.and_then(|egress| egress.session().ok());
+        let attendance =
+            Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, egress: session };
+        let (mut denials, mut traffic) = (Denials::default(), Traffic::default());
         let outcome = attendance.run(&mut |observation| match observation {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),
-            Observation::Refused(refused) => denials.add(refused, observe),
+            Observation::Refused(refused) => denials.add(refused.to_denial(), observe),
+            Observation::Egress(message) => traffic.hear(message, &mut denials, observe),
+            Observation::EgressLost => traffic.lose(&mut denials, observe),
         });
         let asked = Asked { program: program_name, cwd: spec.cwd, limits: spec.limits };
         let outcome = outcome.map_err(|error| failed("attending the program", error))?;
         if let Some(denial) = unreached.and_then(|mut unreached| unreached.take_denial()) {
-            observe(EventBody::Denial(denial.clone()));
-            denials.kept.push(denial);
+            denials.add(denial, observe);
         }
-        Ok(Seen { outcome, denials: denials.kept, asked, layer })
+        Ok(Seen { outcome, denials, traffic, asked, layer })
     }
+}
+
+/// Sends the request to run the program.
+fn send(channel: &mut Channel, request: &ToGuest) -> Result<(), Stopped> {
+    channel.send(request).map_err(|error| {
+        refused(Problem::new(
+            Code::InvalidValue,
+            format!("the program, its arguments or its environment can't be sent: {error}"),
+            "shorten them, or put them into a file",
+        ))
+    })
+}
+
+/// Ends a sandbox whose network can't be opened. Nothing has run in it.
+fn withdraw(jailed: &Jailed, stopped: Stopped) -> Stopped {
+    // It may be dead already.
+    let _ = rustix::process::pidfd_send_signal(&jailed.pidfd, rustix::process::Signal::KILL);
+    match saggar_jail::reap(&jailed.pidfd, jailed.pid, WITHDRAW_PATIENCE) {
+        Ok(Some(_)) => stopped,
+        Ok(None) | Err(_) => failed("ending the sandbox", "the kernel can't kill its first process"),
+    }
+}
+
+fn not_made(error: Problem) -> Stopped {
+    Stopped { status: ExecStatus::SetupFailed, error }
 }
 
 /// Removes links created in git directories, and reports them.
@@ -244,7 +303,8 @@ fn hidden_edits(placed: &Placed) -> Option<Denial> {
 
 struct Seen {
     outcome: ExecOutcome,
-    denials: Vec<Denial>,
+    denials: Denials,
+    traffic: Traffic,
     asked: Asked,
     layer: Option<OwnedFd>,
 }

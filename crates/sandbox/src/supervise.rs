@@ -16,7 +16,7 @@ mod start;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use saggar_domain::{Code, DeadlineAction, Problem, SandboxId, Spec};
+use saggar_domain::{Code, DeadlineAction, NetworkMode, Problem, SandboxId, Spec};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::control::{Reply, Start};
@@ -83,6 +83,13 @@ impl Supervised {
     fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
         let sandbox = start.sandbox_id;
         let spec = Spec::resolve(start.spec)?;
+        if spec.network == NetworkMode::Proxied {
+            return Err(Problem::new(
+                Code::UnsupportedCapability,
+                "network mode proxied is not built yet for sandboxes of a server, and no other mode stands in for it",
+                "use `saggar run --net proxied` for one command, or a sandbox with `none`",
+            ));
+        }
         let data = DataDirectory::open(Some(&start.data_directory))?;
         let host = Host::detect_with_freezer();
         if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {
@@ -93,7 +100,7 @@ impl Supervised {
             ));
         }
         let mut prepared =
-            prepare(&data, &sandbox, host, &spec, Life::Held, &mut |_| {}).map_err(|stopped| stopped.error)?;
+            prepare(&data, &sandbox, host, &spec, Life::Held, None, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
         let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);

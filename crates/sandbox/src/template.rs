@@ -7,6 +7,8 @@ use std::path::Path;
 use saggar_domain::NetworkMode;
 use saggar_jail::{Attributes, Cover, Op, Rule, Source};
 
+use crate::egress;
+
 /// Top-level directories that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
@@ -40,6 +42,9 @@ const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/
 const GROUP: &[u8] = b"root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &[u8] = b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n";
 const HOSTS: &[u8] = b"127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6-localhost ip6-loopback\n";
+
+/// A name that our DNS answers is answered at once; one that it doesn't answer need not be asked for twice.
+const RESOLV_CONF: &[u8] = b"nameserver 127.0.0.1\noptions attempts:1\n";
 
 /// The root of the template, without what a spec adds. `has_root` says whether programs can run as root of the sandbox.
 pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
@@ -109,9 +114,13 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
                 file(name, small_file(&format!("/etc/{name}")).unwrap_or_default());
             }
         }
-        NetworkMode::None | NetworkMode::Proxied => {
+        NetworkMode::None => {
             file("hosts", HOSTS.to_vec());
             file("resolv.conf", Vec::new());
+        }
+        NetworkMode::Proxied => {
+            file("hosts", HOSTS.to_vec());
+            file("resolv.conf", RESOLV_CONF.to_vec());
         }
     }
     for name in ETC_FILES {
@@ -129,8 +138,9 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
 }
 
 /// Directories of the host's /etc that exist inside too.
-pub(crate) fn etc_directories() -> Vec<String> {
-    let names = ETC_DIRECTORIES.iter().map(|name| (*name).to_owned()).chain(versioned_directories());
+pub(crate) fn etc_directories(network: NetworkMode) -> Vec<String> {
+    let is_shown = |name: &&&str| network != NetworkMode::Proxied || **name != egress::REPLACED;
+    let names = ETC_DIRECTORIES.iter().filter(is_shown).map(|name| (*name).to_owned()).chain(versioned_directories());
     let is_there =
         |name: &String| Path::new("/etc").join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     names.filter(is_there).collect()

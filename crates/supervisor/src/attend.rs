@@ -17,11 +17,14 @@ use saggar_jail::{Jailed, Reaped, Rule, Signals};
 
 use crate::channel::{Channel, Incoming};
 use crate::deadline::{Action, Cause, Deadline};
+use crate::egress::{Heard, Session};
 use crate::sink::Sink;
 use crate::watch::{Observation, Watch};
 
 /// How long a killed PID 1 may take to end before this is reported as a failure.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// Messages of the egress process taken at once.
+const DECISIONS_PER_ROUND: usize = 64;
 /// Bytes of stdin read at once.
 const STDIN_LEN: usize = 16 * 1024;
 
@@ -89,6 +92,8 @@ pub struct Attendance<'a> {
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
     pub signals: &'a Signals,
     pub streams: Streams,
+    /// The session with the egress process, if the sandbox's network is proxied.
+    pub egress: Option<&'a mut Session>,
 }
 
 impl Attendance<'_> {
@@ -103,6 +108,7 @@ impl Attendance<'_> {
             deadline: Deadline::new(self.deadline),
             signals: self.signals,
             streams: self.streams,
+            egress: self.egress,
             stdin_credit: STDIN_WINDOW,
             end: None,
             is_greeted: false,
@@ -137,6 +143,7 @@ struct Attendant<'a> {
     deadline: Deadline,
     signals: &'a Signals,
     streams: Streams,
+    egress: Option<&'a mut Session>,
     stdin_credit: usize,
     end: Option<Ending>,
     is_greeted: bool,
@@ -152,6 +159,7 @@ enum Source {
     Channel,
     Filter,
     Signals,
+    Egress,
     Stdin,
     Stdout,
     Stderr,
@@ -208,6 +216,9 @@ impl Attendant<'_> {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
+        if let Some(egress) = &self.egress {
+            wanted.push((Source::Egress, egress.as_fd(), PollFlags::IN));
+        }
         if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.wants_stdin()) {
             wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
         }
@@ -253,6 +264,7 @@ impl Attendant<'_> {
             Source::Channel => self.converse(observe),
             Source::Filter => self.answer(observe),
             Source::Signals => self.obey()?,
+            Source::Egress => self.hear_egress(observe),
             Source::Stdin => self.feed(),
             Source::Stdout | Source::Stderr => self.streams.pass_on(),
         }
@@ -318,6 +330,21 @@ impl Attendant<'_> {
     fn answer(&mut self, observe: &mut dyn FnMut(Observation)) {
         if let Some((refused, ())) = self.watch.answer(Instant::now(), |_| ()) {
             observe(Observation::Refused(refused));
+        }
+    }
+
+    /// Takes what the egress process says, a bounded number of messages at a time.
+    fn hear_egress(&mut self, observe: &mut dyn FnMut(Observation)) {
+        for _ in 0..DECISIONS_PER_ROUND {
+            let Some(session) = &mut self.egress else { return };
+            match session.hear() {
+                Heard::Message(message) => observe(Observation::Egress(message)),
+                Heard::Nothing => return,
+                Heard::Closed => {
+                    self.egress = None;
+                    observe(Observation::EgressLost);
+                }
+            }
         }
     }
 

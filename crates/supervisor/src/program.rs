@@ -4,11 +4,21 @@
 
 use std::collections::BTreeMap;
 
-use saggar_domain::{Spec, TerminalSize, User};
+use saggar_domain::{NetworkMode, Spec, TerminalSize, User};
 use saggar_guest::{ExecId, ExecRequest};
-use saggar_jail::Rule;
+use saggar_jail::{PROXY_PORT, Rule};
 
 use crate::guest_wire;
+
+/// The certificates that programs of a proxied sandbox trust: the host's, and the authority of the sandbox's session.
+pub const TRUST_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// That authority alone, for programs that add to their own list: Node reads the file at every start.
+pub const TRUST_OWN: &str = "/etc/ssl/certs/saggar-egress.pem";
+/// What programs look for that use a proxy. With `http://`: some fail without it. No SOCKS: without an optional package
+/// Python's clients fail on it.
+const PROXY_VARIABLES: [&str; 6] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy"];
+/// In forms that every client understands.
+const NOT_PROXIED: &str = "localhost,127.0.0.1,::1";
 
 /// The default `PATH`.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -49,6 +59,13 @@ impl Program<'_> {
             ("SHELL", "/bin/sh"),
             ("USER", name),
         ]);
+        let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+        if spec.network == NetworkMode::Proxied {
+            env.extend(PROXY_VARIABLES.map(|name| (name, proxy.as_str())));
+            env.extend(["NO_PROXY", "no_proxy"].map(|name| (name, NOT_PROXIED)));
+            env.extend([("SSL_CERT_FILE", TRUST_BUNDLE), ("REQUESTS_CA_BUNDLE", TRUST_BUNDLE)]);
+            env.insert("NODE_EXTRA_CA_CERTS", TRUST_OWN);
+        }
         if let Some(terminal) = self.terminal_name.filter(|_| self.terminal.is_some()) {
             env.insert("TERM", terminal);
         }

@@ -12,17 +12,23 @@ use saggar_domain::{Denial, DenialCode};
 use saggar_jail::Waiting;
 use saggar_jail::seccomp::{Group, Listener, Verdict, verdict};
 
+use crate::egress::FromEgress;
+
 /// Number of calls answered at once before the rate applies.
 const BURST: u32 = 256;
 /// Time between two answers afterwards, and the time to regain one of the burst.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// The program runs.
     Started,
     /// A telling call was refused.
     Refused(Refused),
+    /// The egress process says something, usually a decision.
+    Egress(FromEgress),
+    /// The egress process is gone, and with it the sandbox's network.
+    EgressLost,
 }
 
 /// A refused syscall.

@@ -27,13 +27,20 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
     let kept_open = (!is_closed).then_some(theirs);
     let signals = Signals::block(&[]).expect("no signal is watched");
     let attendance = Attendance {
-        jailed: Jailed { pid: Pid::from_child(&agent), pidfd: pidfd(&agent), listener: silent(), layer: None },
+        jailed: Jailed {
+            pid: Pid::from_child(&agent),
+            pidfd: pidfd(&agent),
+            listener: silent(),
+            layer: None,
+            gates: None,
+        },
         channel,
         exec: 1,
         deadline: Instant::now() + Duration::from_secs(60),
         memory_bytes: 1 << 30,
         signals: &signals,
         streams: Streams { stdin: None, stdout: Sink::keep(100), stderr: Sink::keep(100), terminal: None },
+        egress: None,
     };
     let start = Instant::now();
     let outcome = attendance.run(&mut |_| {}).expect("it can be attended");

@@ -43,9 +43,10 @@ const LAYERS: &[Layer] = &[
     layer("policy", &["domain"], Forbidden),
     layer("audit", &["domain"], Forbidden),
     layer("store", &["domain"], Forbidden),
-    layer("egress", &["domain"], Forbidden),
     layer("api", &["domain"], Forbidden),
     layer("supervisor", &["domain", "guest", "jail"], Forbidden),
+    // Takes its sessions from supervisors, and confines itself with the jail's means.
+    layer("egress", &["domain", "jail", "supervisor"], Forbidden),
     layer("sandbox", &["domain", "embed", "guest", "jail", "supervisor"], Allowed),
     layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
@@ -64,7 +65,7 @@ const LAYERS: &[Layer] = &[
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer(
         "cli",
-        &["domain", "api", "given", "payload", "supervisor", "sandbox", "front", "conformance", "server"],
+        &["domain", "api", "given", "payload", "supervisor", "egress", "sandbox", "front", "conformance", "server"],
         Forbidden,
     ),
     // Measures the binary from outside, so it links nothing of ours.

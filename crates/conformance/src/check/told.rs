@@ -173,7 +173,7 @@ pub(super) fn denials_explain(scene: &Scene<'_>) -> Vec<Observation> {
     let data_text = data.display().to_string();
     for (member, arguments, code) in [
         ("unsupported tier", &["--tier", "vm", "--", "true"][..], "unsupported_capability"),
-        ("unsupported network", &["--net", "proxied", "--", "true"], "unsupported_capability"),
+        ("rules without a network for them", &["--allow", "a.example", "--", "true"], "contradiction"),
         ("absent workspace", &["--workspace", "/nonexistent/saggar", "--", "true"], "invalid_workspace"),
         ("working directory", &["--cwd", "/nonexistent", "--", "true"], "invalid_cwd"),
         ("absent program", &["--", "/nonexistent"], "program_not_found"),

@@ -348,6 +348,14 @@ impl Plan {
                 "use `none`; the operator can allow it with `allow_host_network = true`",
             ));
         }
+        if new.spec.network == Some(NetworkMode::Proxied) {
+            return Err(refuse(
+                Code::UnsupportedCapability,
+                "network mode proxied is not built yet for sandboxes of a server, and no other mode stands in for it"
+                    .to_owned(),
+                "use `none`, or `saggar run --net proxied` for one command",
+            ));
+        }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
         let ordinary = Spec::resolve(Sandboxes::ordinary_spec()).map_err(Fault::Refused)?;
         Ok(Self {

@@ -84,6 +84,7 @@ fn what_cannot_be_made_is_refused_before_anything_is_started() {
         (r#"{"mounts": [{"host": "/etc", "guest": "/data"}]}"#, Code::InvalidValue, "mounts"),
         (r#"{"network": "host"}"#, Code::UnsupportedCapability, "network"),
         (r#"{"network": "proxied"}"#, Code::UnsupportedCapability, "network"),
+        (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction, "network rules"),
         (r#"{"tier": "vm"}"#, Code::UnsupportedCapability, "tier"),
         (r#"{"template": "mine"}"#, Code::UnsupportedCapability, "template"),
         (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue, "memory"),

@@ -10,6 +10,7 @@ use saggar_jail::cgroup::{Controller, Host};
 
 use super::cores::cores;
 use super::kvm::{KvmTrial, try_kvm};
+use super::proxied::proxied;
 use super::trial::{Trials, succeeded, why};
 use crate::data::DataDirectory;
 use crate::reaper::Leftover;
@@ -171,9 +172,7 @@ fn network(trials: &Trials<'_>, mode: NetworkMode, is_ready: bool) -> Capability
                 )
             }
         }
-        NetworkMode::Proxied => {
-            Capability::unsupported(mode.as_str(), "an egress process", "not built yet", "use none")
-        }
+        NetworkMode::Proxied => proxied(),
         NetworkMode::Host if is_ready => Capability::supported(
             mode.as_str(),
             "the host's own network",

@@ -6,6 +6,7 @@
 mod cores;
 mod examine;
 mod kvm;
+mod proxied;
 mod trial;
 
 pub use examine::examine;

@@ -1,0 +1,125 @@
+//! The network of a proxied sandbox, from its supervisor's side: starts the egress process, opens the session, and
+//! hands over the gates.
+//!
+//! The egress process of a one-shot sandbox is our child. It lives as long as the session: if we are killed, the kernel
+//! closes our end, and it ends.
+
+mod self_test;
+mod traffic;
+mod trust;
+mod upstream;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use saggar_domain::net::{EgressDraft, Rules};
+use saggar_domain::{Code, Problem, SandboxId};
+use saggar_jail::Gates;
+use saggar_supervisor::egress::{EGRESS as VERSION, FromEgress, GateCounts, Open, Session};
+
+use crate::ids::random;
+use crate::ranges::Range;
+pub(crate) use traffic::Traffic;
+pub(crate) use trust::{REPLACED, Trust};
+
+/// The helper mode of the binary.
+pub const EGRESS: &str = "__egress";
+
+/// Settings of the operator that say which upstream certificates to trust. Nothing else of our environment reaches it.
+const PASSED_ON: [&str; 1] = ["SSL_CERT_FILE"];
+/// How long it may take to end after its session did.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A session with an egress process that exists for one sandbox.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    session: Option<Session>,
+    child: Child,
+    /// Its user. No sandbox gets an id of this range while it lives.
+    _range: Option<Range>,
+}
+
+impl Egress {
+    /// Starts the process. It gets ready while the caller goes on.
+    pub(crate) fn start(sandbox: &SandboxId, rules: &EgressDraft) -> Result<Self, Problem> {
+        let upstream = upstream::of_the_host()?;
+        let (session, theirs) = Session::pair().map_err(|errno| failed(&errno))?;
+        let range = user().map_err(|error| failed(&error))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("saggar").arg(EGRESS).args(range.as_ref().map(|range| range.base().to_string()));
+        command.env_clear().envs(PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+        let stdin = Stdio::from(File::from(theirs));
+        let child = command.current_dir("/").stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|error| failed(&error.kind()))?;
+        // From here on the child is ended if anything fails.
+        let mut started = Self { session: Some(session), child, _range: range };
+        started.session()?.open(Open { v: VERSION, sandbox_id: sandbox.clone(), egress: rules.clone(), upstream })?;
+        Ok(started)
+    }
+
+    /// Waits until it is ready. Returns what the sandbox has to trust.
+    pub(crate) fn trust(&mut self) -> Result<Trust, Problem> {
+        self.session()?.certificate().map(Trust::new)
+    }
+
+    /// Hands over the gates, and tries whether they keep what they promise. From here on the sandbox has its network.
+    pub(crate) fn serve(&mut self, gates: Gates, rules: &EgressDraft) -> Result<(), Problem> {
+        let session = self.session()?;
+        let Gates { tcp, proxy, dns_udp, dns_tcp, probes } = gates;
+        let counts = GateCounts { tcp: tcp.len(), proxy: 1, dns_udp: dns_udp.len(), dns_tcp: dns_tcp.len() };
+        let proxy = std::iter::once(&proxy);
+        let all: Vec<BorrowedFd<'_>> =
+            tcp.iter().chain(proxy).chain(&dns_udp).chain(&dns_tcp).map(AsFd::as_fd).collect();
+        session.hand_over(counts, &all)?;
+        self_test::run(session, &Rules::new(rules.clone())?, probes)
+    }
+
+    /// Ends the session, and takes its last decisions.
+    pub(crate) fn finish(mut self, take: &mut dyn FnMut(FromEgress)) {
+        if let Some(session) = self.session.take() {
+            session.finish(END_PATIENCE, take);
+        }
+    }
+
+    /// The session, for the loop that attends the sandbox.
+    pub(crate) fn session(&mut self) -> Result<&mut Session, Problem> {
+        self.session.as_mut().ok_or_else(|| failed(&"the session is over"))
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        let deadline = Instant::now() + END_PATIENCE;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            saggar_jail::pause_briefly();
+        }
+        // It may have ended just now.
+        let _ = self.child.kill();
+        let _ = self.child.wait(); // As above.
+    }
+}
+
+/// As root it gets a user that nothing else has. An ordinary user has only their own.
+fn user() -> io::Result<Option<Range>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let random = random().map_err(io::Error::other)?;
+    Range::take(u32::from_ne_bytes(random)).map(Some)
+}
+
+fn failed(why: &dyn std::fmt::Display) -> Problem {
+    Problem::new(
+        Code::SetupFailed,
+        format!("the egress process can't be started: {why}"),
+        "`saggar doctor` shows whether this host can manage a sandbox's network",
+    )
+}

@@ -1,0 +1,83 @@
+//! The messages of a session.
+
+use std::net::{IpAddr, SocketAddr};
+
+use saggar_domain::net::{EgressDraft, NetDecision};
+use saggar_domain::{Problem, SandboxId};
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol.
+pub const EGRESS: u32 = 1;
+/// Maximum length of a message. The kernel's default send buffer takes one of this length.
+pub const MESSAGE_MAX: usize = 128 * 1024;
+
+/// From a supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToEgress {
+    /// The first message.
+    Open(Box<Open>),
+    /// Has the gates attached, in the order of the fields.
+    Gates(GateCounts),
+    /// Replaces the rules. Connections that the new ones forbid are cut.
+    Rules(EgressDraft),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Open {
+    /// The supervisor's version of the protocol.
+    pub v: u32,
+    pub sandbox_id: SandboxId,
+    pub egress: EgressDraft,
+    #[serde(default)]
+    pub upstream: Upstream,
+}
+
+/// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and
+/// egress itself can open no file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upstream {
+    pub servers: Vec<SocketAddr>,
+    /// The lines of the hosts file, one name each.
+    pub hosts: Vec<(IpAddr, String)>,
+    /// The addresses of the host's interfaces.
+    #[serde(default)]
+    pub own: Vec<IpAddr>,
+}
+
+/// How many descriptors of each kind are attached. IPv4 comes first; IPv6 is there if the host has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateCounts {
+    pub tcp: usize,
+    pub proxy: usize,
+    pub dns_udp: usize,
+    pub dns_tcp: usize,
+}
+
+impl GateCounts {
+    pub fn sum(self) -> usize {
+        let Self { tcp, proxy, dns_udp, dns_tcp } = self;
+        tcp.saturating_add(proxy).saturating_add(dns_udp).saturating_add(dns_tcp)
+    }
+}
+
+/// From the egress process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromEgress {
+    /// The answer to `open`.
+    Opened {
+        /// The certificate of the session's own authority. Its key stays in the egress process.
+        ca_pem: String,
+    },
+    /// The answer to `gates`.
+    Listening {},
+    /// The answer to `rules`.
+    Ruled {},
+    /// Comes at any time after `open`.
+    Decision(Box<NetDecision>),
+    /// Decisions that this supervisor was too slow to hear of.
+    Dropped { decisions: u64 },
+    /// The last message was refused. The session ends.
+    Failed(Problem),
+}
