@@ -257,7 +257,11 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
         }
         Control::Resumed => Body::Resumed,
         Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
-        Control::Unknown => return None,
+        Control::Decision { .. }
+        | Control::RulesReplaced { .. }
+        | Control::NetworkLost
+        | Control::NetworkRestored
+        | Control::Unknown => return None,
     })
 }
 

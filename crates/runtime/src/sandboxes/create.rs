@@ -134,7 +134,7 @@ impl Sandboxes {
         let id = ready.id.clone();
         pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
-        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map() };
+        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map(), egress: None };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
             // It died while it waited: the client gets a newly created one.

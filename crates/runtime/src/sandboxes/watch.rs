@@ -110,6 +110,10 @@ impl Sandboxes {
             | EventBody::ExecStarted { .. }
             | EventBody::Denial { .. }
             | EventBody::Limit { .. }
+            | EventBody::Decision { .. }
+            | EventBody::RulesReplaced { .. }
+            | EventBody::NetworkLost
+            | EventBody::NetworkRestored
             | EventBody::Ending { .. }
             | EventBody::Unknown => {}
         }

@@ -302,7 +302,7 @@ impl Host {
         held.is_mute.subscribe().wait_for(|is_mute| !*is_mute).await.expect("it lives");
         match op {
             Op::Describe => {}
-            Op::Claim { terms, env } => {
+            Op::Claim { terms, env, .. } => {
                 held.claim(terms, env);
                 self.pass(Step::Claimed).await;
             }
@@ -336,6 +336,7 @@ impl Host {
             | Op::Signal { .. }
             | Op::Resize { .. }
             | Op::Open { .. }
+            | Op::SetEgress { .. }
             | Op::Usage => {
                 let problem = Problem::new(Code::UnsupportedCapability, "nothing runs in here", "ask a real one");
                 wire.write(&Reply::Error(problem)).await;

@@ -1,5 +1,6 @@
 //! Replies of a sandbox's supervisor.
 
+use saggar_domain::net::{EgressDraft, NetDecision};
 use saggar_domain::{
     DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState, Usage,
 };
@@ -74,6 +75,9 @@ pub struct Description {
     /// The agent's protocol version, which clients that open streams into the sandbox must know.
     #[serde(default = "first_guest_protocol")]
     pub guest_protocol: u32,
+    /// The rules in force; `None` unless its network mode is `proxied`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressDraft>,
 }
 
 /// The version of supervisors that don't report one.
@@ -187,6 +191,22 @@ pub enum EventBody {
     Denial { denial: Denial },
     /// A limit was hit.
     Limit { denial: Denial },
+    /// The egress process decided about a connection or a request.
+    Decision {
+        /// The exec whose program asked; `None` if it can't be told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exec_id: Option<ExecId>,
+        decision: Box<NetDecision>,
+    },
+    /// The rules of its network were replaced.
+    RulesReplaced {
+        /// The hash of its spec with the new rules.
+        policy_hash: String,
+    },
+    /// The egress process ended. The sandbox has no network until `network_restored`.
+    NetworkLost,
+    /// Another egress process serves it, with the same rules and a new certificate authority.
+    NetworkRestored,
     /// Every process in it was frozen.
     Paused {
         /// Whether it was paused at its deadline.

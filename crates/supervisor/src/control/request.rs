@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use saggar_domain::net::EgressDraft;
 use saggar_domain::{
     Beginning, DeadlineAction, Draft, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User,
 };
@@ -45,6 +46,9 @@ pub enum Op {
         /// Added to the environment of every exec; the exec's own variables take precedence.
         #[serde(default)]
         env: BTreeMap<String, String>,
+        /// The rules of a proxied sandbox; one from the pool has none and reaches nothing until then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        egress: Option<EgressDraft>,
     },
     /// Start a program: `started`, then the replies of [`Op::Attach`] if it follows.
     Exec(Box<StartExec>),
@@ -75,6 +79,8 @@ pub enum Op {
     Open { target: Target, user: User },
     /// Set new terms from now on: `described`.
     SetTerms { terms: Terms },
+    /// Replace the rules of a proxied sandbox: `described`, once they are in force. Connections that they forbid are cut.
+    SetEgress { egress: EgressDraft },
     /// Record that the sandbox is in use in a way that the supervisor can't see: `done`.
     Touch,
     /// Freeze every process of the sandbox: `described`.

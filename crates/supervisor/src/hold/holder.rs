@@ -225,6 +225,7 @@ impl Hold {
             execs: self.execs.iter().map(|exec| exec.state(now)).collect(),
             last_event: self.happenings.last(),
             guest_protocol: PROTOCOL,
+            egress: (self.spec.network == NetworkMode::Proxied).then(|| self.spec.egress.clone()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use saggar_domain::net::EgressDraft;
 use saggar_domain::{
     Beginning, ByteSize, Code, Count, Cpus, DeadlineAction, EndReason, ExecId, ExecLimits, Offsets, Problem, Signal,
     SignalScope, TerminalSize, Timeout, User,
@@ -65,7 +66,7 @@ impl Hold {
             _ => self.lifetime.touch(now),
         }
         match op {
-            Op::Claim { terms, env } => self.claim(terms, env, now).map(Some),
+            Op::Claim { terms, env, egress } => self.claim(terms, env, egress, now).map(Some),
             Op::Exec(start) => self.start(token, *start, now).map(|()| None),
             Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
             Op::StdinEnd { .. } => Err(Problem::new(
@@ -84,6 +85,7 @@ impl Hold {
                 self.lifetime.set(terms, now);
                 Ok(Some(self.described()))
             }
+            Op::SetEgress { egress } => self.set_egress(egress).map(|()| Some(self.described())),
             Op::Touch => Ok(Some(Reply::Done)),
             Op::Pause => self.pause(now, false).map(|()| Some(self.described())),
             Op::Resume { terms } => self.resume(terms, now).map(|()| Some(self.described())),
@@ -150,7 +152,13 @@ impl Hold {
         Ok(())
     }
 
-    fn claim(&mut self, terms: Terms, env: BTreeMap<String, String>, now: Moment) -> Result<Reply, Problem> {
+    fn claim(
+        &mut self,
+        terms: Terms,
+        env: BTreeMap<String, String>,
+        egress: Option<EgressDraft>,
+        now: Moment,
+    ) -> Result<Reply, Problem> {
         if self.lifetime.is_owned() {
             return Err(Problem::new(
                 Code::Contradiction,
@@ -159,10 +167,25 @@ impl Hold {
             ));
         }
         self.check_terms(terms)?;
+        if let Some(egress) = egress {
+            self.set_egress(egress)?;
+        }
         self.env = env;
         self.lifetime.set(terms, now);
         self.tell(EventBody::Claimed);
         Ok(self.described())
+    }
+
+    /// Replaces the rules of the sandbox's network.
+    fn set_egress(&mut self, _rules: EgressDraft) -> Result<(), Problem> {
+        Err(Problem::new(
+            Code::Contradiction,
+            format!(
+                "the network mode of the sandbox {} is {}, and rules need the mode proxied",
+                self.sandbox_id, self.spec.network
+            ),
+            "create a sandbox with network mode proxied",
+        ))
     }
 
     /// Refuses terms that can't be kept.

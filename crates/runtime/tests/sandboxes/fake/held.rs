@@ -105,6 +105,7 @@ impl Held {
             execs: Vec::new(),
             last_event: self.events.borrow().len() as u64,
             guest_protocol: 3,
+            egress: None,
         }
     }
 
