@@ -94,6 +94,7 @@ impl TryFrom<Draft> for CreateSandbox {
             user,
             network,
             egress,
+            secrets,
             limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
             strict,
         } = draft;
@@ -104,6 +105,7 @@ impl TryFrom<Draft> for CreateSandbox {
             ("protect", !protect.is_empty()),
             ("mounts", !mounts.is_empty()),
             ("cwd", cwd.is_some()),
+            ("secrets", !secrets.is_empty()),
             ("timeout", timeout.is_some()),
             ("strict", strict.is_some()),
         ];

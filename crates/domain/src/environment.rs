@@ -50,6 +50,10 @@ impl EnvDraft {
         self.0.is_empty()
     }
 
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Adds all entries of another.
     pub(crate) fn merge(mut self, other: Self) -> Result<Self, Problem> {
         for (name, value) in other.0 {

@@ -23,6 +23,7 @@ mod path;
 mod problem;
 mod public_ports;
 mod quantity;
+pub mod secret;
 mod signal;
 mod spec;
 mod stream;

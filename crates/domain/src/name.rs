@@ -23,6 +23,11 @@ macro_rules! name {
                 check(text).then(|| Self(text.to_owned()))
             }
 
+            /// Why a text is not a valid name.
+            pub(crate) fn complaint(text: &str) -> String {
+                format!(concat!("{:?} is not ", $form), text)
+            }
+
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -37,11 +42,13 @@ macro_rules! name {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                Self::parse(&text).ok_or_else(|| de::Error::custom(format!(concat!("{:?} is not ", $form), text)))
+                Self::parse(&text).ok_or_else(|| de::Error::custom(Self::complaint(&text)))
             }
         }
     };
 }
+
+pub(crate) use name;
 
 name!(
     /// A project's display name: any text on one line, without surrounding spaces.

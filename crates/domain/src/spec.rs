@@ -21,6 +21,7 @@ use crate::name::TemplateName;
 use crate::net::{EgressDraft, Rules, as_policy};
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
+use crate::secret::{self, SecretUse, check_uses};
 use crate::table::{joined, one_of, only_from_a_table};
 use crate::workspace::{check_fs, check_scratch, protected};
 
@@ -64,6 +65,9 @@ pub struct Draft {
     /// Rules for network mode `proxied`.
     #[serde(skip_serializing_if = "EgressDraft::is_empty")]
     pub egress: EgressDraft,
+    /// Secrets that requests get on their way out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     #[serde(skip_serializing_if = "DraftLimits::is_empty")]
     pub limits: DraftLimits,
     /// Whether an unenforceable default limit is an error too.
@@ -94,6 +98,9 @@ pub struct Spec {
     /// As it was asked for; the policy contains the rules of the sets. Empty unless the network mode is `proxied`.
     #[serde(skip_serializing_if = "EgressDraft::is_empty", serialize_with = "as_policy")]
     pub egress: EgressDraft,
+    /// Only names are known here, and so the policy contains nothing else.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "secret::as_policy")]
+    pub secrets: Vec<SecretUse>,
     pub limits: Limits,
     pub strict: bool,
 }
@@ -114,6 +121,7 @@ impl Draft {
             user: one_of("user", self.user, other.user)?,
             network: one_of("network", self.network, other.network)?,
             egress: self.egress.merge(other.egress),
+            secrets: joined(self.secrets, other.secrets),
             limits: self.limits.merge(other.limits)?,
             strict: one_of("strict", self.strict, other.strict)?,
         })
@@ -135,6 +143,7 @@ impl Draft {
             user: _,
             network: _,
             egress: _,
+            secrets: _,
             limits: _,
             strict: _,
         } = self;
@@ -177,6 +186,7 @@ impl Spec {
         let fs = check_fs(&draft)?;
         check_mounts(&draft.mounts)?;
         draft.egress.check_mode(draft.network)?;
+        check_uses(&draft.secrets, draft.network, &draft.env)?;
         let user = draft.user.unwrap_or(User::User);
         let default_cwd = if draft.workspace.is_some() { WORKSPACE } else { user.home() };
         Ok(Self {
@@ -193,6 +203,7 @@ impl Spec {
             user,
             network: draft.network.unwrap_or(NetworkMode::None),
             egress: draft.egress,
+            secrets: draft.secrets,
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
         })
@@ -257,6 +268,16 @@ mod tests {
             (r#"{"egress": {"deny": ["a.example"]}, "network": "none"}"#, Code::Contradiction),
             (r#"{"egress": {"allow": ["*"]}, "network": "host"}"#, Code::Contradiction),
             (r#"{"egress": {"allow": ["@nothing"]}, "network": "host"}"#, Code::InvalidValue),
+            (r#"{"secrets": [{"name": "a"}]}"#, Code::Contradiction),
+            (r#"{"secrets": [{"name": "a"}], "network": "host"}"#, Code::Contradiction),
+            (
+                r#"{"secrets": [{"name": "a", "env": "A"}], "env": {"A": "1"}, "network": "proxied"}"#,
+                Code::Contradiction,
+            ),
+            (
+                r#"{"secrets": [{"name": "a", "env": "A"}, {"name": "b", "env": "A"}], "network": "proxied"}"#,
+                Code::Contradiction,
+            ),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
             (r#"{"template": "mine"}"#, Code::UnsupportedCapability),
             (r#"{"schema": "saggar.spec/v9"}"#, Code::InvalidSpec),
@@ -316,6 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn the_policy_hash_covers_the_names_of_secrets_and_their_variables() {
+        let hash = |secrets: &str| {
+            resolve(&format!(r#"{{"network": "proxied", "secrets": {secrets}}}"#)).unwrap().policy_hash()
+        };
+        let both = r#"[{"name": "a", "env": "A"}, {"name": "b"}]"#;
+        assert_eq!(hash(both), hash(r#"[{"name": "b"}, {"name": "a", "env": "A"}]"#), "order has no meaning");
+        for other in ["[]", r#"[{"name": "a", "env": "A"}]"#, r#"[{"name": "a"}, {"name": "b"}]"#] {
+            assert_ne!(hash(both), hash(other), "{other}");
+        }
+        let many: Vec<String> = (0..65).map(|index| format!(r#"{{"name": "s{index}"}}"#)).collect();
+        let refused = resolve(&format!(r#"{{"network": "proxied", "secrets": [{}]}}"#, many.join(","))).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidValue);
+    }
+
+    #[test]
     fn rules_need_the_mode_that_applies_them() {
         let problem = resolve(r#"{"egress": {"allow": ["a.example"]}}"#).unwrap_err();
         assert_eq!(problem.message, "there are network rules, and the network mode is none");
@@ -370,7 +406,7 @@ mod tests {
     fn a_draft_is_the_same_after_a_way_over_the_wire() {
         let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
             "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
-            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
+            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
             "files": 99, "output": "1M"}}"#;
         for json in ["{}", whole] {
             let written = serde_json::to_string(&draft(json)).unwrap();
@@ -378,7 +414,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
         // No field is missing from the example above.
-        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 14);
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 15);
     }
 
     #[test]
@@ -396,7 +432,7 @@ mod tests {
         for (json, named) in [
             ("{}", None),
             (
-                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "egress": {"allow": ["*"]}, "strict": true, "limits": {"pids": 9}}"#,
+                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "egress": {"allow": ["*"]}, "secrets": [{"name": "a"}], "strict": true, "limits": {"pids": 9}}"#,
                 None,
             ),
             (r#"{"workspace": "/w"}"#, Some("workspace")),

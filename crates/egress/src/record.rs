@@ -177,6 +177,7 @@ impl Drop for Record {
             verdict: state.verdict,
             rule: std::mem::take(&mut state.rule),
             reason: state.reason.take(),
+            secrets: Vec::new(),
             bytes_up: self.up.load(Ordering::Relaxed),
             bytes_down: self.down.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -59,6 +59,11 @@ pub struct Job<'a> {
 
 /// Runs a job. `observe` gets every event as it happens, except the last one, `finish`.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
+    if let Some(used) = job.spec.secrets.first() {
+        let message = format!("the sandbox uses the secret {}, and secrets are not built yet", used.name);
+        let problem = Problem::new(Code::UnsupportedCapability, message, "leave `secrets` out of the spec");
+        return Report::not_started(ExecStatus::Refused, problem);
+    }
     let begun = match job.spec.network {
         NetworkMode::Proxied => Egress::start(&ids.sandbox, &job.spec.egress).map(Some).map_err(not_made),
         NetworkMode::None | NetworkMode::Host => Ok(None),

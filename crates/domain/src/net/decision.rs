@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::mode::choice;
+use crate::secret::SecretName;
 
 /// Maximum length of a recorded path, in bytes.
 const PATH_SHOWN_MAX: usize = 512;
@@ -31,6 +32,9 @@ pub struct NetDecision {
     /// Why it was denied, or why an allowed one failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The secrets whose values the request got.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretName>,
     /// Bytes from the sandbox.
     pub bytes_up: u64,
     /// Bytes to the sandbox.

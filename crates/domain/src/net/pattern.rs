@@ -37,6 +37,18 @@ impl HostPattern {
         *self == Self::Any || self.allows(host)
     }
 
+    /// Whether some host matches both, as names go. An address in a range is no name.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Range(_), _) | (_, Self::Range(_)) => false,
+            (Self::Exact(name), host) | (host, Self::Exact(name)) => host.allows(&Host::Name(name.clone())),
+            (Self::Any, _) | (_, Self::Any) => true,
+            (Self::Below(one), Self::Below(another)) => {
+                one == another || one.is_below(another) || another.is_below(one)
+            }
+        }
+    }
+
     pub(super) fn range(&self) -> Option<Range> {
         match self {
             Self::Range(range) => Some(*range),

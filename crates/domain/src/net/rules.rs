@@ -43,6 +43,8 @@ pub struct Rules {
     allow: Vec<Entry>,
     deny: Vec<Entry>,
     own: Vec<IpAddr>,
+    /// See [`Self::with_bound`].
+    pub(super) bound: Vec<Match>,
 }
 
 /// One rule, and how it is referred to.
@@ -82,7 +84,7 @@ impl Rules {
     pub fn new(draft: EgressDraft) -> Result<Self, Problem> {
         draft.check_size()?;
         let (allow, deny) = (draft.expanded_allow()?, draft.expanded_deny()?);
-        Ok(Self { draft, allow, deny, own: Vec::new() })
+        Ok(Self { draft, allow, deny, own: Vec::new(), bound: Vec::new() })
     }
 
     /// Adds the addresses of this host's interfaces: they are special too.
@@ -184,9 +186,18 @@ impl Rules {
         !is_denied && self.allow.iter().any(|entry| entry.rule.host.allows(&host))
     }
 
-    /// Whether a rule for this destination has a method or a path, so that [`OVERRIDE_HEADERS`] matter.
+    /// Whether a rule for this destination has a method or a path, or a secret is bound to it, so that [`OVERRIDE_HEADERS`] matter.
     pub fn restricts(&self, to: &Destination) -> bool {
-        self.allowing(to).chain(self.denying(to)).any(|entry| entry.rule.is_about_requests())
+        self.allowing(to).chain(self.denying(to)).any(|entry| entry.rule.is_about_requests()) || self.is_bound(to)
+    }
+
+    /// Whether a secret is bound to this host and port.
+    pub fn is_bound(&self, to: &Destination) -> bool {
+        self.bound.iter().any(|rule| rule.host.allows(&to.host) && rule.ports.allows(to.port))
+    }
+
+    pub(super) fn allow_hosts(&self) -> impl Iterator<Item = &HostPattern> {
+        self.allow.iter().map(|entry| &entry.rule.host)
     }
 
     /// The allow rules and the deny rules that speak of a destination.

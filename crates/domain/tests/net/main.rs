@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod addresses;
+mod bound;
 mod decisions;
 mod documents;
 mod grammar;

@@ -145,6 +145,7 @@ impl<S: Session> Desk<S> {
             verdict,
             rule: refusal.rule,
             reason: Some(refusal.message),
+            secrets: Vec::new(),
             bytes_up: 0,
             bytes_down: 0,
             duration_ms: 0,

@@ -1,0 +1,105 @@
+//! The secrets of a spec: which ones a sandbox uses, and in which variables programs find their placeholders.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::environment::EnvDraft;
+use crate::mode::NetworkMode;
+use crate::problem::{Code, Problem};
+use crate::secret::name::{SecretName, VariableName};
+use crate::table::only_from_a_table;
+
+/// Maximum number of secrets of one sandbox.
+const USES_MAX: usize = 64;
+
+/// On the command line `NAME` or `VARIABLE=NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct SecretUse {
+    pub name: SecretName,
+    /// The variable that holds the placeholder. Without one, requests get the value all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<VariableName>,
+}
+
+only_from_a_table!(SecretUse);
+
+impl FromStr for SecretUse {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((variable, name)) => Ok(Self { name: name.parse()?, env: Some(variable.parse()?) }),
+            None => Ok(Self { name: text.parse()?, env: None }),
+        }
+    }
+}
+
+impl fmt::Display for SecretUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.env {
+            Some(variable) => write!(f, "{variable}={}", self.name),
+            None => self.name.fmt(f),
+        }
+    }
+}
+
+/// A secret has a use only where requests are inspected, and a variable has one value.
+pub(crate) fn check_uses(uses: &[SecretUse], network: Option<NetworkMode>, env: &EnvDraft) -> Result<(), Problem> {
+    let Some(first) = uses.first() else { return Ok(()) };
+    match network {
+        Some(NetworkMode::Proxied) => {}
+        None | Some(NetworkMode::None | NetworkMode::Host) => {
+            let mode = network.unwrap_or(NetworkMode::None);
+            return Err(Problem::new(
+                Code::Contradiction,
+                format!("the sandbox uses the secret {}, and its network mode is {mode}", first.name),
+                "secrets need the mode `proxied`: add `--net proxied` (`network = \"proxied\"` in a spec)",
+            ));
+        }
+    }
+    if uses.len() > USES_MAX {
+        let message = format!("{} secrets are more than {USES_MAX}", uses.len());
+        return Err(Problem::new(Code::InvalidValue, message, "use fewer in one sandbox"));
+    }
+    for (at, used) in uses.iter().enumerate() {
+        let Some(variable) = &used.env else { continue };
+        let is_taken = uses[..at].iter().any(|other| other.env.as_ref() == Some(variable) && other.name != used.name);
+        if is_taken || env.contains(variable.as_str()) {
+            return Err(Problem::new(
+                Code::Contradiction,
+                format!(
+                    "the variable {variable} is to hold the placeholder of the secret {}, and something else",
+                    used.name
+                ),
+                "use another variable for one of them",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// As the policy hash covers them: names and variables, sorted, because order has no meaning.
+pub(crate) fn as_policy<S: Serializer>(uses: &[SecretUse], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut texts: Vec<String> = uses.iter().map(SecretUse::to_string).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    texts.serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_a_name_or_a_variable_and_a_name() {
+        for text in ["openai", "OPENAI_API_KEY=openai"] {
+            assert_eq!(text.parse::<SecretUse>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "=openai", "A=", "A=B=c", "A B=c", "OpenAI"] {
+            assert!(wrong.parse::<SecretUse>().is_err(), "{wrong}");
+        }
+    }
+}
