@@ -29,8 +29,13 @@ fn main() -> ExitCode {
         return code;
     }
     if mode == saggar_sandbox::EGRESS {
-        return match std::env::args().nth(2).map(|id| id.parse()).transpose() {
-            Ok(user) => saggar_egress::process::main(user),
+        let mut rest = std::env::args().skip(2).peekable();
+        let mode = match rest.next_if(|word| word == saggar_sandbox::EGRESS_SERVICE) {
+            Some(_) => saggar_egress::process::Mode::Service,
+            None => saggar_egress::process::Mode::Session,
+        };
+        return match rest.next().map(|id| id.parse()).transpose() {
+            Ok(user) => saggar_egress::process::main(mode, user),
             // Never as root instead of that user.
             Err(_) => ExitCode::from(outcome::OUR_FAILURE),
         };

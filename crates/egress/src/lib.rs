@@ -29,6 +29,8 @@ pub mod names;
 pub mod refuse;
 pub mod replay;
 pub mod resolve;
+pub mod service;
 pub mod session;
+pub mod setting;
 pub mod socks;
 pub mod tls;

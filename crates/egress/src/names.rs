@@ -2,7 +2,7 @@
 //!
 //! A program inside resolves a name, dials the address it got, and arrives at our gate, where the original destination
 //! leads back to the name. An address belongs to one name for the whole session and is never given to another: a program
-//! that kept an address can't reach a different name with it. That takes a bound, [`NAMES_MAX`]; further names get none.
+//! that kept an address can't reach a different name with it. The sandbox's next session, after a crash, gives out others. That takes a bound, [`NAMES_MAX`]; further names get none.
 //!
 //! IPv4 addresses come from 198.18.0.0/15, which is reserved for benchmarks and never routed. IPv6 addresses have the
 //! unique local prefix fdfe:5a66::/96 before the same 32 bits. To the rules both are special addresses, which no name
@@ -19,6 +19,8 @@ pub const NAMES_MAX: usize = 16_384;
 
 const V4_FIRST: u32 = 0xc612_0000; // 198.18.0.0
 const V6_PREFIX: u128 = 0xfdfe_5a66_u128 << 96;
+/// So many times the bound fits into the pool of addresses.
+const GENERATIONS: usize = 7;
 /// Last octets from 1 to 254: some programs take .0 and .255 for the addresses of a network.
 const PER_BLOCK: usize = 254;
 
@@ -37,6 +39,8 @@ pub struct Names {
 
 #[derive(Debug, Default)]
 struct Pool {
+    /// The place of the first name in the pool of addresses.
+    first: usize,
     /// INVARIANT: `by_name[n] == i` exactly if `by_index[i] == n`.
     by_name: HashMap<Arc<HostName>, usize>,
     by_index: Vec<Arc<HostName>>,
@@ -68,10 +72,17 @@ impl Assigned {
 pub struct PoolFull;
 
 impl Names {
+    /// A sandbox gets a new session if its egress process died. Names of that one get other addresses than those of the sessions before
+    /// it, as long as there are any: a program may still have one of these.
+    pub fn of_generation(generation: u32) -> Self {
+        let first = (generation as usize % GENERATIONS) * NAMES_MAX;
+        Self { pool: Mutex::new(Pool { first, ..Pool::default() }) }
+    }
+
     pub fn assign(&self, name: &HostName) -> Result<Assigned, PoolFull> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&index) = pool.by_name.get(name) {
-            return Ok(Assigned::Known(Fake::of(index)));
+            return Ok(Assigned::Known(Fake::of(pool.first + index)));
         }
         let index = pool.by_index.len();
         if index >= NAMES_MAX {
@@ -80,7 +91,7 @@ impl Names {
         let name = Arc::new(name.clone());
         pool.by_index.push(Arc::clone(&name));
         pool.by_name.insert(name, index);
-        Ok(Assigned::New(Fake::of(index)))
+        Ok(Assigned::New(Fake::of(pool.first + index)))
     }
 
     /// The name that an address was given to. `None` for an address that isn't of the pool, and for one of the pool that
@@ -88,7 +99,7 @@ impl Names {
     pub fn name_of(&self, address: IpAddr) -> Option<Arc<HostName>> {
         let index = Fake::index(v4_part(address)?)?;
         let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.by_index.get(index).cloned()
+        pool.by_index.get(index.checked_sub(pool.first)?).cloned()
     }
 
     pub fn len(&self) -> usize {
@@ -168,6 +179,23 @@ mod tests {
         assert_eq!(names.len(), NAMES_MAX);
         for unused in ["198.18.0.0", "198.18.0.255", "198.18.1.0", "198.19.255.254"] {
             assert_eq!(names.name_of(unused.parse().unwrap()), None, "{unused}");
+        }
+    }
+
+    #[test]
+    fn a_later_session_gives_out_other_addresses_and_does_not_know_the_earlier_ones() {
+        let generations: Vec<Names> = (0..GENERATIONS as u32).map(Names::of_generation).collect();
+        let fakes: Vec<Fake> =
+            generations.iter().map(|names| names.assign(&name("a.example")).unwrap().fake()).collect();
+        for (names, own) in generations.iter().zip(&fakes) {
+            for fake in &fakes {
+                assert!(is_fake(fake.v4.into()) && is_fake(fake.v6.into()));
+                assert_eq!(names.name_of(fake.v4.into()).is_some(), fake == own, "{fake:?}");
+            }
+        }
+        let last = generations.last().unwrap();
+        for index in 1..NAMES_MAX {
+            assert!(is_fake(last.assign(&name(&format!("n{index}.example"))).unwrap().fake().v4.into()));
         }
     }
 

@@ -113,7 +113,7 @@ pub(crate) async fn dial_held(
     record.hold(slot);
     let session = link.session();
     let rules = session.rules();
-    let dialled = session.dial.dial(to, &rules, session.limits.connect_time).await;
+    let dialled = session.dial().dial(to, &rules, session.limits.connect_time).await;
     match dialled {
         Ok(dialled) => {
             record.dialled(dialled.address.ip());

@@ -1,11 +1,12 @@
-//! The process: reads what it needs of the host, gives up its rights, and serves one session.
+//! The process: reads what it needs of the host, gives up its rights, and serves one session, or those of a server.
 //!
-//! Its standard input is the session's socket. When the supervisor closes its end, everything of the sandbox ends here
-//! and the last decisions are sent; then the process ends.
+//! Its standard input is the socket. When a supervisor closes its end, everything of its sandbox ends here and the last decisions are
+//! sent. A process with one session ends then.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,6 +15,8 @@ use saggar_jail::{ServiceIds, confine};
 use saggar_supervisor::egress::FromEgress;
 
 use crate::control::{self, Control};
+use crate::service::Service;
+use crate::setting::Setting;
 use crate::tls::Roots;
 
 /// Bundles of trusted certificates, in the order of preference.
@@ -25,13 +28,22 @@ const BUNDLES: [&str; 4] = [
 ];
 const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 
-/// Serves the session on standard input. `user` is the id to run as, if the caller is root.
-pub fn main(user: Option<u32>) -> ExitCode {
-    match serve(user) {
+/// What standard input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The socket of one session. The process ends with it.
+    Session,
+    /// A listening socket, for many sessions and the server that manages them.
+    Service,
+}
+
+/// `user` is the id to run as, if the caller is root.
+pub fn main(mode: Mode, user: Option<u32>) -> ExitCode {
+    match serve(mode, user) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             if let Ok(message) = serde_json::to_vec(&FromEgress::Failed(problem)) {
-                // The supervisor may be gone; there is no other place to report to.
+                // The other side may be gone; there is no other place to report to. A listening socket takes no message.
                 let _ = rustix::net::send(io::stdin(), &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             }
             ExitCode::FAILURE
@@ -39,31 +51,53 @@ pub fn main(user: Option<u32>) -> ExitCode {
     }
 }
 
-fn serve(user: Option<u32>) -> Result<(), Problem> {
-    if user.is_none() && rustix::process::geteuid().is_root() {
+fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
+    let owner = rustix::process::geteuid();
+    if user.is_none() && owner.is_root() {
         return Err(failed(&"it must not run as root"));
     }
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|errno| failed(&errno))?;
     // Before the rights are gone.
     let bundle = trusted();
-    allow_many_files();
+    allow_many_files(mode);
     confine(user.map(|id| ServiceIds { uid: id, gid: id })).map_err(|error| {
         let message = format!("the egress process can't be confined: {error}");
         Problem::new(Code::UnsupportedCapability, message, error.help())
     })?;
+    // A panic ends the connection in which it happens, and is told nowhere: its text may hold what a sandbox sent.
+    std::panic::set_hook(Box::new(|_| {}));
     // Its threads are started only now.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
-    runtime.map_err(|error| failed(&error))?.block_on(async {
-        let control = Control::new(socket).map_err(|error| failed(&error))?;
-        control::converse(control, Roots::from_pem(&bundle)).await;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    match mode {
+        Mode::Session => runtime.worker_threads(WORKERS),
+        Mode::Service => &mut runtime,
+    };
+    runtime.enable_all().build().map_err(|error| failed(&error))?.block_on(async {
+        let setting = Setting::of_the_host(Roots::from_pem(&bundle));
+        match mode {
+            Mode::Session => {
+                let control = Control::new(socket).map_err(|error| failed(&error))?;
+                control::converse(control, &setting).await;
+            }
+            Mode::Service => {
+                let service = Service { setting, owner, linger: LINGER };
+                service.run(socket).await.map_err(|error| failed(&error))?;
+            }
+        }
         Ok(())
     })
 }
 
 /// A session may have a thousand connections, each with two sockets. If the limit can't be raised, there can be fewer.
-fn allow_many_files() {
+fn allow_many_files(mode: Mode) {
     let limit = getrlimit(Resource::Nofile);
+    let many = Rlimit { current: Some(SERVICE_FILES), maximum: Some(SERVICE_FILES) };
+    let is_more = limit.maximum.is_some_and(|maximum| maximum < SERVICE_FILES);
+    // Only root may raise the maximum.
+    if mode == Mode::Service && is_more && setrlimit(Resource::Nofile, many).is_ok() {
+        return;
+    }
     // As said above.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
@@ -72,8 +106,12 @@ fn failed(why: &dyn std::fmt::Display) -> Problem {
     Problem::new(Code::SetupFailed, format!("the egress process failed: {why}"), "try again")
 }
 
-/// One for the session's tasks, and one for bulk transfers beside them.
+/// One for the session's tasks, and one for bulk transfers beside them. A service has one for each processor.
 const WORKERS: usize = 2;
+/// The most that the kernel allows by default.
+const SERVICE_FILES: u64 = 1 << 20;
+/// A service without any connection ends after this.
+const LINGER: Duration = Duration::from_secs(60);
 
 /// The certificates that the host trusts. Without any, no server with TLS is trusted.
 fn trusted() -> Vec<u8> {

@@ -2,7 +2,7 @@
 //!
 //! Dropping a session ends everything that belongs to it: listeners, connections, its certificate authority.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub budgets: Budgets,
     pub ca: Ca,
     pub upstream_tls: UpstreamTls,
-    pub dial: Arc<dyn Dial>,
+    dial: Mutex<Arc<dyn Dial>>,
     pub names: Arc<Names>,
     pub decisions: Outbox,
     pub connections: Arc<Semaphore>,
@@ -76,7 +76,7 @@ impl Session {
             budgets: Budgets::new(&setup.limits),
             ca: Ca::new(provider)?,
             upstream_tls: client_configs(&setup.roots)?,
-            dial: setup.dial,
+            dial: Mutex::new(setup.dial),
             names: setup.names,
             decisions: outbox,
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
@@ -98,7 +98,11 @@ impl Session {
 
     /// From now on decides by `rules`. Connections that they forbid are cut.
     pub fn replace_rules(&self, rules: Rules) {
-        self.shared.rules.send_replace(Arc::new(rules));
+        self.shared.replace_rules(rules);
+    }
+
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::downgrade(&self.shared))
     }
 
     /// Serves a listener that gets connections to any address.
@@ -127,6 +131,25 @@ impl Session {
     }
 }
 
+/// Changes a session. Doesn't keep it alive; after its end nothing happens.
+#[derive(Clone)]
+pub struct Handle(Weak<Shared>);
+
+impl Handle {
+    pub fn replace_rules(&self, rules: Rules) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.replace_rules(rules);
+        }
+    }
+
+    /// For connections from now on.
+    pub fn replace_dial(&self, dial: Arc<dyn Dial>) {
+        if let Some(shared) = self.0.upgrade() {
+            *shared.dial.lock().unwrap_or_else(PoisonError::into_inner) = dial;
+        }
+    }
+}
+
 impl dns::Session for Shared {
     fn rules(&self) -> Arc<Rules> {
         Self::rules(self)
@@ -140,6 +163,14 @@ impl dns::Session for Shared {
 impl Shared {
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.borrow())
+    }
+
+    fn replace_rules(&self, rules: Rules) {
+        self.rules.send_replace(Arc::new(rules));
+    }
+
+    pub fn dial(&self) -> Arc<dyn Dial> {
+        Arc::clone(&self.dial.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn rules_changes(&self) -> watch::Receiver<Arc<Rules>> {

@@ -28,6 +28,8 @@ pub(crate) use trust::{REPLACED, Trust};
 
 /// The helper mode of the binary.
 pub const EGRESS: &str = "__egress";
+/// Its first argument if it serves many sandboxes.
+pub const EGRESS_SERVICE: &str = "service";
 
 /// Settings of the operator that say which upstream certificates to trust. Nothing else of our environment reaches it.
 const PASSED_ON: [&str; 1] = ["SSL_CERT_FILE"];
@@ -57,7 +59,13 @@ impl Egress {
         let child = child.map_err(|error| failed(&error.kind()))?;
         // From here on the child is ended if anything fails.
         let mut started = Self { session: Some(session), child, _range: range };
-        started.session()?.open(Open { v: VERSION, sandbox_id: sandbox.clone(), egress: rules.clone(), upstream })?;
+        started.session()?.open(Open {
+            v: VERSION,
+            sandbox_id: sandbox.clone(),
+            egress: rules.clone(),
+            upstream,
+            generation: 0,
+        })?;
         Ok(started)
     }
 

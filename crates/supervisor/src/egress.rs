@@ -3,12 +3,17 @@
 //! One connection is one session, and a session is one sandbox. The supervisor opens it with the rules, gets the
 //! certificate that the sandbox has to trust, hands over the sandbox's gates, and hears of decisions until either side
 //! closes. When the connection closes, the egress process drops everything of the session: gates, connections and keys.
+//! A server has a connection of another kind to the process that serves all its sandboxes: it manages that process.
 //!
 //! A message is JSON in one packet. Two versions of Saggar may talk here, because the egress process outlives a server:
 //! unknown fields are ignored, and new ones are optional.
 
+mod management;
 mod message;
 mod session;
+mod wire;
 
+pub use management::{ManageError, Management};
 pub use message::{EGRESS, FromEgress, GateCounts, MESSAGE_MAX, Open, ToEgress, Upstream};
-pub use session::{Heard, Session, receive_with};
+pub use session::{Heard, Session};
+pub use wire::receive_with;

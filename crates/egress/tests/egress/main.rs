@@ -14,6 +14,7 @@ mod refusals;
 mod requests;
 mod sandbox;
 mod server;
+mod service;
 mod smuggling;
 mod streams;
 mod trust;

@@ -72,6 +72,7 @@ impl Dial for Routes {
         _within: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<Dialed, DialError>> + Send + 'a>> {
         Box::pin(async move {
+            assert_ne!(to.to_string(), "panic.test:80", "a panic while a connection is served");
             if let Passage::Denied(refusal) = rules.connection(to) {
                 return Err(DialError::Refused { refusal: Box::new(refusal), address: None });
             }

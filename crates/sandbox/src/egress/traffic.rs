@@ -33,7 +33,11 @@ impl Traffic {
                 .add(dropped(format!("{decisions} decisions about the network came too fast to be reported")), observe),
             FromEgress::Failed(problem) => denials.add(refused("egress/failed", problem.message), observe),
             // Answers that came late.
-            FromEgress::Opened { .. } | FromEgress::Listening {} | FromEgress::Ruled {} => {}
+            FromEgress::Opened { .. }
+            | FromEgress::Listening {}
+            | FromEgress::Ruled {}
+            | FromEgress::Managing { .. }
+            | FromEgress::Retired {} => {}
         }
     }
 

@@ -11,7 +11,7 @@ pub const EGRESS: u32 = 1;
 /// Maximum length of a message. The kernel's default send buffer takes one of this length.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 
-/// From a supervisor.
+/// From a supervisor or a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToEgress {
@@ -21,6 +21,15 @@ pub enum ToEgress {
     Gates(GateCounts),
     /// Replaces the rules. Connections that the new ones forbid are cut.
     Rules(EgressDraft),
+    /// The first message of a server, which then has no session of its own.
+    Manage {
+        /// The server's version of the protocol.
+        v: u32,
+    },
+    /// For all sessions: the host's network has changed. Only from a server.
+    UpstreamNow(Upstream),
+    /// Take no new session, and end with the last one. Only from a server.
+    Retire {},
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +40,9 @@ pub struct Open {
     pub egress: EgressDraft,
     #[serde(default)]
     pub upstream: Upstream,
+    /// How many sessions the sandbox had before this one. Addresses that an earlier session gave to names lead nowhere in this one.
+    #[serde(default)]
+    pub generation: u32,
 }
 
 /// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and
@@ -72,8 +84,17 @@ pub enum FromEgress {
     },
     /// The answer to `gates`.
     Listening {},
-    /// The answer to `rules`.
+    /// The answer to `rules` and `upstream_now`.
     Ruled {},
+    /// The answer to `manage`.
+    Managing {
+        /// The process's version of Saggar.
+        version: String,
+        /// How many sessions it has.
+        sessions: usize,
+    },
+    /// The answer to `retire`.
+    Retired {},
     /// Comes at any time after `open`.
     Decision(Box<NetDecision>),
     /// Decisions that this supervisor was too slow to hear of.

@@ -1,0 +1,58 @@
+//! What can be changed in a session that runs, by its supervisor or by the server.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use saggar_domain::Problem;
+use saggar_domain::net::{EgressDraft, Rules};
+use saggar_supervisor::egress::Upstream;
+
+use crate::session::Handle;
+use crate::setting::Setting;
+
+/// Takes effect at once, whatever the session's own conversation does. Doesn't keep the session alive.
+pub(crate) struct Controls {
+    handle: Handle,
+    setting: Setting,
+    basis: Mutex<Basis>,
+}
+
+/// What the rules in force are made of.
+struct Basis {
+    draft: EgressDraft,
+    /// The addresses of the host, which rules must name exactly to open them.
+    own: Vec<IpAddr>,
+}
+
+impl Controls {
+    pub(super) fn new(handle: Handle, setting: Setting, draft: EgressDraft, own: Vec<IpAddr>) -> Self {
+        Self { handle, setting, basis: Mutex::new(Basis { draft, own }) }
+    }
+
+    /// Connections that the new rules forbid are cut.
+    pub(super) fn replace_rules(&self, draft: EgressDraft) -> Result<(), Problem> {
+        let mut basis = self.basis();
+        let rules = rules(draft.clone(), &basis.own)?;
+        basis.draft = draft;
+        self.handle.replace_rules(rules);
+        Ok(())
+    }
+
+    /// The host's network has changed: name servers, hosts file, own addresses.
+    pub(super) fn replace_upstream(&self, upstream: &Upstream) -> Result<(), Problem> {
+        let mut basis = self.basis();
+        let rules = rules(basis.draft.clone(), &upstream.own)?;
+        basis.own.clone_from(&upstream.own);
+        self.handle.replace_dial((self.setting.dialers)(upstream));
+        self.handle.replace_rules(rules);
+        Ok(())
+    }
+
+    fn basis(&self) -> MutexGuard<'_, Basis> {
+        self.basis.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn rules(draft: EgressDraft, own: &[IpAddr]) -> Result<Rules, Problem> {
+    Ok(Rules::new(draft)?.with_own_addresses(own.iter().copied()))
+}

@@ -1,0 +1,153 @@
+//! The conversation of a session: one supervisor, one sandbox.
+
+use std::net::{TcpListener as StdListener, UdpSocket as StdUdp};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use saggar_domain::Problem;
+use saggar_jail::original_destination;
+use saggar_supervisor::egress::{FromEgress, GateCounts, Open, ToEgress};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::controls::{Controls, rules};
+use super::wire::{Control, DESCRIPTORS_MAX, Incoming};
+use super::{broken, check_version, misused};
+use crate::decisions::Decisions;
+use crate::limits::Limits;
+use crate::names::Names;
+use crate::session::{Session, Setup};
+use crate::setting::Setting;
+
+/// How long connections may take to end and to be reported when the session is over.
+const LAST_DECISIONS: Duration = Duration::from_secs(1);
+
+/// Serves one sandbox, until its supervisor closes the session.
+pub async fn converse(control: Control, setting: &Setting) {
+    let served = async {
+        match control.receive().await.map_err(broken)? {
+            Incoming::Message(ToEgress::Open(open), _) => {
+                let accepted = Accepted::begin(*open, setting)?;
+                serve_opened(&control, accepted).await
+            }
+            Incoming::Message(..) => Err(misused("a session begins with `open`")),
+            Incoming::End => Ok(()),
+        }
+    };
+    if let Err(problem) = served.await {
+        // The supervisor may be gone; then there is no one to tell.
+        let _ = control.send(&FromEgress::Failed(problem)).await;
+    }
+}
+
+/// A session that is open, and what it reports.
+pub(crate) struct Accepted {
+    session: Session,
+    decisions: Decisions,
+    pub controls: Arc<Controls>,
+}
+
+impl Accepted {
+    pub fn begin(open: Open, setting: &Setting) -> Result<Self, Problem> {
+        check_version(open.v)?;
+        let setup = Setup {
+            rules: rules(open.egress.clone(), &open.upstream.own)?,
+            limits: Limits::default(),
+            roots: setting.roots.clone(),
+            dial: (setting.dialers)(&open.upstream),
+            names: Arc::new(Names::of_generation(open.generation)),
+        };
+        let (session, decisions) = Session::open(setup).map_err(broken)?;
+        let controls = Controls::new(session.handle(), setting.clone(), open.egress, open.upstream.own);
+        Ok(Self { session, decisions, controls: Arc::new(controls) })
+    }
+}
+
+/// Until the supervisor closes the session. Its last decisions are sent even if it closed only its half.
+pub(crate) async fn serve_opened(control: &Control, accepted: Accepted) -> Result<(), Problem> {
+    let Accepted { session, mut decisions, controls } = accepted;
+    let certificate = FromEgress::Opened { ca_pem: session.ca_pem().to_owned() };
+    control.send(&certificate).await.map_err(broken)?;
+    let ended = attend(control, session, &controls, &mut decisions).await;
+    // The session is dropped: every connection ends, and says so.
+    let rest = async {
+        while let Some(decision) = decisions.next().await {
+            if control.send(&FromEgress::Decision(Box::new(decision))).await.is_err() {
+                return;
+            }
+        }
+        tell_dropped(control, &decisions).await;
+    };
+    // A connection that takes longer is not reported.
+    let _ = timeout(LAST_DECISIONS, rest).await;
+    ended
+}
+
+async fn attend(
+    control: &Control,
+    mut session: Session,
+    controls: &Controls,
+    decisions: &mut Decisions,
+) -> Result<(), Problem> {
+    loop {
+        tokio::select! {
+            incoming = control.receive() => {
+                let answer = match incoming.map_err(broken)? {
+                    Incoming::Message(ToEgress::Gates(counts), descriptors) => {
+                        open_gates(&mut session, counts, descriptors)?;
+                        FromEgress::Listening {}
+                    }
+                    Incoming::Message(ToEgress::Rules(draft), _) => {
+                        controls.replace_rules(draft)?;
+                        FromEgress::Ruled {}
+                    }
+                    Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
+                    Incoming::Message(ToEgress::Manage { .. } | ToEgress::UpstreamNow(_) | ToEgress::Retire {}, _) => {
+                        return Err(misused("a session does not manage the process"));
+                    }
+                    Incoming::End => return Ok(()),
+                };
+                control.send(&answer).await.map_err(broken)?;
+            }
+            Some(decision) = decisions.next() => {
+                control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
+                tell_dropped(control, decisions).await;
+            }
+        }
+    }
+}
+
+async fn tell_dropped(control: &Control, decisions: &Decisions) {
+    let count = decisions.take_dropped();
+    if count > 0 {
+        // If this fails, the next message fails too.
+        let _ = control.send(&FromEgress::Dropped { decisions: count }).await;
+    }
+}
+
+fn open_gates(session: &mut Session, counts: GateCounts, descriptors: Vec<OwnedFd>) -> Result<(), Problem> {
+    if counts.sum() != descriptors.len() || counts.sum() > DESCRIPTORS_MAX {
+        return Err(misused("the gates are not as many as the message says"));
+    }
+    let mut rest = descriptors.into_iter();
+    let mut take = |count: usize| rest.by_ref().take(count).collect::<Vec<_>>();
+    for gate in take(counts.tcp) {
+        session.serve_gate(listener(gate)?, |stream: &TcpStream| original_destination(stream));
+    }
+    for gate in take(counts.proxy) {
+        session.serve_proxy(listener(gate)?);
+    }
+    for gate in take(counts.dns_udp) {
+        let socket = UdpSocket::from_std(StdUdp::from(gate)).map_err(broken)?;
+        session.serve_dns_udp(socket);
+    }
+    for gate in take(counts.dns_tcp) {
+        session.serve_dns_tcp(listener(gate)?);
+    }
+    Ok(())
+}
+
+fn listener(gate: OwnedFd) -> Result<TcpListener, Problem> {
+    TcpListener::from_std(StdListener::from(gate)).map_err(broken)
+}
