@@ -22,7 +22,7 @@ pub struct Limits {
     pub connect_time: Duration,
     /// Without a byte in either direction, while a request or a tunnel is open.
     pub idle_time: Duration,
-    /// Decisions that wait for the supervisor. Those beyond are counted and dropped.
+    /// Allowed decisions that wait for the supervisor, and as many denied ones. Those beyond are counted and dropped.
     pub decisions: usize,
 }
 

@@ -32,4 +32,12 @@ impl HostTraffic {
         self.bytes_up = self.bytes_up.saturating_add(decision.bytes_up);
         self.bytes_down = self.bytes_down.saturating_add(decision.bytes_down);
     }
+
+    /// Adds other sums of the same host and port.
+    pub fn join(&mut self, other: &Self) {
+        self.allowed = self.allowed.saturating_add(other.allowed);
+        self.denied = self.denied.saturating_add(other.denied);
+        self.bytes_up = self.bytes_up.saturating_add(other.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(other.bytes_down);
+    }
 }
