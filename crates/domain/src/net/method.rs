@@ -74,10 +74,26 @@ impl Methods {
     }
 }
 
-/// Whether a method can be decided at all. TRACE and TRACK return the request, with the credentials that were added to it.
-pub(super) fn is_usable(method: &str) -> bool {
-    let is_token = !method.is_empty()
-        && method.len() <= METHOD_LEN_MAX
-        && method.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
-    is_token && !["CONNECT", "TRACE", "TRACK", WEBSOCKET].iter().any(|never| never.eq_ignore_ascii_case(method))
+/// Why a method can't be decided about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unusable {
+    /// TRACE and TRACK return the request, with the credentials that were added to it.
+    Never,
+    Upgrade,
+    Long,
+    Malformed,
+}
+
+/// Whether a method can be decided at all.
+pub(super) fn check(method: &str) -> Result<(), Unusable> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    match () {
+        () if method.len() > METHOD_LEN_MAX => Err(Unusable::Long),
+        () if method.is_empty() || !method.bytes().all(is_token) => Err(Unusable::Malformed),
+        () if ["CONNECT", "TRACE", "TRACK"].iter().any(|never| never.eq_ignore_ascii_case(method)) => {
+            Err(Unusable::Never)
+        }
+        () if WEBSOCKET.eq_ignore_ascii_case(method) => Err(Unusable::Upgrade),
+        () => Ok(()),
+    }
 }

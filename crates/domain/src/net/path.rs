@@ -2,8 +2,13 @@
 //!
 //! A path that different servers could understand differently is refused, not repaired. An accepted path means the same before
 //! and after percent-decoding: decoding it makes no separator, no dot segment, no parameter and no further escape.
+//!
+//! Some servers normalise Unicode: they read `ａdmin`, with a full-width a, as `admin`. Deny rules therefore match such a path as
+//! the plain one, and allow rules don't match it at all.
 
 use std::fmt::{self, Write as _};
+
+use unicode_normalization::UnicodeNormalization as _;
 
 /// Maximum length of a path that rules are applied to, in bytes.
 const PATH_LEN_MAX: usize = 8192;
@@ -48,8 +53,8 @@ impl PathPattern {
         is_long_enough && self.segments.iter().zip(path).all(|(pattern, segment)| is_like(pattern, segment))
     }
 
-    /// Whether some server may take the path for one that matches: by ignoring case, a slash at the end, or dots and spaces
-    /// at the end of a segment.
+    /// Whether some server may take the path for one that matches: by ignoring case, a slash at the end, dots and spaces at
+    /// the end of a segment, or invisible characters; or by normalising Unicode.
     pub(super) fn matches_loosely(&self, path: &[String]) -> bool {
         let (pattern, path) = (folded(&self.segments), folded(path));
         let is_long_enough = if self.below { path.len() >= pattern.len() } else { path.len() == pattern.len() };
@@ -114,7 +119,7 @@ fn segment(raw: &str) -> Result<String, &'static str> {
         return Err("has an escaped control character");
     }
     if decoded.chars().any(is_wide_separator) {
-        return Err("has a character that some servers turn into a dot, a slash or a percent sign");
+        return Err("has a character that some servers turn into a dot, a slash or another separator");
     }
     if !decoded.is_empty() && decoded.bytes().all(|byte| byte == b'.') {
         return Err("has a segment of dots");
@@ -122,7 +127,8 @@ fn segment(raw: &str) -> Result<String, &'static str> {
     Ok(decoded)
 }
 
-/// Characters whose compatibility form is or contains `.`, `/`, `\`, `;` or `%`.
+/// Characters whose compatibility form is or contains `.`, `/`, `\`, `;`, `%`, `?` or `#`. A table of its own, because rules
+/// are parsed in a program that has no room for the tables of Unicode.
 fn is_wide_separator(character: char) -> bool {
     matches!(
         character,
@@ -131,18 +137,53 @@ fn is_wide_separator(character: char) -> bool {
             | '\u{ff0e}' | '\u{fe52}' // full stops
             | '\u{ff0f}' | '\u{2100}' | '\u{2101}' | '\u{2105}' | '\u{2106}' // solidus, and signs such as c/o
             | '\u{ff3c}' | '\u{fe68}' // backslashes
-            | '\u{ff1b}' | '\u{fe54}' | '\u{037e}' // semicolons
+            | '\u{ff1b}' | '\u{fe54}' | '\u{fe14}' | '\u{037e}' // semicolons
             | '\u{ff05}' | '\u{fe6a}' // percent signs
+            | '\u{ff1f}' | '\u{fe56}' | '\u{fe16}' | '\u{2047}'..='\u{2049}' // question marks
+            | '\u{ff03}' | '\u{fe5f}' // number signs
+            | '\u{fe19}' | '\u{fe30}' | '\u{2488}'..='\u{249b}' | '\u{1f100}' // other dots: ellipses, digits with a full stop
+    )
+}
+
+/// What is wrong with a path that has a look-alike.
+pub(super) const LOOKALIKE: &str = "has a character that some servers turn into a plain letter or drop";
+
+/// Whether a character of a path could become plain ASCII, or nothing, by normalisation.
+pub(super) fn has_lookalike(segments: &[String]) -> bool {
+    let mut characters = segments.iter().flat_map(|segment| segment.chars());
+    characters.any(|character| is_invisible(character) || plain_form(character).any(|plain| plain.is_ascii()))
+}
+
+/// The compatibility form of a character beyond ASCII; nothing for one of ASCII.
+fn plain_form(character: char) -> impl Iterator<Item = char> {
+    Some(character).filter(|character| !character.is_ascii()).into_iter().nfkc()
+}
+
+/// Characters without a width of their own, which some servers and file systems drop.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}'
     )
 }
 
 fn folded(segments: &[String]) -> Vec<String> {
-    let mut folded: Vec<String> =
-        segments.iter().map(|segment| segment.trim_end_matches(['.', ' ']).to_lowercase()).collect();
+    let mut folded: Vec<String> = segments.iter().map(|segment| fold(segment)).collect();
     while folded.last().is_some_and(String::is_empty) {
         folded.pop();
     }
     folded
+}
+
+fn fold(segment: &str) -> String {
+    if segment.is_ascii() {
+        return segment.trim_end_matches(['.', ' ']).to_ascii_lowercase();
+    }
+    // By capitals first: several letters have the same one.
+    let plain: String = segment.chars().filter(|character| !is_invisible(*character)).nfkc().collect();
+    plain.to_uppercase().to_lowercase().trim_end_matches(['.', ' ']).to_owned()
 }
 
 /// Whether a text matches a pattern in which `*` stands for any characters, or none.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use crate::net::address::{AddressClass, Range};
 use crate::net::authority::Destination;
 use crate::net::host::{Host, HostError};
+use crate::net::method::Unusable;
 use crate::net::refusal::{Refusal, RuleRef};
 use crate::net::rule::Rule;
 use crate::net::sets::Set;
@@ -108,12 +109,17 @@ pub(super) fn ambiguous_path(to: &Destination, why: &str) -> Refusal {
     )
 }
 
-pub(super) fn unusable_method(to: &Destination) -> Refusal {
-    Refusal::new(
-        "egress/method",
-        format!("the method of a request to {to} is never allowed"),
-        "use another method: CONNECT, TRACE and TRACK are never passed on",
-    )
+pub(super) fn unusable_method(to: &Destination, why: Unusable) -> Refusal {
+    let (what, help) = match why {
+        Unusable::Never => ("is never allowed", "use another method: CONNECT, TRACE and TRACK are never passed on"),
+        Unusable::Upgrade => (
+            "is WEBSOCKET, which only rules have",
+            "open a WebSocket with a GET that has `Connection: Upgrade` and `Upgrade: websocket`",
+        ),
+        Unusable::Long => ("is longer than 32 bytes", "use a method of at most 32 bytes"),
+        Unusable::Malformed => ("is not a word of HTTP", "use a method such as GET or POST"),
+    };
+    Refusal::new("egress/method", format!("the method of a request to {to} {what}"), help)
 }
 
 fn allow(rule: &str) -> String {

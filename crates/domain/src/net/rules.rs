@@ -13,8 +13,8 @@ use crate::net::address::SELF_TEST_NAME;
 use crate::net::address::{AddressClass, Range, embedded, special};
 use crate::net::authority::Destination;
 use crate::net::host::{Host, HostName};
-use crate::net::method::{WEBSOCKET, is_usable};
-use crate::net::path::segments;
+use crate::net::method::{WEBSOCKET, check as check_method};
+use crate::net::path::{LOOKALIKE, has_lookalike, segments};
 use crate::net::pattern::{HostPattern, is_internal};
 use crate::net::refusal::{Refusal, RuleRef};
 use crate::net::remedy;
@@ -137,9 +137,7 @@ impl Rules {
 
     /// Decides one request. `path` is raw and may have a query. Also checks what [`Self::connection`] checks.
     pub fn request(&self, to: &Destination, method: &str, path: &str) -> Result<RuleRef, Refusal> {
-        if !is_usable(method) {
-            return Err(remedy::unusable_method(to));
-        }
+        check_method(method).map_err(|why| remedy::unusable_method(to, why))?;
         self.decide(to, &[method], path)
     }
 
@@ -240,6 +238,10 @@ impl Rules {
             let is_allowed = match &entry.rule.path {
                 None => true,
                 Some(pattern) => match &*parts {
+                    Ok(parts) if pattern.matches_strictly(parts) && has_lookalike(parts) => {
+                        ambiguity = Some(LOOKALIKE);
+                        false
+                    }
                     Ok(parts) => pattern.matches_strictly(parts),
                     Err(why) => {
                         ambiguity = Some(*why);

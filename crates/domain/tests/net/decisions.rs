@@ -334,3 +334,21 @@ fn the_number_and_size_of_rules_are_bounded() {
     assert!(Rules::new(many(513, 1)).unwrap_err().message.contains("more than 512"));
     assert!(Rules::new(many(70, 1000)).unwrap_err().message.contains("more than 65536"));
 }
+
+#[test]
+fn a_method_that_is_never_passed_on_says_why() {
+    let rules = rules(&["*"], &[]);
+    for (method, message) in [
+        ("TRACE", "is never allowed"),
+        ("track", "is never allowed"),
+        ("WebSocket", "is WEBSOCKET, which only rules have"),
+        ("GET POST", "is not a word of HTTP"),
+        ("", "is not a word of HTTP"),
+        (&"X".repeat(33), "is longer than 32 bytes"),
+    ] {
+        let refusal = rules.request(&to("a.example"), method, "/").unwrap_err();
+        assert_eq!(refusal.rule, "egress/method");
+        assert_eq!(refusal.message, format!("the method of a request to a.example:443 {message}"));
+        assert_eq!(refusal.help.contains("TRACE"), message == "is never allowed", "{}", refusal.help);
+    }
+}

@@ -149,3 +149,35 @@ fn an_allow_rule_matches_only_what_is_written() {
         assert_eq!(request(&rules, "api.example", "GET", path), "egress/default", "{path}");
     }
 }
+
+/// What servers that normalise Unicode read as `/admin`: full-width, long s and Kelvin, ligatures, mathematical and circled
+/// letters, superscripts and invisible characters.
+#[test]
+fn a_path_that_looks_like_another_is_denied_with_it_and_allowed_by_no_path() {
+    let denying = rules(&["api.example"], &["api.example/admin", "api.example/Kiss/**", "api.example/file2"]);
+    for (path, rule) in [
+        ("/%EF%BD%81dmin", "api.example/admin"),
+        ("/%F0%9D%90%9Admin", "api.example/admin"),
+        ("/%E2%93%90%E2%93%93min/", "api.example/admin"),
+        ("/ad%E2%80%8Bmin", "api.example/admin"),
+        ("/ad%C2%ADmin", "api.example/admin"),
+        ("/%E2%84%AAi%C5%BFs/x", "api.example/Kiss/**"),
+        ("/%EF%AC%81le%C2%B2", "api.example/file2"),
+    ] {
+        assert_eq!(request(&denying, "api.example", "GET", path), format!("egress/deny:{rule}"), "{path}");
+        let allowing = rules(&["api.example/**"], &[]);
+        assert_eq!(request(&allowing, "api.example", "GET", path), "egress/ambiguous-path", "{path}");
+    }
+    assert_eq!(
+        request(&denying, "api.example", "GET", "/adm%C4%B1n"),
+        "egress/deny:api.example/admin",
+        "the same capital"
+    );
+    for path in ["/%E3%82%AB", "/b%C3%BCcher", "/%D0%B0dmin", "/%EF%BD%81dmins"] {
+        assert_eq!(request(&denying, "api.example", "GET", path), "api.example", "{path}");
+    }
+    let allowing = rules(&["api.example/**"], &[]);
+    for path in ["/%E3%82%AB", "/b%C3%BCcher", "/bu%CC%88cher", "/%D0%B0dmin"] {
+        assert_eq!(request(&allowing, "api.example", "GET", path), "api.example/**", "{path}");
+    }
+}
