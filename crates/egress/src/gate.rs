@@ -4,12 +4,13 @@
 //! allow. If the original destination can't be told, the connection is closed.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use saggar_domain::net::{Destination, Host, Protocol, Refusal};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::http::nowhere;
 use crate::link::Link;
 use crate::listen;
 use crate::names::is_fake;
@@ -50,11 +51,12 @@ fn destination(
     original: &impl OriginalDestination,
 ) -> Result<Destination, (Destination, Refusal)> {
     let literal = |address: SocketAddr| Destination { host: address.ip().to_canonical().into(), port: address.port() };
-    let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let refuse =
         |address, message: &str, help: &str| Err((literal(address), Refusal::new("egress/destination", message, help)));
     let Ok(address) = original.of(stream) else {
-        return refuse(nowhere, "the gate was dialled directly", "dial the destination itself");
+        let refusal =
+            Refusal::new("egress/destination", "the gate was dialled directly", "dial the destination itself");
+        return Err(((*nowhere()).clone(), refusal));
     };
     if address.port() == 0 {
         return refuse(address, "there is no port 0", "use the server's port");

@@ -113,6 +113,12 @@ pub(crate) async fn dial_held(
     record.hold(slot);
     let session = link.session();
     let rules = session.rules();
+    // A name that came by DNS was looked at there; CONNECT, SOCKS and a proxy's requests bring theirs along.
+    if let Some(name) = to.host.name()
+        && let Some(report) = session.suspects.notice(&rules, name)
+    {
+        session.decisions.send(report);
+    }
     let dialled = session.dial().dial(to, &rules, session.limits.connect_time).await;
     match dialled {
         Ok(dialled) => {

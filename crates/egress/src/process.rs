@@ -12,20 +12,13 @@ use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use saggar_domain::{Code, Problem};
 use saggar_jail::{ServiceIds, confine};
-use saggar_supervisor::egress::FromEgress;
+use saggar_supervisor::egress::{FromEgress, TRUST_BUNDLES};
 
 use crate::control::{self, Control};
 use crate::service::Service;
 use crate::setting::Setting;
 use crate::tls::Roots;
 
-/// Bundles of trusted certificates, in the order of preference.
-const BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// What standard input is.
@@ -117,6 +110,6 @@ const LINGER: Duration = Duration::from_secs(60);
 fn trusted() -> Vec<u8> {
     match std::env::var_os(BUNDLE_VARIABLE) {
         Some(path) => std::fs::read(path).unwrap_or_default(),
-        None => BUNDLES.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default(),
+        None => TRUST_BUNDLES.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default(),
     }
 }

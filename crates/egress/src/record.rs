@@ -14,6 +14,7 @@ use saggar_domain::net::{Destination, NetDecision, Protocol, Refusal, Rules, Ver
 
 use crate::budget::HostSlot;
 use crate::link::Link;
+use crate::refuse::Page;
 
 pub(crate) struct Record {
     link: Arc<Link>,
@@ -24,6 +25,8 @@ pub(crate) struct Record {
     down: AtomicU64,
     /// Holds the connection's place among those to this host, and leads to the host's budget.
     slot: OnceLock<Arc<HostSlot>>,
+    /// Why the exchange was broken off in the middle of the program's body.
+    broken_off: OnceLock<Page>,
     state: Mutex<State>,
 }
 
@@ -58,6 +61,7 @@ impl Record {
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
             slot: OnceLock::new(),
+            broken_off: OnceLock::new(),
             state: Mutex::new(state),
         });
         link.enter(&record);
@@ -76,6 +80,17 @@ impl Record {
         state.verdict = Verdict::Denied;
         state.rule.clone_from(&refusal.rule);
         state.reason = Some(refusal.message.clone());
+    }
+
+    /// Denies in the middle of the program's body. If no answer has begun yet, the page is the answer.
+    pub fn break_off(&self, page: Page) {
+        self.deny(&page.refusal);
+        // The first reason is kept: later ones are its consequences.
+        let _ = self.broken_off.set(page);
+    }
+
+    pub fn broken_off(&self) -> Option<&Page> {
+        self.broken_off.get()
     }
 
     /// Why an allowed exchange failed. The first reason is kept: later ones are its consequences.

@@ -15,7 +15,7 @@ use crate::budget::Budgets;
 use crate::ca::{Ca, CaError};
 use crate::decisions::{Decisions, Outbox, queue};
 use crate::dial::Dial;
-use crate::dns::{self, Desk};
+use crate::dns::{self, Desk, Suspects};
 use crate::gate::{self, OriginalDestination};
 use crate::limits::Limits;
 use crate::names::Names;
@@ -33,7 +33,7 @@ pub struct Session {
 pub struct Setup {
     pub rules: Rules,
     pub limits: Limits,
-    /// Trusted for the servers outside. Shared by all sessions.
+    /// Trusted for the servers outside.
     pub roots: Roots,
     pub dial: Arc<dyn Dial>,
     /// The names that have fake addresses.
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     dial: Mutex<Arc<dyn Dial>>,
     pub names: Arc<Names>,
     pub decisions: Outbox,
+    pub suspects: Suspects,
     pub connections: Arc<Semaphore>,
 }
 
@@ -79,6 +80,7 @@ impl Session {
             dial: Mutex::new(setup.dial),
             names: setup.names,
             decisions: outbox,
+            suspects: Suspects::default(),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
             limits: setup.limits,
         };
@@ -157,6 +159,10 @@ impl dns::Session for Shared {
 
     fn record(&self, decision: NetDecision) {
         self.decisions.send(decision);
+    }
+
+    fn suspects(&self) -> &Suspects {
+        &self.suspects
     }
 }
 

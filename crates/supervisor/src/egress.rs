@@ -16,4 +16,12 @@ mod wire;
 pub use management::{ManageError, Management};
 pub use message::{EGRESS, FromEgress, GateCounts, MESSAGE_MAX, Open, ToEgress, Upstream};
 pub use session::{Heard, Session};
-pub use wire::receive_with;
+pub use wire::{DESCRIPTORS_MAX, receive_with};
+
+/// Bundles of certificates that a host may trust, in the order of preference.
+pub const TRUST_BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use saggar_domain::Problem;
 use saggar_jail::original_destination;
-use saggar_supervisor::egress::{FromEgress, GateCounts, Open, ToEgress};
+use saggar_supervisor::egress::{DESCRIPTORS_MAX, FromEgress, GateCounts, Open, ToEgress};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::controls::{Controls, rules};
-use super::wire::{Control, DESCRIPTORS_MAX, Incoming};
+use super::wire::{Control, Incoming};
 use super::{broken, check_version, misused};
 use crate::decisions::Decisions;
 use crate::limits::Limits;

@@ -5,12 +5,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags};
-use saggar_supervisor::egress::{FromEgress, ToEgress, receive_with};
+use saggar_supervisor::egress::{DESCRIPTORS_MAX, FromEgress, ToEgress, receive_with};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-
-/// Descriptors of one message.
-pub(super) const DESCRIPTORS_MAX: usize = 16;
 
 /// The socket of a connection. The runtime has no type for sockets of packets, and needs none: only its readiness is waited for.
 pub struct Control {

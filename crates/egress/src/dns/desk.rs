@@ -3,7 +3,6 @@
 //! What is reported: a denied name, once, for the first [`DENIALS_MAX`] names; the first name under each of a few allowed
 //! domains that looks like data; and once each that the rate was exceeded and that the pool is full.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -13,17 +12,14 @@ use saggar_domain::net::{Destination, Host, HostName, NetDecision, Passage, Prot
 use crate::dns::answer::{self, Outcome, Record};
 use crate::dns::question::{Asked, Question};
 use crate::dns::rate::Rate;
-use crate::dns::suspicion::looks_like_data;
+use crate::dns::suspicion::Suspects;
 use crate::names::{Assigned, Names};
-use crate::resolve::labels_below_wildcard;
 
 /// Questions a second, and at once. A program that opens a thousand connections a second asks twice as often; nothing
 /// leaves the machine, so this only protects our own time.
 const QUESTIONS_PER_SECOND: u32 = 5_000;
 const QUESTIONS_BURST: u32 = 10_000;
 const DENIALS_MAX: usize = 1_024;
-/// How many domains are reported for names that look like data.
-const SUSPECTS_MAX: usize = 16;
 const DNS_PORT: u16 = 53;
 
 /// What the desk needs of its session. Neither call may block.
@@ -32,6 +28,8 @@ pub trait Session: Send + Sync + 'static {
     fn rules(&self) -> Arc<Rules>;
     /// Takes the record of a decision, or counts it as lost.
     fn record(&self, decision: NetDecision);
+    /// Shared with the other ways in which names arrive.
+    fn suspects(&self) -> &Suspects;
 }
 
 #[derive(Debug)]
@@ -45,7 +43,6 @@ pub struct Desk<S> {
 struct State {
     rate: Rate,
     denials: usize,
-    suspects: HashSet<String>,
     told_rate: bool,
     told_full: bool,
 }
@@ -55,7 +52,6 @@ impl<S: Session> Desk<S> {
         let state = State {
             rate: Rate::new(QUESTIONS_PER_SECOND, QUESTIONS_BURST),
             denials: 0,
-            suspects: HashSet::new(),
             told_rate: false,
             told_full: false,
         };
@@ -115,16 +111,8 @@ impl<S: Session> Desk<S> {
             } else if count == DENIALS_MAX + 1 {
                 self.record(name.to_string(), Verdict::Denied, too_many_denials());
             }
-        } else if looks_like_data(name) && labels_below_wildcard(&rules, name) > 0 {
-            let mut labels = name.as_str().rsplitn(3, '.');
-            let domain: Vec<&str> = labels.by_ref().take(2).collect();
-            let is_new = {
-                let mut state = self.state();
-                state.suspects.len() < SUSPECTS_MAX && state.suspects.insert(domain.join("."))
-            };
-            if is_new {
-                self.record(name.to_string(), Verdict::Allowed, data_like());
-            }
+        } else if let Some(report) = self.session.suspects().notice(&rules, name) {
+            self.session.record(report);
         }
     }
 
@@ -185,9 +173,4 @@ fn question_rate() -> Refusal {
 fn pool_full() -> Refusal {
     let message = format!("the sandbox has looked up {} names; further names get no address", crate::names::NAMES_MAX);
     Refusal::new("egress/dns-names", message, "start another sandbox, or look for a program that tries out names")
-}
-
-fn data_like() -> Refusal {
-    let message = "the name looks like encoded data, and a wildcard rule allows it";
-    Refusal::new("egress/dns-data", message, "allow exact names, if the service has few")
 }

@@ -40,6 +40,7 @@ mod udp;
 pub use self::answer::{ANSWER_MAX, Outcome, Record};
 pub use self::desk::{Desk, Session};
 pub use self::question::{Asked, Opt, Question, QuestionError};
+pub use self::suspicion::Suspects;
 pub use self::tcp::serve as serve_tcp;
 pub use self::udp::serve as serve_udp;
 

@@ -3,7 +3,12 @@
 //! A guess, so it only makes an event: an allowed service may have such names. Ordinary names make none: hashes of 40
 //! hexadecimal digits, UUIDs, names of cloud resources, punycode.
 
-use saggar_domain::net::HostName;
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use saggar_domain::net::{HostName, NetDecision, Protocol, Rules, Verdict};
+
+use crate::resolve::labels_below_wildcard;
 
 /// A label of this length or more is judged by its letters. Hashes of 40 digits and UUIDs are shorter.
 const LABEL_LONG: usize = 41;
@@ -14,7 +19,45 @@ const ENTROPY: f64 = 3.9;
 /// Words have as many bits at this length, and hyphens between them. Encoded text has one in this many letters at most.
 const HYPHEN_EVERY: usize = 20;
 
-pub(crate) fn looks_like_data(name: &HostName) -> bool {
+/// How many domains are reported for names that look like data.
+const SUSPECTS_MAX: usize = 16;
+const DNS_PORT: u16 = 53;
+
+/// The domains of one session that were reported, whichever way the name came: a lookup, CONNECT, SOCKS or a request.
+#[derive(Debug, Default)]
+pub struct Suspects(Mutex<HashSet<String>>);
+
+impl Suspects {
+    /// The report about an allowed name, if it looks like data and is the first one of its domain.
+    pub fn notice(&self, rules: &Rules, name: &HostName) -> Option<NetDecision> {
+        if !looks_like_data(name) || labels_below_wildcard(rules, name) == 0 {
+            return None;
+        }
+        let mut labels = name.as_str().rsplitn(3, '.');
+        let domain: Vec<&str> = labels.by_ref().take(2).collect();
+        let is_new = {
+            let mut domains = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            domains.len() < SUSPECTS_MAX && domains.insert(domain.join("."))
+        };
+        is_new.then(|| NetDecision {
+            host: name.to_string(),
+            address: None,
+            port: DNS_PORT,
+            protocol: Protocol::Dns,
+            method: None,
+            path: None,
+            verdict: Verdict::Allowed,
+            rule: "egress/dns-data".to_owned(),
+            reason: Some("the name looks like encoded data, and a wildcard rule allows it".to_owned()),
+            bytes_up: 0,
+            bytes_down: 0,
+            duration_ms: 0,
+            secrets: Vec::new(),
+        })
+    }
+}
+
+fn looks_like_data(name: &HostName) -> bool {
     let labels: Vec<&str> = name.as_str().split('.').collect();
     let Some(below) = labels.len().checked_sub(2).map(|count| &labels[..count]) else { return false };
     let length = below.iter().map(|label| label.len() + 1).sum::<usize>();

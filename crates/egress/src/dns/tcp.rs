@@ -78,9 +78,11 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
+    use crate::dns::suspicion::Suspects;
     use crate::names::Names;
 
-    struct Nothing;
+    #[derive(Default)]
+    struct Nothing(Suspects);
 
     impl Session for Nothing {
         fn rules(&self) -> Arc<Rules> {
@@ -88,11 +90,15 @@ mod tests {
         }
 
         fn record(&self, _: NetDecision) {}
+
+        fn suspects(&self) -> &Suspects {
+            &self.0
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stops_is_closed_and_its_questions_are_counted() {
-        let desk = Desk::new(Arc::new(Names::default()), Arc::new(Nothing));
+        let desk = Desk::new(Arc::new(Names::default()), Arc::<Nothing>::default());
         let question = b"\0\x1b\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\0\0\x01\0\x01";
         let question = [&27_u16.to_be_bytes(), &question[2..]].concat();
 

@@ -1,13 +1,16 @@
 //! Bodies that are counted and paid for while they pass, frame by frame.
 
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use saggar_domain::net::Refusal;
 
 use crate::http::upstream::Lease;
 use crate::record::Record;
+use crate::refuse::Page;
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,6 +48,27 @@ impl Body {
     }
 }
 
+impl Passing {
+    fn fail(&self, error: &hyper::Error, is_up: bool) {
+        match (is_up, is_malformed(error)) {
+            (true, true) => self.record.break_off(Page::ambiguous(Refusal::new(
+                "egress/malformed-request",
+                "the body of the request is not valid HTTP: a chunk is malformed",
+                "check the program",
+            ))),
+            (true, false) => self.record.fail("the program ended its request early"),
+            (false, _) => self.record.fail("the server ended its answer early; it is truncated"),
+        }
+    }
+}
+
+/// Whether a body can't be understood, as opposed to one that ends too early.
+fn is_malformed(error: &hyper::Error) -> bool {
+    use std::error::Error as _;
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| matches!(cause.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData))
+}
+
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = BodyError;
@@ -58,16 +82,19 @@ impl HttpBody for Body {
         let frame = match ready!(Pin::new(&mut passing.inner).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                let side =
-                    if is_up { "the program ended its request early" } else { "the server ended its answer early" };
-                passing.record.fail(side);
+                passing.fail(&error, is_up);
                 return Poll::Ready(Some(Err(error.into())));
             }
             None => return Poll::Ready(None),
         };
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         let taken = if is_up { passing.record.take_up(bytes) } else { passing.record.take_down(bytes) };
-        Poll::Ready(Some(taken.map(|()| frame).map_err(Into::into)))
+        Poll::Ready(Some(taken.map(|()| frame).map_err(|spent| {
+            if is_up {
+                passing.record.break_off(Page::too_many(spent.0.clone()));
+            }
+            spent.into()
+        })))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -11,11 +11,12 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
-use saggar_domain::net::{Destination, Host, OVERRIDE_HEADERS, Protocol, Refusal, RuleRef, Rules, Wire};
+use saggar_domain::net::{Destination, Host, OVERRIDE_HEADERS, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
 
 use crate::http::body::Body;
 use crate::http::check::{self, Scheme};
 use crate::http::conn::{Conn, Mode, Next};
+use crate::http::interim::Interim;
 use crate::http::upstream::{self, Lease, Obtained, Sender, broken};
 use crate::http::{headers, upgrade};
 use crate::passage;
@@ -110,6 +111,10 @@ fn target(conn: &Conn, parts: &Parts) -> Result<Arc<Destination>, Page> {
 
 fn decide(conn: &Conn, rules: &Rules, to: &Destination, parts: &Parts, is_websocket: bool) -> Result<RuleRef, Page> {
     check::framing(parts, &conn.framing)?;
+    if let Passage::Denied(refusal) = rules.connection(to) {
+        // TLS would be refused too.
+        return Err(Page::denied(refusal));
+    }
     if conn.scheme == Scheme::Http && rules.wire(to) == Wire::Tls {
         let message = format!("plain HTTP to {to}, where TLS is expected");
         return Err(Page::denied(Refusal::new("egress/protocol", message, "use https")));
@@ -166,12 +171,17 @@ async fn send(
     mut obtained: Obtained,
     mut request: Request<Body>,
 ) -> Result<(Response<Incoming>, Option<Lease>), Failure> {
+    let interim = Interim::watch(&mut request, record);
     loop {
         let is_reused = obtained.is_reused;
         let error = match obtained.sender {
             Sender::Http1(mut http1, place) => {
                 shape_http1(&mut request, &authority(conn, to));
-                match http1.sender.try_send_request(request).await {
+                let sent = tokio::select! {
+                    sent = http1.sender.try_send_request(request) => sent,
+                    page = interim.ended(to) => return Err(page.into()),
+                };
+                match sent {
                     Ok(response) => return Ok((response, Some(Lease::new(conn, http1, place)))),
                     Err(error) => error,
                 }
@@ -193,6 +203,10 @@ async fn send(
             }
             Some(_) | None => {
                 let error = error.into_error();
+                // The program's own fault is the better reason.
+                if let Some(page) = record.broken_off() {
+                    return Err(page.clone().into());
+                }
                 let page = broken(to, record, &error);
                 // A fault in the answer is the server's; it was not in the middle of closing.
                 return Err(if is_reused && !error.is_parse() { Failure::Ended } else { page.into() });
@@ -313,7 +327,7 @@ fn is_websocket(request: &Request<Incoming>) -> bool {
 }
 
 /// About the size of a head on the wire.
-fn head_len(headers: &HeaderMap) -> usize {
+pub(super) fn head_len(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 

@@ -4,6 +4,7 @@
 //! - `check`: whether a request is unambiguous, and meant for the connection's destination
 //! - `forward`: one request, from its decision to its answer
 //! - `framing`: whether the lengths of a client's messages are unambiguous
+//! - `interim`: answers before the answer (1xx)
 //! - `headers`: headers that belong to one hop only
 //! - `upstream`: connections to servers
 //! - `body`: bodies that are counted while they pass
@@ -17,6 +18,7 @@ mod conn;
 mod forward;
 mod framing;
 mod headers;
+mod interim;
 mod upgrade;
 mod upstream;
 

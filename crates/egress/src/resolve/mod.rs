@@ -12,11 +12,11 @@
 //! ```
 //!
 //! Name servers and the entries of the host's hosts file are given as data; no file is read. Search domains are not used: a
-//! name means the same in every sandbox. Nothing is asked about a name that the rules don't allow.
+//! name means the same in every sandbox. Nothing is asked about a name that the rules don't allow, and nothing about the
+//! name that an alias leads to: the reply has its addresses.
 //!
-//! The client is our own. It sends one kind of question and reads two kinds of record, A or AAAA and CNAME, from the answer
-//! section alone. The resolver of the hickory family would add 46 crates to the process that holds the secrets, its protocol
-//! crate alone 30.
+//! The client is our own. It asks for A and AAAA, and reads these and CNAME from the answer section alone. The resolver of the
+//! hickory family would add 46 crates to the process that holds the secrets, its protocol crate alone 30.
 
 mod ask;
 mod cache;

@@ -1,8 +1,9 @@
 //! Finds the addresses of a name: hosts entries first, then the cache, then the name servers.
 //!
 //! Both families are asked at once. Once one has addresses, the other gets [`SECOND_FAMILY_TIME`] more, so that a server
-//! which drops AAAA questions doesn't hold up every connection. A chain of aliases is followed within a reply and, if the
-//! server leaves that to us, by further questions; [`ALIASES_MAX`] bounds both together.
+//! which drops AAAA questions doesn't hold up every connection. A chain of aliases is followed within a reply alone, for up to
+//! [`ALIASES_MAX`] of them: a resolver gives the whole chain. The end of a chain is a name that no rule allows, and a domain's
+//! owner chooses it, so nobody is asked about it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -129,40 +130,27 @@ impl Upstream {
     }
 
     async fn family(&self, name: &HostName, family: Family) -> Result<Found, LookupError> {
-        let mut wanted = WireName::from(name);
-        let mut followed = 0;
+        let reply = self.any_server(name, family).await?;
         let mut ttl = u32::MAX;
-        loop {
-            let reply = self.any_server(name, &wanted, family).await?;
-            let end = follow(&reply, wanted.clone(), &mut followed, &mut ttl);
-            let Some(end) = end else {
-                return Err(LookupError::Failed { name: name.clone(), last: "too many aliases".to_owned() });
-            };
-            let addresses: Vec<IpAddr> = reply
-                .addresses
-                .iter()
-                .filter(|(owner, ..)| *owner == end)
-                .take(ADDRESSES_MAX)
-                .map(|(_, seconds, address)| {
-                    ttl = ttl.min(*seconds);
-                    *address
-                })
-                .collect();
-            // No such name, or none of this family, or an alias that the server didn't follow.
-            if reply.code == NO_SUCH_NAME || !addresses.is_empty() || end == wanted {
-                return Ok(Found { addresses, ttl });
-            }
-            wanted = end;
+        let Some(end) = follow(&reply, WireName::from(name), &mut ttl) else {
+            return Err(LookupError::Failed { name: name.clone(), last: "too many aliases".to_owned() });
+        };
+        let mut addresses = Vec::new();
+        for (_, seconds, address) in reply.addresses.iter().filter(|(owner, ..)| *owner == end).take(ADDRESSES_MAX) {
+            ttl = ttl.min(*seconds);
+            addresses.push(*address);
         }
+        // None, if there is no such name, or none of this family.
+        Ok(Found { addresses, ttl })
     }
 
     /// The first usable reply. A server that fails or refuses leaves it to the next.
-    async fn any_server(&self, name: &HostName, wanted: &WireName, family: Family) -> Result<Reply, LookupError> {
+    async fn any_server(&self, name: &HostName, family: Family) -> Result<Reply, LookupError> {
         let mut last = String::new();
         let count = self.servers.len();
         let start = self.preferred.load(Ordering::Relaxed);
         for index in (start..start + count * ROUNDS).map(|index| index % count) {
-            match ask(self.servers[index], wanted.clone(), family).await {
+            match ask(self.servers[index], WireName::from(name), family).await {
                 Ok(reply) if matches!(reply.code, SUCCESS | NO_SUCH_NAME) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(reply);
@@ -196,10 +184,11 @@ async fn after(
 }
 
 /// The end of the chain of aliases from `name` within a reply, or `None` if the chain is too long.
-fn follow(reply: &Reply, mut name: WireName, followed: &mut usize, ttl: &mut u32) -> Option<WireName> {
+fn follow(reply: &Reply, mut name: WireName, ttl: &mut u32) -> Option<WireName> {
+    let mut followed = 0;
     while let Some(alias) = reply.aliases.iter().find(|alias| alias.owner == name) {
-        *followed += 1;
-        if *followed > ALIASES_MAX {
+        followed += 1;
+        if followed > ALIASES_MAX {
             return None;
         }
         *ttl = (*ttl).min(alias.ttl);

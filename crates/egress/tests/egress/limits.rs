@@ -201,3 +201,43 @@ async fn decisions_that_nobody_takes_are_counted_and_hold_up_nothing() {
     assert!(sandbox.try_decision().is_some());
     assert_eq!(sandbox.rest().await.len(), 1);
 }
+
+#[tokio::test]
+async fn refusals_that_nobody_takes_do_not_crowd_out_what_was_allowed() {
+    let world = World::new();
+    world.http("good.test").await;
+    let limits = Limits { decisions: 2, ..Limits::default() };
+    let mut sandbox = Sandbox::with_limits(&world, &["good.test"], limits).await;
+    let mut denied = plain(&sandbox, "denied.test").await;
+    for _ in 0..3 {
+        assert_eq!(send1(&mut denied, get("denied.test", "/")).await.status, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(send1(&mut plain(&sandbox, "good.test").await, get("good.test", "/")).await.status, StatusCode::OK);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        told.push(sandbox.decision().await.verdict);
+    }
+    assert_eq!(told, [Verdict::Denied, Verdict::Denied, Verdict::Allowed]);
+    assert_eq!(sandbox.dropped(), 1);
+}
+
+#[tokio::test]
+async fn interim_answers_are_bounded_and_count() {
+    let world = World::new();
+    let server = Server::start_repeating(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n").await;
+    world.lead("good.test:80", &server);
+    for (bytes, status, rule) in
+        [(None, StatusCode::BAD_GATEWAY, "egress/upstream"), (Some(500), StatusCode::TOO_MANY_REQUESTS, "egress/bytes")]
+    {
+        let limits = Limits { bytes, ..Limits::default() };
+        let mut sandbox = Sandbox::with_limits(&world, &["good.test"], limits).await;
+        let mut sender = plain(&sandbox, "good.test").await;
+        let answer = send1(&mut sender, get("good.test", "/")).await;
+        assert_eq!((answer.status, answer.rule()), (status, rule));
+        // The server is left, although the program's connection is kept.
+        timeout(DEADLINE, server.go.acquire()).await.expect("the end in time").unwrap().forget();
+        let decision = sandbox.decision().await;
+        assert!(decision.bytes_down > 200, "{decision:?}");
+        assert!(bytes.is_none_or(|bytes| decision.bytes_up + decision.bytes_down <= bytes), "{decision:?}");
+    }
+}

@@ -154,3 +154,27 @@ async fn socks5_leads_to_the_same_decisions() {
     assert_eq!((decision.protocol, decision.rule.as_str()), (Protocol::Socks, "egress/socks"));
     assert_eq!(sandbox.rest().await, []);
 }
+
+#[tokio::test]
+async fn a_name_that_looks_like_data_is_reported_whichever_way_it_comes() {
+    const DATA: &str = "nbswy3dpeb3w64tmmqwcayjanrxw4zzanvsxg43bm5sse5dimvzgk";
+    let world = World::new();
+    let rules = ["*.one.test", "*.two.test:7000", "*.three.test"];
+    let mut sandbox = Sandbox::allowing(&world, &rules).await;
+    connect(&sandbox, &format!("{DATA}.two.test:7000")).await;
+    socks(&sandbox, format!("{DATA}.b.two.test").as_bytes(), 7000).await;
+    let request =
+        format!("GET http://{DATA}.three.test/ HTTP/1.1\r\nHost: {DATA}.three.test\r\nConnection: close\r\n\r\n");
+    raw(TcpStream::connect(sandbox.proxy).await.unwrap(), request.as_bytes()).await;
+    let mut reported = Vec::new();
+    for _ in 0..5 {
+        let decision = sandbox.decision().await;
+        if decision.rule == "egress/dns-data" {
+            assert_eq!(decision.verdict, Verdict::Allowed);
+            reported.push(decision.host);
+        }
+    }
+    // Once for each domain.
+    assert_eq!(reported, [format!("{DATA}.two.test"), format!("{DATA}.three.test")]);
+    assert_eq!(sandbox.rest().await, []);
+}

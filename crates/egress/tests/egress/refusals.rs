@@ -1,5 +1,9 @@
 //! What a program sees of a refusal.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use http::StatusCode;
 use saggar_domain::net::{Protocol, Verdict};
 
@@ -110,4 +114,42 @@ async fn a_denied_host_that_is_asked_nothing_is_recorded_once() {
     let decision = sandbox.decision().await;
     assert_eq!((decision.verdict, decision.host.as_str()), (Verdict::Denied, "denied.test"));
     assert_eq!(sandbox.rest().await, []);
+}
+
+#[tokio::test]
+async fn http_to_a_denied_port_is_told_which_rule_to_add_and_not_to_use_tls() {
+    let world = World::new();
+    let mut sandbox = Sandbox::allowing(&world, &["good.test"]).await;
+    for (host, port, remedy) in
+        [("good.test", 7000, "--allow good.test:7000"), ("denied.test", 443, "--allow denied.test")]
+    {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n");
+        let answer = raw(sandbox.dial(host, port).await, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains(remedy), "{answer}");
+        assert_eq!(sandbox.decision().await.rule, "egress/default");
+    }
+}
+
+#[test]
+fn every_refusal_is_in_the_documentation() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let documentation = fs::read_to_string(crates.parent().unwrap().join("docs/network.md")).unwrap();
+    let mut folders: Vec<PathBuf> =
+        ["domain", "egress", "sandbox", "supervisor"].map(|name| crates.join(name).join("src")).to_vec();
+    let mut codes = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+                continue;
+            }
+            for found in fs::read_to_string(entry).unwrap().split("\"egress/").skip(1) {
+                let code = found.split(|c: char| !(c.is_ascii_lowercase() || c == '-')).next().unwrap();
+                codes.insert(format!("`egress/{code}"));
+            }
+        }
+    }
+    assert!(codes.len() > 25, "{codes:?}");
+    let missing: Vec<_> = codes.iter().filter(|code| !documentation.contains(code.as_str())).collect();
+    assert!(missing.is_empty(), "docs/network.md lacks {missing:?}");
 }

@@ -74,6 +74,48 @@ impl Server {
         server
     }
 
+    /// Sends the same bytes over and over, as soon as something came.
+    pub async fn start_repeating(piece: &'static [u8]) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self::new(&listener);
+        let serving = Arc::clone(&server);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let serving = Arc::clone(&serving);
+                tokio::spawn(async move {
+                    let mut buffer = [0; 4096];
+                    if stream.read(&mut buffer).await.is_ok() {
+                        while stream.write_all(piece).await.is_ok() {}
+                        serving.go.add_permits(1);
+                    }
+                });
+            }
+        });
+        server
+    }
+
+    /// Answers with fixed bytes in TLS and closes the connection without TLS's own goodbye.
+    pub async fn start_abrupt(tls: Arc<ServerConfig>, answer: &'static [u8]) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self::new(&listener);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let tls = Arc::clone(&tls);
+                tokio::spawn(async move {
+                    let Ok(mut stream) = TlsAcceptor::from(tls).accept(stream).await else { return };
+                    let mut buffer = [0; 4096];
+                    if stream.read(&mut buffer).await.is_ok() {
+                        stream.write_all(answer).await.unwrap();
+                        stream.flush().await.unwrap();
+                        let (mut socket, _) = stream.into_inner();
+                        socket.shutdown().await.unwrap();
+                    }
+                });
+            }
+        });
+        server
+    }
+
     /// Answers each connection with fixed bytes, as soon as something came.
     pub async fn start_fixed(answer: Vec<u8>) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -150,6 +192,11 @@ impl Server {
             "/stream" => self.stream(),
             "/endless" => Response::new(endless()),
             "/trailers" => trailers(request).await,
+            "/whole" => match request.into_body().collect().await {
+                Ok(_) => Response::new(text("whole")),
+                // The connection is gone, and so is this answer.
+                Err(_) => Response::new(text("")),
+            },
             "/hop" => {
                 let mut response = Response::new(text("hop"));
                 response.headers_mut().insert("proxy-authenticate", HeaderValue::from_static("Basic"));

@@ -2,7 +2,8 @@
 
 use saggar_domain::net::Verdict;
 
-use crate::client::raw;
+use crate::client::{HTTP1, raw, tls};
+use crate::pki::Trust;
 use crate::sandbox::Sandbox;
 use crate::world::World;
 
@@ -79,4 +80,34 @@ async fn a_request_has_exactly_one_host() {
     ] {
         check_refused(request).await;
     }
+}
+
+#[tokio::test]
+async fn a_malformed_chunk_is_the_programs_fault_and_not_the_servers() {
+    for alpn in [None, Some(HTTP1)] {
+        for chunks in ["zz\r\n", "3\r\nabcd\r\n", "-1\r\n", "3\nabc\n0\n\n"] {
+            check_malformed(chunks, alpn).await;
+        }
+    }
+}
+
+async fn check_malformed(chunks: &str, alpn: Option<&[&str]>) {
+    let world = World::new();
+    let request = format!("POST /whole HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+    let (answer, mut sandbox) = match alpn {
+        None => {
+            world.http("good.test").await;
+            let sandbox = Sandbox::allowing(&world, &["good.test"]).await;
+            (raw(sandbox.dial("good.test", 80).await, request.as_bytes()).await, sandbox)
+        }
+        Some(alpn) => {
+            world.https_with("good.test", Trust::Good, alpn).await;
+            let sandbox = Sandbox::allowing(&world, &["good.test/**"]).await;
+            let stream = tls(sandbox.dial("good.test", 443).await, "good.test", &sandbox.ca_pem, HTTP1).await.unwrap();
+            (raw(stream, request.as_bytes()).await, sandbox)
+        }
+    };
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{chunks:?} {alpn:?} got {answer:?}");
+    let decision = sandbox.decision().await;
+    assert_eq!((decision.verdict, decision.rule.as_str()), (Verdict::Denied, "egress/malformed-request"), "{chunks:?}");
 }

@@ -11,6 +11,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use crate::client::{HTTP1, get, https1, https2, request, send1, send2, tls, with_body};
 use crate::pki::Trust;
 use crate::sandbox::{DEADLINE, Sandbox};
+use crate::server::Server;
 use crate::world::World;
 
 #[tokio::test]
@@ -124,4 +125,27 @@ async fn a_rule_that_only_allows_reading_allows_no_websocket() {
     // The same path by a plain GET is allowed.
     let answer = send1(&mut https1(&sandbox, "good.test").await, get("good.test", "/")).await;
     assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_answer_with_a_length_needs_no_goodbye_and_one_without_is_truncated() {
+    let answers: [(&[u8], Option<&str>); 4] = [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello", None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", None),
+        (b"HTTP/1.1 200 OK\r\n\r\nhello", Some("the server ended its answer early; it is truncated")),
+    ];
+    for (bytes, reason) in answers {
+        let world = World::new();
+        let server = Server::start_abrupt(world.pki.server("good.test", Trust::Good, HTTP1), bytes).await;
+        world.lead("good.test:443", &server);
+        let mut sandbox = Sandbox::allowing(&world, &["good.test/**"]).await;
+        let mut sender = https1(&sandbox, "good.test").await;
+        let response = timeout(DEADLINE, sender.send_request(get("good.test", "/"))).await.expect("in time").unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let body = timeout(DEADLINE, response.into_body().collect()).await.expect("in time");
+        assert_eq!(body.ok().map(|body| body.to_bytes()), reason.is_none().then(|| "hello".into()), "{reason:?}");
+        let decision = sandbox.decision().await;
+        assert_eq!((decision.verdict, decision.reason.as_deref()), (Verdict::Allowed, reason));
+    }
 }

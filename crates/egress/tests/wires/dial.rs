@@ -107,23 +107,13 @@ async fn a_name_leads_to_the_checked_address() {
             records(&[("alias.test", Data::Alias("_any.other.test")), ("_any.other.test", at("127.0.0.1"))]),
         ),
         ("c0.test", chain(8)),
-        ("unfollowed.test", records(&[("unfollowed.test", Data::Alias("plain.test"))])),
         ("large.test", Answer::TooLarge(vec![("large.test", 60, at("127.0.0.1"))])),
         ("forged.test", Answer::Forged("127.0.0.9".parse().unwrap(), vec![("forged.test", 60, at("127.0.0.1"))])),
         ("six.test", records(&[("six.test", at("::1")), ("six.test", at("127.0.0.1"))])),
     ])
     .await;
     let dialer = dialer(&[&server]);
-    for name in [
-        "plain.test",
-        "upper.test",
-        "mixed.test",
-        "alias.test",
-        "c0.test",
-        "unfollowed.test",
-        "large.test",
-        "forged.test",
-    ] {
+    for name in ["plain.test", "upper.test", "mixed.test", "alias.test", "c0.test", "large.test", "forged.test"] {
         println!("{name}");
         dial(&dialer, &to(name, port), &allow).await.reached("127.0.0.1", port);
     }
@@ -188,13 +178,17 @@ async fn listener_saw_nothing(listener: &TcpListener) {
 
 #[tokio::test]
 async fn nothing_is_asked_about_a_name_that_is_not_allowed() {
-    let server = Nameserver::start(&[]).await;
+    let unfollowed = records(&[("unfollowed.test", Data::Alias("end.other.test"))]);
+    let server = Nameserver::start(&[("unfollowed.test", unfollowed)]).await;
     let dialer = dialer(&[&server]);
     let allow = vec!["good.test:443".to_owned()];
     dial(&dialer, &to("evil.test", 443), &allow).await.refused("egress/default", None);
     dial(&dialer, &to("good.test", 8443), &allow).await.refused("egress/default", None);
     dial(&dialer, &to("good.test", 443), &allow).await.lookup_failed();
     assert_eq!(server.take(), ["good.test"]);
+    // A resolver gives the whole chain of aliases; nobody is asked about its end.
+    dial(&dialer, &to("unfollowed.test", 443), &["unfollowed.test:443".to_owned()]).await.lookup_failed();
+    assert_eq!(server.take(), ["unfollowed.test"]);
 }
 
 #[tokio::test]

@@ -3,16 +3,21 @@
 use std::sync::{Arc, Mutex};
 
 use saggar_domain::net::{EgressDraft, NetDecision, Rules};
-use saggar_egress::dns::Session;
+use saggar_egress::dns::{Session, Suspects};
 
 pub struct Kept {
     rules: Mutex<Arc<Rules>>,
     decisions: Mutex<Vec<NetDecision>>,
+    suspects: Suspects,
 }
 
 impl Kept {
     pub fn new(allow: &[&str], deny: &[&str]) -> Arc<Self> {
-        Arc::new(Self { rules: Mutex::new(Arc::new(rules(allow, deny))), decisions: Mutex::default() })
+        Arc::new(Self {
+            rules: Mutex::new(Arc::new(rules(allow, deny))),
+            decisions: Mutex::default(),
+            suspects: Suspects::default(),
+        })
     }
 
     /// Host, verdict and rule of each decision since the last call.
@@ -29,6 +34,10 @@ impl Session for Kept {
 
     fn record(&self, decision: NetDecision) {
         self.decisions.lock().unwrap().push(decision);
+    }
+
+    fn suspects(&self) -> &Suspects {
+        &self.suspects
     }
 }
 

@@ -8,16 +8,10 @@
 use std::path::PathBuf;
 
 use saggar_jail::Op;
+use saggar_supervisor::egress::TRUST_BUNDLES;
 
 /// The directory of the host that isn't shown in a proxied sandbox: it is replaced by a private one.
 pub(crate) const REPLACED: &str = "ssl/certs";
-/// Bundles of the host, in the order of preference.
-const BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 /// Larger than any bundle in use.
 const BUNDLE_MAX: u64 = 4 << 20;
 
@@ -52,7 +46,7 @@ impl Trust {
 /// Without a bundle the sandbox trusts only its own authority: inspected hosts work, others don't.
 fn host_bundle() -> Vec<u8> {
     let named = std::env::var_os(super::PASSED_ON[0]).map(PathBuf::from);
-    let mut known = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
+    let mut known = named.into_iter().chain(TRUST_BUNDLES.iter().map(PathBuf::from));
     let is_small =
         |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= BUNDLE_MAX);
     known.find(is_small).and_then(|path| std::fs::read(path).ok()).unwrap_or_default()

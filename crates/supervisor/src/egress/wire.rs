@@ -19,7 +19,7 @@ use super::message::{FromEgress, MESSAGE_MAX, ToEgress};
 /// How long the egress process may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors in one message.
-const DESCRIPTORS_MAX: usize = 16;
+pub const DESCRIPTORS_MAX: usize = 16;
 
 /// Connects without waiting: if too many others do at this moment, it fails.
 pub(super) fn connect(address: &Path) -> Result<OwnedFd, Errno> {
