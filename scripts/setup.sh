@@ -19,7 +19,8 @@ main() {
     test) install_packages "$(venv_of_python)" ;;
     # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
-        install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" "$(venv_of_python)"
+        install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" nginx:nginx-light haproxy:haproxy wrk:wrk openssl:openssl ip:iproute2 \
+            "$(venv_of_python)"
         bench/peers/install.sh
         ;;
     compare)

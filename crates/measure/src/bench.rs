@@ -20,6 +20,7 @@ use target::{Target, Verdict};
 mod bundle;
 mod contender;
 mod e2b;
+pub mod egress;
 mod idle;
 mod options;
 pub mod report;
@@ -73,6 +74,12 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     if options.wants(Part::E2b) {
         let report = e2b::measure(&options, &saggar, root).context("measuring E2B's client")?;
         publish(&options, root, (DOCUMENT, "bench --only e2b"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Egress) {
+        let peers = target_directory(root).join("peers");
+        let report = egress::measure(&options, &saggar, root, &peers).context("measuring the network boundary")?;
+        publish(&options, root, (DOCUMENT, "bench --only egress"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         ["bench", options @ ..] => bench::run(options),
         ["soak", options @ ..] => soak::run(options),
         ["compare", options @ ..] => compare::run(options),
+        [bench::egress::CHORE, options @ ..] => bench::egress::inside(options),
         [ledger::CHORE] => ledger::serve_alone().map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
-  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client) or
-                    `runs` (durable runs); default: all
+  --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client),
+                    `runs` (durable runs) or `egress` (the network boundary); default: all
   --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -45,6 +45,8 @@ pub enum Part {
     /// Sandboxes through E2B's own client.
     E2b,
     Runs,
+    /// The network boundary.
+    Egress,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -162,7 +164,8 @@ fn part(name: &str) -> Result<Part> {
         "server" => Ok(Part::Server),
         "e2b" => Ok(Part::E2b),
         "runs" => Ok(Part::Runs),
-        _ => bail!("--only takes run, server, e2b or runs, not \"{name}\""),
+        "egress" => Ok(Part::Egress),
+        _ => bail!("--only takes run, server, e2b, runs or egress, not \"{name}\""),
     }
 }
 
