@@ -17,6 +17,8 @@ mod pki;
 mod sandbox;
 #[path = "../tests/egress/server.rs"]
 mod server;
+#[path = "../tests/egress/shown.rs"]
+mod shown;
 #[path = "../tests/egress/world.rs"]
 mod world;
 

@@ -16,6 +16,7 @@ mod passage;
 pub mod process;
 mod proxy;
 mod record;
+pub mod secret;
 mod tasks;
 mod tunnel;
 

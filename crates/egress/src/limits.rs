@@ -49,6 +49,12 @@ pub(crate) const STREAMS_MAX: u32 = 100;
 /// HTTP/1.1 connections to servers that one HTTP/2 connection of a client may use at once: one for each stream, so that no long
 /// answer holds up another.
 pub(crate) const UPSTREAMS_PER_CONNECTION: usize = STREAMS_MAX as usize;
+/// A body that is read whole because an AWS signature covers it.
+pub(crate) const SIGNED_BODY_MAX: usize = 16 * 1024 * 1024;
+/// All such bodies of a session together.
+pub(crate) const SIGNED_BODIES_MAX: usize = 64 * 1024 * 1024;
+/// How long a few bytes of an answer may be held back because a secret could begin with them.
+pub(crate) const HELD_TIME: Duration = Duration::from_millis(50);
 /// The buffer of one direction of a tunnel. Larger ones measured no faster.
 pub(crate) const COPY_BUFFER: usize = 8 * 1024;
 

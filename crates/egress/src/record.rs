@@ -11,6 +11,7 @@ use std::time::Instant;
 use http::Method;
 use http::uri::PathAndQuery;
 use saggar_domain::net::{Destination, NetDecision, Protocol, Refusal, Rules, Verdict, shown_path};
+use saggar_domain::secret::SecretName;
 
 use crate::budget::HostSlot;
 use crate::link::Link;
@@ -46,13 +47,19 @@ struct State {
     rule: String,
     reason: Option<String>,
     address: Option<IpAddr>,
+    secrets: Vec<SecretName>,
 }
 
 impl Record {
     /// A record is a refusal until [`Self::allow`] is called.
     pub fn new(link: &Arc<Link>, to: Arc<Destination>, asked: Asked) -> Arc<Self> {
-        let state =
-            State { verdict: Verdict::Denied, rule: "egress/undecided".to_owned(), reason: None, address: None };
+        let state = State {
+            verdict: Verdict::Denied,
+            rule: "egress/undecided".to_owned(),
+            reason: None,
+            address: None,
+            secrets: Vec::new(),
+        };
         let record = Arc::new(Self {
             link: Arc::clone(link),
             to,
@@ -96,6 +103,11 @@ impl Record {
     /// Why an allowed exchange failed. The first reason is kept: later ones are its consequences.
     pub fn fail(&self, reason: impl Into<String>) {
         self.state().reason.get_or_insert_with(|| reason.into());
+    }
+
+    /// Called before the values are put into the request.
+    pub fn use_secrets(&self, names: Vec<SecretName>) {
+        self.state().secrets = names;
     }
 
     pub fn dialled(&self, address: IpAddr) {
@@ -192,7 +204,7 @@ impl Drop for Record {
             verdict: state.verdict,
             rule: std::mem::take(&mut state.rule),
             reason: state.reason.take(),
-            secrets: Vec::new(),
+            secrets: std::mem::take(&mut state.secrets),
             bytes_up: self.up.load(Ordering::Relaxed),
             bytes_down: self.down.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

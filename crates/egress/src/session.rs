@@ -2,11 +2,13 @@
 //!
 //! Dropping a session ends everything that belongs to it: listeners, connections, its certificate authority.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
+use saggar_domain::Problem;
 use saggar_domain::net::{NetDecision, Rules};
+use saggar_domain::secret::Grant;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -17,9 +19,10 @@ use crate::decisions::{Decisions, Outbox, queue};
 use crate::dial::Dial;
 use crate::dns::{self, Desk, Suspects};
 use crate::gate::{self, OriginalDestination};
-use crate::limits::Limits;
+use crate::limits::{Limits, SIGNED_BODIES_MAX};
 use crate::names::Names;
 use crate::proxy;
+use crate::secret::Secrets;
 use crate::tls::{Roots, client_configs};
 
 pub struct Session {
@@ -51,6 +54,7 @@ pub enum OpenError {
 /// What all connections of a session share.
 pub(crate) struct Shared {
     rules: watch::Sender<Arc<Rules>>,
+    boundary: Mutex<Boundary>,
     pub limits: Limits,
     pub budgets: Budgets,
     pub ca: Ca,
@@ -60,6 +64,15 @@ pub(crate) struct Shared {
     pub decisions: Outbox,
     pub suspects: Suspects,
     pub connections: Arc<Semaphore>,
+    /// Room for bodies that are read whole, in bytes.
+    pub signed_bodies: Arc<Semaphore>,
+}
+
+/// What the rules in force are made of.
+struct Boundary {
+    /// Without the hosts that secrets are bound to.
+    rules: Rules,
+    secrets: Arc<Secrets>,
 }
 
 /// Offers a server what the client speaks, so that most exchanges need no translation.
@@ -73,7 +86,8 @@ impl Session {
         let provider: Arc<CryptoProvider> = Arc::clone(setup.roots.provider());
         let (outbox, decisions) = queue(setup.limits.decisions);
         let shared = Shared {
-            rules: watch::Sender::new(Arc::new(setup.rules)),
+            rules: watch::Sender::new(Arc::new(setup.rules.clone())),
+            boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default() }),
             budgets: Budgets::new(&setup.limits),
             ca: Ca::new(provider)?,
             upstream_tls: client_configs(&setup.roots)?,
@@ -82,6 +96,7 @@ impl Session {
             decisions: outbox,
             suspects: Suspects::default(),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
+            signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
         };
         let shared = Arc::new(shared);
@@ -101,6 +116,12 @@ impl Session {
     /// From now on decides by `rules`. Connections that they forbid are cut.
     pub fn replace_rules(&self, rules: Rules) {
         self.shared.replace_rules(rules);
+    }
+
+    /// From now on requests get these secrets and no others. The hosts that they are bound to are inspected, so open tunnels to them
+    /// are cut. Values that are not used any more are overwritten; a request that was sent with one may still end.
+    pub fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
+        self.shared.bind(grants)
     }
 
     pub fn handle(&self) -> Handle {
@@ -144,6 +165,11 @@ impl Handle {
         }
     }
 
+    /// See [`Session::bind`].
+    pub fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
+        self.0.upgrade().map_or(Ok(()), |shared| shared.bind(grants))
+    }
+
     /// For connections from now on.
     pub fn replace_dial(&self, dial: Arc<dyn Dial>) {
         if let Some(shared) = self.0.upgrade() {
@@ -172,11 +198,34 @@ impl Shared {
     }
 
     fn replace_rules(&self, rules: Rules) {
-        self.rules.send_replace(Arc::new(rules));
+        let mut boundary = self.boundary();
+        boundary.rules = rules;
+        self.put_in_force(&boundary);
+    }
+
+    fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
+        let secrets = Arc::new(Secrets::new(grants)?);
+        let mut boundary = self.boundary();
+        boundary.secrets = secrets;
+        self.put_in_force(&boundary);
+        Ok(())
+    }
+
+    pub fn secrets(&self) -> Arc<Secrets> {
+        Arc::clone(&self.boundary().secrets)
     }
 
     pub fn dial(&self) -> Arc<dyn Dial> {
         Arc::clone(&self.dial.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put_in_force(&self, boundary: &Boundary) {
+        let rules = boundary.rules.clone().with_bound(boundary.secrets.rules());
+        self.rules.send_replace(Arc::new(rules));
+    }
+
+    fn boundary(&self) -> MutexGuard<'_, Boundary> {
+        self.boundary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn rules_changes(&self) -> watch::Receiver<Arc<Rules>> {

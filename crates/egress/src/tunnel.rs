@@ -1,4 +1,4 @@
-//! Tunnels: bytes that are copied unread, and counted.
+//! Tunnels: bytes that are copied and counted, and unread, except that values of secrets are removed where there are any.
 //!
 //! Each direction ends by itself: when one side says that it has sent everything, the other is told so, and may go on
 //! sending. An error in either direction ends both.
@@ -7,25 +7,31 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
 
-use crate::limits::COPY_BUFFER;
+use crate::limits::{COPY_BUFFER, HELD_TIME};
 use crate::record::{Record, Spent};
+use crate::secret::Scrubber;
 
-/// Copies until both directions have ended, or one has failed; the record then has the reason. Cancelling cuts both.
-pub(crate) async fn copy<C, S>(client: C, server: S, record: &Arc<Record>)
+/// Copies until both directions have ended, or one has failed; the record then has the reason. Cancelling cuts both. The scrubber is
+/// for what the server sends.
+pub(crate) async fn copy<C, S>(client: C, server: S, record: &Arc<Record>, scrubber: Option<Scrubber>)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (client_reads, client_writes) = tokio::io::split(client);
     let (server_reads, server_writes) = tokio::io::split(server);
-    finish(
-        record,
-        direction(client_reads, server_writes, |bytes| record.take_up(bytes)),
-        direction(server_reads, client_writes, |bytes| record.take_down(bytes)),
-    )
-    .await;
+    let down = async {
+        let take = |bytes| record.take_down(bytes);
+        match scrubber {
+            None => direction(server_reads, client_writes, take).await,
+            Some(scrubber) => scrubbed_direction(server_reads, client_writes, take, scrubber).await,
+        }
+    };
+    finish(record, direction(client_reads, server_writes, |bytes| record.take_up(bytes)), down).await;
 }
 
 /// The same for two sockets, which can be read and written at once without a lock.
@@ -78,5 +84,40 @@ async fn direction(
         take(count).map_err(|Spent(_)| End::Spent)?;
         to.write_all(&buffer[..count]).await.map_err(End::Io)?;
         to.flush().await.map_err(End::Io)?;
+    }
+}
+
+async fn scrubbed_direction(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    take: impl Fn(usize) -> Result<(), Spent>,
+    mut scrubber: Scrubber,
+) -> Result<(), End> {
+    let mut buffer = vec![0; COPY_BUFFER];
+    loop {
+        let read = from.read(&mut buffer);
+        let read = match scrubber.may_release() {
+            false => Some(read.await),
+            // The server may be waiting for an answer to what is held back.
+            true => timeout(HELD_TIME, read).await.ok(),
+        };
+        let count = read.transpose().map_err(End::Io)?;
+        let bytes = match count {
+            None => scrubber.release(),
+            Some(0) => scrubber.finish(),
+            Some(count) => {
+                take(count).map_err(|Spent(_)| End::Spent)?;
+                scrubber.push(Bytes::copy_from_slice(&buffer[..count]))
+            }
+        };
+        if !bytes.is_empty() {
+            to.write_all(&bytes).await.map_err(End::Io)?;
+            to.flush().await.map_err(End::Io)?;
+        }
+        if count == Some(0) {
+            // The other side may have closed completely before; then there is nobody to tell.
+            let _ = to.shutdown().await;
+            return Ok(());
+        }
     }
 }

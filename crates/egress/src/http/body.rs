@@ -1,24 +1,36 @@
 //! Bodies that are counted and paid for while they pass, frame by frame.
 
+use std::future::Future as _;
 use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::HeaderMap;
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use saggar_domain::net::Refusal;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
 
+use crate::http::headers;
 use crate::http::upstream::Lease;
+use crate::limits::HELD_TIME;
 use crate::record::Record;
 use crate::refuse::Page;
+use crate::secret::{Patterns, Scrubber};
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) enum Body {
-    /// A page of ours, or nothing.
-    Own(Option<Bytes>),
+    /// A page of ours, a body that was read before, or nothing.
+    Own {
+        bytes: Option<Bytes>,
+        /// Ends with the bytes.
+        _room: Option<OwnedSemaphorePermit>,
+    },
     Up(Passing),
     Down(Passing),
+    Scrubbed(Box<Scrubbed>),
 }
 
 pub(crate) struct Passing {
@@ -28,13 +40,28 @@ pub(crate) struct Passing {
     _lease: Option<Lease>,
 }
 
+/// An answer from which values of secrets are removed.
+pub(crate) struct Scrubbed {
+    passing: Passing,
+    patterns: Arc<Patterns>,
+    scrubber: Scrubber,
+    /// Runs while bytes are held back that may be released.
+    patience: Option<Pin<Box<Sleep>>>,
+    trailers: Option<HeaderMap>,
+}
+
 impl Body {
     pub fn empty() -> Self {
-        Self::Own(None)
+        Self::Own { bytes: None, _room: None }
     }
 
     pub fn own(bytes: Bytes) -> Self {
-        Self::Own(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        Self::read(bytes, None)
+    }
+
+    /// A body that was read whole, and paid for.
+    pub fn read(bytes: Bytes, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self::Own { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _room: room }
     }
 
     /// From the program to a server.
@@ -42,9 +69,99 @@ impl Body {
         Self::Up(Passing { inner, record, _lease: None })
     }
 
-    /// From a server to the program.
-    pub fn down(inner: Incoming, record: Arc<Record>, lease: Option<Lease>) -> Self {
-        Self::Down(Passing { inner, record, _lease: lease })
+    /// From a server to the program, without the values of secrets, if there are any.
+    pub fn down(inner: Incoming, record: Arc<Record>, lease: Option<Lease>, scrub: Option<&Arc<Patterns>>) -> Self {
+        let passing = Passing { inner, record, _lease: lease };
+        match scrub {
+            None => Self::Down(passing),
+            Some(patterns) => Self::Scrubbed(Box::new(Scrubbed {
+                passing,
+                patterns: Arc::clone(patterns),
+                scrubber: Scrubber::new(Arc::clone(patterns)),
+                patience: None,
+                trailers: None,
+            })),
+        }
+    }
+}
+
+impl Passing {
+    fn poll(&mut self, cx: &mut Context<'_>, is_up: bool) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                self.fail(&error, is_up);
+                return Poll::Ready(Some(Err(error.into())));
+            }
+            None => return Poll::Ready(None),
+        };
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let taken = if is_up { self.record.take_up(bytes) } else { self.record.take_down(bytes) };
+        Poll::Ready(Some(taken.map(|()| frame).map_err(|spent| {
+            if is_up {
+                self.record.break_off(Page::too_many(spent.0.clone()));
+            }
+            spent.into()
+        })))
+    }
+}
+
+impl Scrubbed {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            if let Some(trailers) = self.trailers.take() {
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+            let bytes = match self.passing.poll(cx, false) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.patience = None;
+                    match frame.into_data() {
+                        Ok(chunk) => {
+                            let certain = self.scrubber.push(chunk);
+                            // The last chunk needs no second one for its end.
+                            match self.passing.inner.is_end_stream() && self.scrubber.held() > 0 {
+                                true => [certain, self.scrubber.finish()].concat().into(),
+                                false => certain,
+                            }
+                        }
+                        Err(frame) => {
+                            let mut trailers = frame.into_trailers().unwrap_or_default();
+                            headers::scrub(&mut trailers, &self.patterns);
+                            self.trailers = Some(trailers);
+                            self.scrubber.finish()
+                        }
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(None) if self.scrubber.held() == 0 => return Poll::Ready(None),
+                Poll::Ready(None) => self.scrubber.finish(),
+                Poll::Pending if self.scrubber.may_release() => {
+                    let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(HELD_TIME)));
+                    ready!(patience.as_mut().poll(cx));
+                    self.patience = None;
+                    self.scrubber.release()
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            if !bytes.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.trailers.is_none() && self.scrubber.held() == 0 && self.passing.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = self.scrubber.held() as u64;
+        let inner = self.passing.inner.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + held);
+        }
+        hint.set_lower(inner.lower() + held);
+        hint
     }
 }
 
@@ -74,40 +191,27 @@ impl HttpBody for Body {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let (passing, is_up) = match self.get_mut() {
-            Self::Own(bytes) => return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Up(passing) => (passing, true),
-            Self::Down(passing) => (passing, false),
-        };
-        let frame = match ready!(Pin::new(&mut passing.inner).poll_frame(cx)) {
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => {
-                passing.fail(&error, is_up);
-                return Poll::Ready(Some(Err(error.into())));
-            }
-            None => return Poll::Ready(None),
-        };
-        let bytes = frame.data_ref().map_or(0, Bytes::len);
-        let taken = if is_up { passing.record.take_up(bytes) } else { passing.record.take_down(bytes) };
-        Poll::Ready(Some(taken.map(|()| frame).map_err(|spent| {
-            if is_up {
-                passing.record.break_off(Page::too_many(spent.0.clone()));
-            }
-            spent.into()
-        })))
+        match self.get_mut() {
+            Self::Own { bytes, .. } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Up(passing) => passing.poll(cx, true),
+            Self::Down(passing) => passing.poll(cx, false),
+            Self::Scrubbed(scrubbed) => scrubbed.poll(cx),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(bytes) => bytes.is_none(),
+            Self::Own { bytes, .. } => bytes.is_none(),
             Self::Up(passing) | Self::Down(passing) => passing.inner.is_end_stream(),
+            Self::Scrubbed(scrubbed) => scrubbed.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Own { bytes, .. } => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Up(passing) | Self::Down(passing) => passing.inner.size_hint(),
+            Self::Scrubbed(scrubbed) => scrubbed.size_hint(),
         }
     }
 }

@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use hyper::ext::ReasonPhrase;
 use hyper::upgrade::OnUpgrade;
 use saggar_domain::net::{Destination, Host, OVERRIDE_HEADERS, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
 
@@ -22,6 +23,7 @@ use crate::http::{headers, upgrade};
 use crate::passage;
 use crate::record::{Asked, Record, Spent};
 use crate::refuse::{Page, Reader};
+use crate::secret::{self, Patterns};
 
 /// What is read of a refused request's body, so that the answer isn't lost in a reset.
 const DRAINED_MAX: usize = 1024 * 1024;
@@ -136,6 +138,19 @@ async fn exchange(
     record: &Arc<Record>,
     websocket: Option<OnUpgrade>,
 ) -> Result<Response<Body>, (Failure, Option<Incoming>)> {
+    let session = conn.link.session();
+    let chosen = match session.secrets().choose(conn.scheme, to, &parts, websocket.is_some()) {
+        Ok(chosen) => chosen,
+        Err(refusal) => {
+            record.deny(&refusal);
+            return Err((Page::denied(refusal).into(), Some(body)));
+        }
+    };
+    if let Some(name) = chosen.misplaced(&parts) {
+        record.fail(format!(
+            "the request has the placeholder of the secret {name}, which is not for it; it was left as it is"
+        ));
+    }
     let up = head_len(&parts.headers) + parts.uri.path_and_query().map_or(1, |path| path.as_str().len());
     let obtained = match upstream::obtain(conn, to, record, false).await {
         Ok(obtained) => obtained,
@@ -153,15 +168,31 @@ async fn exchange(
     if websocket.is_some() {
         upgrade::ask(&mut parts.headers);
     }
-    // Credentials of the sandbox's secrets will be put in here: after the decision, on this copy of the head only.
     parts.extensions.clear();
-    let request = Request::from_parts(parts, Body::up(body, Arc::clone(record)));
-    match send(conn, to, record, obtained, request).await {
-        Ok((response, lease)) => {
-            answer(conn, to, record, response, lease, websocket).map_err(|failure| (failure, None))
-        }
-        Err(failure) => Err((failure, None)),
+    // Also if this request gets none: the server may have kept one that it got before.
+    let scrub = session.secrets().values().filter(|_| session.rules().is_bound(to)).cloned();
+    if scrub.is_some() {
+        headers::ask_for_plain_answer(&mut parts.headers);
     }
+    record.use_secrets(chosen.names());
+    let host = authority(conn, to);
+    let body = match secret::fill(session, &chosen, to, &host, &mut parts, body, record).await {
+        Ok(body) => body,
+        Err((page, body)) => return Err((page.into(), body)),
+    };
+    let response = send(conn, to, record, obtained, Request::from_parts(parts, body)).await;
+    let answered = response.and_then(|(mut response, lease)| {
+        let Some(patterns) = scrub else { return answer(conn, to, record, response, lease, websocket, None) };
+        let is_encoded = headers::is_encoded(response.headers());
+        let has_content = !response.body().is_end_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_encoded && has_content && !chosen.is_empty() {
+            return Err(encoded(to, record).into());
+        }
+        headers::scrub(response.headers_mut(), &patterns);
+        response.extensions_mut().remove::<ReasonPhrase>();
+        answer(conn, to, record, response, lease, websocket, Some(patterns).filter(|_| !is_encoded))
+    });
+    answered.map_err(|failure| (failure, None))
 }
 
 async fn send(
@@ -222,6 +253,7 @@ fn answer(
     response: Response<Incoming>,
     lease: Option<Lease>,
     websocket: Option<OnUpgrade>,
+    scrub: Option<Arc<Patterns>>,
 ) -> Result<Response<Body>, Failure> {
     record.take_down(head_len(response.headers()))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -230,14 +262,25 @@ fn answer(
             record.fail(message.clone());
             return Err(Page::failed(Refusal::new("egress/upstream", message, "check the server")).into());
         };
-        let (response, upgrade) = upgrade::accept(client, response, Arc::clone(record));
+        let (response, upgrade) = upgrade::accept(client, response, Arc::clone(record), scrub);
         conn.after(Next::Upgrade(upgrade));
         return Ok(response);
     }
     let (mut parts, body) = response.into_parts();
     headers::strip_response(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    Ok(Response::from_parts(parts, Body::down(body, Arc::clone(record), lease)))
+    Ok(Response::from_parts(parts, Body::down(body, Arc::clone(record), lease, scrub.as_ref())))
+}
+
+/// An answer to a request with a secret in which the value could not be found.
+fn encoded(to: &Destination, record: &Record) -> Page {
+    let message = format!("{to} sent a compressed answer to a request with a secret, and was asked not to");
+    record.fail(message.clone());
+    Page::failed(Refusal::new(
+        "egress/secret-answer",
+        message,
+        "let the server send it uncompressed, or bind the secret to other paths",
+    ))
 }
 
 /// `CONNECT` to the proxy. Success is answered even if the destination is denied: no client shows the body of an answer to

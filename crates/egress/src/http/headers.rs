@@ -1,10 +1,14 @@
-//! Headers of one hop: they say something about a connection, not about the message, and end here.
+//! Headers of one hop: they say something about a connection, not about the message, and end here. And headers that a secret's
+//! request and answer must not have.
 
 use http::header::{
-    CONNECTION, EXPECT, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, EXPECT, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
+use crate::secret::Patterns;
+
+const SEC_WEBSOCKET_EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -30,6 +34,30 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
     headers.remove(PROXY_AUTHENTICATE);
+}
+
+/// Asks for an answer in which values can be found: nothing is compressed.
+pub(crate) fn ask_for_plain_answer(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.remove(SEC_WEBSOCKET_EXTENSIONS);
+}
+
+/// Whether the body, or the WebSocket that follows, is compressed or otherwise encoded.
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.contains_key(SEC_WEBSOCKET_EXTENSIONS)
+        || headers
+            .get_all(CONTENT_ENCODING)
+            .iter()
+            .any(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Replaces values of secrets.
+pub(crate) fn scrub(headers: &mut HeaderMap, patterns: &Patterns) {
+    for value in headers.values_mut() {
+        if let Some(scrubbed) = patterns.scrubbed(value.as_bytes()) {
+            *value = HeaderValue::from_bytes(&scrubbed).unwrap_or_else(|_| HeaderValue::from_static("*"));
+        }
+    }
 }
 
 /// Whether an HTTP/1.1 message wants to continue as a WebSocket. Other upgrades are not offered to servers.

@@ -10,7 +10,8 @@
 //! - `body`: bodies that are counted while they pass
 //! - `upgrade`: WebSockets
 //!
-//! Nothing is buffered beyond the named limits, and nothing is decompressed.
+//! Nothing is buffered beyond the named limits, and nothing is decompressed. Secrets are put in by `crate::secret`, between the
+//! decision and the sending.
 
 mod body;
 mod check;
@@ -22,6 +23,7 @@ mod interim;
 mod upgrade;
 mod upstream;
 
+pub(crate) use self::body::Body;
 pub(crate) use self::check::Scheme;
 pub(crate) use self::conn::{Conn, Mode};
 pub(crate) use self::forward::nowhere;

@@ -1,4 +1,5 @@
-//! WebSockets: after the handshake, bytes are copied and counted until either side ends.
+//! WebSockets: after the handshake, bytes are copied and counted until either side ends. Values of secrets are removed from what the
+//! server sends; its frames are not masked.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use crate::http::body::Body;
 use crate::http::headers;
 use crate::record::Record;
+use crate::secret::{Patterns, Scrubber};
 use crate::tunnel;
 
 /// What goes on after the HTTP connections on both sides have ended.
@@ -18,13 +20,17 @@ pub(crate) struct Upgrade {
     client: OnUpgrade,
     server: OnUpgrade,
     record: Arc<Record>,
+    scrub: Option<Arc<Patterns>>,
 }
 
 impl Upgrade {
     /// Runs until the exchange ends. Cancelling cuts both sides.
     pub async fn run(self) {
         match tokio::try_join!(self.client, self.server) {
-            Ok((client, server)) => tunnel::copy(TokioIo::new(client), TokioIo::new(server), &self.record).await,
+            Ok((client, server)) => {
+                let scrubber = self.scrub.map(Scrubber::new);
+                tunnel::copy(TokioIo::new(client), TokioIo::new(server), &self.record, scrubber).await;
+            }
             Err(_) => self.record.fail("the upgrade was not completed"),
         }
     }
@@ -35,6 +41,7 @@ pub(crate) fn accept(
     client: OnUpgrade,
     mut response: Response<Incoming>,
     record: Arc<Record>,
+    scrub: Option<Arc<Patterns>>,
 ) -> (Response<Body>, Upgrade) {
     let server = hyper::upgrade::on(&mut response);
     let (mut parts, _) = response.into_parts();
@@ -43,7 +50,7 @@ pub(crate) fn accept(
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *answer.headers_mut() = parts.headers;
-    (answer, Upgrade { client, server, record })
+    (answer, Upgrade { client, server, record, scrub })
 }
 
 /// Headers of one hop that ask for a WebSocket, or grant one.

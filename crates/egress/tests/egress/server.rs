@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 
-type Body = BoxBody<Bytes, hyper::Error>;
+pub type Body = BoxBody<Bytes, hyper::Error>;
 
 /// What a server saw of a request.
 #[derive(Clone, Debug)]
@@ -189,6 +189,7 @@ impl Server {
                 response.headers_mut().insert("location", HeaderValue::from_static("https://denied.test/"));
                 response
             }
+            path if path.starts_with("/shown") => crate::shown::answer(request).await,
             "/stream" => self.stream(),
             "/endless" => Response::new(endless()),
             "/trailers" => trailers(request).await,

@@ -9,6 +9,7 @@ mod fuzz;
 mod hello;
 mod nameserver;
 mod reply;
+mod scrub;
 mod session;
 mod socks;
 mod spawn;

@@ -1,0 +1,246 @@
+//! Finds values in a stream of bytes, and replaces them by asterisks of the same length.
+//!
+//! An automaton (Aho and Corasick's) follows all forms of all values at once. INVARIANT: the result doesn't depend on how the
+//! stream is cut into chunks: a byte is replaced if and only if it belongs to an occurrence of some form. For that, bytes
+//! that may be the beginning of an occurrence are held back until the next ones have come; of most chunks, none is.
+//!
+//! A peer may wait for an answer before it sends more, and what is held back may be the end of its message. So a few held bytes
+//! may be [released](Scrubber::release) when nothing comes for a while. The rest of the occurrence is then still replaced.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// Bytes of one occurrence that may be released before it is known what they belong to.
+const RELEASED_MAX: usize = 4;
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
+
+/// The forms of all values of a session. They are overwritten when the last scrubber is gone.
+pub struct Patterns {
+    nodes: Vec<Node>,
+    /// The children of the root by their byte.
+    first: Box<[u32; 256]>,
+}
+
+/// A beginning of one or more forms.
+struct Node {
+    byte: u8,
+    child: u32,
+    sibling: u32,
+    /// The longest proper end of this beginning that is a beginning, too.
+    fall: u32,
+    depth: u32,
+    /// The longest form that ends here.
+    ends: u32,
+    /// How many of the last bytes may belong to an occurrence that is not complete.
+    open: u32,
+}
+
+impl Patterns {
+    pub fn new<'a>(forms: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut patterns = Self { nodes: vec![Node::new(0, 0)], first: Box::new([NONE; 256]) };
+        for form in forms {
+            patterns.insert(form);
+        }
+        patterns.connect();
+        patterns
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// Whether an occurrence is in these bytes.
+    pub fn is_in(&self, bytes: &[u8]) -> bool {
+        let mut at = ROOT;
+        bytes.iter().any(|byte| {
+            at = self.next(at, *byte);
+            self.node(at).ends > 0
+        })
+    }
+
+    /// Replaces occurrences in bytes that are complete. `None` if there are none.
+    pub fn scrubbed(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut result: Option<Vec<u8>> = None;
+        let mut at = ROOT;
+        for (index, byte) in bytes.iter().enumerate() {
+            at = self.next(at, *byte);
+            let ends = self.node(at).ends as usize;
+            if ends > 0 {
+                result.get_or_insert_with(|| bytes.to_vec())[index + 1 - ends..=index].fill(b'*');
+            }
+        }
+        result
+    }
+
+    fn insert(&mut self, form: &[u8]) {
+        let mut at = ROOT;
+        for &byte in form {
+            at = match self.child(at, byte) {
+                Some(child) => child,
+                None => self.add(at, byte),
+            };
+        }
+        let depth = self.node(at).depth;
+        self.nodes[at as usize].ends = depth;
+    }
+
+    fn add(&mut self, parent: u32, byte: u8) -> u32 {
+        let index = u32::try_from(self.nodes.len()).expect("a session's values have a few hundred kilobytes of forms");
+        let mut node = Node::new(byte, self.node(parent).depth + 1);
+        if parent == ROOT {
+            self.first[usize::from(byte)] = index;
+        }
+        let parent = &mut self.nodes[parent as usize];
+        node.sibling = std::mem::replace(&mut parent.child, index);
+        self.nodes.push(node);
+        index
+    }
+
+    /// Level by level, so that what a node refers to is known before.
+    fn connect(&mut self) {
+        let mut level = self.children(ROOT);
+        while !level.is_empty() {
+            let mut next = Vec::new();
+            for &index in &level {
+                let (fall, depth) = (self.node(index).fall, self.node(index).depth);
+                let (fall_ends, fall_open) = (self.node(fall).ends, self.node(fall).open);
+                let children = self.children(index);
+                let node = &mut self.nodes[index as usize];
+                node.ends = node.ends.max(fall_ends);
+                node.open = if children.is_empty() { fall_open } else { depth };
+                for &child in &children {
+                    let byte = self.node(child).byte;
+                    self.nodes[child as usize].fall = self.next(fall, byte);
+                }
+                next.extend(children);
+            }
+            level = next;
+        }
+    }
+
+    fn next(&self, mut at: u32, byte: u8) -> u32 {
+        loop {
+            match self.child(at, byte) {
+                Some(child) => return child,
+                None if at == ROOT => return ROOT,
+                None => at = self.node(at).fall,
+            }
+        }
+    }
+
+    fn child(&self, at: u32, byte: u8) -> Option<u32> {
+        if at == ROOT {
+            return Some(self.first[usize::from(byte)]).filter(|child| *child != NONE);
+        }
+        let mut child = self.node(at).child;
+        while child != NONE {
+            let node = self.node(child);
+            if node.byte == byte {
+                return Some(child);
+            }
+            child = node.sibling;
+        }
+        None
+    }
+
+    fn children(&self, at: u32) -> Vec<u32> {
+        let mut children = Vec::new();
+        let mut child = self.node(at).child;
+        while child != NONE {
+            children.push(child);
+            child = self.node(child).sibling;
+        }
+        children
+    }
+
+    fn node(&self, index: u32) -> &Node {
+        &self.nodes[index as usize]
+    }
+}
+
+impl Node {
+    fn new(byte: u8, depth: u32) -> Self {
+        Self { byte, child: NONE, sibling: NONE, fall: ROOT, depth, ends: 0, open: 0 }
+    }
+}
+
+impl Drop for Patterns {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            node.byte.zeroize();
+        }
+        self.first.zeroize();
+    }
+}
+
+/// One stream.
+pub struct Scrubber {
+    patterns: Arc<Patterns>,
+    at: u32,
+    held: Zeroizing<Vec<u8>>,
+}
+
+impl Scrubber {
+    pub fn new(patterns: Arc<Patterns>) -> Self {
+        Self { patterns, at: ROOT, held: Zeroizing::default() }
+    }
+
+    /// Takes a chunk. Returns what is certain by now, which may be nothing.
+    pub fn push(&mut self, chunk: Bytes) -> Bytes {
+        // Where occurrences end, and their lengths.
+        let mut found = Vec::new();
+        for (index, byte) in chunk.iter().enumerate() {
+            self.at = self.patterns.next(self.at, *byte);
+            let ends = self.patterns.node(self.at).ends as usize;
+            if ends > 0 {
+                found.push((index + 1, ends));
+            }
+        }
+        let open = self.patterns.node(self.at).open as usize;
+        if self.held.is_empty() && found.is_empty() {
+            let certain = chunk.len() - open.min(chunk.len());
+            self.held.extend_from_slice(&chunk[certain..]);
+            return chunk.slice(..certain);
+        }
+        let before = self.held.len();
+        self.held.extend_from_slice(&chunk);
+        for (end, length) in found {
+            let end = before + end;
+            // What was released is gone.
+            self.held[end.saturating_sub(length)..end].fill(b'*');
+        }
+        let certain = self.held.len() - open.min(self.held.len());
+        self.take(certain)
+    }
+
+    /// The end of the stream: what was held back belongs to no occurrence.
+    pub fn finish(&mut self) -> Bytes {
+        self.at = ROOT;
+        self.take(self.held.len())
+    }
+
+    /// How many bytes are held back.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether what is held back may be released if nothing comes.
+    pub fn may_release(&self) -> bool {
+        // What was released before counts too, or a slow server could make us release everything in small parts.
+        !self.held.is_empty() && self.patterns.node(self.at).open as usize <= RELEASED_MAX
+    }
+
+    /// Gives out what is held back. What follows is still understood as its continuation.
+    pub fn release(&mut self) -> Bytes {
+        self.take(self.held.len())
+    }
+
+    fn take(&mut self, count: usize) -> Bytes {
+        let taken = Bytes::copy_from_slice(&self.held[..count]);
+        self.held.drain(..count);
+        taken
+    }
+}
