@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use saggar_domain::Problem;
 use saggar_domain::net::{EgressDraft, Rules};
+use saggar_domain::secret::Grant;
 use saggar_supervisor::egress::Upstream;
 
 use crate::session::Handle;
@@ -36,6 +37,11 @@ impl Controls {
         basis.draft = draft;
         self.handle.replace_rules(rules);
         Ok(())
+    }
+
+    /// Requests from now on get these secrets and no others.
+    pub(super) fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
+        self.handle.bind(grants)
     }
 
     /// The host's network has changed: name servers, hosts file, own addresses.

@@ -1,6 +1,7 @@
 //! The conversation of a server that manages the process.
 
-use saggar_domain::Problem;
+use saggar_domain::secret::Grant;
+use saggar_domain::{Code, Problem, SandboxId};
 use saggar_supervisor::egress::{FromEgress, ToEgress, Upstream};
 
 use super::wire::{Control, Incoming};
@@ -23,6 +24,11 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
                 replace_upstream(sessions, &upstream);
                 control.send(&FromEgress::Ruled {}).await.map_err(broken)?;
             }
+            ToEgress::SecretsOf { sandbox_id, secrets } => {
+                let bound = bind(sessions, &sandbox_id, secrets);
+                let answer = bound.map_or_else(FromEgress::Failed, |()| FromEgress::Bound {});
+                control.send(&answer).await.map_err(broken)?;
+            }
             ToEgress::Retire {} => {
                 // Answered first: without a session the process ends with the next step.
                 control.send(&FromEgress::Retired {}).await.map_err(broken)?;
@@ -33,6 +39,17 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
             }
         }
     }
+}
+
+fn bind(sessions: &Sessions, sandbox: &SandboxId, grants: Vec<Grant>) -> Result<(), Problem> {
+    let controls = sessions.of(sandbox).ok_or_else(|| {
+        Problem::new(
+            Code::SandboxEnded,
+            format!("the egress process has no session of {sandbox}"),
+            "it may have ended; a session that opens later gets its secrets then",
+        )
+    })?;
+    controls.bind(grants)
 }
 
 fn replace_upstream(sessions: &Sessions, upstream: &Upstream) {

@@ -103,7 +103,13 @@ async fn attend(
                         FromEgress::Ruled {}
                     }
                     Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
-                    Incoming::Message(ToEgress::Manage { .. } | ToEgress::UpstreamNow(_) | ToEgress::Retire {}, _) => {
+                    Incoming::Message(
+                        ToEgress::Manage { .. }
+                        | ToEgress::SecretsOf { .. }
+                        | ToEgress::UpstreamNow(_)
+                        | ToEgress::Retire {},
+                        _,
+                    ) => {
                         return Err(misused("a session does not manage the process"));
                     }
                     Incoming::End => return Ok(()),

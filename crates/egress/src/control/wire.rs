@@ -8,6 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use saggar_supervisor::egress::{DESCRIPTORS_MAX, FromEgress, ToEgress, receive_with};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use zeroize::Zeroizing;
 
 /// The socket of a connection. The runtime has no type for sockets of packets, and needs none: only its readiness is waited for.
 pub struct Control {
@@ -38,7 +39,11 @@ impl Control {
         };
         let (bytes, descriptors) = self.socket.async_io(Interest::READABLE, receive).await?;
         match bytes {
-            Some(bytes) => Ok(Incoming::Message(serde_json::from_slice(&bytes)?, descriptors)),
+            Some(bytes) => {
+                // It may have values of secrets.
+                let bytes = Zeroizing::new(bytes);
+                Ok(Incoming::Message(serde_json::from_slice(&bytes)?, descriptors))
+            }
             None => Ok(Incoming::End),
         }
     }

@@ -46,6 +46,10 @@ impl Sessions {
         self.state.borrow().sessions
     }
 
+    pub fn of(&self, sandbox: &SandboxId) -> Option<Arc<Controls>> {
+        self.open().get(sandbox).and_then(Weak::upgrade)
+    }
+
     pub fn all(&self) -> Vec<Arc<Controls>> {
         self.open().values().filter_map(Weak::upgrade).collect()
     }

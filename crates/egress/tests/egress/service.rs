@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Uid, geteuid};
-use saggar_domain::SandboxId;
 use saggar_domain::net::{EgressDraft, NetDecision, Verdict};
+use saggar_domain::secret::Grant;
+use saggar_domain::{Code, SandboxId};
 use saggar_egress::service::Service;
 use saggar_egress::setting::{Dialers, Setting};
 use saggar_egress::tls::Roots;
@@ -18,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, timeout};
 
+use crate::client::{HTTP1, get, http1, send1, tls};
 use crate::sandbox::DEADLINE;
 use crate::world::{PUBLIC, World};
 
@@ -286,6 +288,48 @@ async fn a_changed_network_of_the_host_reaches_every_session() {
     })
     .await;
     assert!(one.fetch("new.test").await.starts_with("HTTP/1.1 403 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_gives_secrets_to_one_sandbox_and_the_next_request_has_them() {
+    let world = World::new();
+    let server = world.https("one.test").await;
+    let running = Running::of(&world);
+    let one = Supervisor::open(&running, ONE, &["one.test/**"]).await;
+    let two = Supervisor::open(&running, TWO, &["one.test/**"]).await;
+    let mut management = managed(&running).await;
+    for value in ["first-canary", "second-canary"] {
+        let mut given = management;
+        management = blocking(move || {
+            given.bind(SandboxId::parse(ONE).unwrap(), vec![bearer(value)]).unwrap();
+            given
+        })
+        .await;
+        for (sandbox, expected) in [(&one, Some(format!("Bearer {value}"))), (&two, None)] {
+            let stream = tls(sandbox.tunnel("one.test:443").await, "one.test", &sandbox.ca_pem, HTTP1).await.unwrap();
+            let answer = send1(&mut http1(stream).await, get("one.test", "/")).await;
+            assert_eq!(answer.status, http::StatusCode::OK);
+            let got = server.seen().pop().unwrap().headers.get("authorization").cloned();
+            assert_eq!(got.map(|value| value.to_str().unwrap().to_owned()), expected);
+        }
+    }
+    // One that has no session is told, and the connection goes on.
+    let refused = blocking(move || {
+        let none = management.bind(SandboxId::parse("sbx_cccccccccccccccccccccccccc").unwrap(), vec![]).unwrap_err();
+        let long: String = "v".repeat(8192);
+        let many = management.bind(SandboxId::parse(TWO).unwrap(), vec![bearer(&long); 5]).unwrap_err();
+        management.bind(SandboxId::parse(TWO).unwrap(), vec![]).unwrap();
+        [none.code, many.code]
+    })
+    .await;
+    assert_eq!(refused, [Code::SandboxEnded, Code::InvalidValue]);
+}
+
+fn bearer(value: &str) -> Grant {
+    let json = format!(
+        r#"{{"name":"canary","placeholder":"saggar-0","binding":{{"rules":["one.test"],"slot":"bearer"}},"value":"{value}"}}"#
+    );
+    serde_json::from_str(&json).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

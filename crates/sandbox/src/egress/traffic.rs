@@ -46,6 +46,7 @@ impl Traffic {
             FromEgress::Opened { .. }
             | FromEgress::Listening {}
             | FromEgress::Ruled {}
+            | FromEgress::Bound {}
             | FromEgress::Managing { .. }
             | FromEgress::Retired {} => {}
         }

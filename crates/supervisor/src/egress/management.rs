@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use saggar_domain::Problem;
+use saggar_domain::secret::Grant;
+use saggar_domain::{Problem, SandboxId};
 
 use super::message::{EGRESS, FromEgress, ToEgress, Upstream};
 use super::wire::{self, PATIENCE, unexpected};
@@ -36,6 +37,14 @@ impl Management {
         match ask(&socket, &ToEgress::Manage { v: EGRESS }).map_err(ManageError::Failed)? {
             FromEgress::Managing { version, sessions } => Ok(Self { socket, version, sessions }),
             other => Err(ManageError::Failed(unexpected(&other))),
+        }
+    }
+
+    /// Replaces all secrets of a sandbox. Fails with `sandbox_ended` if it has no session; then it gets them with its next one.
+    pub fn bind(&mut self, sandbox: SandboxId, secrets: Vec<Grant>) -> Result<(), Problem> {
+        match ask(&self.socket, &ToEgress::SecretsOf { sandbox_id: sandbox, secrets })? {
+            FromEgress::Bound {} => Ok(()),
+            other => Err(unexpected(&other)),
         }
     }
 

@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use saggar_domain::net::{EgressDraft, NetDecision};
+use saggar_domain::secret::Grant;
 use saggar_domain::{Problem, SandboxId};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// The version of the protocol.
 pub const EGRESS: u32 = 1;
@@ -26,10 +28,23 @@ pub enum ToEgress {
         /// The server's version of the protocol.
         v: u32,
     },
+    /// Replaces all secrets of a sandbox's session. Only from a server.
+    SecretsOf { sandbox_id: SandboxId, secrets: Vec<Grant> },
     /// For all sessions: the host's network has changed. Only from a server.
     UpstreamNow(Upstream),
     /// Take no new session, and end with the last one. Only from a server.
     Retire {},
+}
+
+impl ToEgress {
+    /// Overwritten when they are dropped: they may have values of secrets.
+    pub(super) fn bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
+        // Growing would leave parts behind.
+        let capacity = if matches!(self, Self::SecretsOf { .. }) { MESSAGE_MAX } else { 0 };
+        let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+        serde_json::to_writer(&mut *bytes, self).ok()?;
+        Some(bytes)
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -86,6 +101,8 @@ pub enum FromEgress {
     Listening {},
     /// The answer to `rules` and `upstream_now`.
     Ruled {},
+    /// The answer to `secrets_of`. If the sandbox has no session, or the secrets can't be used, it is `failed`, and the connection stays.
+    Bound {},
     /// The answer to `manage`.
     Managing {
         /// The process's version of Saggar.

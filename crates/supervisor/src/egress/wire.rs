@@ -31,13 +31,13 @@ pub(super) fn connect(address: &Path) -> Result<OwnedFd, Errno> {
 }
 
 pub(super) fn say(socket: &OwnedFd, message: &ToEgress, descriptors: &[BorrowedFd<'_>]) -> Result<(), Problem> {
-    let bytes = serde_json::to_vec(message)
-        .ok()
+    let bytes = message
+        .bytes()
         .filter(|bytes| bytes.len() <= MESSAGE_MAX && descriptors.len() <= DESCRIPTORS_MAX)
         .ok_or_else(|| {
             Problem::new(
                 Code::InvalidValue,
-                format!("the sandbox's network rules are longer than {MESSAGE_MAX} bytes"),
+                format!("the sandbox's network rules and secrets are longer than {MESSAGE_MAX} bytes"),
                 "shorten them: a pattern such as `*.example.com` replaces many names",
             )
         })?;
