@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::net::EgressDraft;
 use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -124,6 +125,10 @@ pub struct AgentTool {
     /// Maximum number of attempts of a call, including the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
+    /// For `http`: where it may go, beside what the operator allows. Without it, wherever the operator allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::EgressShape>)]
+    pub egress: Option<EgressDraft>,
 }
 
 /// What happens after a crash in the middle of an effect.

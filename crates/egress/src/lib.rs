@@ -27,6 +27,7 @@ pub mod gate;
 pub mod hello;
 pub mod limits;
 pub mod names;
+pub mod outside;
 pub mod refuse;
 pub mod replay;
 pub mod resolve;

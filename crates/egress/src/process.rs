@@ -12,14 +12,12 @@ use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use saggar_domain::{Code, Problem};
 use saggar_jail::{ServiceIds, confine};
-use saggar_supervisor::egress::{FromEgress, TRUST_BUNDLES};
+use saggar_supervisor::egress::FromEgress;
 
 use crate::control::{self, Control};
 use crate::service::Service;
 use crate::setting::Setting;
-use crate::tls::Roots;
-
-const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
+use crate::tls::{self, Roots};
 
 /// What standard input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +50,7 @@ fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|errno| failed(&errno))?;
     // Before the rights are gone.
-    let bundle = trusted();
+    let bundle = tls::host_bundle();
     allow_many_files(mode);
     confine(user.map(|id| ServiceIds { uid: id, gid: id })).map_err(|error| {
         let message = format!("the egress process can't be confined: {error}");
@@ -105,11 +103,3 @@ const WORKERS: usize = 2;
 const SERVICE_FILES: u64 = 1 << 20;
 /// A service without any connection ends after this.
 const LINGER: Duration = Duration::from_secs(60);
-
-/// The certificates that the host trusts. Without any, no server with TLS is trusted.
-fn trusted() -> Vec<u8> {
-    match std::env::var_os(BUNDLE_VARIABLE) {
-        Some(path) => std::fs::read(path).unwrap_or_default(),
-        None => TRUST_BUNDLES.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default(),
-    }
-}

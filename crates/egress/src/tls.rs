@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use saggar_domain::net::{Destination, Host, Refusal};
+use saggar_supervisor::egress::TRUST_BUNDLES;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -21,6 +22,9 @@ use crate::session::{Shared, UpstreamTls};
 
 /// Sessions that a sandbox may resume with servers.
 const RESUMABLE: usize = 64;
+
+/// The operator's choice of what to trust.
+const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// The certificates that a host trusts, read once.
 #[derive(Clone)]
@@ -38,6 +42,10 @@ impl Roots {
         Self { store: Arc::new(store), provider: Arc::new(rustls::crypto::ring::default_provider()) }
     }
 
+    pub fn of_the_host() -> Self {
+        Self::from_pem(&host_bundle())
+    }
+
     pub fn len(&self) -> usize {
         self.store.len()
     }
@@ -48,6 +56,14 @@ impl Roots {
 
     pub(crate) fn provider(&self) -> &Arc<CryptoProvider> {
         &self.provider
+    }
+}
+
+/// The bundle that the host trusts. Without any, no server with TLS is trusted.
+pub(crate) fn host_bundle() -> Vec<u8> {
+    match std::env::var_os(BUNDLE_VARIABLE) {
+        Some(path) => std::fs::read(path).unwrap_or_default(),
+        None => TRUST_BUNDLES.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default(),
     }
 }
 

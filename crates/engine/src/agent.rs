@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::net::EgressDraft;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
@@ -61,6 +62,9 @@ pub struct ToolSpec {
     /// Maximum duration of a call, in milliseconds.
     #[serde(default = "default_timeout")]
     pub timeout_ms: u64,
+    /// Where a tool with a network may go, beside what the operator allows. Without it, wherever the operator allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressDraft>,
 }
 
 fn default_repeats_max() -> u32 {

@@ -59,7 +59,7 @@ impl ChildEnd {
     /// The tool result that the parent's model gets.
     pub fn result(&self) -> ToolResult {
         let why = match &self.outcome {
-            RunOutcome::Completed { answer } => return ToolResult { content: answer.clone(), is_error: false },
+            RunOutcome::Completed { answer } => return ToolResult::new(answer.clone(), false),
             RunOutcome::Cancelled => "it was cancelled".to_owned(),
             RunOutcome::BudgetExceeded { budget } => format!("its budget of {} was used up", budget.as_str()),
             RunOutcome::Loop { tool, times } => {
@@ -70,7 +70,7 @@ impl ChildEnd {
             }
             RunOutcome::Abandoned { step } => format!("a person gave it up at step {step}"),
         };
-        ToolResult { content: Body::text(format!("{} gave no answer: {why}", self.child)), is_error: true }
+        ToolResult::new(Body::text(format!("{} gave no answer: {why}", self.child)), true)
     }
 }
 

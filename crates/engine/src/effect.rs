@@ -1,5 +1,6 @@
 //! Effects: what is done to the world on a run's behalf, and its results.
 
+use saggar_domain::net::NetDecision;
 use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,15 @@ pub struct ToolResult {
     /// Whether the tool reported an error. The model gets it, and the run continues.
     #[serde(default)]
     pub is_error: bool,
+    /// What the call asked of the network, as far as we made its connections. Not shown to the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network: Vec<NetDecision>,
+}
+
+impl ToolResult {
+    pub fn new(content: Body, is_error: bool) -> Self {
+        Self { content, is_error, network: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

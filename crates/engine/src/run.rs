@@ -375,7 +375,7 @@ impl Run {
             }
             (Settled::GaveUp(failure), Some(call)) => {
                 let content = Body::text(format!("{}: {}", failure.code, failure.message));
-                self.say(Message::Tool { call: call.id.clone(), result: ToolResult { content, is_error: true } });
+                self.say(Message::Tool { call: call.id.clone(), result: ToolResult::new(content, true) });
             }
             (Settled::Ended(end), Some(call)) => {
                 self.say(Message::Tool { call: call.id.clone(), result: end.result() });

@@ -84,10 +84,8 @@ fn a_probe_finds_it_done_never_done_or_parks() {
     assert_eq!(lost(Report::NeverDone), (vec!["step_intended"], RunStatus::Running));
     let unknown = Report::Unknown { reason: "gone".to_owned() };
     assert_eq!(lost(unknown), (vec!["step_unknown"], RunStatus::Parked { step: 2 }));
-    let done = Report::Returned {
-        result: saggar_engine::ToolResult { content: Body::text("was done"), is_error: false },
-        snapshot: None,
-    };
+    let done =
+        Report::Returned { result: saggar_engine::ToolResult::new(Body::text("was done"), false), snapshot: None };
     assert_eq!(lost(done), (vec!["step_settled", "step_intended"], RunStatus::Running));
 }
 
@@ -382,7 +380,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                             Report::Replied { reply: reply(calls), usage: Usage { tokens: 1, micros: 1 } }
                         }
                         (_, false) => Report::Returned {
-                            result: saggar_engine::ToolResult { content: Body::text("ok"), is_error: false },
+                            result: saggar_engine::ToolResult::new(Body::text("ok"), false),
                             snapshot: None,
                         },
                     };

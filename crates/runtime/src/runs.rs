@@ -38,7 +38,7 @@ pub use handle::{NewRun, Runs};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
-pub use real::{AddressError, HttpAddress, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
+pub use real::{HttpRule, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
 pub use standing::Awaited;
 pub use stored_agent::{agent_of_entry, with_agent};
 pub use worker::{Worker, WorkerSettings};

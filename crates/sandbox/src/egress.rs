@@ -25,6 +25,7 @@ use crate::ids::random;
 use crate::ranges::Range;
 pub(crate) use traffic::Traffic;
 pub(crate) use trust::{REPLACED, Trust};
+pub use upstream::of_the_host as upstream_of_the_host;
 
 /// The helper mode of the binary.
 pub const EGRESS: &str = "__egress";

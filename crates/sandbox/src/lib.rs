@@ -37,7 +37,7 @@ pub use changes::{
 };
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
-pub use egress::{EGRESS, EGRESS_SERVICE};
+pub use egress::{EGRESS, EGRESS_SERVICE, upstream_of_the_host};
 pub use host_tree::HostTree;
 pub use ids::{Ids, policy_hash};
 pub use reaper::{Leftover, reap};

@@ -34,7 +34,9 @@ pub(crate) fn agent(name: &str, seed: u64, limits: Budget) -> AgentSpec {
 }
 
 fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
-    let tool = |(name, class): (&str, Class)| (name.to_owned(), ToolSpec { class, retry: RETRY, timeout_ms: 2000 });
+    let tool = |(name, class): (&str, Class)| {
+        (name.to_owned(), ToolSpec { class, retry: RETRY, timeout_ms: 2000, egress: None })
+    };
     AgentSpec {
         name: name.to_owned(),
         system: None,

@@ -223,7 +223,7 @@ impl World {
     fn carry_out(&self, about: &About, task: &Task) -> Report {
         let key = task.key.as_str();
         let returned = |tool: &str| {
-            let result = ToolResult { content: Body::text(agents::result(tool, key)), is_error: false };
+            let result = ToolResult::new(Body::text(agents::result(tool, key)), false);
             Report::Returned { result, snapshot: None }
         };
         match &task.work {

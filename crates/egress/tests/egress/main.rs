@@ -8,6 +8,7 @@ mod client;
 mod curl;
 mod limits;
 mod names;
+mod outside;
 mod pki;
 mod proxy;
 mod refusals;

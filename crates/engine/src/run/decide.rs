@@ -176,7 +176,7 @@ impl Run {
             }
             (Attempt::Delayed { until }, _) if now >= *until && !self.is_paused => Ok(vec![begin(open, self, now)]),
             (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => {
-                let result = ToolResult { content: Body::text("the time has passed"), is_error: false };
+                let result = ToolResult::new(Body::text("the time has passed"), false);
                 Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))
             }
             (
@@ -212,7 +212,7 @@ impl Run {
         let Signal { id, name, body, question } = signal.clone();
         let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), question, at: now }];
         if let Some(open) = self.open.as_ref().filter(|_| is_answer && self.open_question().is_some()) {
-            let result = Settled::Returned(ToolResult { content: body, is_error: false });
+            let result = Settled::Returned(ToolResult::new(body, false));
             events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
         }
         Ok(events)
@@ -236,9 +236,7 @@ impl Run {
                     Effect::CallTool { .. }
                     | Effect::Wait { .. }
                     | Effect::AskHuman { .. }
-                    | Effect::Delegate { .. } => {
-                        Settled::Returned(ToolResult { content: body.clone(), is_error: false })
-                    }
+                    | Effect::Delegate { .. } => Settled::Returned(ToolResult::new(body.clone(), false)),
                 };
                 events.extend(self.settle_and_go_on(now, born, open, settled, Usage::default(), None));
             }

@@ -124,11 +124,11 @@ impl<'a> Planner<'a> {
                     };
                     self.intend(effect, class, reserved);
                     let Some(answer) = answer else { return self.events };
-                    self.settle_at_once(ToolResult { content: answer.clone(), is_error: false });
+                    self.settle_at_once(ToolResult::new(answer.clone(), false));
                 }
                 Err(complaint) => {
                     self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
-                    self.settle_at_once(ToolResult { content: Body::text(complaint), is_error: true });
+                    self.settle_at_once(ToolResult::new(Body::text(complaint), true));
                 }
             }
         }

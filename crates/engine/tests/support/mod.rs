@@ -54,7 +54,7 @@ impl Driven {
     }
 
     pub fn returned(&mut self, text: &str) -> Vec<Event> {
-        let result = ToolResult { content: Body::text(text), is_error: false };
+        let result = ToolResult::new(Body::text(text), false);
         self.report(Report::Returned { result, snapshot: None }).expect("it is accepted")
     }
 
@@ -87,7 +87,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
 }
 
 pub fn agent() -> AgentSpec {
-    let tool = |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000 };
+    let tool = |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000, egress: None };
     AgentSpec {
         name: "tester".to_owned(),
         system: None,

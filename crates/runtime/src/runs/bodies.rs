@@ -54,9 +54,9 @@ pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Re
             let text = shelve(journal, reply.text).await?;
             Report::Replied { reply: ModelReply { text, calls }, usage }
         }
-        Report::Returned { result: ToolResult { content, is_error }, snapshot } => {
+        Report::Returned { result: ToolResult { content, is_error, network }, snapshot } => {
             let content = shelve(journal, content).await?;
-            Report::Returned { result: ToolResult { content, is_error }, snapshot }
+            Report::Returned { result: ToolResult { content, is_error, network }, snapshot }
         }
         other @ (Report::Failed { .. } | Report::Delayed { .. } | Report::Unknown { .. } | Report::NeverDone) => other,
     })

@@ -21,11 +21,11 @@ use saggar_engine::{Body, Class, EffectFailure, Report, ToolResult, Usage};
 use super::effects::{About, Effects, Session, Task, Work};
 use crate::fault::Fault;
 use crate::sandboxes::{self, Sandboxes};
-use http::HttpTool;
+use http::{Exits, HttpTool};
 use sandbox::RunSandbox;
 use script::Script;
 
-pub use address::{AddressError, HttpAddress};
+pub use http::HttpRule;
 pub use script::ScriptError;
 pub(super) use script::check as check_script;
 
@@ -52,8 +52,8 @@ pub fn default_class(tool: &str) -> Class {
 /// The operator's settings for runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunSettings {
-    /// URL prefixes that the tool `http` may access. Empty allows none.
-    pub http_allowed: Vec<HttpAddress>,
+    /// Where the tool `http` may go. Empty allows nothing.
+    pub http_allowed: Vec<HttpRule>,
     /// Whether a run's sandbox is kept when the run is over.
     pub keep_sandboxes: bool,
 }
@@ -81,11 +81,12 @@ impl LiveSettings {
 pub struct RealEffects {
     sandboxes: Sandboxes,
     settings: LiveSettings,
+    exits: Arc<Exits>,
 }
 
 impl RealEffects {
     pub fn new(sandboxes: Sandboxes, settings: RunSettings) -> Self {
-        Self { sandboxes, settings: LiveSettings::new(settings) }
+        Self { sandboxes, settings: LiveSettings::new(settings), exits: Arc::default() }
     }
 
     /// Changes the settings. Effects that start from now on use them, in every clone.
@@ -119,7 +120,8 @@ impl Effects for RealEffects {
 
     fn session(&self, about: About) -> RealSession {
         let script = Script::parse(&about.agent.model.model);
-        let http = HttpTool::new(self.settings.clone());
+        let egress = about.agent.tools.get("http").and_then(|tool| tool.egress.clone());
+        let http = HttpTool::new(self.settings.clone(), Arc::clone(&self.exits), egress);
         let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.get().keep_sandboxes);
         RealSession { script, sandbox, http }
     }
@@ -176,7 +178,7 @@ impl Session for RealSession {
 }
 
 fn returned(content: impl Into<String>, is_error: bool) -> Report {
-    Report::Returned { result: ToolResult { content: Body::text(content), is_error }, snapshot: None }
+    Report::Returned { result: ToolResult::new(Body::text(content), is_error), snapshot: None }
 }
 
 /// The beginning of a tool's result, with a note if there is more.

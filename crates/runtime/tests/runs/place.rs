@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use saggar_domain::{KeyId, ProjectId, RunId, RunState};
 use saggar_engine::{AgentSpec, Body, Budget, Class, Entry, Event, ModelRef, RetryPolicy, ToolSpec};
-use saggar_runtime::runs::{HttpAddress, Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
+use saggar_runtime::runs::{Hub, NewRun, RealEffects, RunSettings, Runs, Worker, WorkerSettings};
 use saggar_runtime::{Action, Permit, PoolSize, Sandboxes, Settings, Subject};
 use saggar_store::{RunRow, Store};
 
@@ -164,18 +164,19 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         paused_max: Duration::from_secs(60),
     };
     let sandboxes = Sandboxes::open(settings, store).unwrap();
-    RealEffects::new(
-        sandboxes,
-        RunSettings { http_allowed: vec![HttpAddress::parse(url).unwrap()], ..RunSettings::default() },
-    )
+    RealEffects::new(sandboxes, RunSettings { http_allowed: vec![url.parse().unwrap()], ..RunSettings::default() })
 }
 
 pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
     let call = |index| serde_json::json!({ "tool": "http", "arguments": { "url": url, "body": index } });
     let calls: Vec<_> = (0..calls).map(call).collect();
     let script = serde_json::json!({ "turns": [{ "text": "I do it.", "calls": calls }, { "text": "It is done." }] });
-    let tool =
-        ToolSpec { class, retry: RetryPolicy { attempts_max: 50, first_ms: 10, most_ms: 200 }, timeout_ms: 60_000 };
+    let tool = ToolSpec {
+        class,
+        retry: RetryPolicy { attempts_max: 50, first_ms: 10, most_ms: 200 },
+        timeout_ms: 60_000,
+        egress: None,
+    };
     AgentSpec {
         name: name.to_owned(),
         system: None,

@@ -85,7 +85,7 @@ async fn a_once_step_that_only_waits_for_room_can_be_forked() {
     let permit = place.permit(Action::ForkRun(run.clone()));
     let forked = place.runs.fork(&permit, ForkAt::End, None).await.unwrap();
     assert_eq!(forked.does_again.map(|call| (call.step, call.tool)), Some((2, "http".to_owned())));
-    let result = ToolResult { content: Body::text("done"), is_error: false };
+    let result = ToolResult::new(Body::text("done"), false);
     let second = world(vec![Report::Returned { result, snapshot: None }]).work(store);
     let row = place.until_finished(&forked.row.id).await;
     assert!(row.outcome.unwrap().as_str().contains("completed"));

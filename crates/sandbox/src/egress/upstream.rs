@@ -24,7 +24,7 @@ const KERNEL_FILE_MAX: u64 = 64 << 20;
 const DNS_PORT: u16 = 53;
 
 /// Fails if the host's own addresses can't be told: without them, a rule such as `*` would open them.
-pub(super) fn of_the_host() -> Result<Upstream, Problem> {
+pub fn of_the_host() -> Result<Upstream, Problem> {
     let mut own = own_v4(&whole(ROUTES_V4)?);
     own.extend(own_v6(&whole(ADDRESSES_V6)?));
     if own.len() > OWN_MAX {

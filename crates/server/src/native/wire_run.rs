@@ -73,7 +73,7 @@ fn spec(
         let retry = RetryPolicy::default();
         let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
         let timeout_ms = tool.timeout.map_or(TOOL_TIMEOUT_MS, millis);
-        (name, ToolSpec { class, retry, timeout_ms })
+        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress })
     });
     let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {

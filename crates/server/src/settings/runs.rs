@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use saggar_runtime::runs::HttpAddress;
+use saggar_runtime::runs::HttpRule;
 
 use super::section::{Setting, Table, setting};
 
@@ -10,8 +10,8 @@ use super::section::{Setting, Table, setting};
 pub struct RunsSettings {
     /// How long a finished run is kept.
     pub runs_retention: Duration,
-    /// URL prefixes that the tool `http` may access.
-    pub http_allowed: Vec<HttpAddress>,
+    /// Where the tool `http` may go.
+    pub http_allowed: Vec<HttpRule>,
     /// Maximum number of concurrent runs per worker.
     pub runs_max: usize,
     /// Maximum number of concurrent runs per agent, over all workers.
@@ -38,7 +38,7 @@ impl Table for RunsSettings {
         setting!(
             http_allowed,
             Shared,
-            "URL prefixes that the tool `http` of runs may access, starting with http://, comma-separated"
+            "where the tool `http` of runs may go: URLs with everything below them, and network rules, comma-separated"
         ),
         setting!(runs_max, Process, "maximum number of concurrent runs per worker"),
         setting!(runs_per_agent, Shared, "maximum number of concurrent runs per agent, over all workers"),

@@ -1,22 +1,29 @@
-//! The tool `http`: one POST, with the step's key as `Idempotency-Key`. Only to URLs that the operator allows, and
-//! without encryption: it is for the operator's own services on this machine or network, and for benchmarks.
-//! Redirects are not followed.
+//! The tool `http`: one request, with the step's key as `Idempotency-Key`. Only where the operator's rules and the agent's allow
+//! it, through the resolver, the checked dial and the strict TLS of sandboxes. Each request is decided before anything is dialled,
+//! and the decision is part of the result. Redirects are not followed.
 //!
 //! A keyed service must deduplicate by the key: its class promises that. So a keyed call may be sent again: over a
 //! new connection if a kept one turns out to be closed, and later if the service is still busy with the same key. A
 //! call that may be sent only once gets a new connection: on a kept one, a service that closed it can't be
 //! distinguished from one that got the request and died.
 
+mod allowed;
+mod arguments;
+mod exits;
+mod record;
+
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::{Method, Request, StatusCode, header};
+use ::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use saggar_domain::net::{EgressDraft, OVERRIDE_HEADERS, Refusal, Rules};
+use saggar_egress::outside::{ConnectError, Security};
 use saggar_engine::{Class, Report, RetryPolicy};
-use serde::Deserialize;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -25,6 +32,14 @@ use super::super::effects::Task;
 use super::address::HttpAddress;
 use super::{LiveSettings, cut, failed, returned};
 use crate::sandboxes::random;
+use allowed::{Allowed, decide};
+use arguments::{Call, Payload};
+use record::Record;
+
+pub use allowed::HttpRule;
+#[cfg(test)]
+pub(super) use arguments::Arguments;
+pub(super) use exits::Exits;
 
 /// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
@@ -33,26 +48,33 @@ const BUSY_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 
 /// How long a conflict is taken for the first attempt still being processed, if the service sends no Retry-After.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
-    url: String,
-    #[serde(default)]
-    body: serde_json::Value,
-}
+/// How long a connection may take.
+const CONNECT_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct HttpTool {
     settings: LiveSettings,
+    exits: Arc<Exits>,
+    /// The agent's own rules.
+    egress: Option<EgressDraft>,
     kept: Mutex<Option<Kept>>,
 }
 
 /// A connection, and the task that drives it.
 #[derive(Debug)]
 struct Kept {
+    security: Security,
     authority: String,
+    /// Checked again before it is used again: rules may have changed.
+    address: IpAddr,
     sender: SendRequest<Full<Bytes>>,
     _connection: JoinSet<()>,
+}
+
+/// What a call may do.
+struct Bounds {
+    operator: Allowed,
+    agent: Option<Rules>,
 }
 
 #[derive(Debug)]
@@ -70,36 +92,52 @@ enum RetryAfter {
 }
 
 impl HttpTool {
-    pub(super) fn new(settings: LiveSettings) -> Self {
-        Self { settings, kept: Mutex::default() }
+    pub(super) fn new(settings: LiveSettings, exits: Arc<Exits>, egress: Option<EgressDraft>) -> Self {
+        Self { settings, exits, egress, kept: Mutex::default() }
     }
 
     pub(super) async fn call(&self, task: &Task, arguments: &str) -> Report {
         let deadline = Instant::now() + task.timeout;
-        let arguments: Arguments = match serde_json::from_str(arguments) {
-            Ok(arguments) => arguments,
-            Err(error) => return returned(format!("http needs \"url\", and may have \"body\" ({error})"), true),
+        let call = match Call::parse(arguments) {
+            Ok(call) => call,
+            Err(complaint) => return returned(complaint, true),
         };
-        let address = match HttpAddress::parse(&arguments.url) {
-            Ok(address) => address,
-            Err(error) => return returned(format!("the URL {:?} is not allowed: {error}", arguments.url), true),
+        let mut record = Record::new(&call);
+        let bounds = match self.bounds() {
+            Ok(bounds) => bounds,
+            Err(problem) => return failed("network", problem.message, true),
         };
-        if !self.settings.get().http_allowed.iter().any(|allowed| address.is_below(allowed)) {
-            return returned(format!("the operator doesn't allow {address}: see the setting http_allowed"), true);
+        if let Err((refusal, whose)) = bounds.decide(&call, &mut record) {
+            let report = record.refused(&refusal, whose);
+            return record.into(report);
         }
-        let body = Bytes::from(arguments.body.to_string());
-        match timeout_at(deadline, self.until_answered(task, &address, body, deadline)).await {
-            Ok(report) => report,
+        let answered = timeout_at(deadline, self.until_answered(task, &call, &bounds, &mut record, deadline)).await;
+        match answered {
+            Ok(report) => record.into(report),
             Err(_) => Report::Unknown { reason: "the service did not respond in time".to_owned() },
         }
     }
 
+    fn bounds(&self) -> Result<Bounds, saggar_domain::Problem> {
+        let own = self.exits.own_addresses()?;
+        let agent = self.egress.clone().map(Rules::new).transpose()?;
+        let agent = agent.map(|rules| rules.with_own_addresses(own.clone()));
+        Ok(Bounds { operator: Allowed::new(&self.settings.get().http_allowed, own)?, agent })
+    }
+
     /// Repeats the request until there is a response to the call, and not only to one attempt.
-    async fn until_answered(&self, task: &Task, address: &HttpAddress, body: Bytes, deadline: Instant) -> Report {
+    async fn until_answered(
+        &self,
+        task: &Task,
+        call: &Call,
+        bounds: &Bounds,
+        record: &mut Record,
+        deadline: Instant,
+    ) -> Report {
         let begun = Instant::now();
         let (mut tries, mut is_redo) = (0, task.attempt > 1);
         loop {
-            let answer = match self.post(task, address, body.clone()).await {
+            let answer = match self.send(task, call, bounds, record).await {
                 Ok(answer) => answer,
                 Err(report) => return report,
             };
@@ -119,30 +157,28 @@ impl HttpTool {
     }
 
     /// One request and its response, or a report without one.
-    async fn post(&self, task: &Task, address: &HttpAddress, body: Bytes) -> Result<Answer, Report> {
-        let authority = address.authority();
+    async fn send(&self, task: &Task, call: &Call, bounds: &Bounds, record: &mut Record) -> Result<Answer, Report> {
+        let (address, authority) = (&call.address, call.address.authority());
+        let rules = bounds.operator.rules_to_dial(address);
         let mut kept = self.kept.lock().await;
-        let is_ready = |kept: &Kept| kept.authority == authority && kept.sender.is_ready();
+        let is_ready = |kept: &Kept| {
+            kept.authority == authority
+                && kept.security == address.security()
+                && kept.sender.is_ready()
+                && rules.address(address.to(), kept.address).is_ok()
+                && bounds.agent_allows(address, kept.address).is_ok()
+        };
         let mut reusable = kept.take().filter(|kept| may_repeat(task.class) && is_ready(kept));
         loop {
             let is_reused = reusable.is_some();
             let mut connection = match reusable.take() {
                 Some(connection) => connection,
                 // If it fails, nothing was sent.
-                None => connect(address).await.map_err(|error| failed("connect", error.to_string(), true))?,
+                None => self.connect(call, &rules, bounds, record).await?,
             };
-            let mut request = Request::builder()
-                .method(Method::POST)
-                .uri(address.target())
-                .header(header::HOST, &authority)
-                .header(header::CONTENT_TYPE, "application/json")
-                .header("idempotency-key", task.key.as_str());
-            if !may_repeat(task.class) {
-                request = request.header(header::CONNECTION, "close");
-            }
-            let request = request
-                .body(Full::new(body.clone()))
-                .map_err(|error| returned(format!("the request is invalid: {error}"), true))?;
+            record.dialled(connection.address);
+            let request = request(task, call, bounds)?;
+            record.up(&request, call);
             let response = match connection.sender.send_request(request).await {
                 Ok(response) => response,
                 // It is unknown whether the service got the request before it closed the connection, so it is
@@ -154,6 +190,7 @@ impl HttpTool {
                 Err(error) => return Err(Report::Unknown { reason: format!("the response was lost: {error}") }),
             };
             let (status, retry_after) = (response.status(), RetryAfter::of(response.headers()));
+            let headers = call.wants_headers().then(|| arguments::shown(response.headers()));
             let mut answer = response.into_body();
             let mut bytes = Vec::new();
             while bytes.len() <= ANSWER_MAX
@@ -167,9 +204,92 @@ impl HttpTool {
             if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
                 *kept = Some(connection);
             }
-            return Ok(Answer { status, body: cut(bytes, ANSWER_MAX), retry_after });
+            record.down(bytes.len());
+            let body = headers.unwrap_or_else(|| cut(bytes, ANSWER_MAX));
+            return Ok(Answer { status, body, retry_after });
         }
     }
+
+    /// If it fails, nothing was sent.
+    async fn connect(&self, call: &Call, rules: &Rules, bounds: &Bounds, record: &mut Record) -> Result<Kept, Report> {
+        let address = &call.address;
+        let outside = self.exits.outside().map_err(|problem| failed("network", problem.message, true))?;
+        let connected = outside.connect(address.to(), rules, address.security(), CONNECT_TIME).await;
+        let connection = connected.map_err(|error| match error {
+            ConnectError::Refused { refusal, address } => {
+                record.refused_at(address);
+                record.refused(&refusal, Whose::Operator)
+            }
+            // A certificate that is not trusted now won't be soon.
+            ConnectError::Tls(refusal) => record.failed(&refusal),
+            other @ (ConnectError::Dial(_) | ConnectError::Handshake(_)) => failed("connect", other.to_string(), true),
+        })?;
+        if let Err(refusal) = bounds.agent_allows(address, connection.address) {
+            record.refused_at(Some(connection.address));
+            return Err(record.refused(&refusal, Whose::Agent));
+        }
+        let handshake = handshake(TokioIo::new(connection.stream)).await;
+        let (sender, driver) = handshake.map_err(|error| failed("connect", error.to_string(), true))?;
+        let mut moving = JoinSet::new();
+        moving.spawn(async move {
+            // Errors are reported to the caller that waits for the response.
+            let _ = driver.await;
+        });
+        let (security, authority) = (address.security(), address.authority());
+        Ok(Kept { security, authority, address: connection.address, sender, _connection: moving })
+    }
+}
+
+/// Whose rules forbid a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Operator,
+    Agent,
+}
+
+impl Bounds {
+    /// Both must allow it; the record names the operator's rule.
+    fn decide(&self, call: &Call, record: &mut Record) -> Result<(), (Refusal, Whose)> {
+        let method = call.method.as_str();
+        let rule = self.operator.decide(&call.address, method).map_err(|refusal| (refusal, Whose::Operator))?;
+        if let Some(agent) = &self.agent {
+            decide(agent, &call.address, method).map_err(|refusal| (refusal, Whose::Agent))?;
+        }
+        record.allow(rule.0);
+        Ok(())
+    }
+
+    fn agent_allows(&self, address: &HttpAddress, dialled: IpAddr) -> Result<(), Refusal> {
+        self.agent.as_ref().map_or(Ok(()), |rules| rules.address(address.to(), dialled))
+    }
+
+    fn restricts(&self, address: &HttpAddress) -> bool {
+        self.operator.restricts(address) || self.agent.as_ref().is_some_and(|rules| rules.restricts(address.to()))
+    }
+}
+
+fn request(task: &Task, call: &Call, bounds: &Bounds) -> Result<Request<Full<Bytes>>, Report> {
+    let mut request = Request::builder()
+        .method(&call.method)
+        .uri(call.address.target())
+        .header(header::HOST, call.address.authority())
+        .header("idempotency-key", task.key.as_str());
+    if !may_repeat(task.class) {
+        request = request.header(header::CONNECTION, "close");
+    }
+    let body = match &call.payload {
+        Payload::None => Bytes::new(),
+        Payload::Json(body) | Payload::Text(body) => body.clone(),
+    };
+    if let Some(kind) = call.content_type() {
+        request = request.header(header::CONTENT_TYPE, kind);
+    }
+    for (name, value) in &call.headers {
+        if !(bounds.restricts(&call.address) && OVERRIDE_HEADERS.contains(&name.as_str())) {
+            request = request.header(name, value);
+        }
+    }
+    request.body(Full::new(body)).map_err(|error| returned(format!("the request is invalid: {error}"), true))
 }
 
 impl Answer {
@@ -213,18 +333,6 @@ fn may_repeat(class: Class) -> bool {
         Class::Pure | Class::Model | Class::Keyed => true,
         Class::Probeable | Class::Once => false,
     }
-}
-
-async fn connect(address: &HttpAddress) -> std::io::Result<Kept> {
-    let stream = TcpStream::connect(address.endpoint()).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-    let mut moving = JoinSet::new();
-    moving.spawn(async move {
-        // Errors are reported to the caller that waits for the response.
-        let _ = connection.await;
-    });
-    Ok(Kept { authority: address.authority(), sender, _connection: moving })
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex as Lock};
 
 use saggar_domain::RunId;
+use saggar_domain::net::{EgressDraft, NetDecision, Protocol, Verdict};
 use saggar_engine::EffectKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::super::super::effects::Work;
 use super::super::RunSettings;
@@ -47,19 +48,41 @@ impl Service {
     }
 
     fn tool(&self) -> HttpTool {
-        let http_allowed = vec![HttpAddress::parse(&self.url).unwrap()];
-        HttpTool::new(LiveSettings::new(RunSettings { http_allowed, ..RunSettings::default() }))
+        tool(&[&self.url], None)
     }
 
     async fn call(&self, tool: &HttpTool, class: Class, attempt: u32) -> Report {
-        tool.call(&task(class, attempt), &serde_json::json!({ "url": self.url }).to_string()).await
+        let (report, _) = call(tool, class, attempt, &serde_json::json!({ "url": self.url })).await;
+        report
     }
+}
+
+/// What a call reports, and the decisions about it.
+async fn call(
+    tool: &HttpTool,
+    class: Class,
+    attempt: u32,
+    arguments: &serde_json::Value,
+) -> (Report, Vec<NetDecision>) {
+    match tool.call(&task(class, attempt), &arguments.to_string()).await {
+        Report::Returned { mut result, snapshot } => {
+            let network = std::mem::take(&mut result.network);
+            (Report::Returned { result, snapshot }, network)
+        }
+        other => (other, Vec::new()),
+    }
+}
+
+fn tool(allowed: &[&str], egress: Option<EgressDraft>) -> HttpTool {
+    let http_allowed = allowed.iter().map(|entry| entry.parse().unwrap()).collect();
+    let settings = LiveSettings::new(RunSettings { http_allowed, ..RunSettings::default() });
+    HttpTool::new(settings, Arc::default(), egress)
 }
 
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
-    // The body is `null`, and arrives with the headers or after them.
-    while !bytes.ends_with(b"null") {
+    // The body of a POST is `null`, and arrives with the headers or after them. Other methods have none here.
+    while !bytes.ends_with(b"null") && (bytes.starts_with(b"POST") || !bytes.ends_with(b"\r\n\r\n")) {
         let mut some = [0; 1024];
         match stream.read(&mut some).await {
             Ok(0) | Err(_) => return None,
@@ -149,4 +172,88 @@ async fn a_redirect_is_not_followed_and_an_address_that_is_not_allowed_is_not_ca
         assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
     }
     assert_eq!(service.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn every_method_and_header_is_sent_and_recorded_with_its_rule() {
+    let service = Service::start(&["200 OK\r\nx-answer: 7\r\ncontent-length: 0\r\n\r\n"], 1000).await;
+    let authority = service.url.trim_start_matches("http://").trim_end_matches("/do");
+    let tool = tool(&[&format!("GET {authority}"), &format!("HEAD,DELETE {authority}/do")], None);
+    let url = format!("{}?token=hidden", service.url);
+    for (method, expected) in [("GET", ""), ("DELETE", ""), ("HEAD", "x-answer: 7\ncontent-length: 0\n")] {
+        let headers = serde_json::json!({ "X-Own": "1", "X-HTTP-Method-Override": "PUT" });
+        let arguments = serde_json::json!({ "url": url, "method": method, "headers": headers });
+        let (report, network) = call(&tool, Class::Keyed, 1, &arguments).await;
+        assert_eq!(report, returned(expected, false), "{method}");
+        let [decision] = &network[..] else { panic!("{network:?}") };
+        assert_eq!((decision.verdict, decision.protocol), (Verdict::Allowed, Protocol::Http));
+        assert_eq!((decision.method.as_deref(), decision.path.as_deref()), (Some(method), Some("/do")));
+        assert_eq!(decision.address, Some("127.0.0.1".parse().unwrap()));
+        assert!(decision.rule.contains(method), "{decision:?}");
+        assert!(decision.bytes_up > 0);
+    }
+    for request in service.requests() {
+        assert!(request.contains("x-own: 1\r\n") && request.contains("idempotency-key: "), "{request}");
+        assert!(request.contains(" /do?token=hidden HTTP/1.1") && !request.contains("override"), "{request}");
+    }
+    let (report, network) = call(&tool, Class::Keyed, 1, &serde_json::json!({ "url": url, "method": "PUT" })).await;
+    assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
+    assert_eq!((network[0].verdict, network[0].rule.as_str()), (Verdict::Denied, "egress/default"));
+    assert_eq!(service.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn an_agent_has_rules_of_its_own_beside_the_operators() {
+    let service = Service::start(&[OK], 1000).await;
+    let authority = service.url.trim_start_matches("http://").trim_end_matches("/do");
+    let rules = |allow: &[&str], deny: &[&str]| {
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Some(EgressDraft { allow: parse(allow), deny: parse(deny) })
+    };
+    for (egress, rule) in [
+        (rules(&[authority], &[]), None),
+        (rules(&["*"], &[]), Some("egress/address-own")),
+        (rules(&[], &[]), Some("egress/address-own")),
+        (rules(&[authority], &["POST 127.0.0.1"]), Some("egress/deny:POST 127.0.0.1")),
+    ] {
+        let tool = tool(&[&service.url], egress);
+        let (report, network) = call(&tool, Class::Keyed, 1, &serde_json::json!({ "url": service.url })).await;
+        match rule {
+            None => assert_eq!(report, returned("ok", false)),
+            Some(rule) => {
+                assert_eq!(network[0].rule, rule);
+                assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
+            }
+        }
+    }
+    assert_eq!(service.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_call_must_not_say_is_refused_before_anything_is_dialled() {
+    let service = Service::start(&[OK], 1000).await;
+    let tool = service.tool();
+    for (name, value) in [
+        ("Host", serde_json::json!("evil.example")),
+        ("Idempotency-Key", serde_json::json!("other")),
+        ("Content-Length", serde_json::json!("3")),
+        ("Transfer-Encoding", serde_json::json!("chunked")),
+        ("X-Line", serde_json::json!("a\r\nX: b")),
+        ("X Space", serde_json::json!("a")),
+        ("X-Number", serde_json::json!(1)),
+    ] {
+        let arguments = serde_json::json!({ "url": service.url, "headers": { name: value } });
+        let (report, _) = call(&tool, Class::Keyed, 1, &arguments).await;
+        assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{name}: {report:?}");
+    }
+    for arguments in [
+        serde_json::json!({ "url": service.url, "method": "GE T" }),
+        serde_json::json!({ "url": service.url, "method": "TRACE" }),
+        serde_json::json!({ "url": service.url, "body": 1, "text": "x" }),
+        serde_json::json!({ "url": service.url, "unknown": 1 }),
+    ] {
+        let (report, _) = call(&tool, Class::Keyed, 1, &arguments).await;
+        assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{arguments}: {report:?}");
+    }
+    assert_eq!(service.requests().len(), 0);
 }
