@@ -132,6 +132,8 @@ codes! {
     PortRefused = "port_refused", 502, "No program listens on that port";
     /// The server is starting or stopping. Retry after `Retry-After`.
     Unavailable = "unavailable", 503, "The server is not ready";
+    /// A key that secrets are sealed with is missing, or its file can't be used.
+    SealingKey = "sealing_key", 503, "The server can't open its secrets";
     /// The sandbox took too long to respond.
     SandboxTimeout = "sandbox_timeout", 504, "The sandbox took too long to respond";
     /// The sandbox's storage is full.

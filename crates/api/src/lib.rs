@@ -22,6 +22,7 @@ mod object;
 mod output;
 mod path;
 mod problem;
+mod project_secret;
 pub mod read;
 pub mod route;
 mod run;
@@ -49,6 +50,7 @@ pub use name::{KeyName, Label, Labels};
 pub use output::{ExecResult, Output};
 pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
+pub use project_secret::{EffectiveBinding, EffectiveSlot, ProjectSecret, RemoveSecret, SecretList, SetSecret};
 pub use run::{
     Agent, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery, ListRuns,
     ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList, RunOpenCall, RunParent, RunParked,

@@ -1,7 +1,7 @@
 //! The templates of the server's routes, and the names of its headers.
 //!
 //! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
-//! key.
+//! key, `{secret}` a secret's name.
 
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
@@ -91,6 +91,11 @@ pub const RUN_EXPORT: &str = "/api/v1/runs/{id}/export";
 pub const KEYS: &str = "/api/v1/keys";
 /// Revoke a key.
 pub const KEY: &str = "/api/v1/keys/{key}";
+
+/// List secrets.
+pub const SECRETS: &str = "/api/v1/secrets";
+/// Store, read, remove a secret.
+pub const SECRET: &str = "/api/v1/secrets/{secret}";
 
 /// Names of headers, in lower case as in HTTP/2.
 pub mod header {

@@ -64,6 +64,10 @@ stand_ins! {
     Network => choice("How a sandbox reaches the network", saggar_domain::NetworkMode::ALL.iter().map(|one| one.as_str()));
     /// A network rule.
     NetworkRule => rule();
+    /// The name of a secret.
+    SecretName => text("The name of a secret", r"^[a-z][a-z0-9_-]{0,62}$", "openai");
+    /// Where in a request a secret goes.
+    SecretSlot => slot();
     /// A user inside.
     SandboxUser => choice("The user inside the sandbox", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
@@ -104,6 +108,22 @@ pub struct EgressShape {
     /// Destinations that are denied, whatever is allowed.
     #[schema(value_type = Vec<NetworkRule>, max_items = 512)]
     deny: Vec<String>,
+}
+
+/// Which requests a secret is for, and where in them its value goes. A binding allows nothing: the network rules decide.
+#[derive(ToSchema)]
+#[schema(as = SecretBinding)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct SecretBindingShape {
+    /// The requests that get the value: rules for named hosts over https.
+    #[schema(value_type = Vec<NetworkRule>, min_items = 1, max_items = 32)]
+    rules: Vec<String>,
+    /// Where in a request the value goes.
+    #[schema(value_type = SecretSlot)]
+    slot: String,
+    /// What placeholders begin with, for programs that check the form of a key.
+    #[schema(max_length = 32, pattern = r"^[A-Za-z0-9._-]*$", example = "sk-")]
+    placeholder_prefix: Option<String>,
 }
 
 /// A denial in the domain's format.
@@ -151,6 +171,21 @@ fn rule() -> Object {
         .min_length(Some(1))
         .max_length(Some(1024))
         .examples(["api.example.com", "GET *.example.com/v1/**", "10.0.0.0/8:5432", "@pypi"])
+        .build()
+}
+
+fn slot() -> Object {
+    // Each form has its own JSON type, so a list of types describes it without a `oneOf`.
+    ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::SchemaType::Array(vec![Type::String, Type::Object]))
+        .description(Some("Where the value goes: `bearer`, or an object with one of header, basic, query and sigv4"))
+        .examples([
+            serde_json::json!("bearer"),
+            serde_json::json!({ "header": { "name": "x-api-key", "prefix": "" } }),
+            serde_json::json!({ "basic": { "user": "x-access-token" } }),
+            serde_json::json!({ "query": { "parameter": "key" } }),
+            serde_json::json!({ "sigv4": { "access_key_id": "AKIDEXAMPLE", "region": "eu-central-1", "service": "s3" } }),
+        ])
         .build()
 }
 

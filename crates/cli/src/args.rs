@@ -15,7 +15,7 @@ use crate::hints::improve;
 use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
-use crate::remote::{KeyArguments, RunsArguments, SandboxArguments};
+use crate::remote::{KeyArguments, RunsArguments, SandboxArguments, SecretArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 
@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Worker(Later<ServeArguments>),
     /// Create, list and revoke a server's API keys
     Key(Later<KeyArguments>),
+    /// Store, list and remove secrets, which programs in a sandbox use and never see
+    Secret(Later<SecretArguments>),
     /// Print shell completions
     Completions(Later<CompletionArguments>),
     /// Write manual pages to a directory

@@ -8,7 +8,7 @@ use saggar_server::{Checked, Config};
 use serde::Serialize;
 
 use crate::outcome::{OUR_FAILURE, problem_text};
-use crate::settings::{DataFlags, naming, refused};
+use crate::settings::{VaultFlags, naming, refused};
 
 /// Schema name in the `--json` output.
 const SCHEMA: &str = "saggar.check/v1";
@@ -19,7 +19,7 @@ const SCHEMA: &str = "saggar.check/v1";
 )]
 pub(crate) struct CheckArguments {
     #[command(flatten)]
-    data: DataFlags,
+    data: VaultFlags,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -36,6 +36,7 @@ struct Report<'a> {
     runs: u64,
     entries: u64,
     blobs: u64,
+    secrets: u64,
     findings: Vec<Found<'a>>,
 }
 
@@ -53,7 +54,7 @@ pub(crate) fn main(arguments: &CheckArguments) -> ExitCode {
     if arguments.accept_loss {
         return accept_loss(&config);
     }
-    match saggar_server::check_data_directory(config.data_directory()) {
+    match saggar_server::check_data_directory(config.data_directory(), &config.key_file()) {
         Ok(checked) => {
             show(&checked, arguments.json);
             ExitCode::from(u8::from(!checked.findings.is_empty()))
@@ -63,19 +64,19 @@ pub(crate) fn main(arguments: &CheckArguments) -> ExitCode {
 }
 
 fn show(checked: &Checked, is_json: bool) {
-    let Checked { schema, runs, entries, blobs, findings } = checked;
+    let Checked { schema, runs, entries, blobs, secrets, findings } = checked;
     if is_json {
         let findings = findings.iter().map(|found| Found { about: &found.about, what: &found.what }).collect();
         let is_sound = checked.findings.is_empty();
-        let (store_version, runs, entries, blobs) = (*schema, *runs, *entries, *blobs);
-        let report = Report { schema: SCHEMA, is_sound, store_version, runs, entries, blobs, findings };
+        let (store_version, runs, entries, blobs, secrets) = (*schema, *runs, *entries, *blobs, *secrets);
+        let report = Report { schema: SCHEMA, is_sound, store_version, runs, entries, blobs, secrets, findings };
         println!("{}", serde_json::to_string(&report).expect("our own types have only text keys"));
         return;
     }
     for found in findings {
         println!("{}: {}", found.about, found.what);
     }
-    println!("checked {runs} runs, {entries} entries, {blobs} blobs: {} findings", findings.len());
+    println!("checked {runs} runs, {entries} entries, {blobs} blobs, {secrets} secrets: {} findings", findings.len());
 }
 
 fn accept_loss(config: &Config) -> ExitCode {

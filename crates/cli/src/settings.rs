@@ -19,7 +19,7 @@ const FILE_VARIABLE: &str = "SAGGAR_CONFIG";
 /// Maximum size of a settings file, in bytes.
 const CONFIG_LEN_MAX: u64 = 1 << 20;
 /// Settings that are paths. Relative ones are resolved against the current directory.
-const PATHS: &[&str] = &["data_dir", "tls_certificate", "tls_key"];
+const PATHS: &[&str] = &["data_dir", "secrets_key_file", "tls_certificate", "tls_key"];
 
 /// Settings that are on or off. Their flags mean `true` without a value.
 const SWITCHES: &[&str] = &["allow_host_network", "tls"];
@@ -93,6 +93,7 @@ impl SettingFlags {
         };
         Config::load(Given {
             data_directory: DataDirectory::default_path().map_err(wrong)?,
+            secrets_key_file: default_key_file().unwrap_or_default(),
             file,
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -106,6 +107,16 @@ impl SettingFlags {
 fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
+}
+
+/// Where the sealing keys of secrets are unless it is set; `None` for an ordinary user without a home directory.
+fn default_key_file() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let directory = match rustix::process::geteuid().is_root() {
+        true => PathBuf::from("/etc"),
+        false => set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?,
+    };
+    Some(directory.join("saggar/secrets.key"))
 }
 
 /// The server's data directory, for commands that need no other setting.
@@ -124,6 +135,25 @@ impl DataFlags {
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         let values = self.data_dir.iter().map(|path| ("data_dir".to_owned(), path.clone())).collect();
         SettingFlags { file: self.config.clone(), values }.load()
+    }
+}
+
+/// The same, for commands that open what is sealed.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct VaultFlags {
+    #[command(flatten)]
+    data: DataFlags,
+    /// The file with the keys that seal secrets
+    #[arg(long, value_name = "FILE")]
+    secrets_key_file: Option<String>,
+}
+
+impl VaultFlags {
+    /// Loads the settings from all sources.
+    pub(crate) fn load(&self) -> Result<Config, ConfigError> {
+        let given = [("data_dir", &self.data.data_dir), ("secrets_key_file", &self.secrets_key_file)];
+        let values = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
+        SettingFlags { file: self.data.config.clone(), values }.load()
     }
 }
 

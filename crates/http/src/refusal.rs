@@ -92,6 +92,10 @@ impl From<Fault> for Refusal {
                 what,
                 "start a program that listens on it, on 127.0.0.1 or 0.0.0.0, and try again",
             ),
+            Fault::SealingKey { help, .. } => {
+                tracing::error!(what, help, "the sealing keys of secrets can't be used");
+                Self::new(Code::SealingKey, what, format!("tell the operator: {help}"))
+            }
             Fault::StoreUnwritable { help, .. } => {
                 Self::new(Code::DataDirectory, what, format!("tell the operator: {help}"))
             }

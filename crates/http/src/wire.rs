@@ -310,6 +310,20 @@ pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
     })
 }
 
+/// A secret in the API's format; `users` are the live sandboxes that use it.
+pub fn secret(row: store::SecretRow, users: Option<Vec<SandboxId>>) -> api::ProjectSecret {
+    api::ProjectSecret {
+        name: row.name,
+        project_id: row.project,
+        binding: row.binding.into(),
+        version: row.version,
+        created_at: time(row.created_at),
+        updated_at: time(row.updated_at),
+        sealing_key: row.key.to_string(),
+        used_by: users,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use saggar_domain::{BootId, Draft, NetworkMode, ProjectId, Tier};

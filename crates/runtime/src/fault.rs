@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use saggar_domain::secret::SecretName;
 use saggar_domain::{Code, EndReason, ExecId, Problem, RunId, SandboxId};
 
 use crate::supervisor::ControlError;
@@ -61,6 +62,14 @@ pub enum Fault {
     /// The permit is for another action: a bug of ours.
     #[error("the permit is for another action")]
     WrongPermit,
+    /// The sealing keys of secrets can't be used.
+    #[error("{what}")]
+    SealingKey {
+        what: String,
+        help: &'static str,
+        /// Whether the keys are where others can get them; otherwise some are missing.
+        is_unsafe: bool,
+    },
     /// The disk of the store is full or read-only: nothing was done.
     #[error("{what}")]
     StoreUnwritable {
@@ -90,6 +99,10 @@ impl Fault {
 
     pub fn no_run(id: impl ToString) -> Self {
         Self::NotFound { what: "run", id: id.to_string() }
+    }
+
+    pub(crate) fn no_secret(name: &SecretName) -> Self {
+        Self::NotFound { what: "secret", id: name.to_string() }
     }
 
     /// A store error met while reading a run: corruption is the run's damage.

@@ -43,6 +43,7 @@ pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 
 use crate::fault::Fault;
+use crate::secrets::{KeyFile, Vault};
 use crate::settings::Settings;
 use crate::signing::SigningKey;
 use crate::supervisor::{Launcher, Places, Program};
@@ -78,6 +79,7 @@ struct Inner {
     pool: Pool,
     strangers: Strangers,
     signing: SigningKey,
+    vault: Vault,
     boot_id: BootId,
     /// The longest lifetime that can be requested, in milliseconds.
     ttl_max_ms: AtomicU64,
@@ -95,6 +97,8 @@ impl Sandboxes {
         let data = DataDirectory::open(Some(&settings.data_directory)).map_err(Fault::Refused)?;
         let places = Places::open(&settings.data_directory)
             .map_err(|error| Fault::internal("opening the data directory", error))?;
+        let key_file = KeyFile::new(settings.secrets_key_file.clone(), settings.data_directory.clone());
+        let vault = Vault::new(store.clone(), key_file);
         let inner = Inner {
             launcher,
             store,
@@ -109,6 +113,7 @@ impl Sandboxes {
             strangers: Strangers::default(),
             signing: SigningKey::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the signing key", error))?,
+            vault,
             boot_id: boot_id()?,
             ttl_max_ms: AtomicU64::new(millis(settings.ttl_max)),
             settings,
@@ -133,6 +138,10 @@ impl Sandboxes {
 
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    pub(crate) fn vault(&self) -> &Vault {
+        &self.inner.vault
     }
 
     /// The number of sandboxes, and the maximum.

@@ -8,6 +8,8 @@ use crate::sandboxes::PoolSize;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub data_directory: PathBuf,
+    /// The file with the keys that secrets are sealed with.
+    pub secrets_key_file: PathBuf,
     /// The binary that supervisors are started from: this one.
     pub program: PathBuf,
     /// Maximum number of sandboxes, including the pool.

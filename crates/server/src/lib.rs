@@ -17,12 +17,13 @@ mod settings;
 mod work;
 
 pub use logs::start as start_logs;
-pub use offline::create_key;
+pub use offline::{create_key, rekey};
 pub use openapi::{document as openapi, text as openapi_text};
 pub use reference::markdown as api_reference;
 pub use saggar_http::listen::contain_panics;
 pub use saggar_http::listen::tls::{TlsError, files_beside_the_store};
 pub use saggar_runtime::runs::check_data_directory;
+pub use saggar_runtime::{KeyFile, OldKeys, Rekeyed};
 pub use saggar_store::{BackupError, Checked, accept_loss, backup, restore};
 pub use serve::{ServeError, serve};
 pub use settings::{Config, ConfigError, Given, Origin, Shown, names};

@@ -15,6 +15,7 @@ mod life;
 mod resource;
 mod runs;
 mod sandboxes;
+mod secrets;
 mod tree;
 mod watch;
 mod wire_run;
@@ -45,6 +46,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         runs::resource,
         journal::resource,
         keys::resource,
+        secrets::resource,
     ]
     .into_iter()
     .map(|resource| resource())

@@ -52,6 +52,7 @@ impl ServeError {
         match self {
             Self::Store(error) => error.help(),
             Self::Runtime(Fault::Refused(problem)) => problem.help.clone(),
+            Self::Runtime(Fault::SealingKey { help, .. }) => (*help).to_owned(),
             Self::Runtime(_) => "see the lines above, and check the data directory".to_owned(),
             Self::Listen { .. } => "choose another port with --port, or stop the program that uses it".to_owned(),
             Self::Tls(_) => "check --tls-certificate and --tls-key".to_owned(),
@@ -65,6 +66,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.listen.socket_address();
     let store = Store::open(config.data_directory())?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
+    sandboxes.check_sealing_keys().await?;
     let tls = certificate(&config).map(|certificate| Tls::open(&certificate)).transpose()?;
     if let Some(objection) = tls.as_ref().and_then(Tls::objection) {
         tracing::warn!("many clients, saggar's included, will refuse tls_certificate: {objection}");
@@ -141,6 +143,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
 pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
     Settings {
         data_directory: config.data_directory().to_owned(),
+        secrets_key_file: config.storage.secrets_key_file.clone(),
         program,
         capacity: config.sandboxes.capacity,
         pool: PoolSize {

@@ -19,6 +19,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+use saggar_runtime::KeyFile;
 use section::{Origins, Section};
 
 pub use e2b::{E2bNetwork, E2bSettings};
@@ -67,11 +68,16 @@ sections! {
 impl Config {
     /// The defaults.
     pub fn default_in(data_directory: PathBuf) -> Self {
-        Self { storage: StorageSettings { data_dir: data_directory }, ..Self::default() }
+        Self { storage: StorageSettings { data_dir: data_directory, ..Default::default() }, ..Self::default() }
     }
 
     pub fn data_directory(&self) -> &Path {
         &self.storage.data_dir
+    }
+
+    /// Where the keys are that seal secrets.
+    pub fn key_file(&self) -> KeyFile {
+        KeyFile::new(self.storage.secrets_key_file.clone(), self.storage.data_dir.clone())
     }
 
     fn derive(&mut self) {
@@ -146,6 +152,11 @@ mod tests {
             config.check().err().map(|error| error.what)
         };
         assert_eq!(check(|_| {}), None);
+        let inside = |config: &mut Config| {
+            config.storage.secrets_key_file = "/data/secrets.key".into();
+            config.origins_of_values.insert("secrets_key_file", Origin::Default);
+        };
+        assert!(check(inside).unwrap().contains("secrets_key_file"));
         assert!(check(|config| config.e2b.e2b_network = E2bNetwork::Host).unwrap().contains("allow_host_network"));
         assert!(check(|config| config.sandboxes.pool_min = 9).unwrap().contains("pool_min"));
         assert!(check(|config| config.limits.connections_max = 0).unwrap().contains("connections_max"));

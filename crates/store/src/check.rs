@@ -17,6 +17,7 @@ use crate::migrate;
 use crate::open::{self, OpenError};
 use crate::restored;
 use crate::run::{self, BlobHash, Blobs, JournalEntry, RunRow};
+use crate::secret::{self, SealedSecret};
 use crate::stuck::is_any_worker_alive;
 
 const RUN_IDS: &str = "SELECT id FROM run WHERE id > ?1 ORDER BY id LIMIT 1000";
@@ -24,6 +25,7 @@ const ORPHANS: &str = "
     SELECT count(*) AS orphans FROM journal WHERE NOT EXISTS (
         SELECT 1 FROM run WHERE run.id = journal.run_id AND seq <= head AND seq > coalesce(parent_through, 0))";
 const BLOBS: &str = "SELECT hash, bytes FROM blob";
+const SECRETS: &str = concat!("SELECT ", secret::columns!(), ", sealed, rowid FROM secret");
 /// Files with private data, which must not be readable by other users.
 const PRIVATE: [&str; 4] = [open::DATABASE, open::LOCK, marker::MARKER, "signing.key"];
 
@@ -37,13 +39,15 @@ pub struct Checked {
     pub entries: u64,
     /// Number of blobs whose hashes were compared.
     pub blobs: u64,
+    /// Number of secrets whose seals were looked at.
+    pub secrets: u64,
     /// Problems; empty if the data directory is intact.
     pub findings: Vec<Finding>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The subject: a file, a run or a blob.
+    /// The subject: a file, a run, a blob or a secret.
     pub about: String,
     pub what: String,
 }
@@ -54,11 +58,12 @@ impl Checked {
     }
 }
 
-/// Verifies a data directory. `judge` gets each run with its complete journal and access to the blobs, and returns
-/// what is wrong with it.
+/// Verifies a data directory. `judge` gets each run with its complete journal and access to the blobs, `judge_secret` each
+/// secret; both return what is wrong with it.
 pub fn check(
     data_directory: &Path,
     mut judge: impl FnMut(&RunRow, &[JournalEntry], &Blobs<'_>) -> Option<String>,
+    mut judge_secret: impl FnMut(&SealedSecret) -> Option<String>,
 ) -> Result<Checked, OpenError> {
     let mut checked = Checked::default();
     let path = open::database_in(data_directory);
@@ -83,7 +88,11 @@ pub fn check(
             .find(open::DATABASE, format!("has schema version {found}; its runs are checked only in version {known}"));
         return Ok(checked);
     }
-    for looked in [check_runs(&connection, &mut checked, &mut judge), check_blobs(&connection, &mut checked)] {
+    for looked in [
+        check_runs(&connection, &mut checked, &mut judge),
+        check_blobs(&connection, &mut checked),
+        check_secrets(&connection, &mut checked, &mut judge_secret),
+    ] {
         if let Err(error) = looked {
             checked.find(open::DATABASE, error.to_string());
         }
@@ -166,6 +175,26 @@ fn check_blobs(connection: &Connection, checked: &mut Checked) -> Result<(), Err
         let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         if BlobHash::of(&bytes).to_hex() != hash {
             checked.find(format!("blob {hash}"), "no longer matches its hash");
+        }
+    }
+    Ok(())
+}
+
+fn check_secrets(
+    connection: &Connection,
+    checked: &mut Checked,
+    judge: &mut impl FnMut(&SealedSecret) -> Option<String>,
+) -> Result<(), Error> {
+    let mut statement = connection.prepare(SECRETS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        checked.secrets += 1;
+        let found = match secret::read_sealed(row) {
+            Ok(secret) => judge(&secret).map(|what| (secret.row.name.to_string(), what)),
+            Err(error) => Some((format!("in row {}", column::number(row, "rowid")?), error.to_string())),
+        };
+        if let Some((about, what)) = found {
+            checked.find(format!("secret {about}"), what);
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 //!
 //! One thread writes, in groups; a few threads read. A call returns after the commit. The supervisor owns the state
 //! of a live sandbox; the store owns what must survive the server. Nothing here reads a clock: every time is an
-//! argument. No secrets are stored: of keys and tokens there are only hashes.
+//! argument. No secret is stored in the clear: of keys and tokens there are only hashes, and values of secrets are sealed
+//! before they come here.
 #![forbid(unsafe_code)]
 
 mod backup;
@@ -30,6 +31,7 @@ mod readers;
 mod restored;
 mod run;
 mod sandbox;
+mod secret;
 mod store;
 mod stuck;
 mod sweep;
@@ -60,6 +62,9 @@ pub use run::{
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,
     NewSandbox, Sandbox, SandboxPatch, SandboxQuery, Scope,
+};
+pub use secret::{
+    NewSecret, Put, Removed, SECRETS_PER_PROJECT_MAX, Sealed, SealedSecret, SealingKeyId, SecretRow, WhileUsed,
 };
 pub use store::Store;
 pub use stuck::WORKERS;

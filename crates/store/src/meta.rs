@@ -20,14 +20,17 @@ pub enum MetaKey {
     SigningKeyId,
     /// The settings that the server shares with its workers.
     SharedSettings,
+    /// The key that values of secrets are sealed with.
+    SealingKeyId,
 }
 
 impl MetaKey {
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::BootId => "boot_id",
             Self::SigningKeyId => "signing_key_id",
             Self::SharedSettings => "shared_settings",
+            Self::SealingKeyId => "sealing_key_id",
         }
     }
 }

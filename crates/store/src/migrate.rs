@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0005_room.sql"),
     include_str!("../migrations/0006_forgetting.sql"),
     include_str!("../migrations/0007_letters.sql"),
+    include_str!("../migrations/0008_secrets.sql"),
 ];
 
 #[derive(Debug)]

@@ -20,6 +20,7 @@ mod resuming;
 mod retry;
 mod runs;
 mod sandboxes;
+mod secrets;
 mod send;
 
 pub use attach::{AttachMessage, AttachReader, AttachWriter, Attached};

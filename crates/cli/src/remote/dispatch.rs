@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::CommandFailure;
 use super::run_arguments::RunsArguments;
-use super::{copy, exec, keys, lifecycle, logs, run_commands, settings, shell};
+use super::secret_arguments::{SecretArguments, SecretCommand};
+use super::{copy, exec, keys, lifecycle, logs, run_commands, secrets, settings, shell};
 
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
     let is_json = arguments.server.json;
@@ -47,6 +48,16 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
             finish(is_json, async || keys::create_offline(&data, project, &name, expires, is_json).await)
         }
         command => start(&arguments.server, async |client| keys::main(&client, command, is_json).await),
+    }
+}
+
+pub(crate) fn secret(arguments: SecretArguments) -> ExitCode {
+    let is_json = arguments.server.json;
+    match arguments.command {
+        SecretCommand::Rekey { vault, forget_old_keys } => {
+            finish(is_json, async || secrets::rekey(&vault, forget_old_keys, is_json).await)
+        }
+        command => start(&arguments.server, async |client| secrets::main(&client, command, is_json).await),
     }
 }
 

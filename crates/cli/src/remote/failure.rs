@@ -117,7 +117,7 @@ impl CommandFailure {
 /// The server's help for an unknown id, with our command that lists the known ones.
 fn listing(problem: &Problem) -> String {
     const LIST: &str = "list the existing ones";
-    let commands = [("no run ", "runs"), ("no sandbox ", "sandbox"), ("no key ", "key")];
+    let commands = [("no run ", "runs"), ("no sandbox ", "sandbox"), ("no key ", "key"), ("no secret ", "secret")];
     match commands.into_iter().find(|(begins, _)| problem.detail.starts_with(begins)) {
         Some((_, command)) => {
             problem.help.replace(LIST, &format!("list the existing ones with: saggar {command} list"))

@@ -1,4 +1,4 @@
-//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …` and `saggar key …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …`, `saggar key …` and `saggar secret …`.
 //!
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
@@ -18,6 +18,9 @@ mod place;
 mod progress;
 mod run_arguments;
 mod run_commands;
+mod secret_arguments;
+mod secret_value;
+mod secrets;
 mod settings;
 mod shell;
 mod shown;
@@ -25,6 +28,7 @@ mod table;
 mod unpack;
 
 pub(crate) use arguments::{KeyArguments, SandboxArguments};
-pub(crate) use dispatch::{key, runs, sandbox};
+pub(crate) use dispatch::{key, runs, sandbox, secret};
 pub(crate) use run_arguments::RunsArguments;
+pub(crate) use secret_arguments::SecretArguments;
 pub(crate) use table::{aligned, terminal_width};

@@ -63,6 +63,7 @@ impl Shell {
             .envs([("PATH", path.as_str()), ("LANG", "C.UTF-8"), ("SAGGAR_PORT", "0")])
             .env("HOME", place.path("home"))
             .env("SAGGAR_DATA_DIR", place.path("data"))
+            .env("SAGGAR_SECRETS_KEY_FILE", place.path("secrets.key"))
             .current_dir(&work)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -8,11 +8,13 @@ use saggar_store::{BlobHash, Blobs, Checked, JournalEntry, OpenError, RunRow};
 
 use super::fixture::bodies;
 use super::stored_agent::{agent_of_entry, with_agent};
+use crate::secrets::{KeyFile, Opener};
 
-/// Verifies the store of a data directory: its log, its pages, every journal and every blob. Only reads; a server may
+/// Verifies the store of a data directory: its log, its pages, every journal, every blob and every seal. Only reads; a server may
 /// be running.
-pub fn check_data_directory(data_directory: &Path) -> Result<Checked, OpenError> {
-    saggar_store::check(data_directory, judge)
+pub fn check_data_directory(data_directory: &Path, key_file: &KeyFile) -> Result<Checked, OpenError> {
+    let mut opener = Opener::new(key_file);
+    saggar_store::check(data_directory, judge, |secret| opener.judge(secret))
 }
 
 /// What is wrong with a run.

@@ -201,9 +201,11 @@ fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
 fn not_begun(fault: &Fault) -> Report {
     match fault {
         Fault::Capacity { what, .. } => Report::Delayed { reason: format!("waiting for a sandbox: {what}") },
-        Fault::InProgress | Fault::Busy { .. } | Fault::Internal { .. } | Fault::StoreUnwritable { .. } => {
-            failed("sandbox_unavailable", fault.to_string(), true)
-        }
+        Fault::InProgress
+        | Fault::Busy { .. }
+        | Fault::Internal { .. }
+        | Fault::SealingKey { .. }
+        | Fault::StoreUnwritable { .. } => failed("sandbox_unavailable", fault.to_string(), true),
         Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),
         Fault::NotFound { .. }
         | Fault::Ended { .. }

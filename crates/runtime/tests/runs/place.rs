@@ -153,6 +153,7 @@ async fn work(directory: &Path, lease_ms: u64, url: &str) {
 pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
     let settings = Settings {
         data_directory: directory.to_owned(),
+        secrets_key_file: directory.with_extension("key"),
         program: PathBuf::from("/nonexistent"),
         capacity: 1,
         pool: PoolSize { least: 0, most: 0 },

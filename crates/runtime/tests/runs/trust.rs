@@ -115,7 +115,8 @@ async fn a_run_whose_journal_cannot_be_read_says_so_and_can_be_ended() {
     let block = row.block.unwrap();
     assert_eq!((row.state, row.holder, block.kind), (RunState::Parked, None, BlockKind::Damaged));
     assert_eq!(block.reason, "entry 2 can't be read");
-    let found = saggar_runtime::runs::check_data_directory(&place.directory).unwrap();
+    let no_keys = saggar_runtime::KeyFile::new(place.directory.with_extension("key"), place.directory.clone());
+    let found = saggar_runtime::runs::check_data_directory(&place.directory, &no_keys).unwrap();
     assert!(found.findings.iter().any(|finding| finding.about == run.as_str()), "{found:?}");
     let permit = place.permit(Action::ReadRun(run.clone()));
     let expected = format!("run {run} is damaged: entry 2 can't be read");

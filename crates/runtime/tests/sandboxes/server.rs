@@ -95,6 +95,7 @@ impl Server {
     ) -> Self {
         let mut settings = Settings {
             data_directory: place.path().to_owned(),
+            secrets_key_file: place.path().with_extension("key"),
             program: "/nonexistent".into(),
             capacity: 4,
             pool: PoolSize { least: 0, most: 0 },

@@ -15,6 +15,8 @@ const NOT_OURS: &[&str] = &["SAGGAR_CONFIG", "SAGGAR_URL", "SAGGAR_API_KEY", "SA
 pub struct Given {
     /// The default for `data_dir`.
     pub data_directory: PathBuf,
+    /// The default for `secrets_key_file`.
+    pub secrets_key_file: PathBuf,
     /// A file's name, for messages, and its content.
     pub file: Option<(String, String)>,
     pub environment: Vec<(String, String)>,
@@ -40,8 +42,9 @@ impl ConfigError {
 impl Config {
     /// Loads the settings, and rejects invalid ones.
     pub fn load(given: Given) -> Result<Self, ConfigError> {
-        let Given { data_directory, file, environment, flags } = given;
+        let Given { data_directory, secrets_key_file, file, environment, flags } = given;
         let mut config = Self::default_in(data_directory);
+        config.storage.secrets_key_file = secrets_key_file;
         if let Some((name, text)) = file {
             config.read_file(&name, &text)?;
         }
@@ -166,6 +169,7 @@ mod tests {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
         Given {
+            secrets_key_file: PathBuf::default(),
             data_directory: "/data".into(),
             file: Some(("saggar.toml".to_owned(), file.to_owned())),
             environment: owned(environment),

@@ -19,6 +19,8 @@ choice!(
         Info = "info",
         /// Details for developers.
         Debug = "debug",
+        /// Everything, including what libraries log.
+        Trace = "trace",
     }
 );
 choice!(
@@ -36,7 +38,7 @@ impl Default for LogSettings {
 
 impl Table for LogSettings {
     const SETTINGS: &'static [Setting<Self>] = &[
-        setting!(log, Process, "log level: error, warn, info, debug"),
+        setting!(log, Process, "log level: error, warn, info, debug, trace"),
         setting!(log_format, Process, "how: text, json"),
     ];
 }

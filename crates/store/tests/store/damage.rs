@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rusqlite::Connection;
 use saggar_domain::{ProjectId, RunState};
-use saggar_store::{BackupError, BlockKind, Error, JsonText, NewLetter, OpenError, Store, accept_loss, check};
+use saggar_store::{BackupError, Blobs, BlockKind, Error, JsonText, NewLetter, OpenError, Store, accept_loss, check};
 
 use crate::fixture::{NOW, Scratch, append, part, run, store_with_project, take_all};
 
@@ -96,7 +96,7 @@ fn a_directory_that_never_had_a_store_is_not_taken_for_a_loss() {
     let scratch = Scratch::new();
     let missing = scratch.join("missing");
     for directory in [scratch.path(), &missing] {
-        let checked = check(directory, |_, _, _| None).map(drop);
+        let checked = check(directory, |_, _, _| None, |_| None).map(drop);
         let joined = Store::join(directory).map(drop);
         for outcome in [checked, joined] {
             assert!(matches!(outcome, Err(OpenError::NoStore)), "{outcome:?}");
@@ -106,7 +106,7 @@ fn a_directory_that_never_had_a_store_is_not_taken_for_a_loss() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "something was created");
     // One that had a store says so.
     std::fs::write(scratch.join("signing.key"), [7; 32]).unwrap();
-    let checked = check(scratch.path(), |_, _, _| None);
+    let checked = check(scratch.path(), |_, _, _| None, |_| None);
     assert!(matches!(checked, Err(OpenError::Gone { what: "is missing" })), "{checked:?}");
 }
 
@@ -262,7 +262,7 @@ async fn a_log_that_another_program_folded_is_not_lost() {
     for files in [left(), left_by(&mut fold)] {
         let scratch = with(&files);
         open_with_another_program(&scratch);
-        assert_eq!(check(scratch.path(), |_, _, _| None).unwrap().findings, []);
+        assert_eq!(check(scratch.path(), |_, _, _| None, |_| None).unwrap().findings, []);
         assert!(!accept_loss(scratch.path()).unwrap(), "there is nothing to accept");
         assert_eq!(runs_in(&scratch.open()).await, RUNS, "no run is blocked");
         // What only looks like it: the log is gone, and what was in it is not in the database.
@@ -293,7 +293,7 @@ async fn lost_writes_can_be_accepted_and_open_runs_then_wait_for_a_person() {
 #[tokio::test]
 async fn a_check_finds_what_is_damaged_and_changes_nothing() {
     let findings = |scratch: &Scratch| {
-        let checked = check(scratch.path(), |_, _, _| None).unwrap();
+        let checked = check(scratch.path(), |_, _, _| None, |_| None).unwrap();
         checked.findings.into_iter().map(|finding| format!("{} {}", finding.about, finding.what)).collect::<Vec<_>>()
     };
     let files = left();
@@ -315,7 +315,8 @@ async fn a_check_finds_what_is_damaged_and_changes_nothing() {
     assert!(found.contains(&format!("{one} the store is damaged: entry 1 of {one} does not match its checksum")));
     assert!(found.contains(&format!("blob {} no longer matches its hash", hash.to_hex())));
     let judged =
-        check(scratch.path(), |row, entries, _| Some(format!("{} entries of {}", entries.len(), row.id))).unwrap();
+        check(scratch.path(), |row, entries, _| Some(format!("{} entries of {}", entries.len(), row.id)), |_| None)
+            .unwrap();
     assert!(judged.findings.iter().any(|finding| finding.what == format!("1 entries of {other}")));
 }
 
@@ -326,12 +327,12 @@ async fn a_check_sees_each_run_at_one_moment_beside_a_server_that_writes() {
     let hash = store.put_blob(b"a blob".to_vec(), NOW).await.unwrap();
     run(&store, &project, "first", None).await;
     let mut seen = Vec::new();
-    check(scratch.path(), |_, _, blobs| {
+    let judge = |_: &_, _: &[_], blobs: &Blobs<'_>| {
         // The check reads a run and its blobs in one transaction, so it does not see this deletion.
         edit(&scratch, "DELETE FROM blob");
         seen.push(blobs.has(hash));
         None
-    })
-    .unwrap();
+    };
+    check(scratch.path(), judge, |_| None).unwrap();
     assert_eq!(seen, [true]);
 }

@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v7.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v8.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -9,11 +9,12 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
+use saggar_domain::secret::SecretName;
 use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
     Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion,
-    JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, Sandbox, Scope, StartedExec, Store,
-    Summary, Tail, Taking,
+    JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, Sandbox, Scope, Sealed, SealedSecret,
+    SealingKeyId, SecretRow, StartedExec, Store, Summary, Tail, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbox, sandbox_with, store_with_project};
@@ -21,13 +22,14 @@ use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbo
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 6] = [
+pub const DUMPS: [(u32, &str); 7] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
     (5, include_str!("../golden/v5.sql")),
     (6, include_str!("../golden/v6.sql")),
     (7, include_str!("../golden/v7.sql")),
+    (8, include_str!("../golden/v8.sql")),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -206,7 +208,29 @@ async fn what_the_later_versions_wrote_reads_back_whole() {
             }
             assert_eq!(left, [true, true, false, false], "{version}");
         }
+        if version >= 8 {
+            check_secret(&store).await;
+        }
     }
+}
+
+async fn check_secret(store: &Store) {
+    let (project, name) = (ProjectId::from_random([1; 16]), SecretName::parse("openai").unwrap());
+    let found = store.secret(project.clone(), name.clone()).await.unwrap().unwrap();
+    let key = SealingKeyId::parse("ea4a6c63e29c520a").unwrap();
+    let binding_text = r#"{"rules":["POST api.openai.com/v1/**"],"slot":"bearer","placeholder_prefix":"sk-"}"#;
+    let row = SecretRow {
+        project,
+        name,
+        version: 2,
+        created_at: NOW,
+        updated_at: NOW.after(Duration::from_secs(1)),
+        key: key.clone(),
+        binding: serde_json::from_str(binding_text).unwrap(),
+    };
+    let sealed = Sealed(vec![1, 2, 3, 4]);
+    assert_eq!(found, SealedSecret { row, binding_text: binding_text.to_owned(), sealed });
+    assert_eq!(store.sealing_key().await, Ok(Some(key)));
 }
 
 /// Writes the store for the dump of the current version, if the environment variable is set; does nothing by itself.

@@ -15,5 +15,6 @@ mod opening;
 mod restored;
 mod runs;
 mod sandboxes;
+mod secrets;
 mod stuck;
 mod sweep;

@@ -1,0 +1,23 @@
+//! Secrets of projects: stored sealed, opened only to be handed to the egress service.
+//!
+//! ```text
+//!  API ──value──▶ manage ──▶ vault ──sealed──▶ store
+//!                              │ opened for a live sandbox that uses it
+//!                              ▼
+//!                            bind ──grants──▶ egress service
+//! ```
+//! A value is in this process only while a request is served. It is never logged, returned or stored in the clear, and a
+//! sandbox gets a placeholder instead. The keys are in a file outside of the data directory.
+
+mod check;
+mod key_file;
+mod manage;
+mod rekey;
+mod seal;
+mod vault;
+
+pub(crate) use check::Opener;
+pub use key_file::{KeyFault, KeyFile};
+pub use manage::{SECRETS, SetSecret, Written};
+pub use rekey::{OldKeys, Rekeyed, rekey};
+pub(crate) use vault::Vault;
