@@ -4,6 +4,7 @@ use saggar_domain::{Denial, EndReason, ExecId, ExecState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::network::NetworkDecision;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -72,6 +73,20 @@ pub enum SandboxEventBody {
         #[schema(value_type = schema::DenialShape)]
         denial: Denial,
     },
+    /// A connection or a request was allowed or denied.
+    Decision {
+        /// The decision.
+        decision: Box<NetworkDecision>,
+    },
+    /// The network rules were replaced.
+    RulesReplaced {
+        /// Hash of the sandbox's boundary with the new rules.
+        policy_hash: String,
+    },
+    /// The process that serves the network ended: the sandbox has no network until `network_restored`.
+    NetworkLost,
+    /// The network is back, with the same rules and a new certificate authority.
+    NetworkRestored,
     /// The sandbox is being ended.
     Ending {
         /// The reason.
@@ -108,6 +123,10 @@ impl SandboxEventBody {
             Self::ExecEnded { .. } => "exec_ended",
             Self::Denied { .. } => "denied",
             Self::LimitReached { .. } => "limit_reached",
+            Self::Decision { .. } => "decision",
+            Self::RulesReplaced { .. } => "rules_replaced",
+            Self::NetworkLost => "network_lost",
+            Self::NetworkRestored => "network_restored",
             Self::Ending { .. } => "ending",
             Self::Ended { .. } => "ended",
             Self::Gap { .. } => "gap",

@@ -18,6 +18,7 @@ mod file;
 mod host;
 mod key;
 mod name;
+mod network;
 mod object;
 mod output;
 mod path;
@@ -47,6 +48,7 @@ pub use file::{
 pub use host::{Health, HealthStatus, Metrics, Sample};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use name::{KeyName, Label, Labels};
+pub use network::{NetworkDecision, SandboxNetwork};
 pub use output::{ExecResult, Output};
 pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};

@@ -23,6 +23,10 @@ pub const RESUME: &str = "/api/v1/sandboxes/{id}/resume";
 pub const TIMEOUT: &str = "/api/v1/sandboxes/{id}/timeout";
 /// Resource usage of a sandbox.
 pub const METRICS: &str = "/api/v1/sandboxes/{id}/metrics";
+/// Replace a sandbox's network rules.
+pub const EGRESS: &str = "/api/v1/sandboxes/{id}/egress";
+/// What a sandbox did with its network.
+pub const NETWORK: &str = "/api/v1/sandboxes/{id}/network";
 /// Events of a sandbox.
 pub const EVENTS: &str = "/api/v1/sandboxes/{id}/events";
 /// Events as lines of text, with the end of the execs' output.

@@ -226,9 +226,10 @@ pub struct EffectiveEgress {
 }
 
 impl EffectiveEgress {
-    fn of(draft: &EgressDraft) -> Option<Self> {
+    /// The rules of a sandbox with this network mode.
+    pub fn of(draft: &EgressDraft, mode: NetworkMode) -> Option<Self> {
         let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
-        (!draft.is_empty()).then(|| Self { allow: texts(&draft.allow), deny: texts(&draft.deny) })
+        (mode == NetworkMode::Proxied).then(|| Self { allow: texts(&draft.allow), deny: texts(&draft.deny) })
     }
 }
 
@@ -239,6 +240,14 @@ pub struct Ports {
     /// Public ports: reachable by any client of the server, without a key or token.
     #[schema(max_items = 64)]
     pub public: Vec<u16>,
+    /// The only ports that can be reached from outside, with or without a token; by default all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 64)]
+    pub allow: Option<Vec<u16>>,
+    /// What the program inside gets as `Host`; `${PORT}` stands for the port. By default what the client sent, or `localhost:PORT`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 255, example = "localhost:${PORT}")]
+    pub host: Option<String>,
 }
 
 /// Access to the ports of a sandbox, as reported.
@@ -249,6 +258,14 @@ pub struct EffectivePorts {
     /// Whether every port is public.
     #[serde(default)]
     pub every: bool,
+    /// The only ports that can be reached from outside; absent if all can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub allow: Option<Vec<u16>>,
+    /// What the program inside gets as `Host`; absent if that depends on the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub host: Option<String>,
 }
 
 /// A sandbox, live or ended.
@@ -311,7 +328,7 @@ pub struct SandboxSpec {
     pub network: NetworkMode,
     /// False for `host`: the sandbox's network is not managed.
     pub network_managed: bool,
-    /// Rules for network mode `proxied`, as they were asked for; absent without any.
+    /// Its network rules; absent unless the mode is `proxied`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub egress: Option<EffectiveEgress>,
@@ -332,7 +349,7 @@ impl SandboxSpec {
             tier: spec.tier,
             network: spec.network,
             network_managed: spec.network != NetworkMode::Host,
-            egress: EffectiveEgress::of(&spec.egress),
+            egress: EffectiveEgress::of(&spec.egress, spec.network),
             user: spec.user,
             limits: EffectiveLimits::from(&spec.limits),
         })

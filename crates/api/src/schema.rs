@@ -62,6 +62,8 @@ stand_ins! {
     CommandWords => command();
     /// A network mode.
     Network => choice("How a sandbox reaches the network", saggar_domain::NetworkMode::ALL.iter().map(|one| one.as_str()));
+    /// What a decision says.
+    Verdict => choice("Whether a connection or a request was allowed", saggar_domain::net::Verdict::ALL.iter().map(|one| one.as_str()));
     /// A network rule.
     NetworkRule => rule();
     /// The name of a secret.
@@ -124,6 +126,25 @@ pub struct SecretBindingShape {
     /// What placeholders begin with, for programs that check the form of a key.
     #[schema(max_length = 32, pattern = r"^[A-Za-z0-9._-]*$", example = "sk-")]
     placeholder_prefix: Option<String>,
+}
+
+/// What a sandbox exchanged with one host and port.
+#[derive(ToSchema)]
+#[schema(as = HostTraffic)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct HostTrafficShape {
+    /// The host; `others` for all beyond the bound.
+    host: String,
+    /// The port.
+    port: u16,
+    /// Number of decisions that allowed.
+    allowed: u64,
+    /// Number of decisions that denied.
+    denied: u64,
+    /// Bytes from the sandbox.
+    bytes_up: u64,
+    /// Bytes to the sandbox.
+    bytes_down: u64,
 }
 
 /// A denial in the domain's format.

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::name::Labels;
 use crate::object::only_from_an_object;
+use crate::sandbox::Ports;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -36,6 +37,10 @@ pub struct UpdateSandbox {
     /// Whether a request resumes it while it is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
+    /// Replaces the access to its ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub ports: Option<Ports>,
 }
 
 /// A field of a change: missing, null, or a value.

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Run(arguments)) => saggar_front::run(*arguments),
         Ok(args::Command::Doctor(arguments)) => saggar_front::doctor(&arguments.0),
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments.0),
-        Ok(args::Command::Net(arguments)) => net::main(&arguments.0),
+        Ok(args::Command::Net(arguments)) => net::main(*arguments.0),
         Ok(args::Command::Changes(arguments)) => changes::main(*arguments.0),
         Ok(args::Command::Serve(arguments)) => serve::main(&arguments.0),
         Ok(args::Command::Config(arguments)) => settings::main(*arguments.0),

@@ -1,15 +1,25 @@
-//! `saggar net`: which rule decides about a destination, and what the named sets contain. Asks no server and opens no connection.
+//! `saggar net`: which rule decides about a destination, what the named sets contain, and the network of a server's sandboxes. Sets,
+//! explanations of rules from the command line, and event files need no server. Nothing here connects to a destination.
+
+mod explain;
+mod line;
+mod log_file;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use saggar_domain::net::{Destination, Passage, Refusal, RuleRef, Rules, Set, Wire, parse_authority};
-use saggar_domain::{Code, Problem};
-use saggar_front::RuleFlags;
+use saggar_domain::net::{EgressDraft, Rules, Set};
+use saggar_domain::{NetworkMode, Problem, SandboxId};
+use saggar_front::{RuleFlags, read_spec};
+use serde_json::json;
 
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
-use crate::remote::{aligned, terminal_width};
+use crate::remote::{self, ServerArguments, aligned, sandbox_id, terminal_width};
+
+pub(crate) use explain::explain;
+pub(crate) use line::{Sight, decision_line, decision_text};
 
 #[derive(Args, Debug)]
 #[command(
@@ -18,6 +28,8 @@ use crate::remote::{aligned, terminal_width};
 pub(crate) struct NetArguments {
     #[command(subcommand)]
     command: NetCommand,
+    #[command(flatten)]
+    server: ServerArguments,
 }
 
 #[derive(Subcommand, Debug)]
@@ -30,22 +42,87 @@ enum NetCommand {
     },
     /// Explain which rule decides about a host, a URL or a request
     #[command(
-        after_help = "Examples:\n  saggar net explain --allow @pypi pypi.org\n  saggar net explain --allow 'GET api.example.com/v1/**' POST https://api.example.com/v1/items\n\nWithout a method and a path it explains the connection; with one of them, a request.\nExit status: 0 allowed, 1 denied, 125 saggar failed."
+        after_help = "Examples:\n  saggar net explain --allow @pypi pypi.org\n  saggar net explain --allow 'GET api.example.com/v1/**' POST https://api.example.com/v1/items\n  saggar net explain --sandbox $id pypi.org\n\nWithout a method and a path it explains the connection; with one of them, a request.\nExit status: 0 allowed, 1 denied, 125 saggar failed."
     )]
     Explain {
+        /// Explain the rules in force for this sandbox of a server
+        #[arg(long, value_name = "SANDBOX", value_parser = sandbox_id, conflicts_with_all = ["allow", "deny"])]
+        sandbox: Option<SandboxId>,
         #[command(flatten)]
         rules: RuleFlags,
         /// A URL, or HOST[:PORT][/PATH], port 443 by default; a method may stand before it
         #[arg(value_name = "[METHOD] TARGET", required = true, num_args = 1..=2)]
         target: Vec<String>,
     },
+    /// Show the network rules of a sandbox, and what it did with its network
+    Show {
+        /// The sandbox's id
+        #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
+        sandbox: SandboxId,
+    },
+    /// Replace all network rules of a running sandbox; connections that the new rules forbid are cut
+    #[command(
+        after_help = "Examples:\n  saggar net set $id --allow @pypi --allow api.example.com\n  saggar net set $id --spec sandbox.toml\n  saggar net set $id --none"
+    )]
+    Set {
+        /// The sandbox's id
+        #[arg(value_name = "SANDBOX", value_parser = sandbox_id)]
+        sandbox: SandboxId,
+        #[command(flatten)]
+        rules: RuleFlags,
+        /// Take the rules of a spec file; those of --allow and --deny are added
+        #[arg(long, value_name = "FILE")]
+        spec: Option<PathBuf>,
+        /// No rules: everything is denied
+        #[arg(long, conflicts_with_all = ["allow", "deny", "spec"])]
+        none: bool,
+    },
+    /// Show the decisions about a sandbox's network, one per line
+    #[command(
+        after_help = "Examples:\n  saggar net log $id\n  saggar net log $id --follow --denied\n  saggar net log --file events.jsonl\n\nA server keeps the last 5,000 allowed and the last 5,000 denied decisions of each sandbox."
+    )]
+    Log {
+        /// The sandbox's id
+        #[arg(value_name = "SANDBOX", value_parser = sandbox_id, required_unless_present = "file")]
+        sandbox: Option<SandboxId>,
+        /// Read the events file of `saggar run --events FILE` instead
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["sandbox", "follow"])]
+        file: Option<PathBuf>,
+        /// Keep following until the sandbox ends
+        #[arg(short, long)]
+        follow: bool,
+        /// Only what was denied
+        #[arg(long)]
+        denied: bool,
+    },
 }
 
-pub(crate) fn main(arguments: &NetArguments) -> ExitCode {
-    let done = match &arguments.command {
-        NetCommand::Sets { name: None } => Ok((all_sets(), true)),
-        NetCommand::Sets { name: Some(name) } => Set::find(name).map(|set| (set.text().to_owned(), true)),
-        NetCommand::Explain { rules, target } => explain(rules, target),
+pub(crate) fn main(arguments: NetArguments) -> ExitCode {
+    let NetArguments { command, server } = arguments;
+    let is_json = server.json;
+    let done = match command {
+        NetCommand::Sets { name } => sets(name.as_deref(), is_json).map(|text| (text, true)),
+        NetCommand::Explain { sandbox: None, rules, target } => {
+            Rules::new(rules.draft()).and_then(|rules| explain(&rules, &target)).map(|explained| {
+                let text = if is_json { explained.json() } else { explained.text() };
+                (text, explained.is_allowed())
+            })
+        }
+        NetCommand::Explain { sandbox: Some(sandbox), rules: _, target } => {
+            return remote::net(&server, remote::NetTask::Explain { sandbox, target });
+        }
+        NetCommand::Show { sandbox } => return remote::net(&server, remote::NetTask::Show { sandbox }),
+        NetCommand::Set { sandbox, rules, spec, none } => match asked(&rules, spec, none) {
+            Ok(rules) => return remote::net(&server, remote::NetTask::Set { sandbox, rules }),
+            Err(problem) => Err(problem),
+        },
+        NetCommand::Log { sandbox: Some(sandbox), file: _, follow, denied } => {
+            return remote::net(&server, remote::NetTask::Log { sandbox, follow, sight: Sight { denied, is_json } });
+        }
+        NetCommand::Log { sandbox: None, file, follow: _, denied } => {
+            // Clap requires one of the two.
+            log_file::read(&file.unwrap_or_default(), Sight { denied, is_json }).map(|text| (text, true))
+        }
     };
     match done {
         Ok((text, is_allowed)) => match io::stdout().write_all(visible(&text).as_bytes()) {
@@ -59,104 +136,46 @@ pub(crate) fn main(arguments: &NetArguments) -> ExitCode {
     }
 }
 
-fn all_sets() -> String {
-    let rows: Vec<Vec<String>> =
-        Set::all().iter().map(|set| vec![format!("@{}", set.name()), set.description().to_owned()]).collect();
-    aligned(&["SET", "FOR"], &rows, terminal_width())
+/// The rules that `net set` asks for. Without any, that must be said.
+fn asked(flags: &RuleFlags, spec: Option<PathBuf>, is_none: bool) -> Result<EgressDraft, Problem> {
+    let of_file = match &spec {
+        Some(path) => {
+            let draft = read_spec(path)?;
+            let mode = draft.network.unwrap_or(NetworkMode::Proxied);
+            if mode != NetworkMode::Proxied {
+                return Err(Problem::new(
+                    saggar_domain::Code::Contradiction,
+                    format!("the spec has network mode {mode}, which has no rules"),
+                    "name a spec with network mode proxied",
+                ));
+            }
+            draft.egress
+        }
+        None => EgressDraft::default(),
+    };
+    let rules = of_file.merge(flags.draft());
+    if rules.is_empty() && !is_none && spec.is_none() {
+        return Err(Problem::new(
+            saggar_domain::Code::InvalidValue,
+            "no rules are given",
+            "give them with --allow, --deny or --spec, or deny everything with --none",
+        ));
+    }
+    Ok(rules)
 }
 
-/// The explanation, and whether the answer is yes.
-fn explain(flags: &RuleFlags, words: &[String]) -> Result<(String, bool), Problem> {
-    let rules = Rules::new(flags.draft())?;
-    let (target, method) = words.split_last().expect("clap takes one or two words");
-    let method = method.first().map(String::as_str);
-    let (to, path) = parse_target(target)?;
-    Ok(match (method, path) {
-        (None, None) => explain_connection(&rules, &to),
-        (method, path) => explain_request(&rules, &to, method.unwrap_or("GET"), path.unwrap_or("/")),
+fn sets(name: Option<&str>, is_json: bool) -> Result<String, Problem> {
+    let shown = |set: &Set| {
+        let rules: Vec<&str> = set.text().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        json!({ "name": set.name().to_string(), "description": set.description(), "rules": rules })
+    };
+    Ok(match (name, is_json) {
+        (Some(name), false) => Set::find(name)?.text().to_owned(),
+        (Some(name), true) => format!("{}\n", shown(Set::find(name)?)),
+        (None, true) => format!("{}\n", json!({ "sets": Set::all().iter().map(shown).collect::<Vec<_>>() })),
+        (None, false) => {
+            let row = |set: &Set| vec![format!("@{}", set.name()), set.description().to_owned()];
+            aligned(&["SET", "FOR"], &Set::all().iter().map(row).collect::<Vec<_>>(), terminal_width())
+        }
     })
-}
-
-fn explain_connection(rules: &Rules, to: &Destination) -> (String, bool) {
-    match rules.connection(to) {
-        Passage::Denied(refusal) => (denied(&to.to_string(), &refusal), false),
-        Passage::Inspect => {
-            let (allow, deny) = rules.about(to);
-            let lines = |word: &str, rules: Vec<RuleRef>| -> String {
-                rules.iter().map(|rule| format!("  {word}: {rule}\n")).collect()
-            };
-            let text = format!(
-                "{to} is inspected: these rules decide each request\n{}{}",
-                lines("allow", allow),
-                lines("deny", deny)
-            );
-            (text, true)
-        }
-        Passage::Tunnel { rule } => {
-            let how = match rules.wire(to) {
-                Wire::Http => "plain HTTP; the Host header of each request must be this host",
-                Wire::Tls | Wire::Either => "TLS for this name passes through; requests are not seen",
-            };
-            (allowed(&to.to_string(), &rule, how), true)
-        }
-        Passage::Raw { rule } => (
-            allowed(&to.to_string(), &rule, "bytes pass as they are, whatever the protocol; requests are not seen"),
-            true,
-        ),
-    }
-}
-
-fn explain_request(rules: &Rules, to: &Destination, method: &str, path: &str) -> (String, bool) {
-    let what = format!("{method} {path} on {to}");
-    match rules.request(to, method, path) {
-        Err(refusal) => (denied(&what, &refusal), false),
-        Ok(rule) => {
-            let how = match rules.connection(to) {
-                Passage::Inspect => "requests to this host are inspected",
-                Passage::Tunnel { .. } | Passage::Raw { .. } | Passage::Denied(_) if to.port == 80 => {
-                    "plain HTTP; no rule for this host has a method or a path"
-                }
-                Passage::Tunnel { .. } | Passage::Raw { .. } | Passage::Denied(_) => {
-                    "requests to this host are not seen: no rule for it has a method or a path"
-                }
-            };
-            (allowed(&what, &rule, how), true)
-        }
-    }
-}
-
-fn allowed(what: &str, rule: &RuleRef, how: &str) -> String {
-    format!("{what} is allowed\n  rule: {rule}\n  how: {how}\n")
-}
-
-fn denied(what: &str, refusal: &Refusal) -> String {
-    format!("{what} is denied: {}\n  rule: {}\n  help: {}\n", refusal.message, refusal.rule, refusal.help)
-}
-
-/// A destination, and a path with its query if there is one.
-fn parse_target(text: &str) -> Result<(Destination, Option<&str>), Problem> {
-    let wrong = |why: String| {
-        Problem::new(
-            Code::InvalidValue,
-            format!("{text:?} is no target: {why}"),
-            "write a URL, or HOST[:PORT][/PATH], such as api.example.com or https://api.example.com/v1",
-        )
-    };
-    let (port, rest) = match text.split_once("://") {
-        Some(("https", rest)) => (443, rest),
-        Some(("http", rest)) => (80, rest),
-        Some(_) => return Err(wrong("it is neither https nor http".to_owned())),
-        None => (443, text),
-    };
-    let rest = rest.split('#').next().unwrap_or_default();
-    let (authority, path) = match rest.find(['/', '?']) {
-        Some(end) if rest[end..].starts_with('/') => (&rest[..end], Some(&rest[end..])),
-        // A query without a path belongs to the front page, which is all that rules see of it.
-        Some(end) => (&rest[..end], Some("/")),
-        None => (rest, None),
-    };
-    // The path that every URL has doesn't ask about a request.
-    let path = path.filter(|path| *path != "/");
-    let to = parse_authority(authority.as_bytes(), Some(port)).map_err(|error| wrong(error.to_string()))?;
-    Ok((to, path))
 }

@@ -138,3 +138,86 @@ fn sets_are_listed_and_shown() {
     assert_eq!(unknown.code, 125);
     assert!(unknown.stderr.contains("@nothing"), "{}", unknown.stderr);
 }
+
+#[test]
+fn explanations_and_sets_have_a_form_for_programs() {
+    let parsed = |done: &harness::Done| -> serde_json::Value { serde_json::from_str(&done.stdout).expect("JSON") };
+    for (words, code, json) in [
+        (
+            &["--allow", "a.example", "a.example"][..],
+            0,
+            r#"{"verdict":"allowed","rule":"a.example","how":"TLS for this name passes through; requests are not seen",
+                "target":{"host":"a.example","port":443}}"#,
+        ),
+        (
+            &["--allow", "GET a.example", "--deny", "a.example/x", "a.example"],
+            0,
+            r#"{"verdict":"inspected","allow":["GET a.example"],"deny":["a.example/x"],"target":{"host":"a.example","port":443}}"#,
+        ),
+        (
+            &["--allow", "GET a.example", "PUT", "http://a.example/x"],
+            1,
+            r#"{"verdict":"denied","rule":"egress/default","reason":"no rule allows PUT /x on a.example:80",
+                "help":"allow it with `--allow 'PUT a.example/x'`, or add it to `egress.allow` in the spec",
+                "target":{"host":"a.example","port":80,"method":"PUT","path":"/x"}}"#,
+        ),
+    ] {
+        let done = net(&[&["explain", "--json"], words].concat());
+        assert_eq!(done.code, code, "{words:?}");
+        assert_eq!(parsed(&done), serde_json::from_str::<serde_json::Value>(json).expect("JSON"), "{words:?}");
+    }
+    let all = parsed(&net(&["sets", "--json"]));
+    let sets = all["sets"].as_array().expect("a list");
+    let pypi = sets.iter().find(|set| set["name"] == "pypi").expect("it is one");
+    assert_eq!(pypi["rules"], serde_json::json!(["GET,HEAD pypi.org", "GET,HEAD files.pythonhosted.org"]));
+    assert_eq!(&parsed(&net(&["sets", "pypi", "--json"])), pypi);
+}
+
+/// What `saggar run --events` writes.
+const EVENTS: &str = concat!(
+    r#"{"schema":"saggar.event/v1","seq":0,"time":"2026-11-16T10:00:00.000Z","elapsed_ms":1,"type":"setup"}"#,
+    "\n",
+    r#"{"schema":"saggar.event/v1","seq":1,"time":"2026-11-16T10:00:01.000Z","elapsed_ms":2,"type":"decision","host":"a.example","port":443,"protocol":"tls","verdict":"allowed","rule":"a.example","bytes_up":2048,"bytes_down":10,"duration_ms":7}"#,
+    "\n",
+    r#"{"schema":"saggar.event/v1","seq":2,"time":"2026-11-16T10:00:02.000Z","elapsed_ms":3,"type":"decision","host":"b.example","port":80,"protocol":"http","method":"GET","path":"/\u001b[2J","verdict":"denied","rule":"egress/default","reason":"no rule allows b.example:80","bytes_up":0,"bytes_down":0,"duration_ms":0}"#,
+    "\n",
+);
+
+#[test]
+fn the_decisions_of_an_events_file_are_shown_one_per_line() {
+    let place = Place::new();
+    let file = place.path("events.jsonl");
+    std::fs::write(&file, EVENTS).expect("writable");
+    let name = file.to_str().expect("UTF-8");
+    let log = |words: &[&str]| net(&[&["log", "--file", name], words].concat());
+    let allowed = "2026-11-16T10:00:01.000Z allowed a.example:443 tls: 2.0K up, 10B down, 7 ms (a.example)\n";
+    let denied =
+        "2026-11-16T10:00:02.000Z denied  b.example:80 GET /\\u{1b}[2J: no rule allows b.example:80 (egress/default)\n";
+    assert_eq!(log(&[]).stdout, format!("{allowed}{denied}"));
+    assert_eq!(log(&["--denied"]).stdout, denied);
+    let json = log(&["--denied", "--json"]).stdout;
+    let event: serde_json::Value = serde_json::from_str(&json).expect("one event");
+    assert_eq!((&event["seq"], &event["host"]), (&serde_json::json!(2), &serde_json::json!("b.example")));
+    for (text, words) in [("{}\n", "line 1"), ("\n\n{\"schema\":\"x\",\"time\":\"\",\"type\":\"decision\"}", "line 3")]
+    {
+        std::fs::write(&file, text).expect("writable");
+        let done = log(&[]);
+        assert_eq!((done.code, done.stdout.as_str()), (125, ""), "{text}");
+        assert!(done.stderr.contains(words) && done.stderr.contains("--events"), "{}", done.stderr);
+    }
+    let missing = net(&["log", "--file", "/nonexistent/events"]);
+    assert_eq!(missing.code, 125, "{missing:?}");
+}
+
+#[test]
+fn no_rules_must_be_meant() {
+    let id = "sbx_b5xp67dqheak6zygmmwjfuhq5f";
+    let done = net(&["set", id]);
+    assert_eq!(done.code, 125);
+    assert!(done.stderr.contains("no rules are given") && done.stderr.contains("--none"), "{}", done.stderr);
+    let place = Place::new();
+    let spec = place.path("spec.toml");
+    std::fs::write(&spec, "network = \"none\"\n").expect("writable");
+    let done = net(&["set", id, "--spec", spec.to_str().expect("UTF-8")]);
+    assert!(done.code == 125 && done.stderr.contains("network mode none"), "{done:?}");
+}

@@ -58,7 +58,7 @@ fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {
     })
 }
 
-fn read(path: &Path) -> Result<Draft, Problem> {
+pub fn read(path: &Path) -> Result<Draft, Problem> {
     let name = path.display().to_string();
     let fail = |why: String, help: &str| Problem::new(Code::InvalidSpec, format!("spec file {name:?} {why}"), help);
     let text =

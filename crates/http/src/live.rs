@@ -40,6 +40,16 @@ pub struct SandboxPage {
     pub next: Option<String>,
 }
 
+/// Events of a sandbox.
+#[derive(Clone, Debug)]
+pub struct EventsRead {
+    pub items: Vec<SandboxEvent>,
+    /// The number up to which these events are complete.
+    pub through: u64,
+    /// The number of the newest event.
+    pub newest: u64,
+}
+
 /// A page size.
 pub fn page_limit(limit: Option<u32>) -> Result<PageLimit, Refusal> {
     match limit {
@@ -96,27 +106,32 @@ impl Gate {
         Ok(Seen { sandbox: wire::sandbox(row, unenforced)?, end })
     }
 
-    /// Some events, and the number of the newest one.
+    /// Events after a number. Dropped ones are reported as gaps, except before the first event of all.
     pub async fn events_page(
         &self,
         permit: &Permit,
         after: Option<u64>,
         limit: Option<u32>,
-    ) -> Result<(Vec<SandboxEvent>, u64), Refusal> {
-        let page = self.sandboxes.events(permit, after, page_limit(limit)?).await?;
-        let mut items = Vec::new();
-        // Dropped events are reported as a gap.
+    ) -> Result<EventsRead, Refusal> {
+        let limit = page_limit(limit)?;
+        let (page, run) = self.sandboxes.events(permit, after, limit).await?;
         let asked = after.unwrap_or(0);
-        if let (Some(oldest), Some(first)) = (page.oldest, page.events.first())
-            && oldest > asked + 1
-            && asked > 0
-        {
-            let body = SandboxEventBody::Gap { events: oldest - asked - 1 };
-            items.push(SandboxEvent { seq: oldest - 1, at: wire::time(first.at), body });
+        let newest = page.newest.unwrap_or(asked).max(asked);
+        let (mut items, mut through) = (Vec::new(), asked);
+        for stored in &page.events {
+            if through > 0 && stored.seq > through + 1 {
+                let body = SandboxEventBody::Gap { events: stored.seq - through - 1 };
+                items.push(SandboxEvent { seq: stored.seq - 1, at: wire::time(stored.at), body });
+            }
+            // Gaps count, too: the rest is on the next page.
+            if items.len() >= limit.get() as usize {
+                through = through.max(stored.seq - 1);
+                break;
+            }
+            items.extend(wire::event(stored, run.as_ref()));
+            through = stored.seq;
         }
-        let last_seq = page.events.last().map_or(asked, |event| event.seq);
-        items.extend(page.events.iter().filter_map(wire::event));
-        Ok((items, last_seq))
+        Ok(EventsRead { items, through, newest })
     }
 }
 

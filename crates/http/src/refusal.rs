@@ -96,6 +96,9 @@ impl From<Fault> for Refusal {
                 tracing::error!(what, help, "the sealing keys of secrets can't be used");
                 Self::new(Code::SealingKey, what, format!("tell the operator: {help}"))
             }
+            Fault::PortNotAllowed { .. } => {
+                Self::new(Code::Forbidden, what, "add the port to `ports.allow` of the sandbox, or leave that list out")
+            }
             Fault::StoreUnwritable { help, .. } => {
                 Self::new(Code::DataDirectory, what, format!("tell the operator: {help}"))
             }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    EndReason, EnvDraft, ExecId, ExecState, Labels, OutputStream, PublicPorts, SandboxId, Timeout, User,
+    EndReason, EnvDraft, ExecId, ExecState, HostMask, Ingress, Labels, OutputStream, PublicPorts, RunId, SandboxId,
+    Timeout, User,
 };
 use saggar_runtime::{ExecEvent, ExecView, Finished, NewSandbox, NewTerms, StoredExec};
 use saggar_store::{self as store, ExecProgress, Life};
@@ -42,6 +43,8 @@ pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sand
         ports: api::EffectivePorts {
             public: asked.public_ports.named().collect(),
             every: asked.public_ports.is_every(),
+            allow: asked.ingress.allow.map(|ports| ports.into_iter().map(NonZeroU16::get).collect()),
+            host: asked.ingress.host.map(|mask| mask.to_string()),
         },
         ended,
     })
@@ -113,6 +116,7 @@ pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<
     Ok(NewSandbox {
         labels: labels(create.labels.iter())?,
         public_ports: public_ports(&create.ports)?,
+        ingress: ingress(&create.ports)?,
         terms: NewTerms {
             ttl: create.ttl.map_or(Ok(default_ttl), |ttl| lifetime("ttl", ttl))?,
             then: create.on_timeout,
@@ -136,14 +140,32 @@ fn refused(problem: saggar_domain::Problem) -> Refusal {
     Refusal(Box::new(problem.into()))
 }
 
-fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
+/// The ports that need no token.
+pub fn public_ports(ports: &api::Ports) -> Result<PublicPorts, Refusal> {
     const PORTS_MAX: usize = 64;
     if ports.public.len() > PORTS_MAX {
         return Err(Refusal::invalid(format!("more than {PORTS_MAX} public ports"), "declare fewer"));
     }
-    let port =
-        |port: &u16| NonZeroU16::new(*port).ok_or_else(|| Refusal::invalid("port 0 is invalid", "use a port from 1"));
-    ports.public.iter().map(port).collect()
+    ports.public.iter().copied().map(port).collect()
+}
+
+/// The ports that can be reached, and how.
+pub fn ingress(ports: &api::Ports) -> Result<Ingress, Refusal> {
+    let allow = ports.allow.as_ref().map(|allow| allow.iter().copied().map(port).collect()).transpose()?;
+    let host = ports.host.as_deref().map(HostMask::parse).transpose().map_err(refused)?;
+    let ingress = Ingress::parse(allow, host).map_err(refused)?;
+    match ports.public.iter().find(|port| !ingress.allows(**port)) {
+        None => Ok(ingress),
+        Some(port) => Err(Refusal::new(
+            api::Code::Contradiction,
+            format!("port {port} is public, and `allow` doesn't list it"),
+            "add it to `allow`, or remove it from `public`",
+        )),
+    }
+}
+
+fn port(port: u16) -> Result<NonZeroU16, Refusal> {
+    NonZeroU16::new(port).ok_or_else(|| Refusal::invalid("port 0 is invalid", "use a port from 1"))
 }
 
 /// An exec from its supervisor's state.
@@ -237,12 +259,13 @@ fn stored_exec(exec: store::Exec) -> api::Exec {
 }
 
 /// An event; `None` for one that this version doesn't know.
-pub fn event(stored: &store::StoredEvent) -> Option<api::SandboxEvent> {
+/// `run` is the run that the sandbox belongs to.
+pub fn event(stored: &store::StoredEvent, run: Option<&RunId>) -> Option<api::SandboxEvent> {
     let body: control::EventBody = stored.body.to_value().ok()?;
-    Some(api::SandboxEvent { seq: stored.seq, at: time(stored.at), body: event_body(body)? })
+    Some(api::SandboxEvent { seq: stored.seq, at: time(stored.at), body: event_body(body, run)? })
 }
 
-fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
+fn event_body(body: control::EventBody, run: Option<&RunId>) -> Option<api::SandboxEventBody> {
     use api::SandboxEventBody as Body;
     use control::EventBody as Control;
     Some(match body {
@@ -257,11 +280,13 @@ fn event_body(body: control::EventBody) -> Option<api::SandboxEventBody> {
         }
         Control::Resumed => Body::Resumed,
         Control::Ending { reason } => Body::Ended { reason, detail: end_words(reason).to_owned() },
-        Control::Decision { .. }
-        | Control::RulesReplaced { .. }
-        | Control::NetworkLost
-        | Control::NetworkRestored
-        | Control::Unknown => return None,
+        Control::Decision { exec_id, decision } => {
+            Body::Decision { decision: Box::new(api::NetworkDecision::of(*decision, exec_id, run.cloned())) }
+        }
+        Control::RulesReplaced { policy_hash } => Body::RulesReplaced { policy_hash },
+        Control::NetworkLost => Body::NetworkLost,
+        Control::NetworkRestored => Body::NetworkRestored,
+        Control::Unknown => return None,
     })
 }
 
@@ -348,8 +373,10 @@ mod tests {
                 policy_hash: None,
                 access_token_hash: None,
                 public_ports: PublicPorts::default(),
+                ingress: Ingress::default(),
                 labels: Labels::default(),
                 spec: Draft { tier: Some(tier), network: Some(network), ..Draft::default() },
+                env_names: Default::default(),
             };
             let row = store::Sandbox { asked, life: Life::Creating, supervisor_pid: None };
             let Ok(shown) = sandbox(row, Vec::new()) else { panic!("it can be shown") };

@@ -49,6 +49,9 @@ pub enum Fault {
     /// No program listens on the port.
     #[error("no program listens on port {port} of sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
+    /// The sandbox's ingress doesn't allow the port, whoever asks.
+    #[error("port {port} of sandbox {id} can't be reached from outside")]
+    PortNotAllowed { id: SandboxId, port: u16 },
     /// The object's state doesn't allow this.
     #[error("{what}")]
     Conflict {

@@ -29,6 +29,7 @@ pub use files::{
 pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
 pub use permit::{Action, Kind, Permit, Subject};
+pub use ports::OpenPort;
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
 pub use secrets::{KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;

@@ -12,6 +12,7 @@ mod host;
 mod journal;
 mod keys;
 mod life;
+mod network;
 mod resource;
 mod runs;
 mod sandboxes;
@@ -35,6 +36,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         host::resource,
         sandboxes::resource,
         life::resource,
+        network::resource,
         events::resource,
         execs::resource,
         exec_stream::resource,

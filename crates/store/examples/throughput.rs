@@ -88,8 +88,10 @@ fn sandbox(project: ProjectId, now: Timestamp) -> Option<NewSandbox> {
         boot_id: BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e")?,
         policy_hash: None,
         access_token_hash: None,
+        ingress: saggar_domain::Ingress::default(),
         public_ports: PublicPorts::default(),
         labels: Labels::default(),
         spec: Draft { cwd: GuestPath::parse(&format!("/{}", "x".repeat(500))).ok(), ..Draft::default() },
+        env_names: Default::default(),
     })
 }

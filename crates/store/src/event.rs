@@ -1,4 +1,5 @@
-//! Events of a sandbox in the supervisor's order: the last ten thousand of each sandbox.
+//! Events of a sandbox in the supervisor's order: the last ten thousand of each sandbox, and among them its decisions about the network,
+//! which [`crate::decision`] bounds.
 
 use rusqlite::{Connection, Row};
 use saggar_domain::{SandboxId, Timestamp};
@@ -15,15 +16,22 @@ pub const EVENTS_PER_SANDBOX_MAX: u64 = 10_000;
 
 const INSERT: &str = "
     INSERT INTO event (sandbox_id, seq, at, body_json) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sandbox_id, seq) DO NOTHING";
-/// Numbers are unique and only rise, so bounding their span bounds their count.
+/// Numbers are unique and only rise, so their span is at least their count. Decisions are numbered too, so it may be larger.
+const SPAN: &str = "SELECT max(seq) - min(seq) + 1 AS span FROM event WHERE sandbox_id = ?1";
 const DROP_OLDEST: &str = "
-    DELETE FROM event WHERE sandbox_id = ?1 AND seq <= (SELECT max(seq) FROM event WHERE sandbox_id = ?1) - ?2";
+    DELETE FROM event WHERE sandbox_id = ?1
+        AND seq <= (SELECT seq FROM event WHERE sandbox_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)";
 const LIST: &str = "
-    SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
+    SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND seq > ?2
+    UNION ALL
+    SELECT seq, at, body_json FROM decision WHERE sandbox_id = ?1 AND seq > ?2
+    ORDER BY seq LIMIT ?3";
 const NAMING: &str = "
     SELECT seq, at, body_json FROM event WHERE sandbox_id = ?1 AND instr(body_json, ?2) > 0 ORDER BY seq";
-const OLDEST: &str = "SELECT min(seq) AS oldest FROM event WHERE sandbox_id = ?1";
-const LATEST: &str = "SELECT max(seq) AS latest FROM event WHERE sandbox_id = ?1";
+const LATEST: &str = "
+    SELECT max(seq) AS latest FROM (
+        SELECT max(seq) AS seq FROM event WHERE sandbox_id = ?1
+        UNION ALL SELECT max(seq) AS seq FROM decision WHERE sandbox_id = ?1)";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
@@ -33,11 +41,12 @@ pub struct StoredEvent {
     pub body: JsonText,
 }
 
+/// Numbers that are missing between the events, or between the requested position and the first one, are of events that were dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventPage {
     pub events: Vec<StoredEvent>,
-    /// The oldest event that is kept. If it is later than the requested position, the events in between were dropped.
-    pub oldest: Option<u64>,
+    /// The number of the newest event of the sandbox, on whichever page.
+    pub newest: Option<u64>,
 }
 
 impl Store {
@@ -57,9 +66,7 @@ impl Store {
             // Numbers begin at 0, so every event is after -1.
             let after = after.map_or(-1, column::count);
             let events = column::all(connection, LIST, (sandbox.as_str(), after, limit.get()), read)?;
-            let oldest =
-                column::one(connection, OLDEST, [sandbox.as_str()], |row| column::number_optional(row, "oldest"))?;
-            Ok(EventPage { events, oldest: oldest.flatten() })
+            Ok(EventPage { events, newest: latest(connection, &sandbox)? })
         };
         self.read(work).await
     }
@@ -71,12 +78,7 @@ impl Store {
 
     /// The number of the last event.
     pub async fn last_event(&self, sandbox: SandboxId) -> Result<Option<u64>, Error> {
-        let work = move |connection: &Connection| {
-            let latest =
-                column::one(connection, LATEST, [sandbox.as_str()], |row| column::number_optional(row, "latest"))?;
-            Ok(latest.flatten())
-        };
-        self.read(work).await
+        self.read(move |connection| latest(connection, &sandbox)).await
     }
 }
 
@@ -85,8 +87,16 @@ pub(crate) fn append(connection: &Connection, sandbox: &SandboxId, events: &[Sto
         let params = (sandbox.as_str(), column::count(event.seq), column::millis(event.at), event.body.as_str());
         column::execute(connection, INSERT, params).map_err(|error| error.naming("the sandbox"))?;
     }
-    column::execute(connection, DROP_OLDEST, (sandbox.as_str(), column::count(EVENTS_PER_SANDBOX_MAX)))?;
+    let span = column::one(connection, SPAN, [sandbox.as_str()], |row| column::number_optional(row, "span"))?;
+    if span.flatten().is_some_and(|span| span > EVENTS_PER_SANDBOX_MAX) {
+        column::execute(connection, DROP_OLDEST, (sandbox.as_str(), column::count(EVENTS_PER_SANDBOX_MAX)))?;
+    }
     Ok(())
+}
+
+fn latest(connection: &Connection, sandbox: &SandboxId) -> Result<Option<u64>, Error> {
+    let latest = column::one(connection, LATEST, [sandbox.as_str()], |row| column::number_optional(row, "latest"))?;
+    Ok(latest.flatten())
 }
 
 fn read(row: &Row<'_>) -> Result<StoredEvent, Error> {

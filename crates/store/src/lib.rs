@@ -11,6 +11,7 @@ mod backup;
 mod check;
 mod column;
 mod cursor;
+mod decision;
 mod error;
 mod event;
 mod exec;
@@ -41,6 +42,7 @@ mod writer;
 pub use backup::{BackupError, backup, restore};
 pub use check::{Checked, Finding, accept_loss, check};
 pub use cursor::{Cursor, CursorError, ExecCursor, SandboxCursor};
+pub use decision::{DECISIONS_PER_VERDICT_MAX, StoredDecision, TRAFFIC_HOSTS_MAX};
 pub use error::Error;
 pub use event::{EVENTS_PER_SANDBOX_MAX, EventPage, StoredEvent};
 pub use exec::{

@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0006_forgetting.sql"),
     include_str!("../migrations/0007_letters.sql"),
     include_str!("../migrations/0008_secrets.sql"),
+    include_str!("../migrations/0009_network.sql"),
 ];
 
 #[derive(Debug)]

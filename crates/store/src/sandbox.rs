@@ -4,18 +4,20 @@
 //! the state of a live sandbox; a row may lag behind it, and adoption updates it.
 
 mod change;
+mod egress;
 mod get;
 mod insert;
 mod list;
 mod patch;
 mod repeat;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rusqlite::Row;
 use saggar_domain::{
-    BootId, DeadlineAction, Draft, EndReason, EnvDraft, Labels, NetworkMode, PolicyHash, ProjectId, PublicPorts,
-    SandboxId, SandboxState, TemplateName, Timestamp,
+    BootId, DeadlineAction, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, ProjectId,
+    PublicPorts, SandboxId, SandboxState, TemplateName, Timestamp,
 };
 
 use crate::column;
@@ -42,9 +44,12 @@ pub struct NewSandbox {
     pub access_token_hash: Option<TokenHash>,
     /// Ports that need no token.
     pub public_ports: PublicPorts,
+    pub ingress: Ingress,
     pub labels: Labels,
     /// The environment is not stored: it may contain secrets.
     pub spec: Draft,
+    /// The names of the environment.
+    pub env_names: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +118,7 @@ macro_rules! columns {
     () => {
         "id, project_id, state, state_since, created_at, started_at, ended_at, end_reason, deadline, on_deadline, \
          idle_timeout_ms, auto_resume, template, network, boot_id, supervisor_pid, policy_hash, access_token_hash, \
-         public_ports_json, labels_json, spec_json, end_detail_json"
+         public_ports_json, ingress_json, labels_json, spec_json, env_names_json, end_detail_json"
     };
 }
 use columns;
@@ -134,8 +139,10 @@ fn read(row: &Row<'_>) -> Result<Sandbox, Error> {
         policy_hash: column::parsed_optional(row, "policy_hash", PolicyHash::parse)?,
         access_token_hash: access_token_hash.map(TokenHash::from_bytes),
         public_ports: column::json(row, "public_ports_json")?,
+        ingress: column::json(row, "ingress_json")?,
         labels: column::json(row, "labels_json")?,
         spec: read_spec(row)?,
+        env_names: column::json(row, "env_names_json")?,
     };
     Ok(Sandbox { asked, life: read_life(row)?, supervisor_pid: column::plain(row, "supervisor_pid")? })
 }

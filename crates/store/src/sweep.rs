@@ -34,6 +34,12 @@ const OLDEST_ENDED: &str = "
     ORDER BY ended_at, id LIMIT ?2";
 const FORGET_EVENTS: &str = "
     DELETE FROM event WHERE sandbox_id = ?1 AND seq IN (SELECT seq FROM event WHERE sandbox_id = ?1 ORDER BY seq LIMIT ?2)";
+const FORGET_DECISIONS: &str = "
+    DELETE FROM decision WHERE sandbox_id = ?1
+        AND seq IN (SELECT seq FROM decision WHERE sandbox_id = ?1 ORDER BY seq LIMIT ?2)";
+const FORGET_TRAFFIC: &str = "
+    DELETE FROM traffic WHERE sandbox_id = ?1
+        AND (host, port) IN (SELECT host, port FROM traffic WHERE sandbox_id = ?1 ORDER BY host, port LIMIT ?2)";
 const FORGET_EXECS: &str = "
     DELETE FROM exec WHERE id IN (SELECT id FROM exec WHERE sandbox_id = ?1 LIMIT ?2)";
 const FORGET_SANDBOX: &str = "DELETE FROM sandbox WHERE id = ?1";
@@ -81,8 +87,9 @@ fn sweep(connection: &Connection, now: Timestamp, retention: Retention) -> Resul
     room -= column::rows(column::execute(connection, FORGET_KEYS, (keys_from, room))?);
     // Each takes at least one row, its own.
     for id in oldest_ended(connection, now.before(retention.ended), room)? {
-        room -= column::rows(column::execute(connection, FORGET_EVENTS, (id.as_str(), room))?);
-        room -= column::rows(column::execute(connection, FORGET_EXECS, (id.as_str(), room))?);
+        for part in [FORGET_EVENTS, FORGET_DECISIONS, FORGET_TRAFFIC, FORGET_EXECS] {
+            room -= column::rows(column::execute(connection, part, (id.as_str(), room))?);
+        }
         // If the bound is reached, rows may still refer to it; it is deleted next time.
         if room == 0 {
             break;

@@ -1,6 +1,7 @@
 //! Sandboxes: create, list, read, change, pause, end; and the server itself.
 
 use hyper::Method;
+use saggar_domain::net::EgressDraft;
 use saggar_domain::{Capabilities, ExecId, SandboxId};
 
 use super::error::Error;
@@ -10,6 +11,7 @@ use super::retry::fresh_key;
 use super::send::{Call, Client};
 use crate::event::{EventList, EventsQuery};
 use crate::host::{Health, Metrics};
+use crate::network::SandboxNetwork;
 use crate::route;
 use crate::sandbox::{CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList};
 use crate::update::{ResumeSandbox, SetTimeout, UpdateSandbox};
@@ -88,6 +90,16 @@ impl SandboxHandle {
     /// Resumes it.
     pub async fn resume(&self, resume: &ResumeSandbox) -> Result<Sandbox, Error> {
         self.call(Method::POST, route::RESUME).json(resume).value().await
+    }
+
+    /// Replaces its network rules. When this returns they are in force, and connections that they forbid are cut.
+    pub async fn set_egress(&self, rules: &EgressDraft) -> Result<Sandbox, Error> {
+        self.call(Method::PUT, route::EGRESS).json(rules).value().await
+    }
+
+    /// Its network rules, and what it did with its network.
+    pub async fn network(&self) -> Result<SandboxNetwork, Error> {
+        self.call(Method::GET, route::NETWORK).value().await
     }
 
     /// Its resource usage.

@@ -59,7 +59,7 @@ pub(crate) struct ServerArguments {
 pub(crate) enum SandboxCommand {
     /// Create a sandbox and print its id
     #[command(
-        after_help = "Examples:\n  id=$(saggar sandbox create --ttl 1h --memory 512M --label team=red)\n  saggar sandbox create --network host --idle-timeout 10m --on-timeout pause --auto-resume"
+        after_help = "Examples:\n  id=$(saggar sandbox create --ttl 1h --memory 512M --label team=red)\n  saggar sandbox create --net proxied --allow @pypi --allow api.example.com\n  saggar sandbox create --network host --idle-timeout 10m --on-timeout pause --auto-resume"
     )]
     Create(Box<CreateArguments>),
     /// List sandboxes, newest first
@@ -185,6 +185,12 @@ pub(crate) struct CreateArguments {
     /// Port that is reachable without a key or token by any client of the server (repeatable)
     #[arg(long = "public-port", value_name = "PORT")]
     pub(crate) public_ports: Vec<u16>,
+    /// Port that can be reached from outside at all, with a key or token unless it is public (repeatable) [default: every port]
+    #[arg(long = "allow-port", value_name = "PORT")]
+    pub(crate) allowed_ports: Vec<u16>,
+    /// What programs inside get as the Host header of requests to their ports; ${PORT} stands for the port
+    #[arg(long = "port-host", value_name = "HOST")]
+    pub(crate) port_host: Option<String>,
     #[command(flatten)]
     pub(crate) spec_flags: SpecFlags,
     /// Idempotency key: repeating the request with the same key creates no second sandbox
@@ -315,7 +321,7 @@ pub(crate) enum KeyCommand {
     },
 }
 
-fn sandbox_id(text: &str) -> Result<SandboxId, String> {
+pub(crate) fn sandbox_id(text: &str) -> Result<SandboxId, String> {
     SandboxId::parse(text).ok_or_else(|| "not an id of the form sbx_…; `saggar sandbox list` shows them".to_owned())
 }
 

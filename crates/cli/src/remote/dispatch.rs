@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::CommandFailure;
+use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
 use super::{copy, exec, keys, lifecycle, logs, run_commands, secrets, settings, shell};
@@ -39,6 +40,10 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
 pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
     let is_json = arguments.server.json;
     start(&arguments.server, async |client| run_commands::main(&client, arguments.command, is_json).await)
+}
+
+pub(crate) fn net(server: &ServerArguments, task: NetTask) -> ExitCode {
+    start(server, async |client| super::net::main(&client, task, server.json).await)
 }
 
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {

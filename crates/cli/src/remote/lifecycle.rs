@@ -48,7 +48,11 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> 
         on_timeout: arguments.on_timeout.unwrap_or_default(),
         idle_timeout: arguments.idle_timeout,
         auto_resume: arguments.auto_resume,
-        ports: Ports { public: arguments.public_ports },
+        ports: Ports {
+            public: arguments.public_ports,
+            allow: (!arguments.allowed_ports.is_empty()).then_some(arguments.allowed_ports),
+            host: arguments.port_host,
+        },
         ..arguments.spec_flags.draft()?.try_into()?
     })
 }
@@ -176,6 +180,18 @@ fn facts(sandbox: &Sandbox) -> String {
         ("deadline", format!("{deadline} (in {}), then {then}", span(now, deadline)))
     }));
     facts.extend(sandbox.idle_timeout.map(|timeout| ("idle timeout", timeout.to_string())));
+    if let Some(egress) = &sandbox.spec.egress {
+        let allow = if egress.allow.is_empty() { "nothing".to_owned() } else { egress.allow.join(", ") };
+        facts.push(("allow", line(&allow)));
+        if !egress.deny.is_empty() {
+            facts.push(("deny", line(&egress.deny.join(", "))));
+        }
+    }
+    if let Some(allowed) = &sandbox.ports.allow {
+        let ports: Vec<String> = allowed.iter().map(u16::to_string).collect();
+        facts.push(("ports", if ports.is_empty() { "none".to_owned() } else { ports.join(", ") }));
+    }
+    facts.extend(sandbox.ports.host.as_ref().map(|host| ("port host", line(host))));
     if !sandbox.ports.public.is_empty() {
         let ports: Vec<String> = sandbox.ports.public.iter().map(u16::to_string).collect();
         facts.push(("public ports", ports.join(", ")));

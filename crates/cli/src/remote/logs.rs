@@ -14,6 +14,7 @@ use super::dispatch::{CommandResult, note, print, print_json};
 use super::exec::{exit_status, follow};
 use super::failure::CommandFailure;
 use super::shown::line;
+use crate::net::decision_text;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -131,7 +132,13 @@ fn event_line(event: &SandboxEvent) -> String {
     let told = match &event.body {
         SandboxEventBody::Started { unenforced } if unenforced.is_empty() => String::new(),
         SandboxEventBody::Started { unenforced } => format!("not enforced: {}", unenforced.join("; ")),
-        SandboxEventBody::Claimed | SandboxEventBody::Resumed | SandboxEventBody::Other => String::new(),
+        SandboxEventBody::Claimed
+        | SandboxEventBody::Resumed
+        | SandboxEventBody::NetworkLost
+        | SandboxEventBody::NetworkRestored
+        | SandboxEventBody::Other => String::new(),
+        SandboxEventBody::Decision { decision } => decision_text(&decision.as_ref().clone().into()),
+        SandboxEventBody::RulesReplaced { policy_hash } => policy_hash.clone(),
         SandboxEventBody::Paused { reason: PauseReason::Asked } => "as asked".to_owned(),
         SandboxEventBody::Paused { reason: PauseReason::TimeUp } => "its time was up".to_owned(),
         SandboxEventBody::ExecStarted { exec_id, program } => format!("{exec_id} {program}"),

@@ -113,6 +113,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
         },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
+        ingress: Default::default(),
     })
 }
 

@@ -1,7 +1,8 @@
 //! The events of a sandbox in the form of E2B's logs, one line each.
 
 use axum::extract::State;
-use saggar_api::SandboxEvent;
+use saggar_api::{SandboxEvent, SandboxEventBody};
+use saggar_domain::net::Verdict;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Read};
 use saggar_http::extract::Query;
@@ -78,7 +79,7 @@ pub(super) async fn logs_again(
 }
 
 async fn events(allowed: &Allowed<Read>, server: &Shared) -> Result<Vec<SandboxEvent>, Refusal> {
-    let (events, _) = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?;
+    let events = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?.items;
     Ok(events)
 }
 
@@ -86,7 +87,12 @@ fn entry(event: &SandboxEvent) -> Value {
     let body = serde_json::to_value(&event.body).unwrap_or_default();
     let fields: Map<String, Value> =
         body.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
-    let level = if matches!(event.body.name(), "denied" | "limit_reached") { "warn" } else { "info" };
+    let is_warning = match &event.body {
+        SandboxEventBody::Denied { .. } | SandboxEventBody::LimitReached { .. } | SandboxEventBody::NetworkLost => true,
+        SandboxEventBody::Decision { decision } => decision.verdict == Verdict::Denied,
+        _ => false,
+    };
+    let level = if is_warning { "warn" } else { "info" };
     json!({ "timestamp": event.at, "message": event.body.name(), "level": level, "fields": fields })
 }
 

@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use saggar_api::Code;
-use saggar_runtime::Permit;
+use saggar_runtime::{OpenPort, Permit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -57,9 +57,9 @@ async fn try_forward(server: Shared, mut request: Request, destination: Destinat
         let token = token.unwrap_or_default();
         return Ok(token::to_cookie(token, &destination, server.settings.tls));
     }
-    let stream = server.sandboxes.connect_port(&permit).await?;
+    let OpenPort { stream, host } = server.sandboxes.connect_port(&permit).await?;
     let ours = hyper::upgrade::on(&mut request);
-    let request = inside(&server, request, &destination, upgrade.as_ref())?;
+    let request = inside(&server, request, &destination, host.as_deref(), upgrade.as_ref())?;
     let traffic = Traffic::default();
     let mut response = exchange(stream, request, &destination, &traffic).await?;
     let theirs = hyper::upgrade::on(&mut response);
@@ -117,6 +117,7 @@ fn inside(
     server: &Gate,
     mut request: Request,
     destination: &Destination,
+    mask: Option<&str>,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Request, Refusal> {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
@@ -126,7 +127,7 @@ fn inside(
     let headers = request.headers_mut();
     headers::strip_connection(headers);
     headers::strip_credentials(headers);
-    headers::address(headers, destination, host.as_deref(), server.settings.tls);
+    headers::address(headers, destination, host.as_deref(), mask, server.settings.tls);
     if let Some(upgrade) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

@@ -68,8 +68,14 @@ pub(super) fn strip_credentials(headers: &mut HeaderMap) {
     }
 }
 
-/// Sets the headers that name the target inside and the original host.
-pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: Option<&str>, is_tls: bool) {
+/// Sets the headers that name the target inside and the original host. `mask` is the host that the sandbox asks for.
+pub(super) fn address(
+    headers: &mut HeaderMap,
+    destination: &Destination,
+    host: Option<&str>,
+    mask: Option<&str>,
+    is_tls: bool,
+) {
     let mut set = |name: &'static str, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(HeaderName::from_static(name), value);
@@ -88,7 +94,7 @@ pub(super) fn address(headers: &mut HeaderMap, destination: &Destination, host: 
         }
         NamedBy::Headers => &inside,
     };
-    if let Ok(value) = HeaderValue::from_str(host) {
+    if let Ok(value) = HeaderValue::from_str(mask.unwrap_or(host)) {
         headers.insert(HOST, value);
     }
 }

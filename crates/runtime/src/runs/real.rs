@@ -213,6 +213,7 @@ fn not_begun(fault: &Fault) -> Report {
         | Fault::Refused(_)
         | Fault::File(_)
         | Fault::PortClosed { .. }
+        | Fault::PortNotAllowed { .. }
         | Fault::Conflict { .. }
         | Fault::RunDamaged { .. }
         | Fault::WrongPermit => returned(fault.to_string(), true),

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, ProjectId, SandboxId, SandboxState, User};
+use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply};
 
@@ -201,6 +201,11 @@ impl Sandboxes {
         };
         // If the row already says so, nothing changes.
         self.store().change_sandbox(id.clone(), change).await?;
+        // A server that died while it replaced them has left them in the row only.
+        if description.egress.is_some_and(|in_force| in_force != row.asked.spec.egress) {
+            live.set_unruled(true);
+            self.rule_again(&live).await;
+        }
         let after = self.store().last_event(id).await?.unwrap_or(0);
         self.watch(live, after);
         found.live += 1;
@@ -215,6 +220,7 @@ impl Sandboxes {
         tracing::warn!(sandbox = %row.asked.id, "adopted a sandbox whose supervisor does not respond");
         let after = self.store().last_event(row.asked.id.clone()).await?.unwrap_or(0);
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
+        live.set_unruled(row.asked.spec.network == Some(NetworkMode::Proxied));
         self.inner.register.add(Arc::clone(&live));
         self.watch(live, after);
         found.live += 1;
@@ -284,6 +290,7 @@ impl Sandboxes {
             wake: wake_of(row, None),
             user: asked.spec.user.unwrap_or(User::User),
             public_ports: asked.public_ports.clone(),
+            ingress: asked.ingress.clone(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, DeadlineAction, Labels, Problem, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp,
+    Code, DeadlineAction, Ingress, Labels, Problem, ProjectId, PublicPorts, SandboxId, SandboxState, Timestamp,
 };
 use saggar_store::{Change, Lifetime, Sandbox, SandboxPatch};
 use saggar_supervisor::control::{Description, Op, Reply, Terms};
@@ -57,6 +57,8 @@ pub struct Patch {
     pub auto_resume: Option<bool>,
     /// Replaces all ports that need no token.
     pub public_ports: Option<PublicPorts>,
+    /// Replaces which ports can be reached, and how.
+    pub ingress: Option<Ingress>,
 }
 
 impl Sandboxes {
@@ -71,10 +73,14 @@ impl Sandboxes {
             labels: patch.labels,
             auto_resume: patch.auto_resume,
             public_ports: patch.public_ports.clone(),
+            ingress: patch.ingress.clone(),
         };
         self.store().patch_sandbox(live.id.clone(), rows).await?;
         if let Some(public_ports) = patch.public_ports {
             live.set_public_ports(public_ports);
+        }
+        if let Some(ingress) = patch.ingress {
+            live.set_ingress(ingress);
         }
         let sandbox = self.row_of(&live.project, &live.id).await?;
         // A resume by traffic uses the lifetime that was last set.
@@ -152,7 +158,7 @@ impl Sandboxes {
         }
     }
 
-    async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
+    pub(super) async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
         permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
         self.live(permit.project(), permit.sandbox()?).await
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, Draft, EndReason, EnvDraft, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts, SandboxId,
-    Spec, Timestamp, User,
+    Code, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts,
+    SandboxId, Spec, Timestamp, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
@@ -36,6 +36,8 @@ pub struct NewSandbox {
     pub auto_resume: bool,
     /// Ports that need no token.
     pub public_ports: PublicPorts,
+    /// Ports that can be reached, and how.
+    pub ingress: Ingress,
 }
 
 /// A new sandbox, or the one that the same request created before.
@@ -299,9 +301,11 @@ impl Sandboxes {
             policy_hash: Some(plan.policy_hash.clone()),
             access_token_hash: Some(TokenHash::of(self.access_token(id).as_bytes())),
             public_ports: new.public_ports.clone(),
+            ingress: new.ingress.clone(),
             labels: new.labels.clone(),
             // As it is stored: without the environment.
             spec: Draft { env: EnvDraft::default(), ..new.spec.clone() },
+            env_names: new.spec.env.clone().into_map().into_keys().collect(),
         }
     }
 
@@ -313,6 +317,7 @@ impl Sandboxes {
             wake: new.auto_resume.then_some(terms),
             user: new.spec.user.unwrap_or(User::User),
             public_ports: new.public_ports.clone(),
+            ingress: new.ingress.clone(),
         }
     }
 
@@ -346,14 +351,6 @@ impl Plan {
                 Code::UnsupportedCapability,
                 "network mode host is not allowed by this server's operator".to_owned(),
                 "use `none`; the operator can allow it with `allow_host_network = true`",
-            ));
-        }
-        if new.spec.network == Some(NetworkMode::Proxied) {
-            return Err(refuse(
-                Code::UnsupportedCapability,
-                "network mode proxied is not built yet for sandboxes of a server, and no other mode stands in for it"
-                    .to_owned(),
-                "use `none`, or `saggar run --net proxied` for one command",
             ));
         }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;

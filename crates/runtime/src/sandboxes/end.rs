@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use saggar_domain::{EndReason, ProjectId, SandboxId, Timestamp};
 use saggar_store::{
-    Changed, Ending, ExecEnd, ExecOutput, ExecRecord, JsonText, LastWords, Life, Sandbox, StartedExec, StoredEvent,
-    Tail,
+    Changed, Ending, ExecEnd, ExecOutput, ExecRecord, JsonText, LastWords, Life, Sandbox, StartedExec, StoredDecision,
+    StoredEvent, Tail,
 };
-use saggar_supervisor::control::{Event, ExecDescription, Final, FinishedExec, Op, Reply};
+use saggar_supervisor::control::{Event, EventBody, ExecDescription, Final, FinishedExec, Op, Reply};
 
 use super::live::Live;
 use super::{Sandboxes, now};
@@ -111,8 +111,8 @@ impl Sandboxes {
             let at = Timestamp::from_millis(last.ended_ms);
             let ending = Ending { at, reason: last.reason, detail: JsonText::of(&detail) };
             let execs = last.execs.iter().map(|finished| exec_record(id, finished)).collect();
-            let events = last.events.iter().filter_map(stored).collect();
-            self.store().write_last_words(id.clone(), LastWords { events, execs, ending }).await?;
+            let (events, decisions) = stored(&last.events);
+            self.store().write_last_words(id.clone(), LastWords { events, decisions, execs, ending }).await?;
             pass("end/row");
         }
         self.forget(id, last.reason);
@@ -169,11 +169,14 @@ impl Sandboxes {
     }
 
     pub(super) async fn write_events(&self, id: &SandboxId, events: &[Event]) -> Result<(), Fault> {
-        let stored: Vec<StoredEvent> = events.iter().filter_map(stored).collect();
-        if stored.is_empty() {
-            return Ok(());
-        }
-        self.store().append_events(id.clone(), stored).await?;
+        let (events, decisions) = stored(events);
+        let append_events =
+            async { if events.is_empty() { Ok(()) } else { self.store().append_events(id.clone(), events).await } };
+        let append_decisions = async {
+            if decisions.is_empty() { Ok(()) } else { self.store().append_decisions(id.clone(), decisions).await }
+        };
+        // Requested together they share a commit.
+        tokio::try_join!(append_events, append_decisions)?;
         Ok(())
     }
 
@@ -210,9 +213,20 @@ impl Sandboxes {
     }
 }
 
-pub(super) fn stored(event: &Event) -> Option<StoredEvent> {
-    let body = JsonText::of(&event.body)?;
-    Some(StoredEvent { seq: event.seq, at: Timestamp::from_millis(event.at_ms), body })
+/// Events as they are stored: decisions apart from the others.
+fn stored(events: &[Event]) -> (Vec<StoredEvent>, Vec<StoredDecision>) {
+    let (mut plain, mut decisions) = (Vec::new(), Vec::new());
+    for event in events {
+        let Some(body) = JsonText::of(&event.body) else { continue };
+        let (seq, at) = (event.seq, Timestamp::from_millis(event.at_ms));
+        match &event.body {
+            EventBody::Decision { decision, .. } => {
+                decisions.push(StoredDecision { seq, at, body, decision: (**decision).clone() });
+            }
+            _ => plain.push(StoredEvent { seq, at, body }),
+        }
+    }
+    (plain, decisions)
 }
 
 fn new_exec(id: &SandboxId, state: &ExecDescription) -> StartedExec {

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-use saggar_domain::{EndReason, ProjectId, PublicPorts, SandboxId, User};
+use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, User};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -24,6 +25,12 @@ pub(crate) struct Live {
     pub(crate) user: User,
     /// Ports that need no token.
     public_ports: RwLock<PublicPorts>,
+    /// Ports that can be reached, and how.
+    ingress: RwLock<Ingress>,
+    /// Locked while network rules are replaced, so that its row and its supervisor get them in the same order.
+    pub(crate) ruling: tokio::sync::Mutex<()>,
+    /// Whether the rules of its row may not be in force.
+    is_unruled: AtomicBool,
     /// Locked while its paused state is recorded; the number of the last event that the record includes.
     pub(crate) accounted: tokio::sync::Mutex<u64>,
     /// The number of the last event that is stored.
@@ -42,11 +49,12 @@ pub(crate) struct LiveFacts {
     pub(crate) wake: Option<Terms>,
     pub(crate) user: User,
     pub(crate) public_ports: PublicPorts,
+    pub(crate) ingress: Ingress,
 }
 
 impl Live {
     pub(crate) fn new(facts: LiveFacts, slot: Slot) -> Self {
-        let LiveFacts { id, project, socket, wake, user, public_ports } = facts;
+        let LiveFacts { id, project, socket, wake, user, public_ports, ingress } = facts;
         let stored = watch::Sender::new(0);
         let ended = watch::Sender::new(None);
         let public_ports = RwLock::new(public_ports);
@@ -57,6 +65,9 @@ impl Live {
             wake: RwLock::new(wake),
             user,
             public_ports,
+            ingress: RwLock::new(ingress),
+            ruling: tokio::sync::Mutex::new(()),
+            is_unruled: AtomicBool::new(false),
             accounted: tokio::sync::Mutex::new(0),
             stored,
             ended,
@@ -82,6 +93,23 @@ impl Live {
 
     pub(crate) fn set_public_ports(&self, ports: PublicPorts) {
         *self.public_ports.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ports;
+    }
+
+    pub(crate) fn ingress(&self) -> Ingress {
+        self.ingress.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_ingress(&self, ingress: Ingress) {
+        *self.ingress.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ingress;
+    }
+
+    /// Whether the rules of its row may not be in force: its supervisor didn't confirm them.
+    pub(crate) fn is_unruled(&self) -> bool {
+        self.is_unruled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_unruled(&self, is_unruled: bool) {
+        self.is_unruled.store(is_unruled, Ordering::Relaxed);
     }
 
     pub(crate) fn set_wake(&self, terms: Option<Terms>) {

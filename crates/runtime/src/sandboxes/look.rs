@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use saggar_domain::{Beginning, Denial, ExecId, ProjectId, SandboxId, SandboxState, Usage};
+use saggar_domain::{Beginning, Denial, ExecId, ProjectId, RunId, SandboxId, SandboxState, Usage};
 use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Attach, EventBody, ExecDescription, Op, Reply, UsageReport};
 
@@ -12,6 +12,8 @@ use crate::following::{Finished, Followed, Following, first_place};
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError, started};
 
+/// The label of a run's sandbox.
+pub(crate) const RUN_LABEL: &str = "run";
 /// Maximum output of each stream that is returned with an exec.
 const OUTPUT_MAX: usize = 1 << 20;
 
@@ -67,13 +69,27 @@ impl Sandboxes {
         }
     }
 
-    /// A sandbox's events after that number, also of an ended one.
-    pub async fn events(&self, permit: &Permit, after: Option<u64>, limit: PageLimit) -> Result<EventPage, Fault> {
+    /// A sandbox's events after that number, also of an ended one; and the run that it belongs to.
+    pub async fn events(
+        &self,
+        permit: &Permit,
+        after: Option<u64>,
+        limit: PageLimit,
+    ) -> Result<(EventPage, Option<RunId>), Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         let id = permit.sandbox()?;
         // Checks the project, because an event has none of its own.
-        self.row_of(permit.project(), id).await?;
-        Ok(self.store().events_after(id.clone(), after, limit).await?)
+        let row = self.row_of(permit.project(), id).await?;
+        let page = self.store().events_after(id.clone(), after, limit).await?;
+        Ok((page, self.run_of(&row).await?))
+    }
+
+    /// The run that a sandbox was made for. Clients can set the same label, so the run must exist.
+    async fn run_of(&self, row: &Sandbox) -> Result<Option<RunId>, Fault> {
+        let named = row.asked.labels.entries().get(RUN_LABEL);
+        let Some(id) = named.and_then(|value| RunId::parse(value)) else { return Ok(None) };
+        let run = self.store().run_of_any(id).await?;
+        Ok(run.filter(|run| run.project == row.asked.project).map(|run| run.id))
     }
 
     /// Waits until there is an event after that number: `true`. If the sandbox is over and has no later event:

@@ -44,6 +44,7 @@ impl Upkeep {
                 tracing::error!(error = %fault, "settling sandboxes whose creator died failed");
             }
             sandboxes.end_long_paused().await;
+            sandboxes.confirm_rules().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.sweep().await;

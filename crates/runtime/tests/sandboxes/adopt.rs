@@ -48,7 +48,7 @@ fn one_that_ended_by_itself_meanwhile_ends_as_its_last_words_say() {
     assert_eq!((server.end_of(&id), server.taken()), (EndReason::TimedOut, 0));
     assert_eq!((place.entries("control"), place.entries("ended")), (0, 0), "its words are stored");
     let permit = server.permit(Action::ReadSandbox(id));
-    let events = server.run(server.sandboxes.events(&permit, None, saggar_store::PageLimit::MAX)).unwrap().events;
+    let events = server.run(server.sandboxes.events(&permit, None, saggar_store::PageLimit::MAX)).unwrap().0.events;
     assert!(events.iter().any(|event| event.body.as_str().contains("timed_out")), "{events:?}");
 }
 

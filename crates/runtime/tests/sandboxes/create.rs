@@ -83,7 +83,6 @@ fn what_cannot_be_made_is_refused_before_anything_is_started() {
         (r#"{"workspace": "/home"}"#, Code::InvalidValue, "workspace"),
         (r#"{"mounts": [{"host": "/etc", "guest": "/data"}]}"#, Code::InvalidValue, "mounts"),
         (r#"{"network": "host"}"#, Code::UnsupportedCapability, "network"),
-        (r#"{"network": "proxied"}"#, Code::UnsupportedCapability, "network"),
         (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction, "network rules"),
         (r#"{"tier": "vm"}"#, Code::UnsupportedCapability, "tier"),
         (r#"{"template": "mine"}"#, Code::UnsupportedCapability, "template"),

@@ -306,6 +306,10 @@ impl Host {
                 held.claim(terms, env);
                 self.pass(Step::Claimed).await;
             }
+            Op::SetEgress { egress } => {
+                held.now.lock().expect("ours").egress = Some(egress);
+                held.tell(EventBody::RulesReplaced { policy_hash: String::new() });
+            }
             Op::SetTerms { terms } => held.now.lock().expect("ours").terms = terms,
             Op::Pause => {
                 held.change(SandboxState::Paused, EventBody::Paused { by_itself: false });
@@ -336,7 +340,6 @@ impl Host {
             | Op::Signal { .. }
             | Op::Resize { .. }
             | Op::Open { .. }
-            | Op::SetEgress { .. }
             | Op::Usage => {
                 let problem = Problem::new(Code::UnsupportedCapability, "nothing runs in here", "ask a real one");
                 wire.write(&Reply::Error(problem)).await;

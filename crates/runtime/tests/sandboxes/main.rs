@@ -7,5 +7,6 @@ mod adopt;
 mod create;
 mod deaths;
 mod fake;
+mod network;
 mod pool;
 mod server;

@@ -199,6 +199,7 @@ pub fn with_spec(spec: Draft) -> NewSandbox {
         terms: NewTerms { ttl: Duration::from_secs(60), then: DeadlineAction::Kill, idle_timeout: None },
         auto_resume: false,
         public_ports: PublicPorts::default(),
+        ingress: Default::default(),
     }
 }
 

@@ -69,8 +69,8 @@ pub(crate) async fn read(
         };
         return Ok(sse::answer(server.gate.clone(), source));
     }
-    let (items, last_seq) = server.events_page(&allowed.permit, after, query.limit).await?;
-    Ok(axum::Json(EventList { items, last_seq }).into_response())
+    let page = server.events_page(&allowed.permit, after, query.limit).await?;
+    Ok(axum::Json(EventList { items: page.items, last_seq: page.newest }).into_response())
 }
 
 /// Whether a client requests an event stream.
@@ -110,10 +110,9 @@ impl Source for Following {
                 return Some(sse::json(event.seq.to_string(), event.body.name(), &event));
             }
             let page = self.server.events_page(&self.permit, Some(self.after), None).await.ok()?;
-            let (items, last_seq) = page;
-            let is_more = last_seq > self.after;
-            self.after = self.after.max(last_seq);
-            self.ready.extend(items);
+            let is_more = page.through > self.after;
+            self.after = self.after.max(page.through);
+            self.ready.extend(page.items);
             if is_more {
                 continue;
             }
@@ -137,7 +136,7 @@ impl Source for Following {
     responses((status = 200, description = "Lines of text", body = String, content_type = "text/plain")),
 )]
 pub(crate) async fn logs(allowed: Allowed<Read>, State(server): State<Shared>) -> Result<String, Refusal> {
-    let (events, _) = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?;
+    let events = server.events_page(&allowed.permit, None, Some(PAGE_MAX)).await?.items;
     let mut text = String::new();
     for event in events {
         let about = serde_json::to_value(&event.body).unwrap_or_default();

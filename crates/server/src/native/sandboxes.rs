@@ -91,7 +91,7 @@ pub(crate) async fn get(allowed: Allowed<Read>, State(server): State<Shared>) ->
     Ok(axum::Json(server.look(&allowed.permit).await?.sandbox))
 }
 
-/// Change a sandbox's lifetime, its labels, or its auto-resume
+/// Change a sandbox's lifetime, its labels, its auto-resume, or the access to its ports
 #[utoipa::path(
     patch, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "updateSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
@@ -108,7 +108,8 @@ pub(crate) async fn update(
         terms: new_terms(&update, &row)?,
         labels: update.labels.as_ref().map(|labels| wire::labels(labels.iter())).transpose()?,
         auto_resume: update.auto_resume,
-        public_ports: None,
+        public_ports: update.ports.as_ref().map(wire::public_ports).transpose()?,
+        ingress: update.ports.as_ref().map(wire::ingress).transpose()?,
     };
     let row = server.sandboxes.patch(&allowed.permit, patch).await?;
     Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))

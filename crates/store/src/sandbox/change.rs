@@ -15,6 +15,7 @@ use saggar_domain::{SandboxId, SandboxState, Timestamp};
 
 use super::Ending;
 use crate::column;
+use crate::decision::{self, StoredDecision};
 use crate::error::Error;
 use crate::event::{self, StoredEvent};
 use crate::exec::{self, ExecRecord};
@@ -47,6 +48,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastWords {
     pub events: Vec<StoredEvent>,
+    pub decisions: Vec<StoredDecision>,
     pub execs: Vec<ExecRecord>,
     pub ending: Ending,
 }
@@ -74,6 +76,7 @@ impl Store {
     pub async fn write_last_words(&self, id: SandboxId, last: LastWords) -> Result<Changed, Error> {
         let work = move |connection: &Connection| {
             event::append(connection, &id, &last.events)?;
+            decision::append(connection, &id, &last.decisions)?;
             for record in &last.execs {
                 exec::record(connection, record)?;
             }

@@ -25,8 +25,8 @@ const KEY_LEN_MAX: usize = 255;
 
 const INSERT: &str = "
     INSERT INTO sandbox (id, project_id, state, state_since, created_at, deadline, on_deadline, idle_timeout_ms, auto_resume,
-        template, network, boot_id, policy_hash, access_token_hash, public_ports_json, labels_json, spec_json)
-    VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+        template, network, boot_id, policy_hash, access_token_hash, public_ports_json, ingress_json, labels_json, spec_json, env_names_json)
+    VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
 const FIND_KEY: &str = "
     SELECT request_hash, sandbox_id,
         EXISTS (SELECT 1 FROM sandbox WHERE id = sandbox_id AND end_reason = 'start_failed') AS came_to_nothing
@@ -167,8 +167,10 @@ fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
         new.policy_hash.as_ref().map(|hash| hash.as_str()),
         new.access_token_hash.as_ref().map(|hash| hash.as_bytes()),
         column::to_json(&new.public_ports),
+        column::to_json(&new.ingress),
         column::to_json(&new.labels),
         column::to_json(&written_spec(&new.spec)),
+        column::to_json(&new.env_names),
     ];
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a sandbox of that id"),

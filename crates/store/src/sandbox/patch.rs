@@ -1,7 +1,7 @@
 //! Changes to a live sandbox.
 
 use rusqlite::Connection;
-use saggar_domain::{Labels, PublicPorts, SandboxId};
+use saggar_domain::{Ingress, Labels, PublicPorts, SandboxId};
 
 use super::change::found;
 use super::{Changed, Lifetime};
@@ -19,7 +19,8 @@ const PATCH: &str = "
         idle_timeout_ms = iif(?2, ?5, idle_timeout_ms),
         labels_json = coalesce(?6, labels_json),
         auto_resume = coalesce(?7, auto_resume),
-        public_ports_json = coalesce(?8, public_ports_json)
+        public_ports_json = coalesce(?8, public_ports_json),
+        ingress_json = coalesce(?9, ingress_json)
     WHERE id = ?1 AND state <> 'ended'";
 
 /// New values; fields that are `None` stay unchanged.
@@ -31,6 +32,7 @@ pub struct SandboxPatch {
     pub auto_resume: Option<bool>,
     /// Replaces all ports that need no token.
     pub public_ports: Option<PublicPorts>,
+    pub ingress: Option<Ingress>,
 }
 
 impl Store {
@@ -51,6 +53,7 @@ fn apply(connection: &Connection, id: &SandboxId, patch: &SandboxPatch) -> Resul
         patch.labels.as_ref().map(column::to_json),
         patch.auto_resume,
         patch.public_ports.as_ref().map(column::to_json),
+        patch.ingress.as_ref().map(column::to_json),
     );
     let touched = column::execute(connection, PATCH, params)?;
     if touched > 0 { Ok(Changed::Done) } else { found(connection, id) }

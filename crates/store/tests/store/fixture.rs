@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use saggar_domain::{
-    BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Labels, PolicyHash, ProjectId, ProjectName, RunId, RunState,
-    SandboxId, Timestamp, Uptime, User,
+    BootId, DeadlineAction, EndReason, ExecId, ExecStatus, Ingress, Labels, PolicyHash, ProjectId, ProjectName, RunId,
+    RunState, SandboxId, Timestamp, Uptime, User,
 };
 use saggar_store::{
     Append, Claimed, Ending, ExecEnd, Holder, Insertion, JsonText, Lease, Lifetime, NewRun, NewSandbox, Project,
@@ -81,8 +81,10 @@ pub fn sandbox_with(id: SandboxId, project: ProjectId, created_at: Timestamp) ->
         policy_hash: PolicyHash::parse(&format!("sha256:{}", "ab".repeat(32))),
         access_token_hash: Some(TokenHash::of(b"token")),
         public_ports: [80, 65535].map(|port| port.try_into().unwrap()).into_iter().collect(),
+        ingress: Ingress::default(),
         labels: labels(&[("team", "Zoë's \"own\"")]),
         spec: serde_json::from_str(r#"{"schema":"saggar.spec/v1","template":"base","network":"none"}"#).unwrap(),
+        env_names: Default::default(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v8.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v9.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -22,7 +22,7 @@ use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbo
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 7] = [
+pub const DUMPS: [(u32, &str); 8] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
@@ -30,6 +30,7 @@ pub const DUMPS: [(u32, &str); 7] = [
     (6, include_str!("../golden/v6.sql")),
     (7, include_str!("../golden/v7.sql")),
     (8, include_str!("../golden/v8.sql")),
+    (9, include_str!("../golden/v9.sql")),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -210,6 +211,14 @@ async fn what_the_later_versions_wrote_reads_back_whole() {
         }
         if version >= 8 {
             check_secret(&store).await;
+        }
+        if version >= 9 {
+            let id = SandboxId::from_random([3; 16]);
+            let sums = store.traffic(id.clone()).await.unwrap();
+            assert_eq!((sums.len(), sums[0].host.as_str(), sums[0].allowed), (1, "a.example", 1), "{version}");
+            assert_eq!(store.last_event(id.clone()).await, Ok(Some(2)), "{version}");
+            let ingress = store.sandbox_of_any(id).await.unwrap().unwrap().asked.ingress;
+            assert!(ingress.allows(80) && !ingress.allows(81), "{version}");
         }
     }
 }

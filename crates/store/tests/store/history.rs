@@ -114,7 +114,7 @@ async fn events_come_in_order_after_a_number_and_may_be_reported_twice() {
     let owner = sandbox(&project);
     insert(&store, &owner).await;
     let after = |seq, limit| store.events_after(owner.id.clone(), seq, PageLimit::parse(limit).unwrap());
-    assert_eq!(after(None, 10).await, Ok(EventPage { events: vec![], oldest: None }));
+    assert_eq!(after(None, 10).await, Ok(EventPage { events: vec![], newest: None }));
     assert_eq!(store.last_event(owner.id.clone()).await, Ok(None));
     store.append_events(owner.id.clone(), vec![event(0), event(1), event(2)]).await.unwrap();
     let mut changed = event(2);
@@ -122,7 +122,7 @@ async fn events_come_in_order_after_a_number_and_may_be_reported_twice() {
     store.append_events(owner.id.clone(), vec![event(1), changed, event(3)]).await.unwrap();
     assert_eq!(after(None, 10).await.unwrap().events, [event(0), event(1), event(2), event(3)]);
     assert_eq!(after(Some(0), 2).await.unwrap().events, [event(1), event(2)]);
-    assert_eq!(after(Some(3), 2).await, Ok(EventPage { events: vec![], oldest: Some(0) }));
+    assert_eq!(after(Some(3), 2).await, Ok(EventPage { events: vec![], newest: Some(3) }));
     assert_eq!(store.last_event(owner.id.clone()).await, Ok(Some(3)));
     // The number comes from an untrusted header: any value must work.
     assert_eq!(after(Some(u64::MAX), 2).await.unwrap().events, []);
@@ -145,7 +145,7 @@ async fn a_sandbox_keeps_so_many_events_and_the_oldest_go() {
     }
     let page = store.events_after(owner.id.clone(), None, PageLimit::MAX).await.unwrap();
     let oldest = last - EVENTS_PER_SANDBOX_MAX + 1;
-    assert_eq!((page.events[0].seq, page.oldest), (oldest, Some(oldest)));
+    assert_eq!((page.events[0].seq, page.newest), (oldest, Some(last)));
     let others = store.events_after(other.id, None, PageLimit::MAX).await.unwrap();
     assert_eq!(others.events, [event(0)]);
 }

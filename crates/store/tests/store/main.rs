@@ -11,6 +11,7 @@ mod full;
 mod golden;
 mod history;
 mod keys;
+mod network;
 mod opening;
 mod restored;
 mod runs;

@@ -219,6 +219,7 @@ async fn last_words_are_written_whole_and_may_come_again() {
     let output = ExecOutput { stdout: Tail::new(b"out".to_vec(), 0), stderr: Tail::default() };
     let record = |exec: &StartedExec, end| ExecRecord { exec: exec.clone(), end };
     let last = LastWords {
+        decisions: vec![],
         events: vec![event(1), event(2)],
         execs: vec![
             record(&known, Some((end, output.clone()))),

@@ -8,7 +8,10 @@ use saggar_store::{
     IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, RequestHash, Retention, SandboxQuery, Scope, Swept,
 };
 
+use saggar_domain::net::Verdict;
+
 use crate::fixture::{NOW, Scratch, ending, event, exec, insert, sandbox, store_with_project};
+use crate::network::decision;
 
 fn later(seconds: u64) -> Timestamp {
     NOW.after(Duration::from_secs(seconds))
@@ -23,12 +26,13 @@ async fn only_what_ended_long_enough_ago_goes_with_everything_it_had() {
         insert(&store, new).await;
         store.record_exec_started(exec(&new.id, NOW)).await.unwrap();
         store.append_events(new.id.clone(), vec![event(0), event(1)]).await.unwrap();
+        store.append_decisions(new.id.clone(), vec![decision(2, "a.example", Verdict::Denied)]).await.unwrap();
     }
     store.end_sandbox(recent.id.clone(), ending(later(51))).await.unwrap();
     store.end_sandbox(old.id.clone(), ending(later(50))).await.unwrap();
     let retention = Retention { ended: Duration::from_secs(50), ..Retention::default() };
     let swept = store.sweep(later(100), retention).await;
-    assert_eq!(swept, Ok(Swept { sandboxes: 1, runs: 0, rows: 4, has_more: false }));
+    assert_eq!(swept, Ok(Swept { sandboxes: 1, runs: 0, rows: 6, has_more: false }));
     let left = store.sandboxes(SandboxQuery::new(Scope::All)).await.unwrap().items;
     assert_eq!(left.into_iter().map(|left| left.asked).collect::<Vec<_>>(), [recent, live]);
     assert_eq!(store.last_event(old.id).await, Ok(None));

@@ -16,7 +16,7 @@ use super::super::effects::About;
 use super::{not_begun, returned};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
-use crate::sandboxes::{NewSandbox, NewTerms, Sandboxes, now};
+use crate::sandboxes::{NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now};
 
 /// The tools that need a sandbox.
 const IN_A_SANDBOX: [&str; 2] = ["shell", "files"];
@@ -112,12 +112,13 @@ impl RunSandbox {
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
             spec: Draft::default(),
-            labels: Labels::parse([("run".to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
+            labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
             terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
             auto_resume: true,
             public_ports: Default::default(),
+            ingress: Default::default(),
         };
         self.wait_behind_others(lost).await?;
         let permit = self.permit(Action::CreateSandbox)?;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use saggar_domain::{DeadlineAction, EndReason, SandboxState};
+use saggar_domain::net::EgressDraft;
+use saggar_domain::{DeadlineAction, EndReason, NetworkMode, SandboxState};
 use saggar_supervisor::control::{CONTROL, Description, Event, EventBody, Final, Reply, Sample, Start, Terms};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -27,6 +28,8 @@ pub(super) struct Now {
     pub(super) is_claimed: bool,
     pub(super) terms: Terms,
     pub(super) env: BTreeMap<String, String>,
+    /// The rules in force, if its network has any.
+    pub(super) egress: Option<EgressDraft>,
 }
 
 impl Held {
@@ -37,6 +40,7 @@ impl Held {
             is_claimed: !start.is_pooled,
             terms: start.terms,
             env: start.spec.env.clone().into_map(),
+            egress: (start.spec.network == Some(NetworkMode::Proxied)).then(|| start.spec.egress.clone()),
         };
         Self {
             start,
@@ -55,6 +59,16 @@ impl Held {
     /// The environment that its execs would get.
     pub fn env(&self) -> BTreeMap<String, String> {
         self.now.lock().expect("ours").env.clone()
+    }
+
+    /// The rules in force.
+    pub fn egress(&self) -> Option<EgressDraft> {
+        self.now.lock().expect("ours").egress.clone()
+    }
+
+    /// Something happens in it.
+    pub fn tell(&self, body: EventBody) {
+        self.happen(body);
     }
 
     pub fn state(&self) -> SandboxState {
@@ -105,7 +119,7 @@ impl Held {
             execs: Vec::new(),
             last_event: self.events.borrow().len() as u64,
             guest_protocol: 3,
-            egress: None,
+            egress: now.egress.clone(),
         }
     }
 

@@ -1,0 +1,117 @@
+//! The network rules of a live sandbox, replaced while it runs; and what it did with its network.
+//!
+//! The row is written first, then the supervisor enforces the rules, then the client gets its answer. So the row always has what was
+//! asked for last. If this process dies in between, the rules before stay in force until the next server adopts the sandbox: it compares
+//! the rules in force with the row, and sends those of the row before it accepts any request. If the supervisor doesn't confirm them,
+//! they are sent again until it does.
+
+use std::sync::Arc;
+
+use saggar_domain::net::{EgressDraft, HostTraffic, Rules};
+use saggar_domain::{Draft, EnvDraft, NetworkMode, PolicyHash, Spec};
+use saggar_store::{Changed, Sandbox};
+use saggar_supervisor::control::{Description, Op};
+
+use super::Sandboxes;
+use super::live::Live;
+use crate::fail_point::pass;
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+
+impl Sandboxes {
+    /// Replaces all network rules of a sandbox. When this returns they are in force, and connections that they forbid are cut.
+    /// Continues to its end even if the caller is cancelled.
+    pub async fn set_egress(&self, permit: &Permit, egress: EgressDraft) -> Result<Sandbox, Fault> {
+        let live = self.changeable(permit).await?;
+        let this = self.clone();
+        let work = tokio::spawn(async move { this.replace_rules(&live, egress).await });
+        work.await.map_err(|error| Fault::internal("replacing network rules", error))?
+    }
+
+    async fn replace_rules(&self, live: &Arc<Live>, egress: EgressDraft) -> Result<Sandbox, Fault> {
+        let _turn = live.ruling.lock().await;
+        let row = self.row_of(&live.project, &live.id).await?;
+        if row.asked.spec.network != Some(NetworkMode::Proxied) {
+            return Err(not_proxied(&row));
+        }
+        Rules::new(egress.clone()).map_err(Fault::Refused)?;
+        let hash = policy_hash(&row, egress.clone())?;
+        match self.store().set_egress(live.id.clone(), egress.clone(), hash).await? {
+            Changed::Done => {}
+            Changed::Otherwise(_) | Changed::Absent => return Err(self.ended_fault(&live.project, &live.id).await),
+        }
+        pass("egress/row");
+        live.set_unruled(true);
+        self.enforce(live, egress).await?;
+        pass("egress/ruled");
+        self.row_of(&live.project, &live.id).await
+    }
+
+    /// Sends rules to the supervisor, which confirms that they are in force.
+    async fn enforce(&self, live: &Live, egress: EgressDraft) -> Result<(), Fault> {
+        let description: Description = self.described(live, Op::SetEgress { egress: egress.clone() }).await?;
+        if description.egress.as_ref() != Some(&egress) {
+            return Err(Fault::Conflict {
+                what: format!("sandbox {} has not confirmed its network rules", live.id),
+                help: "they are sent again until it does; send them again to wait for that".to_owned(),
+            });
+        }
+        live.set_unruled(false);
+        Ok(())
+    }
+
+    /// Sends the rules of the row to a supervisor that may have others.
+    pub(super) async fn rule_again(&self, live: &Arc<Live>) {
+        let _turn = live.ruling.lock().await;
+        let enforced = match self.row_of(&live.project, &live.id).await {
+            Ok(row) => self.enforce(live, row.asked.spec.egress).await,
+            Err(fault) => Err(fault),
+        };
+        match enforced {
+            Ok(()) => {
+                tracing::info!(sandbox = %live.id, "sent the network rules of the row to a supervisor that had others")
+            }
+            Err(Fault::Ended { .. } | Fault::NotFound { .. }) => {}
+            // It is tried again.
+            Err(fault) => {
+                tracing::error!(sandbox = %live.id, error = %fault, "sending network rules to a supervisor failed")
+            }
+        }
+    }
+
+    /// Sends the rules of the row to every supervisor that has not confirmed them.
+    pub async fn confirm_rules(&self) {
+        for id in self.live_ids() {
+            if let Some(live) = self.inner.register.get(&id).filter(|live| live.is_unruled()) {
+                self.rule_again(&live).await;
+            }
+        }
+    }
+
+    /// Sums of what a sandbox did with its network, by host; also of an ended one.
+    pub async fn traffic(&self, permit: &Permit) -> Result<(Sandbox, Vec<HostTraffic>), Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        let row = self.row_of(permit.project(), permit.sandbox()?).await?;
+        let sums = self.store().traffic(row.asked.id.clone()).await?;
+        Ok((row, sums))
+    }
+}
+
+fn not_proxied(row: &Sandbox) -> Fault {
+    let mode = row.asked.spec.network.unwrap_or(NetworkMode::None);
+    Fault::Conflict {
+        what: format!("the network of sandbox {} is {mode}, and rules need the mode proxied", row.asked.id),
+        help: "create a sandbox with `\"network\": \"proxied\"`; the mode of an existing one can't be changed"
+            .to_owned(),
+    }
+}
+
+/// The hash of its spec with other rules. It covers the names of the environment.
+fn policy_hash(row: &Sandbox, egress: EgressDraft) -> Result<PolicyHash, Fault> {
+    let mut env = EnvDraft::default();
+    for name in &row.asked.env_names {
+        env.insert(name.clone(), String::new()).map_err(Fault::Refused)?;
+    }
+    let spec = Spec::resolve(Draft { env, egress, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
+    Ok(spec.policy_hash())
+}
