@@ -115,6 +115,7 @@ impl Bench {
                 signals: &signals,
                 wants_usage: true,
                 keeps_changes,
+                tape: None,
             };
             Ok(run(&self.data, &ids, job, &mut |body| {
                 watch(&ids.sandbox, &body);

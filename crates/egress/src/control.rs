@@ -4,6 +4,7 @@
 mod controls;
 mod manage;
 mod session;
+mod tape;
 mod wire;
 
 pub(crate) use controls::Controls;

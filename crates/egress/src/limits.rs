@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::recording::RecordingLimits;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections that a session may hold at once, from both entrances; and as many to servers.
@@ -24,6 +26,7 @@ pub struct Limits {
     pub idle_time: Duration,
     /// Allowed decisions that wait for the supervisor, and as many denied ones. Those beyond are counted and dropped.
     pub decisions: usize,
+    pub recording: RecordingLimits,
 }
 
 impl Default for Limits {
@@ -40,6 +43,7 @@ impl Default for Limits {
             // A model may think for ten minutes before it sends the first byte.
             idle_time: Duration::from_secs(15 * 60),
             decisions: 1024,
+            recording: RecordingLimits::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::hello::{self, ClientHello, PeekError, ServerName};
 use crate::http::{Conn, Mode, Scheme};
 use crate::link::Link;
 use crate::record::{Asked, Record};
+use crate::recording::ConnectionKind;
 use crate::refuse::Page;
 use crate::replay::Replay;
 use crate::resolve::{DialError, Dialed};
@@ -69,10 +70,15 @@ pub(crate) async fn open(link: &Arc<Link>, to: Destination) -> Result<Opening, P
     let to = Arc::new(to);
     let way = match link.session().rules().connection(&to) {
         Passage::Denied(_) | Passage::Inspect => Way::Requests,
+        // What passes unread can't be recorded or replayed.
+        Passage::Tunnel { .. } if link.session().has_tape() => Way::Requests,
         Passage::Tunnel { rule } => Way::Tunnel(rule),
         Passage::Raw { rule } => {
             let record = Record::new(link, Arc::clone(&to), Asked::Connection(Protocol::Tcp));
             record.allow(rule.0);
+            if let Some(recorder) = link.session().recorder() {
+                recorder.connection(&to, ConnectionKind::Tcp);
+            }
             let server = dial(link, &to, &record).await?;
             Way::Raw { record, server: server.stream }
         }
@@ -112,6 +118,11 @@ pub(crate) async fn dial_held(
 ) -> Result<Dialed, Page> {
     record.hold(slot);
     let session = link.session();
+    if let Some(library) = session.library() {
+        let refusal = library.no_connection(to, ConnectionKind::Tcp);
+        record.deny(&refusal);
+        return Err(Page::denied(refusal));
+    }
     let rules = session.rules();
     // A name that came by DNS was looked at there; CONNECT, SOCKS and a proxy's requests bring theirs along.
     if let Some(name) = to.host.name()

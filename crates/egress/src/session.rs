@@ -2,15 +2,18 @@
 //!
 //! Dropping a session ends everything that belongs to it: listeners, connections, its certificate authority.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use saggar_domain::Problem;
 use saggar_domain::net::{NetDecision, Rules};
 use saggar_domain::secret::Grant;
+use saggar_supervisor::egress::FromEgress;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::budget::Budgets;
@@ -21,7 +24,9 @@ use crate::dns::{self, Desk, Suspects};
 use crate::gate::{self, OriginalDestination};
 use crate::limits::{Limits, SIGNED_BODIES_MAX};
 use crate::names::Names;
+use crate::notices::{Notices, notices};
 use crate::proxy;
+use crate::recording::{Library, Recorder, Tape};
 use crate::secret::Secrets;
 use crate::tls::{Roots, client_configs};
 
@@ -30,6 +35,7 @@ pub struct Session {
     desk: Arc<Desk<Shared>>,
     /// One task per listener; each owns the tasks of its connections.
     listeners: JoinSet<()>,
+    heard: mpsc::Receiver<FromEgress>,
 }
 
 /// What a session begins with.
@@ -63,6 +69,9 @@ pub(crate) struct Shared {
     pub names: Arc<Names>,
     pub decisions: Outbox,
     pub suspects: Suspects,
+    pub notices: Notices,
+    /// Set before the first connection, if at all.
+    tape: OnceLock<Tape>,
     pub connections: Arc<Semaphore>,
     /// Room for bodies that are read whole, in bytes.
     pub signed_bodies: Arc<Semaphore>,
@@ -85,6 +94,7 @@ impl Session {
     pub fn open(setup: Setup) -> Result<(Self, Decisions), OpenError> {
         let provider: Arc<CryptoProvider> = Arc::clone(setup.roots.provider());
         let (outbox, decisions) = queue(setup.limits.decisions);
+        let (notices, heard) = notices();
         let shared = Shared {
             rules: watch::Sender::new(Arc::new(setup.rules.clone())),
             boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default() }),
@@ -95,13 +105,15 @@ impl Session {
             names: setup.names,
             decisions: outbox,
             suspects: Suspects::default(),
+            notices,
+            tape: OnceLock::new(),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
             signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
         };
         let shared = Arc::new(shared);
         let desk = Arc::new(Desk::new(Arc::clone(&shared.names), Arc::clone(&shared)));
-        Ok((Self { shared, desk, listeners: JoinSet::new() }, decisions))
+        Ok((Self { shared, desk, listeners: JoinSet::new(), heard }, decisions))
     }
 
     /// The certificate that programs in the sandbox have to trust.
@@ -126,6 +138,26 @@ impl Session {
 
     pub fn handle(&self) -> Handle {
         Handle(Arc::downgrade(&self.shared))
+    }
+
+    /// Records every exchange from now on. The file must be open for appending. Call it before anything is served.
+    pub fn record(&self, file: OwnedFd) -> io::Result<()> {
+        let recorder = Recorder::begin(file, self.shared.limits.recording, self.shared.notices.clone())?;
+        self.set_tape(Tape::Record(Arc::new(recorder)))
+    }
+
+    /// Answers requests from a recording alone: nothing is resolved or dialled. Call it before anything is served.
+    pub fn replay(&self, library: Library) -> io::Result<()> {
+        self.set_tape(Tape::Replay(Arc::new(library)))
+    }
+
+    fn set_tape(&self, tape: Tape) -> io::Result<()> {
+        self.shared.tape.set(tape).map_err(|_| io::Error::other("the session has a recording already"))
+    }
+
+    /// The next message for the supervisor that is no decision. May be cancelled at any time.
+    pub async fn notice(&mut self) -> Option<FromEgress> {
+        self.heard.recv().await
     }
 
     /// Serves a listener that gets connections to any address.
@@ -230,6 +262,25 @@ impl Shared {
 
     pub fn rules_changes(&self) -> watch::Receiver<Arc<Rules>> {
         self.rules.subscribe()
+    }
+
+    pub fn recorder(&self) -> Option<&Arc<Recorder>> {
+        match self.tape.get() {
+            Some(Tape::Record(recorder)) => Some(recorder),
+            Some(Tape::Replay(_)) | None => None,
+        }
+    }
+
+    pub fn library(&self) -> Option<&Arc<Library>> {
+        match self.tape.get() {
+            Some(Tape::Replay(library)) => Some(library),
+            Some(Tape::Record(_)) | None => None,
+        }
+    }
+
+    /// Whether every request has to be seen, also of hosts that would pass unread.
+    pub fn has_tape(&self) -> bool {
+        self.tape.get().is_some()
     }
 
     /// Connections of the sandbox.

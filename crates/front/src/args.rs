@@ -68,6 +68,12 @@ pub struct RunArguments {
     /// terminal, a terminal of the program's own]
     #[arg(long, value_name = "none|FILE|-")]
     pub stdin: Option<OsString>,
+    /// With --net proxied: write every request and its answer to a new file, without credentials; hosts are inspected
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    pub record: Option<PathBuf>,
+    /// With --net proxied: answer requests from such a file alone, without any network
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
     /// Give the program its own terminal and pass all escape sequences through, including clipboard, title and
     /// reports
     #[arg(short, long, conflicts_with = "json")]

@@ -102,8 +102,8 @@ impl EventLog {
 /// is abandoned and the result says that it is incomplete.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Refuses an events file that the program could write: it could forge its own record.
-pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<(), Problem> {
+/// Refuses a file of ours, such as the one for events, that the program could write: it could forge its own record.
+pub(crate) fn check_out_of_reach(what: &str, target: Option<&OsStr>, spec: &Spec) -> Result<(), Problem> {
     let Some(target) = target.filter(|target| *target != "-") else { return Ok(()) };
     let parent = Path::new(target).parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A missing directory is reported when the file is opened.
@@ -119,7 +119,7 @@ pub(crate) fn check_out_of_reach(target: Option<&OsStr>, spec: &Spec) -> Result<
         if places.iter().flatten().any(|place| tree.holds(place)) {
             return Err(Problem::new(
                 Code::Contradiction,
-                format!("the events file {target:?} is in or under something that the sandbox can write"),
+                format!("the {what} {target:?} is in or under something that the sandbox can write"),
                 "put it outside of the workspace and of writable mounts",
             ));
         }

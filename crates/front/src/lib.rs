@@ -10,6 +10,7 @@ mod doctor;
 mod events;
 pub mod joint;
 pub mod outcome;
+mod recording;
 mod run;
 mod spec_file;
 mod spec_flags;

@@ -15,7 +15,7 @@ use crate::events::{EventLog, check_out_of_reach};
 use crate::joint::{Joint, Wish};
 use crate::outcome::{OUR_FAILURE, exit_status, has_run, print_json, print_notes, problem_text};
 use crate::terminal::{self, HandedOver};
-use crate::{spec_file, streams};
+use crate::{recording, spec_file, streams};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH reports a new terminal size. While SIGTTIN and SIGTTOU are
 /// blocked, a terminal that belongs to another job returns an error instead of stopping us, so the deadline stays
@@ -73,7 +73,8 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
     let policy = spec.as_ref().ok().filter(|_| wants_record).map(policy_hash);
     let shape = Shape::of(spec.as_ref().ok(), policy.clone(), &arguments);
     // Check before opening, because opening creates the file.
-    let is_out_of_reach = spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach(arguments.events.as_deref(), spec));
+    let is_out_of_reach =
+        spec.as_ref().map_or(Ok(()), |spec| check_out_of_reach("events file", arguments.events.as_deref(), spec));
     let log =
         is_out_of_reach.and_then(|()| EventLog::open(arguments.events.as_deref(), arguments.json, ids.clone(), start));
     let mut log = match log {
@@ -91,11 +92,12 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
         let joint = Joint::of(Wish { stdin: arguments.stdin.as_deref(), tty: arguments.tty, is_json: arguments.json });
         let streams = streams::open(arguments.json, &joint, &spec)?;
-        Ok((spec, data, joint.terminal, streams, signals))
+        let tape = recording::tape(&arguments, &spec)?;
+        Ok((spec, data, joint.terminal, streams, tape, signals))
     });
     let report = match outcome {
         Err(problem) => Report::not_started(ExecStatus::Refused, problem),
-        Ok((spec, data, terminal, streams, signals)) => {
+        Ok((spec, data, terminal, streams, tape, signals)) => {
             reap(&data);
             let job = Job {
                 spec,
@@ -105,6 +107,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 terminal_name: terminal.map(|_| terminal::name()),
                 wants_usage: wants_record,
                 keeps_changes: true,
+                tape,
                 signals,
             };
             let mut terminal = terminal.map(HandedOver::begin);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use saggar_domain::net::{EgressDraft, Rules};
 use saggar_domain::{Code, Problem, SandboxId};
 use saggar_jail::Gates;
-use saggar_supervisor::egress::{EGRESS as VERSION, FromEgress, GateCounts, Open, Session};
+use saggar_supervisor::egress::{EGRESS as VERSION, FromEgress, GateCounts, Open, Session, Tape};
 
 use crate::ids::random;
 use crate::ranges::Range;
@@ -66,6 +66,7 @@ impl Egress {
             egress: rules.clone(),
             upstream,
             generation: 0,
+            asks: false,
         })?;
         Ok(started)
     }
@@ -73,6 +74,11 @@ impl Egress {
     /// Waits until it is ready. Returns what the sandbox has to trust.
     pub(crate) fn trust(&mut self) -> Result<Trust, Problem> {
         self.session()?.certificate().map(Trust::new)
+    }
+
+    /// Hands over the recording, if there is one. Returns what is wrong with it, if it can be used nevertheless.
+    pub(crate) fn hand_tape(&mut self, tape: Option<&Tape>) -> Result<Option<String>, Problem> {
+        tape.map_or(Ok(None), |tape| self.session()?.hand_tape(tape))
     }
 
     /// Hands over the gates, and tries whether they keep what they promise. From here on the sandbox has its network.

@@ -45,5 +45,6 @@ pub use report::Report;
 pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_jail::{Rule, Signals};
+pub use saggar_supervisor::egress::Tape;
 pub use supervise::{SUPERVISE, supervise};
 pub use trail::held_for;

@@ -14,6 +14,7 @@ use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
+use saggar_supervisor::egress::Tape;
 use saggar_supervisor::{Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
@@ -53,6 +54,8 @@ pub struct Job<'a> {
     pub wants_usage: bool,
     /// Whether the changes of a scratch workspace are kept at the end.
     pub keeps_changes: bool,
+    /// The recording that the network is written to, or answered from.
+    pub tape: Option<Tape>,
     /// The signals that cancel, already blocked.
     pub signals: &'a Signals,
 }
@@ -103,6 +106,7 @@ impl Prepared {
                     egress.finish(&mut |message| traffic.hear(message, &mut denials, observe));
                 }
                 let mut report = conclude(outcome, denials.kept, &asked, counters, observe);
+                report.error = report.error.or_else(|| traffic.problem());
                 report.traffic = traffic.by_host();
                 if let Some(layer) = layer.filter(|_| keeps_changes) {
                     self.keep_changes(data, ids, &layer, signals, &mut report);
@@ -183,7 +187,8 @@ impl Prepared {
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
-        let Job { spec, program, streams, terminal, terminal_name, wants_usage: _, keeps_changes: _, signals } = job;
+        let Job { spec, program, streams, terminal, terminal_name, wants_usage: _, keeps_changes: _, tape, signals } =
+            job;
         let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
         if !Rule::Timeout.is_on() {
             deadline += OFF_TIMEOUT;
@@ -211,11 +216,16 @@ impl Prepared {
         }
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
+        let mut traffic = Traffic::default();
         if let Some(egress) = &mut egress {
-            let served = match jailed.gates.take() {
-                Some(gates) => egress.serve(gates, &spec.egress).map_err(not_made),
-                None => Err(failed("opening the network", "the sandbox has no gates")),
-            };
+            let taped = egress.hand_tape(tape.as_ref()).map_err(not_made);
+            let served = taped.and_then(|warning| {
+                warning.into_iter().for_each(|warning| traffic.blame(warning));
+                match jailed.gates.take() {
+                    Some(gates) => egress.serve(gates, &spec.egress).map_err(not_made),
+                    None => Err(failed("opening the network", "the sandbox has no gates")),
+                }
+            });
             if let Err(stopped) = served.and_then(|()| send(&mut channel, &request)) {
                 return Err(withdraw(&jailed, stopped));
             }
@@ -228,7 +238,7 @@ impl Prepared {
         let session = egress.and_then(|egress| egress.session().ok());
         let attendance =
             Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, egress: session };
-        let (mut denials, mut traffic) = (Denials::default(), Traffic::default());
+        let mut denials = Denials::default();
         let outcome = attendance.run(&mut |observation| match observation {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),
             Observation::Refused(refused) => denials.add(refused.to_denial(), observe),

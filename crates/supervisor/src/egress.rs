@@ -14,8 +14,8 @@ mod session;
 mod wire;
 
 pub use management::{ManageError, Management};
-pub use message::{EGRESS, FromEgress, GateCounts, MESSAGE_MAX, Open, ToEgress, Upstream};
-pub use session::{Heard, Session};
+pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, ToEgress, Upstream};
+pub use session::{Heard, Session, Tape};
 pub use wire::{DESCRIPTORS_MAX, receive_with};
 
 /// Bundles of certificates that a host may trust, in the order of preference.

@@ -34,7 +34,13 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
                 control.send(&FromEgress::Retired {}).await.map_err(broken)?;
                 sessions.retire();
             }
-            ToEgress::Open(_) | ToEgress::Gates(_) | ToEgress::Rules(_) | ToEgress::Manage { .. } => {
+            ToEgress::Open(_)
+            | ToEgress::Gates(_)
+            | ToEgress::Rules(_)
+            | ToEgress::Record {}
+            | ToEgress::Replay {}
+            | ToEgress::Answer { .. }
+            | ToEgress::Manage { .. } => {
                 return Err(misused("a management connection has no session"));
             }
         }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::controls::{Controls, rules};
 use super::wire::{Control, Incoming};
-use super::{broken, check_version, misused};
+use super::{broken, check_version, misused, tape};
 use crate::decisions::Decisions;
 use crate::limits::Limits;
 use crate::names::Names;
@@ -102,6 +102,9 @@ async fn attend(
                         controls.replace_rules(draft)?;
                         FromEgress::Ruled {}
                     }
+                    Incoming::Message(ToEgress::Record {}, files) => tape::record(&session, files)?,
+                    Incoming::Message(ToEgress::Replay {}, files) => tape::replay(&session, files)?,
+                    Incoming::Message(ToEgress::Answer { .. }, _) => return Err(misused("nothing was asked")),
                     Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
                     Incoming::Message(
                         ToEgress::Manage { .. }
@@ -116,6 +119,7 @@ async fn attend(
                 };
                 control.send(&answer).await.map_err(broken)?;
             }
+            Some(notice) = session.notice() => control.send(&notice).await.map_err(broken)?,
             Some(decision) = decisions.next() => {
                 control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
                 tell_dropped(control, decisions).await;

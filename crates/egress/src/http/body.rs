@@ -16,6 +16,7 @@ use crate::http::headers;
 use crate::http::upstream::Lease;
 use crate::limits::HELD_TIME;
 use crate::record::Record;
+use crate::recording::{Exchange, Played};
 use crate::refuse::Page;
 use crate::secret::{Patterns, Scrubber};
 
@@ -31,6 +32,10 @@ pub(crate) enum Body {
     Up(Passing),
     Down(Passing),
     Scrubbed(Box<Scrubbed>),
+    /// From a recording.
+    Played(Played, Arc<Record>),
+    /// The same as another, and written to a recording.
+    Taped(Box<Taped>),
 }
 
 pub(crate) struct Passing {
@@ -83,6 +88,58 @@ impl Body {
             })),
         }
     }
+}
+
+pub(crate) struct Taped {
+    inner: Body,
+    tape: Arc<Exchange>,
+    is_up: bool,
+}
+
+impl Taped {
+    pub fn new(inner: Body, tape: Arc<Exchange>, is_up: bool) -> Self {
+        let taped = Self { inner, tape, is_up };
+        taped.note_end();
+        taped
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                match (frame.data_ref(), frame.trailers_ref()) {
+                    (Some(data), _) if self.is_up => self.tape.sent(data),
+                    (Some(data), _) => self.tape.got(data),
+                    (None, Some(trailers)) if !self.is_up => self.tape.trailers(trailers),
+                    (None, _) => {}
+                }
+                self.note_end();
+            }
+            Some(Err(error)) => self.tape.failed(&error.to_string()),
+            None => self.tape.is_whole(self.is_up),
+        }
+        Poll::Ready(frame)
+    }
+
+    /// A body of known length isn't asked again after its last byte.
+    fn note_end(&self) {
+        if self.inner.is_end_stream() {
+            self.tape.is_whole(self.is_up);
+        }
+    }
+}
+
+fn play(played: &mut Played, record: &Record, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    let frame = match ready!(played.poll_frame(cx)) {
+        Some(Ok(frame)) => frame,
+        Some(Err(error)) => {
+            record.fail(error.to_string());
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        None => return Poll::Ready(None),
+    };
+    let taken = record.take_down(frame.data_ref().map_or(0, Bytes::len));
+    Poll::Ready(Some(taken.map(|()| frame).map_err(Into::into)))
 }
 
 impl Passing {
@@ -196,6 +253,8 @@ impl HttpBody for Body {
             Self::Up(passing) => passing.poll(cx, true),
             Self::Down(passing) => passing.poll(cx, false),
             Self::Scrubbed(scrubbed) => scrubbed.poll(cx),
+            Self::Played(played, record) => play(played, record, cx),
+            Self::Taped(taped) => taped.poll(cx),
         }
     }
 
@@ -204,6 +263,8 @@ impl HttpBody for Body {
             Self::Own { bytes, .. } => bytes.is_none(),
             Self::Up(passing) | Self::Down(passing) => passing.inner.is_end_stream(),
             Self::Scrubbed(scrubbed) => scrubbed.is_over(),
+            Self::Played(played, _) => played.has_ended(),
+            Self::Taped(taped) => taped.inner.is_end_stream(),
         }
     }
 
@@ -212,6 +273,9 @@ impl HttpBody for Body {
             Self::Own { bytes, .. } => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Up(passing) | Self::Down(passing) => passing.inner.size_hint(),
             Self::Scrubbed(scrubbed) => scrubbed.size_hint(),
+            Self::Played(played, _) if played.has_ended() => SizeHint::with_exact(0),
+            Self::Played(..) => SizeHint::default(),
+            Self::Taped(taped) => taped.inner.size_hint(),
         }
     }
 }

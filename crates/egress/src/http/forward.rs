@@ -14,14 +14,15 @@ use hyper::ext::ReasonPhrase;
 use hyper::upgrade::OnUpgrade;
 use saggar_domain::net::{Destination, Host, OVERRIDE_HEADERS, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
 
-use crate::http::body::Body;
+use crate::http::body::{Body, Taped};
 use crate::http::check::{self, Scheme};
 use crate::http::conn::{Conn, Mode, Next};
 use crate::http::interim::Interim;
 use crate::http::upstream::{self, Lease, Obtained, Sender, broken};
-use crate::http::{headers, upgrade};
+use crate::http::{headers, replayed, upgrade};
 use crate::passage;
 use crate::record::{Asked, Record, Spent};
+use crate::recording::{ConnectionKind, Exchange};
 use crate::refuse::{Page, Reader};
 use crate::secret::{self, Patterns};
 
@@ -93,7 +94,7 @@ pub(crate) async fn handle(conn: Arc<Conn>, mut request: Request<Incoming>) -> R
         return Ok(refused(&conn, &page, reader, parts.headers.contains_key(EXPECT), body));
     }
     let is_waiting = parts.headers.contains_key(EXPECT);
-    match exchange(&conn, &to, parts, body, &record, websocket).await {
+    match recorded(&conn, &to, parts, body, &record, websocket).await {
         Ok(response) => Ok(response),
         Err((Failure::Page(page), body)) => Ok(match body {
             Some(body) => refused(&conn, &page, reader, is_waiting, body),
@@ -129,6 +130,48 @@ fn decide(conn: &Conn, rules: &Rules, to: &Destination, parts: &Parts, is_websoc
     decided.map_err(Page::denied)
 }
 
+/// An exchange, written to the session's recording or answered from it, if it has one. What is recorded is what the sandbox sent, before
+/// anything is put in, and what it got.
+async fn recorded(
+    conn: &Arc<Conn>,
+    to: &Arc<Destination>,
+    parts: Parts,
+    body: Incoming,
+    record: &Arc<Record>,
+    websocket: Option<OnUpgrade>,
+) -> Result<Response<Body>, (Failure, Option<Incoming>)> {
+    let session = conn.link.session();
+    if let Some(library) = session.library() {
+        let replayed = replayed::answer(conn, to, library, &parts, body, record, websocket.is_some()).await;
+        return replayed.map_err(|(page, body)| (page.into(), body));
+    }
+    let tape = match session.recorder() {
+        Some(recorder) if websocket.is_none() => {
+            Some(recorder.exchange(conn.scheme.as_str(), to, &parts, &session.secrets()))
+        }
+        Some(recorder) => {
+            recorder.connection(to, ConnectionKind::Websocket);
+            None
+        }
+        None => None,
+    };
+    let answered = exchange(conn, to, parts, body, record, websocket, tape.as_ref()).await;
+    let Some(tape) = tape else { return answered };
+    match answered {
+        Ok(response) => {
+            tape.answered(response.status(), response.headers());
+            Ok(response.map(|body| Body::Taped(Box::new(Taped::new(body, tape, false)))))
+        }
+        Err((failure, body)) => {
+            tape.failed(match &failure {
+                Failure::Page(page) => &page.refusal.message,
+                Failure::Ended => "the server closed a kept connection",
+            });
+            Err((failure, body))
+        }
+    }
+}
+
 /// On failure gives the program's body back, if none of it was sent.
 async fn exchange(
     conn: &Arc<Conn>,
@@ -137,6 +180,7 @@ async fn exchange(
     body: Incoming,
     record: &Arc<Record>,
     websocket: Option<OnUpgrade>,
+    tape: Option<&Arc<Exchange>>,
 ) -> Result<Response<Body>, (Failure, Option<Incoming>)> {
     let session = conn.link.session();
     let chosen = match session.secrets().choose(conn.scheme, to, &parts, websocket.is_some()) {
@@ -179,6 +223,10 @@ async fn exchange(
     let body = match secret::fill(session, &chosen, to, &host, &mut parts, body, record).await {
         Ok(body) => body,
         Err((page, body)) => return Err((page.into(), body)),
+    };
+    let body = match tape {
+        Some(tape) => Body::Taped(Box::new(Taped::new(body, Arc::clone(tape), true))),
+        None => body,
     };
     let response = send(conn, to, record, obtained, Request::from_parts(parts, body)).await;
     let answered = response.and_then(|(mut response, lease)| {

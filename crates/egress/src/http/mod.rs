@@ -7,6 +7,7 @@
 //! - `interim`: answers before the answer (1xx)
 //! - `headers`: headers that belong to one hop only
 //! - `upstream`: connections to servers
+//! - `replayed`: answers from a recording, instead of a server
 //! - `body`: bodies that are counted while they pass
 //! - `upgrade`: WebSockets
 //!
@@ -20,6 +21,7 @@ mod forward;
 mod framing;
 mod headers;
 mod interim;
+mod replayed;
 mod upgrade;
 mod upstream;
 

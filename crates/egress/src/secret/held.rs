@@ -73,6 +73,14 @@ impl Secrets {
         Ok(Self { held, rules, values })
     }
 
+    /// A text with asterisks for placeholders, which are others in every run.
+    pub fn without_placeholders(&self, text: &str) -> String {
+        self.held.iter().fold(text.to_owned(), |text, held| match held.placeholder.scrubbed(text.as_bytes()) {
+            Some(scrubbed) => String::from_utf8_lossy(&scrubbed).into_owned(),
+            None => text,
+        })
+    }
+
     /// The rules of all bindings.
     pub fn rules(&self) -> &[Rule] {
         &self.rules

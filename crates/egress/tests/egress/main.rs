@@ -11,6 +11,7 @@ mod names;
 mod outside;
 mod pki;
 mod proxy;
+mod recording;
 mod refusals;
 mod requests;
 mod sandbox;

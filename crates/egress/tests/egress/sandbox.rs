@@ -40,6 +40,11 @@ impl Sandbox {
     }
 
     pub async fn with_limits(world: &World, allow: &[&str], limits: Limits) -> Self {
+        Self::prepared(world, allow, limits, |_| {}).await
+    }
+
+    /// The session is prepared before it serves anything.
+    pub async fn prepared(world: &World, allow: &[&str], limits: Limits, prepare: impl FnOnce(&Session)) -> Self {
         let names = Arc::new(Names::default());
         let setup = Setup {
             rules: rules(allow, &[]),
@@ -49,6 +54,7 @@ impl Sandbox {
             names: Arc::clone(&names),
         };
         let (mut session, decisions) = Session::open(setup).unwrap();
+        prepare(&session);
         let gate = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (gate_address, proxy_address) = (gate.local_addr().unwrap(), proxy.local_addr().unwrap());

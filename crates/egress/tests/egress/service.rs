@@ -87,6 +87,7 @@ fn open(id: &str, allow: &[&str]) -> Open {
         egress: draft(allow),
         upstream: Upstream::default(),
         generation: 0,
+        asks: false,
     }
 }
 

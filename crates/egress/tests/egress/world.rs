@@ -26,7 +26,7 @@ pub struct World {
 
 /// Leads `host:port` to a server on loopback, as a resolver and the internet would.
 #[derive(Default)]
-pub struct Routes(Mutex<HashMap<String, SocketAddr>>);
+pub struct Routes(Mutex<HashMap<String, SocketAddr>>, std::sync::atomic::AtomicUsize);
 
 impl World {
     pub fn new() -> Self {
@@ -59,6 +59,11 @@ impl World {
         self.routes.0.lock().unwrap().insert(to.to_owned(), server.address);
     }
 
+    /// How often something outside was asked for.
+    pub fn dials(&self) -> usize {
+        self.routes.1.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
     pub fn dial(&self) -> Arc<dyn Dial> {
         Arc::clone(&self.routes) as Arc<dyn Dial>
     }
@@ -71,6 +76,7 @@ impl Dial for Routes {
         rules: &'a Rules,
         _within: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<Dialed, DialError>> + Send + 'a>> {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         Box::pin(async move {
             assert_ne!(to.to_string(), "panic.test:80", "a panic while a connection is served");
             if let Passage::Denied(refusal) = rules.connection(to) {

@@ -19,7 +19,7 @@ const FOREIGN_ABI_BIT: u32 = 0x4000_0000;
 /// Calls that are allowed whatever their arguments. None takes a path or another process.
 #[rustfmt::skip] // One idea to a line.
 const ALLOWED: &[libc::c_long] = &[
-    libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_close,
+    libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_pread64, libc::SYS_close,
     libc::SYS_connect, libc::SYS_accept, libc::SYS_accept4, libc::SYS_bind, libc::SYS_shutdown,
     libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg, libc::SYS_recvmmsg,
     libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt,

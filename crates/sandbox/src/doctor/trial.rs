@@ -52,6 +52,7 @@ impl<'a> Trials<'a> {
                 terminal_name: None,
                 wants_usage: true,
                 keeps_changes: false,
+                tape: None,
                 signals: &signals,
             };
             Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use saggar_domain::net::{HostTraffic, NetDecision, Verdict};
-use saggar_domain::{Denial, DenialCode, EventBody};
+use saggar_domain::{Code, Denial, DenialCode, EventBody, Problem};
 use saggar_supervisor::egress::FromEgress;
 
 use crate::report::Denials;
@@ -26,6 +26,8 @@ pub(crate) struct Traffic {
     denied: Account,
     /// Kinds of refusals.
     refusals: u32,
+    /// What is wrong with the recording.
+    fault: Option<String>,
 }
 
 /// Decisions with the same verdict.
@@ -42,11 +44,15 @@ impl Traffic {
             FromEgress::Dropped { decisions } => denials
                 .add(dropped(format!("{decisions} decisions about the network came too fast to be reported")), observe),
             FromEgress::Failed(problem) => denials.add(refused("egress/failed", problem.message), observe),
-            // Answers that came late.
+            FromEgress::RecordingFailed { reason } => self.blame(format!("the recording is incomplete: {reason}")),
+            // Answers that came late, and questions where nobody answers them.
             FromEgress::Opened { .. }
             | FromEgress::Listening {}
             | FromEgress::Ruled {}
             | FromEgress::Bound {}
+            | FromEgress::Recording {}
+            | FromEgress::Replaying { .. }
+            | FromEgress::Question { .. }
             | FromEgress::Managing { .. }
             | FromEgress::Retired {} => {}
         }
@@ -56,6 +62,16 @@ impl Traffic {
     pub(crate) fn lose(&mut self, denials: &mut Denials, observe: &mut dyn FnMut(EventBody)) {
         let message = "the egress process ended; the sandbox had no network from then on";
         denials.add(refused("egress/lost", message.to_owned()), observe);
+    }
+
+    /// Something is wrong with the recording.
+    pub(crate) fn blame(&mut self, fault: String) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// What the result has to say about the recording.
+    pub(crate) fn problem(&mut self) -> Option<Problem> {
+        self.fault.take().map(|fault| Problem::new(Code::Stream, fault, "record again"))
     }
 
     /// The sums, by host and port.

@@ -34,6 +34,23 @@ pub enum ToEgress {
     UpstreamNow(Upstream),
     /// Take no new session, and end with the last one. Only from a server.
     Retire {},
+    /// Has an empty file attached, open for appending: every exchange is written to it. After `open` and before `gates`.
+    Record {},
+    /// Has a recording attached, open for reading: requests are answered from it alone. After `open` and before `gates`.
+    Replay {},
+    /// The answer to a question.
+    Answer { question: u64, answer: HostAnswer },
+}
+
+/// What a person says about a host that no rule allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostAnswer {
+    /// The connections that wait for this answer, and no later ones.
+    AllowOnce,
+    /// This host and port, for the rest of the session.
+    AllowHost,
+    Deny,
 }
 
 impl ToEgress {
@@ -58,6 +75,9 @@ pub struct Open {
     /// How many sessions the sandbox had before this one. Addresses that an earlier session gave to names lead nowhere in this one.
     #[serde(default)]
     pub generation: u32,
+    /// Whether someone answers questions about hosts that no rule allows.
+    #[serde(default)]
+    pub asks: bool,
 }
 
 /// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and
@@ -112,6 +132,26 @@ pub enum FromEgress {
     },
     /// The answer to `retire`.
     Retired {},
+    /// The answer to `record`.
+    Recording {},
+    /// The answer to `replay`.
+    Replaying {
+        exchanges: u64,
+        /// What is wrong with a recording that can be used nevertheless.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        warning: Option<String>,
+    },
+    /// The recording is incomplete from here on. Comes at most once.
+    RecordingFailed { reason: String },
+    /// A connection waits for an `answer`. Only if the session was opened with `asks`.
+    Question {
+        question: u64,
+        /// In canonical form.
+        host: String,
+        port: u16,
+        /// The sandbox's end of the connection.
+        client: SocketAddr,
+    },
     /// Comes at any time after `open`.
     Decision(Box<NetDecision>),
     /// Decisions that this supervisor was too slow to hear of.

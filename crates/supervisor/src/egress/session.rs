@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use saggar_domain::Problem;
 use saggar_domain::net::{EgressDraft, NetDecision};
 
-use super::message::{FromEgress, GateCounts, Open, ToEgress};
+use super::message::{FromEgress, GateCounts, HostAnswer, Open, ToEgress};
 use super::wire::{self, PATIENCE, gone, unexpected};
 
 /// Messages that came while an answer was waited for.
@@ -21,6 +21,14 @@ const EARLY_MAX: usize = 1024;
 pub struct Session {
     socket: OwnedFd,
     early: VecDeque<FromEgress>,
+}
+
+/// The file of a session that is recorded, or that is answered from a recording.
+#[derive(Debug)]
+pub enum Tape {
+    /// Empty, and open for appending.
+    Record(OwnedFd),
+    Replay(OwnedFd),
 }
 
 /// The result of a read that doesn't wait.
@@ -65,6 +73,26 @@ impl Session {
             FromEgress::Listening {} => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Hands over the recording, before the gates. Returns what is wrong with one that can be used nevertheless.
+    pub fn hand_tape(&mut self, tape: &Tape) -> Result<Option<String>, Problem> {
+        let (message, file) = match tape {
+            Tape::Record(file) => (ToEgress::Record {}, file),
+            Tape::Replay(file) => (ToEgress::Replay {}, file),
+        };
+        wire::say(&self.socket, &message, &[file.as_fd()])?;
+        match (tape, self.answer()?) {
+            (Tape::Record(_), FromEgress::Recording {}) => Ok(None),
+            (Tape::Replay(_), FromEgress::Replaying { warning, .. }) => Ok(warning),
+            (_, other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Answers a question. If it fails, the session is over, which the next read tells.
+    pub fn answer_question(&self, question: u64, answer: HostAnswer) {
+        // As said above.
+        let _ = wire::say(&self.socket, &ToEgress::Answer { question, answer }, &[]);
     }
 
     /// Replaces the rules.
@@ -124,7 +152,10 @@ impl Session {
         loop {
             match wire::next(&self.socket, deadline)? {
                 FromEgress::Failed(problem) => return Err(problem),
-                early @ (FromEgress::Decision(_) | FromEgress::Dropped { .. }) => {
+                early @ (FromEgress::Decision(_)
+                | FromEgress::Dropped { .. }
+                | FromEgress::RecordingFailed { .. }
+                | FromEgress::Question { .. }) => {
                     if self.early.len() < EARLY_MAX {
                         self.early.push_back(early);
                     }
