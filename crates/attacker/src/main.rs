@@ -21,11 +21,13 @@ mod out;
 mod pools;
 mod processes;
 mod protected;
+mod proxied;
 mod resources;
 mod sockets;
 mod sys;
 mod syscalls;
 mod uncharged;
+mod world;
 
 use std::process::ExitCode;
 
@@ -46,6 +48,7 @@ const FAMILIES: &[&[Attempt]] = &[
     processes::ATTEMPTS,
     sockets::ATTEMPTS,
     network::ATTEMPTS,
+    proxied::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     pools::ATTEMPTS,
@@ -64,6 +67,15 @@ fn main() -> ExitCode {
     if name == "--list" {
         FAMILIES.iter().flat_map(|family| family.iter()).for_each(|(name, _)| println!("{name}"));
         return ExitCode::SUCCESS;
+    }
+    if name == "--world" {
+        return match world::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: the world can't be made: {error}");
+                ExitCode::FAILURE
+            }
+        };
     }
     let Some((_, attempt)) = FAMILIES.iter().flat_map(|family| family.iter()).find(|(known, _)| *known == name) else {
         eprintln!("error: there is no attempt {name:?}\n  help: saggar-attacker --list shows all attempts");

@@ -55,6 +55,10 @@ pub struct Case {
     /// The page that documents what is not stopped here.
     #[serde(default)]
     pub documented: Option<String>,
+    /// What the servers of a small internet may see, such as `tcp 203.0.113.10 80`: exactly that, and each of it. Without this
+    /// field there is no such internet.
+    #[serde(default)]
+    pub(crate) world: Option<Vec<String>>,
     /// Capabilities the host must have; without them the case doesn't apply.
     #[serde(default)]
     pub needs: Vec<String>,
@@ -214,7 +218,9 @@ mod tests {
         // Attempts on the server have ids of the same form, and are separate tests.
         let others =
             page.split("\n## ").find(|part| part.starts_with("The server\n")).expect("the page has such a part");
-        let page = &page.replace(others, "");
+        // So have the attempts on a managed network that are tests.
+        let network = page.split("\n## ").find(|part| part.starts_with(NETWORK)).expect("the page has such a part");
+        let page = &page.replace(others, "").replace(network, "");
         let named = ids(page);
         assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new(), "named, but no such case");
         assert_eq!(
@@ -233,6 +239,35 @@ mod tests {
         let residual = ids(page.split("### What it does not stop").nth(1).unwrap_or_default());
         for case in all.iter().filter(|case| case.documented.is_some()) {
             assert!(residual.contains(case.id.as_str()), "{} is not in that section", case.id);
+        }
+    }
+
+    const NETWORK: &str = "The managed network, case by case\n";
+
+    #[test]
+    fn the_tests_and_cases_of_the_managed_network_are_there() {
+        let page = include_str!("../../../THREAT_MODEL.md");
+        let part = page.split("\n## ").find(|part| part.starts_with(NETWORK)).expect("the page has such a part");
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut sources = String::new();
+        for folder in ["cli/tests", "egress/tests/egress", "egress/tests/wires", "domain/tests/net"] {
+            for file in std::fs::read_dir(crates.join(folder)).unwrap().map(|file| file.unwrap().path()) {
+                if file.extension().is_some_and(|end| end == "rs") {
+                    sources.push_str(&std::fs::read_to_string(file).unwrap());
+                }
+            }
+        }
+        let all = cases().unwrap();
+        let rows: Vec<&str> = part.lines().filter(|line| line.starts_with("| N") || line.starts_with("| E")).collect();
+        assert!(rows.len() >= 30, "{rows:?}");
+        for row in rows {
+            let shown = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+            for id in ids(shown) {
+                assert!(all.iter().any(|case| case.id == id), "{row}: no case {id}");
+            }
+            for name in shown.split('`').skip(1).step_by(2) {
+                assert!(sources.contains(&format!("fn {name}(")), "{row}: no test {name}");
+            }
         }
     }
 

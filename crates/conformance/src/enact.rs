@@ -17,6 +17,7 @@ use crate::fixture::{manifest, random_name};
 use crate::outside::{Outside, Secrets};
 use crate::removal::remove_tree;
 use crate::report::{CaseResult, Verdict};
+use crate::world::World;
 
 pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
     let start = Instant::now();
@@ -95,11 +96,16 @@ fn enact_as(
     let before = manifest(&place.workspace());
     let descriptors = Before::look();
     let outside = Outside::new(case.leaky)?;
+    let world = case.world.as_ref().map(|_| World::enter(bench)).transpose()?.flatten();
     let mut sandboxes = Vec::new();
     let mut ran = None;
     if let (Some(attempt), Some(expectation)) = (&case.attempt, expectation) {
         let secrets = Secrets { private: &bench.private, data: &bench.data_path, canary: &bench.canary };
-        let arguments: Vec<String> = case.args.iter().map(|text| outside.filled_in(&secrets, text)).collect();
+        let filled_in = |text: &String| {
+            let world = if world.is_some() { "world" } else { "alone" };
+            outside.filled_in(&secrets, text).replace("{world}", world)
+        };
+        let arguments: Vec<String> = case.args.iter().map(filled_in).collect();
         let mut draft = case.sandbox.draft.clone();
         draft.user = Some(user);
         if case.sandbox.workspace.is_some() {
@@ -125,6 +131,12 @@ fn enact_as(
         let scene =
             Scene { bench, case, workspace: place.workspace(), directory: place.directory.clone(), before, ran };
         record.observations.extend(check.examine(&scene));
+    }
+    if let (Some(world), Some(expected)) = (world, &case.world) {
+        let seen = world.leave()?;
+        if seen != *expected {
+            record.complaints.push(format!("servers outside saw {seen:?}, expected {expected:?}"));
+        }
     }
     drop(outside);
     record.complaints.extend(descriptors.leftovers(bench, &sandboxes));

@@ -21,6 +21,7 @@ mod rules;
 mod runner;
 mod via;
 mod worker;
+mod world;
 
 pub use case::{Case, cases, select};
 pub use expect::{AttemptOutcome, Observation};

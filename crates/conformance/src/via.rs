@@ -93,6 +93,8 @@ pub(crate) fn obstacle(case: &Case) -> Option<&str> {
         Some(why)
     } else if draft.network == Some(NetworkMode::Host) {
         Some("not portable: it shares the host's network on purpose")
+    } else if draft.network == Some(NetworkMode::Proxied) {
+        Some("not portable: it needs a managed network, with Saggar's rules")
     } else if *draft != plain {
         Some(
             "not portable: its sandbox has a limit, a mode, protected paths or variables that only Saggar's spec can express",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::net::{Destination, Host, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
+use saggar_jail::Rule;
 use tokio::net::TcpStream;
 
 use crate::budget::HostSlot;
@@ -230,7 +231,8 @@ async fn tunnel_by_name(link: Arc<Link>, mut client: Client, to: Arc<Destination
         }
         Err(error) => return unreadable(&link, &to, &error),
     };
-    let agreed = agreement(&to, &hello).and_then(|()| if hello.ech { Err(hidden_name(&to)) } else { Ok(()) });
+    let is_hidden = hello.ech && Rule::EgressHiddenName.is_on();
+    let agreed = agreement(&to, &hello).and_then(|()| if is_hidden { Err(hidden_name(&to)) } else { Ok(()) });
     if let Err(page) = agreed {
         let shown = shown_name(&to, &hello);
         return terminated(link, client, to, &shown, Mode::Refuse(page)).await;
@@ -313,6 +315,7 @@ fn agreement(to: &Destination, hello: &ClientHello) -> Result<(), Page> {
         (Host::Name(dialled), ServerName::Name(asked)) if dialled == asked => return Ok(()),
         (Host::V4(_) | Host::V6(_), ServerName::Absent) => return Ok(()),
         (host, ServerName::Address(asked)) if host.address() == Some(asked.to_canonical()) => return Ok(()),
+        _ if !Rule::EgressServerName.is_on() => return Ok(()),
         (_, ServerName::Name(asked)) => asked.to_string(),
         (_, ServerName::Address(asked)) => asked.to_string(),
         (_, ServerName::Absent) => "no name".to_owned(),

@@ -52,6 +52,24 @@ rules! {
     NetworkRedirect = "network/redirect",
     /// Everything else that a proxied sandbox sends is dropped.
     NetworkDrop = "network/drop",
+    /// A proxied network is tried before any program runs.
+    NetworkSelfTest = "network/self-test",
+    /// Only what an allow rule names may be reached.
+    EgressRules = "egress/rules",
+    /// Deny rules win.
+    EgressDeny = "egress/deny",
+    /// Each request is decided by method and path.
+    EgressRequests = "egress/requests",
+    /// The addresses of a name are checked before one is dialled.
+    EgressAddresses = "egress/addresses",
+    /// TLS asks for the name that was dialled.
+    EgressServerName = "egress/server-name",
+    /// TLS that passes unread hides no name.
+    EgressHiddenName = "egress/hidden-name",
+    /// A request is for the host that its connection leads to.
+    EgressHost = "egress/host",
+    /// A request has one length.
+    EgressFraming = "egress/framing",
     /// An IPC namespace.
     IpcNamespace = "namespace/ipc",
     /// A UTS namespace, with its own host name.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use saggar_domain::Problem;
 use saggar_domain::net::{EgressDraft, Rules};
 use saggar_domain::secret::Grant;
+use saggar_jail::Rule;
 use saggar_supervisor::egress::Upstream;
 
 use crate::session::Handle;
@@ -59,6 +60,12 @@ impl Controls {
     }
 }
 
-pub(super) fn rules(draft: EgressDraft, own: &[IpAddr]) -> Result<Rules, Problem> {
+pub(super) fn rules(mut draft: EgressDraft, own: &[IpAddr]) -> Result<Rules, Problem> {
+    if !Rule::EgressRules.is_on() {
+        draft.allow.extend("*:*".parse());
+    }
+    if !Rule::EgressDeny.is_on() {
+        draft.deny.clear();
+    }
     Ok(Rules::new(draft)?.with_own_addresses(own.iter().copied()))
 }

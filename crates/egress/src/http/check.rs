@@ -7,6 +7,7 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderValue, Version};
 use saggar_domain::net::{Destination, Host, Refusal, parse_authority};
+use saggar_jail::Rule;
 
 use crate::http::framing::Framing;
 use crate::refuse::Page;
@@ -43,6 +44,9 @@ pub(crate) fn authority(to: &Destination, scheme: Scheme) -> String {
 }
 
 pub(crate) fn framing(parts: &Parts, framing: &Framing) -> Result<(), Page> {
+    if !Rule::EgressFraming.is_on() {
+        return Ok(());
+    }
     if framing.is_ambiguous() {
         return Err(ambiguous("the length of the request's body is given more than once", "give it once"));
     }
@@ -62,7 +66,7 @@ pub(crate) fn agrees(parts: &Parts, scheme: Scheme, to: &Destination, known: &He
         return Ok(());
     }
     let asked = asked(parts, scheme, host)?;
-    if asked != *to {
+    if asked != *to && Rule::EgressHost.is_on() {
         return Err(Page::misdirected(Refusal::new(
             "egress/host",
             format!("the connection leads to {to}, but the request is for {asked}"),

@@ -13,6 +13,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
 use hyper::upgrade::OnUpgrade;
 use saggar_domain::net::{Destination, Host, OVERRIDE_HEADERS, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
+use saggar_jail::Rule;
 
 use crate::http::body::{Body, Taped};
 use crate::http::check::{self, Scheme};
@@ -121,6 +122,9 @@ fn decide(conn: &Conn, rules: &Rules, to: &Destination, parts: &Parts, is_websoc
     if conn.scheme == Scheme::Http && rules.wire(to) == Wire::Tls {
         let message = format!("plain HTTP to {to}, where TLS is expected");
         return Err(Page::denied(Refusal::new("egress/protocol", message, "use https")));
+    }
+    if !Rule::EgressRequests.is_on() {
+        return Ok(RuleRef(Rule::EgressRequests.name()));
     }
     let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let decided = match is_websocket {

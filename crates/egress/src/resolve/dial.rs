@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use saggar_domain::net::{Destination, Host, HostName, Passage, Refusal, Rules};
+use saggar_jail::Rule;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -99,6 +100,7 @@ fn check_addresses(to: &Destination, candidates: &[IpAddr], rules: &Rules) -> Re
     let mut first_refusal = None;
     for &address in candidates {
         match rules.address(to, address) {
+            _ if !Rule::EgressAddresses.is_on() => allowed.push(address),
             Ok(()) => allowed.push(address),
             Err(refusal) => {
                 first_refusal.get_or_insert((refusal, address));
