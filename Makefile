@@ -9,6 +9,7 @@ CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 TRIPLE := x86_64-unknown-linux-musl
+comma := ,
 SAGGAR := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/release/saggar
 # The small program that `make build` packs the full one behind.
 FRONT := $(or $(CARGO_TARGET_DIR),target)/$(TRIPLE)/front/saggar-front
@@ -19,9 +20,9 @@ MUTATED := $(or $(CARGO_TARGET_DIR),target)/mutation
 MUTATION_BUILD = cargo test --locked --package saggar --features mutation --test mutation --target-dir "$(MUTATED)"
 MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One rule of each kind, for every `make test`.
-FEW_RULES := namespace/network,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
+FEW_RULES := namespace/network,egress/rules,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-e2b test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-e2b test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,8 +60,11 @@ lint: setup-test ## project rules, formatting and clippy
 test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
+	@echo "==> a minute of fuzzing"
+	@SAGGAR_FUZZ_SECONDS=60 cargo nextest run --locked --package saggar-egress -E 'test(under_fuzzing)'
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
 	@$(MAKE) --no-print-directory test-e2b
+	@$(MAKE) --no-print-directory test-clients CLIENT_FLAGS=--smoke
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
 
@@ -69,7 +73,14 @@ test-e2b: setup-test ## run E2B's unmodified clients against a real server
 	@cargo build --locked --package saggar
 	@tests/e2b/run.sh "$(SAGGAR_DEBUG)" $(CLIENTS)
 
-test-all: test test-mutation test-vm ## test, and the full mutation check here and in an emulated machine
+# NETWORK_CLIENTS=curl,git runs only these. As an ordinary user there is no world to run them in.
+test-clients: setup-test ## run the usual network clients in a sandbox with a managed network
+	@cargo build --locked --package saggar
+	@echo "==> network clients"
+	@if [[ $$EUID -eq 0 ]]; then tests/network/clients.py $(CLIENT_FLAGS) "$(SAGGAR_DEBUG)" "$(MUTATED)/../clients" $(subst $(comma), ,$(NETWORK_CLIENTS)); \
+		else echo "not run here: only root can make the small internet that they need"; fi
+
+test-all: test test-clients test-mutation test-vm ## test, the network clients, and the full mutation check here and in an emulated machine
 
 test-schema: setup-test ## send valid and invalid requests generated from the OpenAPI document (two minutes; needs PyPI the first time)
 	@cargo build --locked --package saggar

@@ -167,6 +167,19 @@ check "with --net host the server is reached" said '^connected'
 try fails saggar run --net none -- bash -c "$connect"
 check "with --net none it is not reached" said_not '^connected'
 
+# A small internet of our own, in a network namespace: the demo needs no other, and so shows both sides. Only root can make one.
+world=(unshare --net --mount python3 "$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/tests/network/world.py" "$data/seen")
+if [[ $EUID -eq 0 ]]; then
+    tell "A managed network lets pass what rules allow. Whatever else a program tries is refused, with the rule and the remedy."
+    try 0 "${world[@]}" saggar run --net proxied --allow 'GET good.test/hello' -- curl -sS https://good.test/hello
+    check "the allowed host answers" said '"path": "/hello"'
+    try 0 "${world[@]}" saggar run --net proxied --allow 'GET good.test/hello' -- curl -sS https://evil.test/hello
+    check "the other one is denied by name" said 'denied: no rule allows evil\.test:443'
+    check "the refusal names its rule" said '^rule: egress/default'
+    check "and what to do" said '^help: allow it with .--allow evil\.test'
+    check "the denied host saw nothing" test "$(grep -c '203.0.113.11' "$data/seen")" -eq 0
+fi
+
 tell "An agent may edit its workspace, but not files that the host would later execute."
 git -C "$workspace" init --quiet && mkdir -p "$workspace/.git/hooks"
 echo 'written by a person' >"$workspace/notes.txt"

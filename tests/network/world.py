@@ -4,7 +4,8 @@
 
 Runs the command in there and ends with its exit status. LOG gets one line of JSON for each request that a server saw, and one
 for each connection to the raw service. Names are in /etc/hosts, which is replaced in the mount namespace only; the certificates
-are signed by an authority of our own, which the command finds in SSL_CERT_FILE.
+are signed by an authority of our own, which the command finds in SSL_CERT_FILE. Files below SAGGAR_WORLD_FILES are served, if it is
+set; other paths show what the server saw, except those of the model providers, which get an answer of their kind.
 """
 
 import http.server
@@ -28,6 +29,16 @@ HOSTS = {
 }
 RAW_PORT = 7000
 LOCK = threading.Lock()
+TEXT = "hello from the world"
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": TEXT}}
+ANSWERS = {
+    "/v1/chat/completions": {"id": "1", "object": "chat.completion", "created": 1, "model": "any", "choices": [CHOICE], "usage": USAGE},
+    "/v1/messages": {
+        "id": "1", "type": "message", "role": "assistant", "model": "any", "content": [{"type": "text", "text": TEXT}],
+        "stop_reason": "end_turn", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+}
 
 
 def note(log_path, **entry):
@@ -56,13 +67,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("content-length", "0")
             self.end_headers()
             return
-        text = json.dumps(seen).encode()
+        text, kind = json.dumps(ANSWERS.get(self.path, seen)).encode(), "application/json"
+        if files := os.environ.get("SAGGAR_WORLD_FILES"):
+            found = self.file(files)
+            if found is not None:
+                text, kind = found, "text/html" if b"<a " in found[:200] else "application/octet-stream"
+            elif self.path not in ANSWERS and self.path.count("/") > 1:
+                self.send_error(404)
+                return
         self.send_response(200)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(text)
+
+    def file(self, files):
+        path = os.path.normpath(files + self.path.split("?")[0])
+        if not path.startswith(files + "/"):
+            return None
+        path = os.path.join(path, "index.html") if os.path.isdir(path) else path
+        if not os.path.isfile(path):
+            return None
+        with open(path, "rb") as file:
+            return file.read()
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
