@@ -1,16 +1,20 @@
 //! A fuzzer that needs no other compiler: it changes the messages of the corpus at random and calls a target with each.
 //!
-//! The same numbers come up every time. `SAGGAR_FUZZ_SECONDS=60` gives each target that time instead of a fixed number of
-//! tries, from a seed of its own. A failure prints the message as hexadecimal digits: put it into `corpus/`, and it stays a
+//! The same numbers come up every time. `SAGGAR_FUZZ_SECONDS=60` shares that time among the targets instead of a fixed number of
+//! tries each, from a seed of the clock; `make test` does. A failure prints the message as hexadecimal digits: put it into `corpus/`, and it stays a
 //! case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::corpus;
-use crate::targets;
+use crate::{requests, targets};
 
 const TRIES: usize = 20_000;
+/// A whole session takes longer than a parser.
+const TRIES_OF_SESSIONS: usize = 500;
+/// Tests that share the time.
+const TARGETS: u32 = 5;
 const MESSAGE_MAX: usize = 20_000;
 
 #[test]
@@ -33,7 +37,16 @@ fn hellos_hold_their_properties_under_fuzzing() {
     run("hello", targets::fuzz_hello);
 }
 
+#[test]
+fn http_holds_its_properties_under_fuzzing() {
+    run_with("http", requests::fuzz_http, TRIES_OF_SESSIONS);
+}
+
 fn run(kind: &str, target: fn(&[u8])) {
+    run_with(kind, target, TRIES);
+}
+
+fn run_with(kind: &str, target: fn(&[u8]), most: usize) {
     let seeds: Vec<Vec<u8>> = corpus::messages(kind).into_iter().map(|(_, message)| message).collect();
     for seed in &seeds {
         check(kind, target, seed);
@@ -45,7 +58,7 @@ fn run(kind: &str, target: fn(&[u8])) {
     let until = seconds().map(|seconds| Instant::now() + seconds);
     let mut random = Random(if until.is_some() { clock_seed() } else { 0x5a66 });
     let mut tries = 0;
-    while until.map_or(tries < TRIES, |until| Instant::now() < until) {
+    while until.map_or(tries < most, |until| Instant::now() < until) {
         let mut message = random.pick(&seeds).clone();
         for _ in 0..=random.below(6) {
             mutate(&mut message, &seeds, &mut random);
@@ -66,7 +79,7 @@ fn check(kind: &str, target: fn(&[u8]), message: &[u8]) {
 
 fn seconds() -> Option<Duration> {
     let text = std::env::var("SAGGAR_FUZZ_SECONDS").ok()?;
-    Some(Duration::from_secs(text.parse().expect("SAGGAR_FUZZ_SECONDS is a number of seconds")))
+    Some(Duration::from_secs(text.parse().expect("SAGGAR_FUZZ_SECONDS is a number of seconds")) / TARGETS)
 }
 
 fn clock_seed() -> u64 {

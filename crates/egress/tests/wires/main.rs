@@ -9,6 +9,7 @@ mod fuzz;
 mod hello;
 mod nameserver;
 mod reply;
+mod requests;
 mod scrub;
 mod session;
 mod socks;
