@@ -168,3 +168,50 @@ fn a_websocket_goes_through_both_ways() {
     server.delete(&format!("/api/v1/sandboxes/{id}")).expect(200);
     assert!(matches!(socket.next(), Message::Gone | Message::Close));
 }
+
+#[test]
+fn only_listed_ports_can_be_reached_and_the_program_gets_the_host_that_its_sandbox_says() {
+    let ports = json!({ "allow": [8000, 8001], "public": [8000], "host": "app.internal:${PORT}" });
+    let Listening { server, id, token } = listening(&json!({ "ports": ports }));
+    let sandbox = format!("/api/v1/sandboxes/{id}");
+    let shown = server.get(&sandbox).expect(200);
+    assert_eq!(
+        shown["ports"],
+        json!({ "allow": [8000, 8001], "public": [8000], "every": false, "host": "app.internal:${PORT}" })
+    );
+    let inside = server.request_without_key("GET", &format!("{sandbox}/ports/8000/"), &[], b"").text();
+    assert!(inside.contains("app.internal:8000") && !inside.contains("localhost:8000"), "{inside}");
+    // Whoever asks, and however they name it.
+    let proof = format!("Saggar-Access-Token: {token}");
+    let refused = server.request_without_key("GET", &format!("{sandbox}/ports/22/"), &[&proof], b"");
+    let problem = refused.problem(403, "forbidden");
+    assert!(
+        problem["detail"].as_str().unwrap().contains("port 22")
+            && problem["help"].as_str().unwrap().contains("ports.allow")
+    );
+    server.get(&format!("{sandbox}/ports/22/")).problem(403, "forbidden");
+    server.request_without_key("GET", &format!("{sandbox}/ports/22/"), &[], b"").problem(401, "unauthorized");
+    // One that is allowed and not public still needs a proof; nothing listens there.
+    server.request_without_key("GET", &format!("{sandbox}/ports/8001/"), &[], b"").problem(401, "unauthorized");
+    server.get(&format!("{sandbox}/ports/8001/")).problem(502, "port_refused");
+    // It can be changed while it runs, and a server that comes after knows it.
+    let patch = |ports: Value| {
+        let body = json!({ "ports": ports }).to_string();
+        server.request("PATCH", &sandbox, &["Content-Type: application/json"], body.as_bytes())
+    };
+    patch(json!({ "allow": [] })).expect(200);
+    server.get(&format!("{sandbox}/ports/8000/")).problem(403, "forbidden");
+    patch(json!({})).expect(200);
+    let open = server.get(&format!("{sandbox}/ports/8000/"));
+    assert!(open.status == 203 && open.text().contains("localhost:8000"), "{}", open.text());
+    for wrong in [
+        json!({ "allow": [80], "public": [81] }),
+        json!({ "allow": [0] }),
+        json!({ "host": "a b" }),
+        json!({ "host": "a\r\nX-Forged: 1" }),
+        json!({ "allow": (1..=65).collect::<Vec<u16>>() }),
+    ] {
+        assert_eq!(patch(wrong.clone()).status, 400, "{wrong}");
+        assert_eq!(server.post("/api/v1/sandboxes", &json!({ "ports": wrong })).status, 400, "{wrong}");
+    }
+}

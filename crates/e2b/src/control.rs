@@ -1,6 +1,7 @@
 //! E2B's REST API for sandboxes: every route that its clients know, implemented or refused as unsupported.
 
 mod create;
+mod egress;
 mod info;
 mod life;
 mod list;

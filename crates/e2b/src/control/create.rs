@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::Code;
-use saggar_domain::{DeadlineAction, Draft, PublicPorts, TemplateName};
+use saggar_domain::{DeadlineAction, Draft, Ingress, PublicPorts, TemplateName};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Create};
 use saggar_http::extract::JsonText;
@@ -97,12 +97,15 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     }
     let then = if asked.auto_pause == Some(true) { DeadlineAction::Pause } else { DeadlineAction::Kill };
     let metadata = asked.metadata.unwrap_or_default();
+    let given = network::given(server.network, asked.allow_internet_access, asked.network.as_deref())?;
+    let host = asked.network.as_deref().map(Network::host_mask).transpose()?.flatten();
     let is_public = asked.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
     Ok(NewSandbox {
         spec: Draft {
             template: TemplateName::parse(TEMPLATE),
             env: wire::env(asked.env_vars.unwrap_or_default())?,
-            network: Some(network::mode(server.network, asked.allow_internet_access, asked.network.as_deref())?),
+            network: Some(given.mode),
+            egress: given.egress,
             ..Draft::default()
         },
         labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,
@@ -113,7 +116,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
         },
         auto_resume: asked.auto_resume.and_then(|resume| resume.enabled).unwrap_or(false),
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
-        ingress: Default::default(),
+        ingress: Ingress { allow: None, host },
     })
 }
 

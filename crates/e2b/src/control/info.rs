@@ -12,6 +12,7 @@ use saggar_http::live::Seen;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::egress;
 use crate::state::{E2b, Shared};
 use crate::{id, metrics};
 
@@ -102,8 +103,18 @@ pub(super) async fn get(
         shown.extend(more);
     }
     shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout.as_str() });
-    shown["allowInternetAccess"] = json!(sandbox.spec.network == NetworkMode::Host);
+    let egress = sandbox.spec.egress.unwrap_or_default();
+    let is_open = egress::allows_everything(&egress.allow);
+    shown["allowInternetAccess"] = json!(sandbox.spec.network == NetworkMode::Host || is_open);
     shown["network"] = json!({ "allowPublicTraffic": sandbox.ports.every });
+    if sandbox.spec.network == NetworkMode::Proxied {
+        let (allow, deny) = egress::shown(&egress.allow, &egress.deny);
+        shown["network"]["allowOut"] = json!(allow);
+        shown["network"]["denyOut"] = json!(deny);
+    }
+    if let Some(host) = sandbox.ports.host {
+        shown["network"]["maskRequestHost"] = json!(host);
+    }
     Ok(axum::Json(shown))
 }
 

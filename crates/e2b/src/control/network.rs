@@ -1,19 +1,21 @@
 //! Network settings of E2B's clients, checked against the operator's settings and what can be enforced.
 //!
-//! There is no managed network yet: a sandbox has no network, or the host's if the operator allows that for these
-//! clients. So requests for no restrictions of their own, or for less access, are granted; requests for rules are
-//! refused, and never silently ignored.
+//! The operator gives these sandboxes no network, a managed one (`proxied`) or the host's. In a managed one, what clients allow and deny
+//! becomes rules ([`super::egress`]). Otherwise requests for no restrictions of their own, or for less access, are granted; requests for
+//! rules are refused, and never silently ignored.
 
 use axum::extract::State;
 use http::StatusCode;
 use saggar_api::Code;
-use saggar_domain::NetworkMode;
+use saggar_domain::net::EgressDraft;
+use saggar_domain::{HostMask, NetworkMode};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change};
 use saggar_http::extract::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::egress::{self, Destinations};
 use super::words::unsupported;
 use crate::state::Shared;
 
@@ -26,6 +28,7 @@ const EVERYTHING: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
 pub(super) struct Network {
     allow_out: Option<Vec<String>>,
     deny_out: Option<Vec<String>>,
+    dns_servers: Option<Vec<String>>,
     pub(super) allow_public_traffic: Option<bool>,
     mask_request_host: Option<String>,
     https_ports: Option<Vec<Value>>,
@@ -35,19 +38,38 @@ pub(super) struct Network {
     allow_internet_access: Option<bool>,
 }
 
-/// The network mode for such a request.
-pub(super) fn mode(
+/// The network for a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) mode: NetworkMode,
+    pub(super) egress: EgressDraft,
+}
+
+impl From<NetworkMode> for Given {
+    fn from(mode: NetworkMode) -> Self {
+        Self { mode, egress: EgressDraft::default() }
+    }
+}
+
+/// What a client gets, if sandboxes of its kind may have `granted`.
+pub(super) fn given(
     granted: NetworkMode,
     is_allowed: Option<bool>,
     network: Option<&Network>,
-) -> Result<NetworkMode, Refusal> {
-    let Some(network) = network else { return Ok(if is_allowed == Some(false) { NetworkMode::None } else { granted }) };
+) -> Result<Given, Refusal> {
+    let nothing = Network::default();
+    let network = network.unwrap_or(&nothing);
+    let is_allowed = is_allowed.or(network.allow_internet_access);
+    network.check_unsupported()?;
+    if granted == NetworkMode::Proxied {
+        let egress = network.egress(is_allowed)?;
+        return Ok(Given { mode: NetworkMode::Proxied, egress });
+    }
     network.check_rules()?;
     let denied = network.deny_out.as_deref().unwrap_or_default();
     let denies_everything = denied.iter().any(|place| EVERYTHING.contains(&place.as_str()));
-    let is_allowed = is_allowed.or(network.allow_internet_access);
     if is_allowed == Some(false) || denies_everything {
-        return Ok(NetworkMode::None);
+        return Ok(NetworkMode::None.into());
     }
     match granted {
         NetworkMode::Host if !denied.is_empty() => Err(unsupported(
@@ -55,43 +77,74 @@ pub(super) fn mode(
             "deny everything (0.0.0.0/0), or nothing",
         )),
         // Without a network the denied addresses are unreachable anyway.
-        granted => Ok(granted),
+        granted => Ok(granted.into()),
     }
 }
 
 impl Network {
-    /// Refuses every rule that would have to be enforced.
-    fn check_rules(&self) -> Result<(), Refusal> {
+    /// What programs inside get as `Host` of requests to their ports.
+    pub(super) fn host_mask(&self) -> Result<Option<HostMask>, Refusal> {
+        let mask = self.mask_request_host.as_deref().filter(|mask| !mask.is_empty()).map(HostMask::parse).transpose();
+        mask.map_err(|problem| Refusal::new(Code::InvalidValue, problem.message, problem.help))
+    }
+
+    /// Its rules, in a managed network.
+    fn egress(&self, is_allowed: Option<bool>) -> Result<EgressDraft, Refusal> {
+        egress::rules(Destinations {
+            allow: self.allow_out.as_deref().unwrap_or_default(),
+            deny: self.deny_out.as_deref().unwrap_or_default(),
+            name_servers: self.dns_servers.as_deref().unwrap_or_default(),
+            denies_everything: is_allowed == Some(false),
+        })
+    }
+
+    /// Refuses what can't be enforced in any network.
+    fn check_unsupported(&self) -> Result<(), Refusal> {
         let asked = [
-            ("allowOut", self.allow_out.as_ref().is_some_and(|list| !list.is_empty())),
             ("rules", self.rules.as_ref().is_some_and(|rules| !rules.is_empty())),
             ("egressProxy", self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
             ("httpsPorts", self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty())),
-            ("maskRequestHost", self.mask_request_host.is_some()),
         ];
         match asked.iter().find(|(_, is_asked)| *is_asked) {
             Some((name, _)) => Err(unsupported(
-                format!("rules for the network ({name}) can't be enforced yet"),
-                "leave them out; a sandbox has no network unless the operator allows the host's network",
+                format!("network settings of this kind ({name}) can't be enforced yet"),
+                "leave them out; headers with credentials can be added by secrets of the native API",
             )),
             None => Ok(()),
         }
     }
+
+    /// Refuses every rule that would have to be enforced.
+    fn check_rules(&self) -> Result<(), Refusal> {
+        match self.allow_out.as_ref().is_some_and(|list| !list.is_empty()) {
+            true => Err(unsupported(
+                "rules for the network (allowOut) can't be enforced without a managed network",
+                "leave them out, or ask the operator for `e2b_network = \"proxied\"`",
+            )),
+            false => Ok(()),
+        }
+    }
 }
 
-/// Replaces the rules of a sandbox: with none, or with what applies anyway.
+/// Replaces the rules of a sandbox. Without a managed network only those that apply anyway are accepted.
 pub(super) async fn update(
     allowed: Allowed<Change>,
     State(server): State<Shared>,
     Json(network): Json<Network>,
 ) -> Result<StatusCode, Refusal> {
     let now = server.sandboxes.current(&allowed.permit).await?.asked.spec.network.unwrap_or(NetworkMode::None);
-    if mode(server.network, None, Some(&network))? == now {
+    let granted = if now == NetworkMode::Proxied { now } else { server.network };
+    let given = given(granted, None, Some(&network))?;
+    if now == NetworkMode::Proxied {
+        server.sandboxes.set_egress(&allowed.permit, given.egress).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    if given.mode == now {
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(Refusal::new(
         Code::UnsupportedCapability,
-        "the network of a running sandbox can't be changed yet",
+        "the network of this sandbox can't be changed: it is not managed",
         "create another sandbox with the desired `allow_internet_access`",
     ))
 }
@@ -102,33 +155,62 @@ mod tests {
 
     use super::*;
 
-    fn asked(granted: NetworkMode, is_allowed: Option<bool>, network: Value) -> Result<NetworkMode, ()> {
+    fn asked(granted: NetworkMode, is_allowed: Option<bool>, network: Value) -> Result<Given, ()> {
         let network: Option<Network> = serde_json::from_value(network).unwrap();
-        mode(granted, is_allowed, network.as_ref()).map_err(drop)
+        given(granted, is_allowed, network.as_ref()).map_err(drop)
     }
 
     #[test]
     fn what_can_be_kept_is_granted_and_nothing_else_is() {
         use NetworkMode::{Host, None as Nothing};
-        let (none, host) = (Ok(NetworkMode::None), Ok(NetworkMode::Host));
+        let (none, host) = (|| Ok(NetworkMode::None.into()), || Ok(NetworkMode::Host.into()));
         for (granted, is_allowed, network, expected) in [
-            (Nothing, None, json!(null), none),
-            (Nothing, Some(true), json!(null), none),
-            (Host, None, json!(null), host),
-            (Host, Some(true), json!({}), host),
-            (Host, Some(false), json!(null), none),
-            (Host, Some(false), json!({ "denyOut": ["10.0.0.0/8"] }), none),
-            (Host, None, json!({ "denyOut": ["0.0.0.0/0"] }), none),
-            (Host, None, json!({ "allow_internet_access": false }), none),
+            (Nothing, None, json!(null), none()),
+            (Nothing, Some(true), json!(null), none()),
+            (Host, None, json!(null), host()),
+            (Host, Some(true), json!({}), host()),
+            (Host, Some(false), json!(null), none()),
+            (Host, Some(false), json!({ "denyOut": ["10.0.0.0/8"] }), none()),
+            (Host, None, json!({ "denyOut": ["0.0.0.0/0"] }), none()),
+            (Host, None, json!({ "allow_internet_access": false }), none()),
             (Host, None, json!({ "denyOut": ["10.0.0.0/8"] }), Err(())),
-            (Nothing, None, json!({ "denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false }), none),
+            (Nothing, None, json!({ "denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false }), none()),
             (Nothing, None, json!({ "allowOut": ["8.8.8.8"], "denyOut": ["0.0.0.0/0"] }), Err(())),
             (Host, None, json!({ "rules": { "a": [] } }), Err(())),
             (Host, None, json!({ "egressProxy": { "address": "x:1" } }), Err(())),
             (Host, None, json!({ "httpsPorts": [443] }), Err(())),
-            (Host, None, json!({ "maskRequestHost": "x" }), Err(())),
+            (Host, None, json!({ "maskRequestHost": "x" }), host()),
         ] {
             assert_eq!(asked(granted, is_allowed, network.clone()), expected, "{granted:?} {is_allowed:?} {network}");
+        }
+    }
+
+    #[test]
+    fn in_a_managed_network_what_is_asked_for_becomes_rules() {
+        for (is_allowed, network, expected) in [
+            (None, json!(null), json!({ "allow": ["*:*"] })),
+            (Some(true), json!({}), json!({ "allow": ["*:*"] })),
+            (Some(false), json!(null), json!({})),
+            (Some(false), json!({ "allowOut": ["a.example"] }), json!({ "allow": ["a.example"] })),
+            (None, json!({ "allow_internet_access": false }), json!({})),
+            (None, json!({ "denyOut": ["10.0.0.0/8"] }), json!({ "allow": ["*:*"], "deny": ["10.0.0.0/8:*"] })),
+            (
+                None,
+                json!({ "allowOut": ["a.example"], "denyOut": ["0.0.0.0/0"], "dnsServers": ["1.1.1.1"] }),
+                json!({ "allow": ["a.example", "1.1.1.1:*"] }),
+            ),
+        ] {
+            let egress = serde_json::from_value(expected).unwrap();
+            let expected = Given { mode: NetworkMode::Proxied, egress };
+            assert_eq!(asked(NetworkMode::Proxied, is_allowed, network.clone()), Ok(expected), "{network}");
+        }
+        for network in [
+            json!({ "rules": { "a": [{}] } }),
+            json!({ "egressProxy": { "address": "x:1" } }),
+            json!({ "httpsPorts": [443] }),
+            json!({ "allowOut": ["a.example"] }),
+        ] {
+            assert_eq!(asked(NetworkMode::Proxied, None, network.clone()), Err(()), "{network}");
         }
     }
 }

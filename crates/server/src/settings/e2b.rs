@@ -14,6 +14,8 @@ choice!(
     /// Network mode of sandboxes created by E2B's clients, which expect full internet access.
     E2bNetwork {
         None = "none",
+        /// Managed: everything that is public, and what the client allows or denies.
+        Proxied = "proxied",
         /// The host's network, unmanaged.
         Host = "host",
     }
@@ -23,6 +25,7 @@ impl E2bNetwork {
     pub(crate) fn mode(self) -> NetworkMode {
         match self {
             Self::None => NetworkMode::None,
+            Self::Proxied => NetworkMode::Proxied,
             Self::Host => NetworkMode::Host,
         }
     }
@@ -38,6 +41,6 @@ impl Table for E2bSettings {
     const SETTINGS: &'static [Setting<Self>] = &[setting!(
         e2b_network,
         Process,
-        "network mode of sandboxes created by E2B's clients: none, or host (needs allow_host_network)"
+        "network mode of sandboxes created by E2B's clients: none, proxied, or host (needs allow_host_network)"
     )];
 }
