@@ -1,6 +1,7 @@
 //! `saggar net`: which rule decides about a destination, what the named sets contain, and the network of a server's sandboxes. Sets,
 //! explanations of rules from the command line, and event files need no server. Nothing here connects to a destination.
 
+mod bindings;
 mod explain;
 mod line;
 mod log_file;
@@ -18,6 +19,7 @@ use serde_json::json;
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
 use crate::remote::{self, ServerArguments, aligned, sandbox_id, terminal_width};
 
+pub(crate) use bindings::Bindings;
 pub(crate) use explain::explain;
 pub(crate) use line::{Sight, decision_line, decision_text};
 
@@ -50,6 +52,9 @@ enum NetCommand {
         sandbox: Option<SandboxId>,
         #[command(flatten)]
         rules: RuleFlags,
+        /// Also tell which secrets of this file a request gets; values are not shown
+        #[arg(long, value_name = "FILE", conflicts_with = "sandbox")]
+        secrets: Option<PathBuf>,
         /// A URL, or HOST[:PORT][/PATH], port 443 by default; a method may stand before it
         #[arg(value_name = "[METHOD] TARGET", required = true, num_args = 1..=2)]
         target: Vec<String>,
@@ -102,13 +107,15 @@ pub(crate) fn main(arguments: NetArguments) -> ExitCode {
     let is_json = server.json;
     let done = match command {
         NetCommand::Sets { name } => sets(name.as_deref(), is_json).map(|text| (text, true)),
-        NetCommand::Explain { sandbox: None, rules, target } => {
-            Rules::new(rules.draft()).and_then(|rules| explain(&rules, &target)).map(|explained| {
+        NetCommand::Explain { sandbox: None, rules, secrets, target } => {
+            let explained = Rules::new(rules.draft())
+                .and_then(|rules| explain(rules, &Bindings::read(secrets.as_deref())?, &target));
+            explained.map(|explained| {
                 let text = if is_json { explained.json() } else { explained.text() };
                 (text, explained.is_allowed())
             })
         }
-        NetCommand::Explain { sandbox: Some(sandbox), rules: _, target } => {
+        NetCommand::Explain { sandbox: Some(sandbox), rules: _, secrets: _, target } => {
             return remote::net(&server, remote::NetTask::Explain { sandbox, target });
         }
         NetCommand::Show { sandbox } => return remote::net(&server, remote::NetTask::Show { sandbox }),

@@ -112,6 +112,7 @@ impl Bench {
                 streams,
                 terminal: None,
                 terminal_name: None,
+                secrets: Vec::new(),
                 signals: &signals,
                 wants_usage: true,
                 keeps_changes,

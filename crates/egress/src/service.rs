@@ -74,7 +74,7 @@ async fn attend(control: Control, setting: Setting, sessions: Sessions) {
     // One that says nothing gets no answer either.
     let Ok(Ok(first)) = timeout(FIRST_MESSAGE, control.receive()).await else { return };
     let attended = match first {
-        Incoming::Message(ToEgress::Open(open), _) => serve(&control, *open, &setting, &sessions).await,
+        Incoming::Message(ToEgress::Open(open), files) => serve(&control, *open, files, &setting, &sessions).await,
         Incoming::Message(ToEgress::Manage { v }, _) => manage(&control, v, &sessions).await,
         Incoming::Message(..) => Err(misused("a connection begins with `open` or `manage`")),
         Incoming::End => Ok(()),
@@ -85,9 +85,15 @@ async fn attend(control: Control, setting: Setting, sessions: Sessions) {
     }
 }
 
-async fn serve(control: &Control, open: Open, setting: &Setting, sessions: &Sessions) -> Result<(), Problem> {
+async fn serve(
+    control: &Control,
+    open: Open,
+    files: Vec<OwnedFd>,
+    setting: &Setting,
+    sessions: &Sessions,
+) -> Result<(), Problem> {
     let sandbox = open.sandbox_id.clone();
-    let accepted = Accepted::begin(open, setting)?;
+    let accepted = Accepted::begin(open, files, setting)?;
     let _entry = sessions.enter(sandbox, &accepted.controls).ok_or_else(retired)?;
     serve_opened(control, accepted).await
 }

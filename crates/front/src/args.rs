@@ -64,6 +64,10 @@ pub struct RunArguments {
     /// Read the spec from a TOML or JSON file; flags may add to it but not contradict it
     #[arg(long, value_name = "FILE")]
     pub spec: Option<PathBuf>,
+    /// Read secrets from this TOML file, which only you may read [default: ~/.config/saggar/secrets.toml, and the
+    /// keys saggar:NAME of your keyring]
+    #[arg(long, value_name = "FILE")]
+    pub secrets: Option<PathBuf>,
     /// Where stdin comes from: none, a file, or - for our stdin without a terminal [default: our stdin; on a
     /// terminal, a terminal of the program's own]
     #[arg(long, value_name = "none|FILE|-")]

@@ -12,6 +12,7 @@ pub mod joint;
 pub mod outcome;
 mod recording;
 mod run;
+mod secrets;
 mod spec_file;
 mod spec_flags;
 mod start;

@@ -15,7 +15,7 @@ use crate::events::{EventLog, check_out_of_reach};
 use crate::joint::{Joint, Wish};
 use crate::outcome::{OUR_FAILURE, exit_status, has_run, print_json, print_notes, problem_text};
 use crate::terminal::{self, HandedOver};
-use crate::{recording, spec_file, streams};
+use crate::{recording, secrets, spec_file, streams};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH reports a new terminal size. While SIGTTIN and SIGTTOU are
 /// blocked, a terminal that belongs to another job returns an error instead of stopping us, so the deadline stays
@@ -92,12 +92,13 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
         let joint = Joint::of(Wish { stdin: arguments.stdin.as_deref(), tty: arguments.tty, is_json: arguments.json });
         let streams = streams::open(arguments.json, &joint, &spec)?;
+        let secrets = secrets::open(arguments.secrets.as_deref(), &spec)?;
         let tape = recording::tape(&arguments, &spec)?;
-        Ok((spec, data, joint.terminal, streams, tape, signals))
+        Ok((spec, data, joint.terminal, streams, tape, secrets, signals))
     });
     let report = match outcome {
         Err(problem) => Report::not_started(ExecStatus::Refused, problem),
-        Ok((spec, data, terminal, streams, tape, signals)) => {
+        Ok((spec, data, terminal, streams, tape, secrets, signals)) => {
             reap(&data);
             let job = Job {
                 spec,
@@ -108,6 +109,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 wants_usage: wants_record,
                 keeps_changes: true,
                 tape,
+                secrets,
                 signals,
             };
             let mut terminal = terminal.map(HandedOver::begin);

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use saggar_domain::net::{EgressDraft, Rule};
+use saggar_domain::secret::SecretUse;
 use saggar_domain::{ByteSize, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, User};
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
@@ -19,6 +20,9 @@ pub struct SpecFlags {
     pub network: Option<NetworkMode>,
     #[command(flatten)]
     pub rules: RuleFlags,
+    /// Secret that requests get on their way out; with a variable, programs find a placeholder in it (repeatable)
+    #[arg(long = "secret", value_name = "[VARIABLE=]NAME")]
+    pub secret_uses: Vec<SecretUse>,
     /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub memory: Option<ByteSize>,
@@ -70,6 +74,7 @@ impl SpecFlags {
             user: self.user,
             network: self.network,
             egress: self.rules.draft(),
+            secrets: self.secret_uses.clone(),
             limits: DraftLimits {
                 memory: self.memory,
                 cpus: self.cpus,

@@ -42,8 +42,8 @@ impl GivenFileError {
     }
 }
 
-/// The bytes of a file, at most `most`.
-pub fn read_given_file(path: &Path, most: u64) -> Result<Vec<u8>, GivenFileError> {
+/// A regular file of at most `most` bytes, opened.
+pub fn open_given_file(path: &Path, most: u64) -> Result<File, GivenFileError> {
     // With these flags a pipe without a writer opens at once, and a terminal doesn't become ours.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map(File::from).map_err(|errno| match errno {
@@ -65,6 +65,12 @@ pub fn read_given_file(path: &Path, most: u64) -> Result<Vec<u8>, GivenFileError
     if metadata.len() > most {
         return Err(GivenFileError::TooLong(most));
     }
+    Ok(file)
+}
+
+/// The bytes of a file, at most `most`.
+pub fn read_given_file(path: &Path, most: u64) -> Result<Vec<u8>, GivenFileError> {
+    let file = open_given_file(path, most)?;
     let mut bytes = Vec::new();
     // It may grow while it is read.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(GivenFileError::Unreadable)?;

@@ -3,4 +3,4 @@
 
 mod file;
 
-pub use file::{GivenFileError, read_given_file, read_given_text};
+pub use file::{GivenFileError, open_given_file, read_given_file, read_given_text};

@@ -11,13 +11,14 @@ mod upstream;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use saggar_domain::net::{EgressDraft, Rules};
-use saggar_domain::{Code, Problem, SandboxId};
+use saggar_domain::secret::SecretUse;
+use saggar_domain::{Code, Problem, SandboxId, Spec};
 use saggar_jail::{Gates, Rule};
 use saggar_supervisor::egress::{EGRESS as VERSION, FromEgress, GateCounts, Open, Session, Tape};
 
@@ -53,7 +54,7 @@ pub(crate) struct Egress {
 
 impl Egress {
     /// Starts the process. It gets ready while the caller goes on.
-    pub(crate) fn start(sandbox: &SandboxId, rules: &EgressDraft) -> Result<Self, Problem> {
+    pub(crate) fn start(sandbox: &SandboxId, spec: &Spec, secrets: &[OwnedFd]) -> Result<Self, Problem> {
         let upstream = upstream::of_the_host()?;
         let (session, theirs) = Session::pair().map_err(|errno| failed(&errno))?;
         let range = user().map_err(|error| failed(&error))?;
@@ -65,14 +66,18 @@ impl Egress {
         let child = child.map_err(|error| failed(&error.kind()))?;
         // From here on the child is ended if anything fails.
         let mut started = Self { session: Some(session), child, _range: range };
-        started.session()?.open(Open {
+        let open = Open {
             v: VERSION,
             sandbox_id: sandbox.clone(),
-            egress: rules.clone(),
+            egress: spec.egress.clone(),
             upstream,
             generation: 0,
             asks: false,
-        })?;
+            secrets: spec.secrets.iter().map(|used| used.name.clone()).collect(),
+            placeholders: Vec::new(),
+        };
+        let files: Vec<BorrowedFd<'_>> = secrets.iter().map(AsFd::as_fd).collect();
+        started.session()?.open(open, &files)?;
         Ok(started)
     }
 
@@ -84,6 +89,13 @@ impl Egress {
     /// Hands over the recording, if there is one. Returns what is wrong with it, if it can be used nevertheless.
     pub(crate) fn hand_tape(&mut self, tape: Option<&Tape>) -> Result<Option<String>, Problem> {
         tape.map_or(Ok(None), |tape| self.session()?.hand_tape(tape))
+    }
+
+    /// The placeholders of secrets, for the environment of programs.
+    pub(crate) fn placeholders(&mut self, uses: &[SecretUse]) -> Result<Vec<(String, String)>, Problem> {
+        let placeholders = self.session()?.placeholders();
+        let pairs = uses.iter().zip(placeholders);
+        Ok(pairs.filter_map(|(used, text)| Some((used.env.as_ref()?.to_string(), text.clone()))).collect())
     }
 
     /// Hands over the gates, and tries whether they keep what they promise. From here on the sandbox has its network.

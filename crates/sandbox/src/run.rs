@@ -56,19 +56,16 @@ pub struct Job<'a> {
     pub keeps_changes: bool,
     /// The recording that the network is written to, or answered from.
     pub tape: Option<Tape>,
+    /// Files with the secrets of the spec. Only the egress process reads them.
+    pub secrets: Vec<OwnedFd>,
     /// The signals that cancel, already blocked.
     pub signals: &'a Signals,
 }
 
 /// Runs a job. `observe` gets every event as it happens, except the last one, `finish`.
 pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
-    if let Some(used) = job.spec.secrets.first() {
-        let message = format!("the sandbox uses the secret {}, and secrets are not built yet", used.name);
-        let problem = Problem::new(Code::UnsupportedCapability, message, "leave `secrets` out of the spec");
-        return Report::not_started(ExecStatus::Refused, problem);
-    }
     let begun = match job.spec.network {
-        NetworkMode::Proxied => Egress::start(&ids.sandbox, &job.spec.egress).map(Some).map_err(not_made),
+        NetworkMode::Proxied => Egress::start(&ids.sandbox, &job.spec, &job.secrets).map(Some).map_err(not_made),
         NetworkMode::None | NetworkMode::Host => Ok(None),
     };
     let prepared = begun.and_then(|mut egress| {
@@ -187,8 +184,10 @@ impl Prepared {
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
-        let Job { spec, program, streams, terminal, terminal_name, wants_usage: _, keeps_changes: _, tape, signals } =
-            job;
+        let Job { mut spec, program, streams, terminal, terminal_name, tape, signals, .. } = job;
+        if let Some(egress) = &mut egress {
+            spec.env.extend(egress.placeholders(&spec.secrets).map_err(not_made)?);
+        }
         let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
         if !Rule::Timeout.is_on() {
             deadline += OFF_TIMEOUT;

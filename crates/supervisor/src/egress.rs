@@ -14,7 +14,7 @@ mod session;
 mod wire;
 
 pub use management::{ManageError, Management};
-pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, ToEgress, Upstream};
+pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream};
 pub use session::{Heard, Session, Tape};
 pub use wire::{DESCRIPTORS_MAX, receive_with};
 

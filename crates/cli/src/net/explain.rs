@@ -1,8 +1,11 @@
 //! Explains what rules say about a destination or a request.
 
 use saggar_domain::net::{Destination, Passage, Refusal, RuleRef, Rules, Wire, parse_authority};
+use saggar_domain::secret::SecretName;
 use saggar_domain::{Code, Problem};
 use serde_json::{Value, json};
+
+use super::bindings::Bindings;
 
 /// What rules say about one target.
 pub(crate) struct Explained {
@@ -10,6 +13,10 @@ pub(crate) struct Explained {
     what: String,
     target: Value,
     answer: Answer,
+    /// The secrets that it gets.
+    secrets: Vec<SecretName>,
+    /// Those that these rules leave without a use.
+    unused: Vec<SecretName>,
 }
 
 enum Answer {
@@ -26,13 +33,17 @@ enum Answer {
 }
 
 impl Explained {
+    fn new(what: String, target: Value, answer: Answer) -> Self {
+        Self { what, target, answer, secrets: Vec::new(), unused: Vec::new() }
+    }
+
     pub(crate) fn is_allowed(&self) -> bool {
         !matches!(self.answer, Answer::Denied(_))
     }
 
     pub(crate) fn text(&self) -> String {
         let what = &self.what;
-        match &self.answer {
+        let mut text = match &self.answer {
             Answer::Allowed { rule, how } => format!("{what} is allowed\n  rule: {rule}\n  how: {how}\n"),
             Answer::Inspected { allow, deny } => {
                 let lines = |word: &str, rules: &[RuleRef]| -> String {
@@ -44,7 +55,14 @@ impl Explained {
             Answer::Denied(refusal) => {
                 format!("{what} is denied: {}\n  rule: {}\n  help: {}\n", refusal.message, refusal.rule, refusal.help)
             }
+        };
+        for name in &self.secrets {
+            text.push_str(&format!("  secret: {name}\n"));
         }
+        for name in &self.unused {
+            text.push_str(&format!("  warning: no rule allows a host that the secret {name} is bound to\n"));
+        }
+        text
     }
 
     pub(crate) fn json(&self) -> String {
@@ -56,19 +74,34 @@ impl Explained {
             }
         };
         shown["target"] = self.target.clone();
+        for (field, names) in [("secrets", &self.secrets), ("unused_secrets", &self.unused)] {
+            if !names.is_empty() {
+                shown[field] = json!(names);
+            }
+        }
         format!("{shown}\n")
     }
 }
 
 /// `words` are a target, or a method and a target.
-pub(crate) fn explain(rules: &Rules, words: &[String]) -> Result<Explained, Problem> {
+pub(crate) fn explain(rules: Rules, bindings: &Bindings, words: &[String]) -> Result<Explained, Problem> {
+    let rules = bindings.bind(rules);
     let (target, method) = words.split_last().expect("clap takes one or two words");
     let method = method.first().map(String::as_str);
     let (to, path) = parse_target(target)?;
-    Ok(match (method, path) {
-        (None, None) => explain_connection(rules, &to),
-        (method, path) => explain_request(rules, &to, method.unwrap_or("GET"), path.unwrap_or("/")),
-    })
+    let request = match (method, path) {
+        (None, None) => None,
+        (method, path) => Some((method.unwrap_or("GET"), path.unwrap_or("/"))),
+    };
+    let mut explained = match request {
+        None => explain_connection(&rules, &to),
+        Some((method, path)) => explain_request(&rules, &to, method, path),
+    };
+    if explained.is_allowed() {
+        explained.secrets = bindings.used(&to, request);
+    }
+    explained.unused = bindings.unused(&rules);
+    Ok(explained)
 }
 
 fn explain_connection(rules: &Rules, to: &Destination) -> Explained {
@@ -89,7 +122,8 @@ fn explain_connection(rules: &Rules, to: &Destination) -> Explained {
             Answer::Allowed { rule, how: "bytes pass as they are, whatever the protocol; requests are not seen" }
         }
     };
-    Explained { what: to.to_string(), target: json!({ "host": to.host.to_string(), "port": to.port }), answer }
+    let target = json!({ "host": to.host.to_string(), "port": to.port });
+    Explained::new(to.to_string(), target, answer)
 }
 
 fn explain_request(rules: &Rules, to: &Destination, method: &str, path: &str) -> Explained {
@@ -109,7 +143,7 @@ fn explain_request(rules: &Rules, to: &Destination, method: &str, path: &str) ->
         }
     };
     let target = json!({ "host": to.host.to_string(), "port": to.port, "method": method, "path": path });
-    Explained { what: format!("{method} {path} on {to}"), target, answer }
+    Explained::new(format!("{method} {path} on {to}"), target, answer)
 }
 
 /// A destination, and a path with its query if there is one.

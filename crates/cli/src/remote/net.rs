@@ -9,7 +9,7 @@ use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::shown::{line, size};
 use super::table::{aligned, terminal_width};
-use crate::net::{Sight, decision_line, explain};
+use crate::net::{Bindings, Sight, decision_line, explain};
 use crate::outcome::OUR_FAILURE;
 
 pub(crate) enum NetTask {
@@ -147,7 +147,7 @@ async fn explain_sandbox(sandbox: &SandboxHandle, target: &[String], is_json: bo
         texts.iter().map(rule).collect()
     };
     let draft = EgressDraft { allow: parsed(&egress.allow)?, deny: parsed(&egress.deny)? };
-    let explained = explain(&Rules::new(draft)?, target)?;
+    let explained = explain(Rules::new(draft)?, &Bindings::default(), target)?;
     print(if is_json { explained.json() } else { explained.text() }.as_bytes())?;
     Ok(u8::from(!explained.is_allowed()))
 }

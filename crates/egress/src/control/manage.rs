@@ -2,7 +2,7 @@
 
 use saggar_domain::secret::Grant;
 use saggar_domain::{Code, Problem, SandboxId};
-use saggar_supervisor::egress::{FromEgress, ToEgress, Upstream};
+use saggar_supervisor::egress::{FromEgress, SecretsOf, ToEgress, Upstream};
 
 use super::wire::{Control, Incoming};
 use super::{broken, check_version, misused};
@@ -24,7 +24,7 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
                 replace_upstream(sessions, &upstream);
                 control.send(&FromEgress::Ruled {}).await.map_err(broken)?;
             }
-            ToEgress::SecretsOf { sandbox_id, secrets } => {
+            ToEgress::SecretsOf(SecretsOf { sandbox_id, secrets }) => {
                 let bound = bind(sessions, &sandbox_id, secrets);
                 let answer = bound.map_or_else(FromEgress::Failed, |()| FromEgress::Bound {});
                 control.send(&answer).await.map_err(broken)?;

@@ -17,6 +17,7 @@ use super::{broken, check_version, misused, tape};
 use crate::decisions::Decisions;
 use crate::limits::Limits;
 use crate::names::Names;
+use crate::secret::file;
 use crate::session::{Session, Setup};
 use crate::setting::Setting;
 
@@ -27,8 +28,8 @@ const LAST_DECISIONS: Duration = Duration::from_secs(1);
 pub async fn converse(control: Control, setting: &Setting) {
     let served = async {
         match control.receive().await.map_err(broken)? {
-            Incoming::Message(ToEgress::Open(open), _) => {
-                let accepted = Accepted::begin(*open, setting)?;
+            Incoming::Message(ToEgress::Open(open), files) => {
+                let accepted = Accepted::begin(*open, files, setting)?;
                 serve_opened(&control, accepted).await
             }
             Incoming::Message(..) => Err(misused("a session begins with `open`")),
@@ -45,12 +46,16 @@ pub async fn converse(control: Control, setting: &Setting) {
 pub(crate) struct Accepted {
     session: Session,
     decisions: Decisions,
+    placeholders: Vec<String>,
     pub controls: Arc<Controls>,
 }
 
 impl Accepted {
-    pub fn begin(open: Open, setting: &Setting) -> Result<Self, Problem> {
+    /// `files` have the secrets.
+    pub fn begin(open: Open, files: Vec<OwnedFd>, setting: &Setting) -> Result<Self, Problem> {
         check_version(open.v)?;
+        let grants = file::grants(&open.secrets, &open.placeholders, files)?;
+        let placeholders = grants.iter().map(|grant| grant.placeholder.clone()).collect();
         let setup = Setup {
             rules: rules(open.egress.clone(), &open.upstream.own)?,
             limits: Limits::default(),
@@ -59,16 +64,17 @@ impl Accepted {
             names: Arc::new(Names::of_generation(open.generation)),
         };
         let (session, decisions) = Session::open(setup).map_err(broken)?;
+        session.bind(grants)?;
         let controls = Controls::new(session.handle(), setting.clone(), open.egress, open.upstream.own);
-        Ok(Self { session, decisions, controls: Arc::new(controls) })
+        Ok(Self { session, decisions, placeholders, controls: Arc::new(controls) })
     }
 }
 
 /// Until the supervisor closes the session. Its last decisions are sent even if it closed only its half.
 pub(crate) async fn serve_opened(control: &Control, accepted: Accepted) -> Result<(), Problem> {
-    let Accepted { session, mut decisions, controls } = accepted;
-    let certificate = FromEgress::Opened { ca_pem: session.ca_pem().to_owned() };
-    control.send(&certificate).await.map_err(broken)?;
+    let Accepted { session, mut decisions, placeholders, controls } = accepted;
+    let opened = FromEgress::Opened { ca_pem: session.ca_pem().to_owned(), placeholders };
+    control.send(&opened).await.map_err(broken)?;
     let ended = attend(control, session, &controls, &mut decisions).await;
     // The session is dropped: every connection ends, and says so.
     let rest = async {
@@ -108,7 +114,7 @@ async fn attend(
                     Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
                     Incoming::Message(
                         ToEgress::Manage { .. }
-                        | ToEgress::SecretsOf { .. }
+                        | ToEgress::SecretsOf(_)
                         | ToEgress::UpstreamNow(_)
                         | ToEgress::Retire {},
                         _,

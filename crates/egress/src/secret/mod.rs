@@ -9,6 +9,7 @@
 //! INVARIANT: a value leaves this process only in a request whose decision is recorded, over TLS to a server whose certificate
 //! was verified, in the slot of its binding.
 
+pub mod file;
 mod fill;
 mod forms;
 mod held;

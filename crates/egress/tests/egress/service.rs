@@ -88,6 +88,8 @@ fn open(id: &str, allow: &[&str]) -> Open {
         upstream: Upstream::default(),
         generation: 0,
         asks: false,
+        secrets: Vec::new(),
+        placeholders: Vec::new(),
     }
 }
 
@@ -108,7 +110,7 @@ impl Supervisor {
         let address = running.address.clone();
         blocking(move || {
             let mut session = Session::connect(&address).map_err(|errno| errno.to_string())?;
-            session.open(open).map_err(|problem| problem.message)?;
+            session.open(open, &[]).map_err(|problem| problem.message)?;
             let ca_pem = session.certificate().map_err(|problem| problem.message)?;
             let gate = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             gate.set_nonblocking(true).unwrap();

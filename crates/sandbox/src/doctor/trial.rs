@@ -50,6 +50,7 @@ impl<'a> Trials<'a> {
                 streams,
                 terminal: None,
                 terminal_name: None,
+                secrets: Vec::new(),
                 wants_usage: true,
                 keeps_changes: false,
                 tape: None,

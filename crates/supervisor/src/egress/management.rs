@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use saggar_domain::secret::Grant;
 use saggar_domain::{Problem, SandboxId};
 
-use super::message::{EGRESS, FromEgress, ToEgress, Upstream};
+use super::message::{EGRESS, FromEgress, SecretsOf, ToEgress, Upstream};
 use super::wire::{self, PATIENCE, unexpected};
 
 /// Readable only when the process has ended: it says nothing unasked.
@@ -42,7 +42,8 @@ impl Management {
 
     /// Replaces all secrets of a sandbox. Fails with `sandbox_ended` if it has no session; then it gets them with its next one.
     pub fn bind(&mut self, sandbox: SandboxId, secrets: Vec<Grant>) -> Result<(), Problem> {
-        match ask(&self.socket, &ToEgress::SecretsOf { sandbox_id: sandbox, secrets })? {
+        wire::say_bytes(&self.socket, SecretsOf { sandbox_id: sandbox, secrets }.bytes(), &[])?;
+        match answer(&self.socket)? {
             FromEgress::Bound {} => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -73,6 +74,10 @@ impl AsFd for Management {
 
 fn ask(socket: &OwnedFd, message: &ToEgress) -> Result<FromEgress, Problem> {
     wire::say(socket, message, &[])?;
+    answer(socket)
+}
+
+fn answer(socket: &OwnedFd) -> Result<FromEgress, Problem> {
     match wire::next(socket, Instant::now() + PATIENCE)? {
         FromEgress::Failed(problem) => Err(problem),
         answer => Ok(answer),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use saggar_domain::net::{EgressDraft, NetDecision};
-use saggar_domain::secret::Grant;
+use saggar_domain::secret::{Grant, SecretName};
 use saggar_domain::{Problem, SandboxId};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -17,7 +17,7 @@ pub const MESSAGE_MAX: usize = 128 * 1024;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToEgress {
-    /// The first message.
+    /// The first message. Has the files attached in which the secrets are, if it names any.
     Open(Box<Open>),
     /// Has the gates attached, in the order of the fields.
     Gates(GateCounts),
@@ -28,8 +28,9 @@ pub enum ToEgress {
         /// The server's version of the protocol.
         v: u32,
     },
-    /// Replaces all secrets of a sandbox's session. Only from a server.
-    SecretsOf { sandbox_id: SandboxId, secrets: Vec<Grant> },
+    /// Only from a server, which writes it by itself: see [`SecretsOf::bytes`].
+    #[serde(skip_serializing)]
+    SecretsOf(SecretsOf),
     /// For all sessions: the host's network has changed. Only from a server.
     UpstreamNow(Upstream),
     /// Take no new session, and end with the last one. Only from a server.
@@ -53,13 +54,23 @@ pub enum HostAnswer {
     Deny,
 }
 
-impl ToEgress {
-    /// Overwritten when they are dropped: they may have values of secrets.
+/// Replaces all secrets of a sandbox's session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SecretsOf {
+    pub sandbox_id: SandboxId,
+    pub secrets: Vec<Grant>,
+}
+
+impl SecretsOf {
+    /// The message, overwritten when it is dropped. A supervisor, which must be small, has no code to write values.
     pub(super) fn bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
+        #[derive(Serialize)]
+        struct Message<'a> {
+            secrets_of: &'a SecretsOf,
+        }
         // Growing would leave parts behind.
-        let capacity = if matches!(self, Self::SecretsOf { .. }) { MESSAGE_MAX } else { 0 };
-        let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
-        serde_json::to_writer(&mut *bytes, self).ok()?;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MESSAGE_MAX));
+        serde_json::to_writer(&mut *bytes, &Message { secrets_of: self }).ok()?;
         Some(bytes)
     }
 }
@@ -78,6 +89,12 @@ pub struct Open {
     /// Whether someone answers questions about hosts that no rule allows.
     #[serde(default)]
     pub asks: bool,
+    /// Secrets that the session begins with. Their values are in the files that are attached, and only the egress process reads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretName>,
+    /// Their placeholders, if an earlier session has told them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placeholders: Vec<String>,
 }
 
 /// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and
@@ -116,6 +133,9 @@ pub enum FromEgress {
     Opened {
         /// The certificate of the session's own authority. Its key stays in the egress process.
         ca_pem: String,
+        /// What programs get in place of the secrets, in the order of `open`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        placeholders: Vec<String>,
     },
     /// The answer to `gates`.
     Listening {},

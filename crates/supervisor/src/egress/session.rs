@@ -21,6 +21,8 @@ const EARLY_MAX: usize = 1024;
 pub struct Session {
     socket: OwnedFd,
     early: VecDeque<FromEgress>,
+    /// Of the secrets, in the order of `open`.
+    placeholders: Vec<String>,
 }
 
 /// The file of a session that is recorded, or that is answered from a recording.
@@ -45,25 +47,37 @@ impl Session {
     /// Returns a session, and the end that the egress process gets.
     pub fn pair() -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { socket: ours, early: VecDeque::new() }, theirs))
+        Ok((Self::over(ours), theirs))
     }
 
     /// Connects to the egress process that serves the sandboxes of a server.
     pub fn connect(address: &Path) -> Result<Self, Errno> {
-        Ok(Self { socket: wire::connect(address)?, early: VecDeque::new() })
+        wire::connect(address).map(Self::over)
     }
 
-    /// Opens the session, and doesn't wait for it to be ready.
-    pub fn open(&mut self, open: Open) -> Result<(), Problem> {
-        wire::say(&self.socket, &ToEgress::Open(Box::new(open)), &[])
+    fn over(socket: OwnedFd) -> Self {
+        Self { socket, early: VecDeque::new(), placeholders: Vec::new() }
+    }
+
+    /// Opens the session, and doesn't wait for it to be ready. `files` are those in which the secrets are.
+    pub fn open(&mut self, open: Open, files: &[BorrowedFd<'_>]) -> Result<(), Problem> {
+        wire::say(&self.socket, &ToEgress::Open(Box::new(open)), files)
     }
 
     /// Waits until the session is ready. Returns the certificate that the sandbox has to trust.
     pub fn certificate(&mut self) -> Result<String, Problem> {
         match self.answer()? {
-            FromEgress::Opened { ca_pem } => Ok(ca_pem),
+            FromEgress::Opened { ca_pem, placeholders } => {
+                self.placeholders = placeholders;
+                Ok(ca_pem)
+            }
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What programs get in place of the secrets, in the order of `open`. None before the session is ready.
+    pub fn placeholders(&self) -> &[String] {
+        &self.placeholders
     }
 
     /// Hands over the gates. They must be in the order of the counts.

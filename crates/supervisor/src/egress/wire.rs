@@ -13,6 +13,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 use saggar_domain::{Code, Problem};
+use zeroize::Zeroizing;
 
 use super::message::{FromEgress, MESSAGE_MAX, ToEgress};
 
@@ -31,10 +32,17 @@ pub(super) fn connect(address: &Path) -> Result<OwnedFd, Errno> {
 }
 
 pub(super) fn say(socket: &OwnedFd, message: &ToEgress, descriptors: &[BorrowedFd<'_>]) -> Result<(), Problem> {
-    let bytes = message
-        .bytes()
-        .filter(|bytes| bytes.len() <= MESSAGE_MAX && descriptors.len() <= DESCRIPTORS_MAX)
-        .ok_or_else(|| {
+    say_bytes(socket, serde_json::to_vec(message).ok().map(Into::into), descriptors)
+}
+
+/// A message that is written already.
+pub(super) fn say_bytes(
+    socket: &OwnedFd,
+    bytes: Option<Zeroizing<Vec<u8>>>,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Problem> {
+    let bytes =
+        bytes.filter(|bytes| bytes.len() <= MESSAGE_MAX && descriptors.len() <= DESCRIPTORS_MAX).ok_or_else(|| {
             Problem::new(
                 Code::InvalidValue,
                 format!("the sandbox's network rules and secrets are longer than {MESSAGE_MAX} bytes"),
