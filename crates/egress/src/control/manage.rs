@@ -30,7 +30,10 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
                 control.send(&answer).await.map_err(broken)?;
             }
             ToEgress::Retire {} => {
-                // Answered first: without a session the process ends with the next step.
+                // In force before the answer, unless there is no session: then the process ends with it.
+                if sessions.count() > 0 {
+                    sessions.retire();
+                }
                 control.send(&FromEgress::Retired {}).await.map_err(broken)?;
                 sessions.retire();
             }
