@@ -178,6 +178,15 @@ if [[ $EUID -eq 0 ]]; then
     check "the refusal names its rule" said '^rule: egress/default'
     check "and what to do" said '^help: allow it with .--allow evil\.test'
     check "the denied host saw nothing" test "$(grep -c '203.0.113.11' "$data/seen")" -eq 0
+
+    tell "A program can use a key that the sandbox never has. It holds a placeholder; the real key is put into the request outside."
+    (umask 077 && printf '[demo]\nvalue = "the-real-key-of-the-demo"\nrules = ["good.test"]\nslot = "bearer"\n' >"$data/secrets.toml")
+    # shellcheck disable=SC2016 # the sandbox's shell expands it.
+    use='echo "the sandbox has $KEY"; curl -sS -H "Authorization: Bearer $KEY" https://good.test/with-key'
+    try 0 "${world[@]}" saggar run --net proxied --allow good.test --secrets "$data/secrets.toml" --secret KEY=demo -- sh -c "$use"
+    check "the sandbox has a placeholder" said '^the sandbox has saggar-[0-9a-f]{32}$'
+    check "the key was not shown to it, not even by the server" said_not 'the-real-key'
+    check "the server got the key" grep -q '"authorization": "Bearer the-real-key-of-the-demo"' "$data/seen"
 fi
 
 tell "An agent may edit its workspace, but not files that the host would later execute."

@@ -16,7 +16,8 @@ main() {
     case $PURPOSE in
     build) install_packages ;;
     # On Debian the venv module of python3 is a separate package.
-    test) install_packages "$(venv_of_python)" ;;
+    # The network clients run with the system's own python3, in a small internet that needs ip and openssl.
+    test) install_packages "$(venv_of_python)" wget:wget openssl:openssl ip:iproute2 /usr/bin/npm:npm /usr/lib/python3/dist-packages/pip:python3-pip ;;
     # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
         install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" nginx:nginx-light haproxy:haproxy wrk:wrk openssl:openssl ip:iproute2 \

@@ -27,6 +27,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = "/usr/bin/python3"
 PATIENCE = 120
+KEY = "the-real-key-of-the-provider"
 
 
 def main():
@@ -63,8 +64,8 @@ def attempt(saggar, place, name, host, is_allowed):
             inside += ["--allow", rule]
         for mount in client.get("mounts", lambda _: [])(place):
             inside += ["--mount", mount]
-        for variable in client.get("env", []):
-            inside += ["--env", variable.replace("HOST", host)]
+        if "secret" in client:
+            inside += ["--secrets", str(secrets(directory)), "--secret", f"{client['secret']}=provider"]
         inside += ["--", "/bin/sh", "-c", client["run"].replace("HOST", host)]
         environment = dict(os.environ, SAGGAR_WORLD_FILES=str(files))
         done = subprocess.run(world + inside, env=environment, capture_output=True, text=True, timeout=PATIENCE)
@@ -77,8 +78,13 @@ def attempt(saggar, place, name, host, is_allowed):
         if is_allowed:
             if result["exit_code"] != 0:
                 return f"it failed with {result['exit_code']}: {said}"
-            if not any(client["asks"] in entry["path"] for entry in seen):
+            asked = [entry for entry in seen if client["asks"] in entry["path"]]
+            if not asked:
                 return f"the server never saw {client['asks']}: {said}"
+            if "secret" in client and asked[-1]["headers"].get("authorization") != f"Bearer {KEY}":
+                return f"the server did not get the key, but {asked[-1]['headers'].get('authorization')}"
+            if KEY in done.stdout:
+                return "the sandbox has seen the key"
             return None
         if seen:
             return f"a denied server saw {seen[0]['method']} {seen[0]['path']}"
@@ -179,6 +185,30 @@ def site(place):
     return [f"{target}:/opt/site"]
 
 
+def secrets(directory):
+    """A key of the stand-in provider, for the sandbox to use and not to have."""
+    file = directory / "secrets.toml"
+    file.touch(mode=0o600)
+    file.write_text(f'[provider]\nvalue = "{KEY}"\nrules = ["good.test/v1/**"]\nslot = "bearer"\nplaceholder_prefix = "sk-"\n')
+    return file
+
+
+def agent(place):
+    """A pinned agent from npm."""
+    wanted, target = (HERE / "package-lock.json").read_text(), place / "agent"
+    kept = target / "installed.json"
+    if not kept.exists() or kept.read_text() != wanted:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, target)
+        print("==> installing an agent", flush=True)
+        if subprocess.run(["npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=target).returncode != 0:
+            sys.exit("error: the packages of package-lock.json can't be installed\n  help: check that the npm registry is reachable")
+        kept.write_text(wanted)
+    return [f"{target}:/opt/agent"]
+
+
 def toolchain(_):
     found = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, check=True)
     return [f"{found.stdout.strip()}:/opt/rust"]
@@ -199,6 +229,13 @@ CARGO = (
     "mkdir -p /tmp/crate/src && cd /tmp/crate && touch src/lib.rs && printf '[package]\\nname = \"user\"\\nversion = \"1.0.0\"\\n"
     "edition = \"2021\"\\n[dependencies]\\ndemo = { version = \"1\", registry = \"world\" }\\n' > Cargo.toml && "
     "CARGO_HOME=/tmp/cargo CARGO_REGISTRIES_WORLD_INDEX=sparse+https://HOST/crates/ RUSTC=/opt/rust/bin/rustc /opt/rust/bin/cargo fetch"
+)
+
+# Writes a commit message for what is staged, with the help of a model.
+AGENT = (
+    "git init --quiet /tmp/repository && cd /tmp/repository && git config user.name demo && git config user.email demo@example.com && "
+    "echo hello > file && git add file && printf 'provider=openai\\nOPENAI_API_KEY=%s\\nOPENAI_BASE_URL=https://HOST/v1\\nOPENAI_MODEL=any\\n' "
+    "\"$OPENAI_API_KEY\" > ~/.aicommits && node /opt/agent/node_modules/aicommits/dist/cli.mjs --yes < /dev/null"
 )
 
 CLIENTS = {
@@ -256,6 +293,7 @@ CLIENTS = {
         "run": "node -e \"fetch('https://HOST/node').then(answer => process.exit(answer.ok ? 0 : 1))\"",
         "asks": "/node",
     },
+    "agent": {"run": AGENT, "asks": "/v1/chat/completions", "mounts": agent, "secret": "OPENAI_API_KEY"},
 }
 
 if __name__ == "__main__":
